@@ -1,0 +1,93 @@
+"""The command line: `crosszone VERB ...`, or no verb to open the page.
+
+Each verb lives in a file of its own and imports what it needs when it runs, so that `--help` answers at once.
+Exit status: 0 good, 2 bad input, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from crosszone import __version__
+from crosszone.cli import catalogue, scenario, serve
+from crosszone.cli.output import language, report_failure, set_language, wants_json
+from crosszone.errors import CrossZoneError, Notice
+
+app = typer.Typer(
+    name="crosszone",
+    help="Plan, predict and start LLM training on GPUs that do not all sit in one place.",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(scenario.app, name="scenario")
+app.add_typer(catalogue.app, name="catalogue")
+app.command("serve")(serve.serve)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"crosszone {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    lang: Annotated[str | None, typer.Option(help="Language of messages: en or zh; default: your locale.")] = None,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Plan, predict and start LLM training on GPUs that do not all sit in one place.
+
+    Without a verb the page is served on http://127.0.0.1:8000 with an example loaded.
+
+    Example: crosszone scenario show examples/three-cities.yaml
+    """
+    del version
+    set_language(lang)
+    if context.invoked_subcommand is None:
+        serve.serve()
+
+
+def main() -> None:
+    """Run the command line; no traceback reaches the user (set CROSSZONE_DEBUG=1 to see one)."""
+    sys.exit(_run(sys.argv[1:]))
+
+
+def _run(arguments: list[str]) -> int:
+    as_json = wants_json(arguments)
+    try:
+        outcome = app(args=arguments, prog_name="crosszone", standalone_mode=False)
+        return outcome if isinstance(outcome, int) else 0
+    except CrossZoneError as error:
+        report_failure(error.notices, as_json)
+        return error.exit_status
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except TyperException as error:  # the command line itself is wrong
+        said = error.format_message() if hasattr(error, "format_message") else str(error)
+        if said.startswith("Usage:") and not as_json:
+            typer.echo(said, err=True)
+        else:
+            report_failure([Notice(code="usage", params={"reason": said})], as_json)
+        return 2
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("CROSSZONE_DEBUG"):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        report_failure([Notice(code="internal", params={"reason": reason})], as_json)
+        return 1
+
+
+__all__ = ["app", "language", "main"]

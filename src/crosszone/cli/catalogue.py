@@ -1,0 +1,309 @@
+"""`crosszone catalogue`: GPUs, models, regions and measured links, and the user's own entries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.output import amount, billions, console, language, print_json, said, table
+from crosszone.errors import InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.inputs.catalogue import ModelEntry
+    from crosszone.inputs.catalogue.entries import Kind
+    from crosszone.inputs.gpu import Gpu
+    from crosszone.inputs.region import Region
+
+app = typer.Typer(
+    help="GPUs, models, regions and links CrossZone knows, each figure with its source.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str | None, typer.Argument(help="A name or alias; left out: all of them.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+YamlOption = Annotated[bool, typer.Option("--yaml", help="The entry as a catalogue file: a start for your own.")]
+FilterOption = Annotated[str, typer.Option("--filter", help="Only entries whose name holds this.")]
+
+
+@app.command()
+def gpus(
+    name: NameArgument = None, as_json: JsonOption = False, as_yaml: YamlOption = False, only: FilterOption = ""
+) -> None:
+    """List GPU kinds, or show one with all its figures and their sources.
+
+    Example: crosszone catalogue gpus h100-80gb-sxm
+    """
+    from crosszone.inputs.catalogue import catalogue
+    from crosszone.inputs.catalogue.describe import describe_entry
+
+    if name is not None:
+        _show("gpus", catalogue().gpu(name), as_json, as_yaml)
+        return
+    found: list[Gpu] = [g for g in catalogue().entries("gpus") if only.lower() in g.name]  # type: ignore[misc]
+    if as_json:
+        print_json([describe_entry("gpus", g) for g in found])
+        return
+    columns = ["name", "year", "peak_bf16", "peak_fp8", "memory_gib", "memory_bw", "fast_link", "tdp_w", "usd_hour"]
+    rows = table(
+        said("gpus_title", count=len(found)),
+        [(c, "left" if c == "name" else "right") for c in columns],
+        caption=said("gpus_caption"),
+    )
+    for gpu in found:
+        peak = gpu.dense_tflops.bf16 or gpu.dense_tflops.fp16
+        link = gpu.link.gb_per_s_both_ways if gpu.link else None
+        rows.add_row(
+            gpu.name,
+            str(gpu.year or "-"),
+            amount(peak) + ("" if gpu.dense_tflops.bf16 else "*"),
+            amount(gpu.dense_tflops.fp8),
+            amount(gpu.memory_gib),
+            amount(gpu.memory_gb_per_s),
+            amount(link),
+            amount(gpu.tdp_w),
+            amount(gpu.usd_per_hour),
+        )
+    console().print(rows)
+
+
+@app.command()
+def models(
+    name: NameArgument = None, as_json: JsonOption = False, as_yaml: YamlOption = False, only: FilterOption = ""
+) -> None:
+    """List models, or show one with its parameters by part.
+
+    Example: crosszone catalogue models mixtral-8x7b
+    """
+    from crosszone.inputs.catalogue import ModelEntry, catalogue
+    from crosszone.inputs.catalogue.describe import describe_entry
+    from crosszone.inputs.parameters import parameters
+
+    if name is not None:
+        _show("models", catalogue().entry("models", name), as_json, as_yaml)
+        return
+    found = [m for m in catalogue().entries("models") if isinstance(m, ModelEntry) and only.lower() in m.name]
+    if as_json:
+        print_json([describe_entry("models", m) for m in found])
+        return
+    columns = ["name", "parameters", "active", "layers", "hidden", "heads", "ffn", "vocab", "experts"]
+    rows = table(said("models_title", count=len(found)), [(c, "left" if c == "name" else "right") for c in columns])
+    for entry in found:
+        model, counted = entry.model, parameters(entry.model)
+        heads = f"{model.heads}" if model.kv_heads == model.heads else f"{model.heads}/{model.kv_heads}"
+        experts = f"{model.moe.experts} top {model.moe.top_k}" if model.moe else "-"
+        active = billions(counted.active) if model.moe else "-"
+        rows.add_row(
+            entry.name,
+            billions(counted.total),
+            active,
+            amount(model.layers),
+            amount(model.hidden),
+            heads,
+            amount(model.moe.ffn_hidden if model.moe else model.ffn_hidden),
+            amount(model.vocab),
+            experts,
+        )
+    console().print(rows)
+
+
+@app.command()
+def regions(
+    name: NameArgument = None, as_json: JsonOption = False, as_yaml: YamlOption = False, only: FilterOption = ""
+) -> None:
+    """List regions, or show one with what was measured from it.
+
+    Example: crosszone catalogue regions cn-beijing
+    """
+    from crosszone.inputs.catalogue import catalogue
+    from crosszone.inputs.catalogue.describe import describe_entry
+
+    if name is not None:
+        _show("regions", catalogue().region(name), as_json, as_yaml)
+        return
+    found: list[Region] = [r for r in catalogue().entries("regions") if only.lower() in r.name]  # type: ignore[misc]
+    if as_json:
+        print_json([describe_entry("regions", r) for r in found])
+        return
+    left = ("name", "provider", "place")
+    columns = [*left, "lat", "lon", "carbon", "egress"]
+    rows = table(said("regions_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns])
+    for region in found:
+        rows.add_row(
+            region.name,
+            region.provider,
+            _place(region),
+            f"{region.lat:.2f}",
+            f"{region.lon:.2f}",
+            amount(region.carbon_g_per_kwh),
+            amount(region.egress_usd_per_gb),
+        )
+    console().print(rows)
+
+
+@app.command()
+def links(as_json: JsonOption = False, only: FilterOption = "") -> None:
+    """List what was measured between regions.
+
+    Example: crosszone catalogue links --filter us-east-1
+    """
+    from crosszone.inputs.catalogue import catalogue
+
+    found = [p for p in catalogue().measured_pairs() if any(only.lower() in end for end in p.between)]
+    if as_json:
+        print_json([pair.to_plain() for pair in found])
+        return
+    columns = ["between", "rtt_ms", "gbps", "flow_gbps", "flows", "source"]
+    left = ("between", "source")
+    rows = table(said("links_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns])
+    for pair in found:
+        rows.add_row(
+            " - ".join(pair.between),
+            amount(pair.rtt_ms),
+            amount(pair.gbps),
+            amount(pair.flow_gbps),
+            amount(pair.flows),
+            ", ".join(pair.source),
+        )
+    console().print(rows)
+
+
+@app.command()
+def add(
+    kind: Annotated[str, typer.Argument(help="gpus, models or regions.")],
+    file: Annotated[str, typer.Argument(help="YAML file that maps names to entries; - for standard input.")],
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite your own entry of that name.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep entries of your own, under $CROSSZONE_HOME (default ~/.crosszone).
+
+    Example: crosszone catalogue gpus a100-80gb-sxm --yaml > my.yaml, edit the name and figures, then
+    crosszone catalogue add gpus my.yaml
+    """
+    from crosszone.inputs.catalogue.own import add_entries
+
+    added = add_entries(_kind(kind), file, replace=replace)
+    if as_json:
+        print_json({"added": [entry.name for entry in added]})
+        return
+    for entry in added:
+        console().print(said("added", name=entry.name, kind=kind), soft_wrap=True)
+
+
+@app.command()
+def remove(
+    kind: Annotated[str, typer.Argument(help="gpus, models or regions.")],
+    name: Annotated[str, typer.Argument(help="Name of your own entry.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Forget one of your own entries.
+
+    Example: crosszone catalogue remove gpus my-gpu
+    """
+    from crosszone.inputs.catalogue.own import remove_entry
+
+    gone = remove_entry(_kind(kind), name)
+    if as_json:
+        print_json({"removed": [gone]})
+    else:
+        console().print(said("removed", name=gone, kind=kind), soft_wrap=True)
+
+
+def _kind(word: str) -> Kind:
+    from crosszone.inputs.catalogue import KINDS
+
+    for kind in KINDS:
+        if word.lower() in (kind, kind.removesuffix("s")):
+            return kind
+    raise InvalidError(Notice(code="kind_unknown", value=word, params={"allowed": list(KINDS)}))
+
+
+def _show(kind: Kind, entry: Gpu | ModelEntry | Region | Any, as_json: bool, as_yaml: bool) -> None:
+    from crosszone.inputs.catalogue.describe import describe_entry
+    from crosszone.inputs.catalogue.own import entry_fields
+    from crosszone.inputs.document import dump_yaml
+
+    if as_json:
+        print_json(describe_entry(kind, entry))
+    elif as_yaml:
+        typer.echo(dump_yaml({entry.name: entry_fields(entry)}), nl=False)
+    else:
+        _print_entry(kind, entry)
+
+
+def _print_entry(kind: Kind, entry: Any) -> None:
+    from crosszone.inputs.catalogue import catalogue
+    from crosszone.inputs.catalogue.describe import describe_entry, source_of
+
+    rows = table(entry.name, [("figure", "left"), ("value", "left"), ("source", "left")])
+    fields = describe_entry(kind, entry)
+    skipped = {"name", "sources", "source", "carbon_source", "egress_source", "parameters", "model"}
+    skipped |= {"forward_flops_per_token", "notes", "failure_rate"}
+    cited: list[str] = []
+    for key, value in (fields | fields.get("model", {})).items():
+        if key in skipped or value in (None, "", [], {}, False):
+            continue
+        source = source_of(entry, key)
+        if source and source not in cited:
+            cited.append(source)
+        rows.add_row(key, _cell(value), source or "")
+    if kind == "gpus":
+        rate = catalogue().failure_rate(entry)
+        rows.add_row(
+            "failures_per_1000_gpu_days", f"{amount(rate.failures_per_1000_gpu_days)} ({rate.origin})", rate.source
+        )
+        cited.append(rate.source)
+    terminal = console()
+    terminal.print(rows)
+    if kind == "models":
+        terminal.print(parts_table(fields["parameters"]))
+    if kind == "regions":
+        _print_pairs(entry)
+    if getattr(entry, "notes", ""):
+        terminal.print(entry.notes, soft_wrap=True)
+    for source in cited:
+        about = catalogue().sources.get(source, {})
+        details = ", ".join(str(about[key]) for key in ("publisher", "year", "url") if about.get(key))
+        terminal.print(f"[{source}] {about.get('title', '')} {details}", markup=False, style="dim", soft_wrap=True)
+
+
+def parts_table(counted: dict[str, Any]) -> Any:
+    """Parameters by part with their share; the parts add up to the total."""
+    rows = table(said("parts_title"), [("part", "left"), ("parameters", "right"), ("share", "right")])
+    for part, count in counted["parts"].items():
+        if count:
+            rows.add_row(said(f"part_{part}"), f"{count:,}", f"{100 * count / counted['total']:.2f} %")
+    rows.add_section()
+    rows.add_row(said("total"), f"{counted['total']:,}", "100 %")
+    if counted["active"] != counted["total"]:
+        rows.add_row(said("active"), f"{counted['active']:,}", f"{100 * counted['active'] / counted['total']:.2f} %")
+    return rows
+
+
+def _print_pairs(region: Region) -> None:
+    from crosszone.inputs.catalogue import catalogue
+
+    pairs = [p for p in catalogue().measured_pairs() if region.name in p.between]
+    if not pairs:
+        return
+    rows = table(
+        said("links_title", count=len(pairs)),
+        [("to", "left"), ("rtt_ms", "right"), ("gbps", "right"), ("flow_gbps", "right"), ("source", "left")],
+    )
+    for pair in pairs:
+        other = pair.between[1] if pair.between[0] == region.name else pair.between[0]
+        rows.add_row(other, amount(pair.rtt_ms), amount(pair.gbps), amount(pair.flow_gbps), ", ".join(pair.source))
+    console().print(rows)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items() if inner not in (None, False))
+    if isinstance(value, list):
+        return ", ".join(str(inner) for inner in value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _place(region: Region) -> str:
+    return region.place_zh if language() == "zh" and region.place_zh else region.place

@@ -1,0 +1,111 @@
+"""How answers reach the terminal: tables and notices for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from crosszone.errors import InvalidError, Notice
+from crosszone.text import LANGUAGES, label, preferred_language
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_chosen: list[str] = []
+
+
+def set_language(code: str | None) -> None:
+    """Use a language for this run; None: the user's locale."""
+    if code is not None and code not in LANGUAGES:
+        params = {"allowed": LANGUAGES, "nearest": LANGUAGES[0]}
+        raise InvalidError(Notice(code="not_one_of", field="--lang", value=code, params=params))
+    _chosen[:] = [code or preferred_language()]
+
+
+def language() -> str:
+    """The language of this run."""
+    return _chosen[0] if _chosen else preferred_language()
+
+
+def said(key: str, **params: Any) -> str:
+    """A label in the language of this run."""
+    return label(key, language(), **params)
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """The user asked for JSON, also when the command line is otherwise wrong."""
+    return "--json" in arguments
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """The terminal; when the output is not one, lines are wide enough not to be cut."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr, highlight=False)
+    if not found.is_terminal:
+        found = Console(stderr=stderr, highlight=False, width=200)
+    return found
+
+
+def table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Table:
+    """An empty table; a column is a label key and its alignment."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        caption=caption,
+        caption_justify="left",
+    )
+    for key, align in columns:
+        made.add_column(said(key), justify="right" if align == "right" else "left", overflow="fold")
+    return made
+
+
+def print_notices(notices: Iterable[Notice], *, stderr: bool = False) -> None:
+    """Each notice with its place, level and remedy."""
+    from rich.text import Text
+
+    terminal = console(stderr=stderr)
+    style = {"error": "bold red", "warning": "yellow", "note": "dim"}
+    for notice in notices:
+        line = Text(notice.place)
+        line.append(said(f"level_{notice.level}"), style=style[notice.level])
+        line.append(f" {notice.message(language())}")
+        terminal.print(line, soft_wrap=True)
+        hint = notice.hint(language())
+        if hint:
+            terminal.print(Text(f"    {hint}", style="dim"), soft_wrap=True)
+
+
+def report_failure(notices: Sequence[Notice], as_json: bool) -> None:
+    """Say what went wrong: on standard error, or as JSON on standard output."""
+    if as_json:
+        print_json({"errors": [notice.as_dict(language()) for notice in notices]})
+    else:
+        print_notices(notices, stderr=True)
+
+
+def amount(value: float | None, digits: int = 4) -> str:
+    """A number for a table cell; a dash when it is not known."""
+    if value is None:
+        return "-"
+    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
+        return f"{int(value):,}"
+    return f"{value:,.{digits}g}" if abs(value) < 1e6 else f"{value:.{digits}g}"
+
+
+def billions(count: float) -> str:
+    """A parameter count in 1e9 with three decimals, small ones in 1e6."""
+    return f"{count / 1e9:,.3f} B" if count >= 1e8 else f"{count / 1e6:,.3f} M"

@@ -1,0 +1,238 @@
+"""`crosszone scenario`: check, show and convert scenario files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from crosszone.cli.output import amount, billions, console, language, print_json, print_notices, said, table
+from crosszone.errors import InputError, InvalidError, Notice
+
+app = typer.Typer(help="One file that says what to train, where, and perhaps how.", no_args_is_help=True)
+
+FileArgument = Annotated[str, typer.Argument(help="Scenario file (YAML or JSON); - for standard input.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+@app.command()
+def check(file: FileArgument, as_json: JsonOption = False) -> None:
+    """Check a scenario: every error with line, field, limit and remedy; warnings on what was assumed.
+
+    Example: crosszone scenario check examples/three-cities.yaml
+    """
+    description, notices = _read(file)
+    broken = [n for n in notices if n.level == "error"]
+    if as_json:
+        print_json({"valid": not broken, "notices": [n.as_dict(language()) for n in notices]})
+    else:
+        print_notices(notices, stderr=bool(broken))
+        if not broken:
+            console().print(said("scenario_good", name=description["scenario"].get("name", file)), soft_wrap=True)
+    if broken:
+        raise typer.Exit(2)
+
+
+@app.command()
+def show(file: FileArgument, as_json: JsonOption = False) -> None:
+    """Show what follows from a scenario: parameters, tokens, zones, links with their origin, ranks and idle GPUs.
+
+    Example: crosszone scenario show examples/fourteen-gpus.yaml
+    """
+    description, notices = _read(file)
+    if as_json:
+        print_json(description)
+    else:
+        _print(description)
+        print_notices(notices)
+    if not description["legal"]:
+        raise typer.Exit(2)
+
+
+@app.command()
+def convert(
+    file: FileArgument,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", help="File to write; default: standard output.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="yaml or json; default: by the output's name, else yaml.")] = None,
+    part: Annotated[
+        str, typer.Option(help="What to write: scenario, or only its cluster, model, job or strategy.")
+    ] = "scenario",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+) -> None:
+    """Write a scenario in today's form: older versions upgraded, sizes, configs and included files resolved.
+
+    Example: crosszone scenario convert old-request.json -o scenario.yaml
+    """
+    from crosszone.inputs.document import dump_json, dump_yaml
+    from crosszone.inputs.scenario import read_scenario
+
+    parts = ("scenario", "cluster", "model", "job", "strategy")
+    _one_of("--part", part, parts)
+    form = to or ("json" if (output or "").endswith(".json") else "yaml")
+    _one_of("--to", form, ("yaml", "json"))
+    scenario, notices = read_scenario(file)
+    fields = scenario.to_fields() if part == "scenario" else {part: scenario.to_fields().get(part)}
+    text = dump_json(fields) if form == "json" else dump_yaml(fields)
+    print_notices(notices, stderr=True)
+    if output is None or output == "-":
+        typer.echo(text, nl=False)
+        return
+    path = Path(output)
+    if path.exists() and not force:
+        raise InvalidError(Notice(code="output_exists", value=output))
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        params = {"reason": error.strerror or str(error)}
+        raise InputError(Notice(code="output_unwritable", value=output, params=params)) from None
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        params = {"allowed": list(allowed), "nearest": allowed[0]}
+        raise InvalidError(Notice(code="not_one_of", field=option, value=value, params=params))
+
+
+def _read(file: str) -> tuple[dict[str, Any], list[Notice]]:
+    from crosszone.inputs.scenario import read_scenario
+    from crosszone.inputs.summary import describe, remarks_on
+
+    scenario, read = read_scenario(file)
+    return describe(scenario, read, language()), remarks_on(scenario, read)
+
+
+def _print(description: dict[str, Any]) -> None:
+    from crosszone.cli.catalogue import parts_table
+
+    terminal = console()
+    model, job, cluster = description["model"], description["job"], description["cluster"]
+    terminal.print(description["scenario"].get("name", ""), style="bold", markup=False)
+    terminal.print(
+        said(
+            "model_line",
+            name=model["name"],
+            total=billions(model["parameters"]["total"]),
+            layers=model["layers"],
+            hidden=model["hidden"],
+            attention=model["attention"].upper(),
+            tflop=f"{model['training_flops_per_token'] / 1e12:.4g}",
+        ),
+        soft_wrap=True,
+        markup=False,
+    )
+    run = said("run_line", tokens=amount(job["total_tokens"]), steps=amount(job["steps"])) if job["steps"] else ""
+    terminal.print(
+        said(
+            "job_line",
+            seq=amount(job["seq_len"]),
+            batch=amount(job["global_batch"]),
+            tokens=amount(job["tokens_per_step"]),
+            precision=job["precision"],
+            optimizer=job["optimizer"],
+            state=amount(job["state_bytes_per_parameter"]["total"]),
+        )
+        + run,
+        soft_wrap=True,
+        markup=False,
+    )
+    terminal.print(parts_table(model["parameters"]))
+    terminal.print(_zones_table(cluster))
+    if cluster["links"]:
+        terminal.print(_links_table(cluster))
+    if description["strategy"]:
+        _print_strategy(description["strategy"])
+
+
+def _zones_table(cluster: dict[str, Any]) -> Any:
+    columns = [
+        ("zone", "left"),
+        ("region", "left"),
+        ("nodes", "left"),
+        ("gpus", "right"),
+        ("memory_gib", "right"),
+        ("fast_link", "left"),
+        ("nic_node", "right"),
+        ("usd_hour", "right"),
+        ("carbon", "right"),
+    ]
+    rows = table(said("zones_title", gpus=amount(cluster["gpus"]), nodes=amount(cluster["nodes"])), columns)
+    for zone in cluster["zones"]:
+        for index, group in enumerate(zone["groups"]):
+            first = index == 0
+            nodes = f"{group['count']} x {group['gpus']} {group['gpu']}"
+            rows.add_row(
+                zone["name"] if first else "",
+                (zone["region"] or "-") if first else "",
+                nodes,
+                amount(group["count"] * group["gpus"]),
+                amount(zone["memory_gib"]) if first else "",
+                f"{group['link']}, {group['domain']}",
+                amount(group["nic_gbps_node"]),
+                amount(group["usd_per_gpu_hour"]),
+                amount(zone["carbon_g_per_kwh"]) if first else "",
+            )
+    return rows
+
+
+def _links_table(cluster: dict[str, Any]) -> Any:
+    columns = [
+        ("between", "left"),
+        ("gbps", "right"),
+        ("origin", "left"),
+        ("rtt_ms", "right"),
+        ("band", "right"),
+        ("origin", "left"),
+        ("km", "right"),
+        ("floor_ms", "right"),
+        ("usd_gb", "right"),
+    ]
+    rows = table(said("links_heading"), columns)
+    for link in cluster["links"]:
+        rtt, origins = link["rtt_ms"], link["origins"]
+        band = "" if rtt["low"] == rtt["high"] else f"{rtt['low']:.4g} - {rtt['high']:.4g}"
+        both = link["gbps"] == link["gbps_back"]
+        rate = amount(link["gbps"]) if both else f"{amount(link['gbps'])} / {amount(link['gbps_back'])}"
+        rows.add_row(
+            " - ".join(link["between"]),
+            rate,
+            said(f"origin_{origins['gbps']}"),
+            amount(rtt["expected"]),
+            band,
+            said(f"origin_{origins['rtt_ms']}"),
+            amount(link["km"] and round(link["km"])),
+            amount(link["floor_ms"], 3),
+            amount(link["usd_per_gb"]),
+        )
+    return rows
+
+
+def _print_strategy(strategy: dict[str, Any]) -> None:
+    settled, terminal = strategy["settled"], console()
+    degrees = "  ".join(
+        f"{key} {settled[key]}" for key in ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero")
+    )
+    terminal.print(
+        said("strategy_line", degrees=degrees, ranks=amount(strategy["ranks"]), m=amount(strategy["micro_batches"])),
+        soft_wrap=True,
+        markup=False,
+    )
+    if strategy["frameworks"]:
+        terminal.print(said("frameworks_line", names=", ".join(strategy["frameworks"])), soft_wrap=True, markup=False)
+    if strategy["placement"]:
+        for block in strategy["placement"]["blocks"]:
+            terminal.print(
+                said(
+                    "block_line",
+                    zone=block["zone"],
+                    group=block.get("group", 0),
+                    first=block.get("first", 0),
+                    count=block["count"],
+                ),
+                soft_wrap=True,
+                markup=False,
+            )
+    for idle in strategy["idle"]:
+        terminal.print(idle["reason"], soft_wrap=True, markup=False)

@@ -1,0 +1,146 @@
+"""Everything that can go wrong, on one page.
+
+    CrossZoneError               anything CrossZone itself reports            exit status 1
+    └── InputError               what the user gave cannot be used            exit status 2
+        ├── FileError            a file is missing, too large, or not YAML
+        ├── InvalidError         a field is wrong: type, range, unknown key
+        ├── UnknownNameError     a name that no catalogue holds
+        └── IllegalError         a strategy or placement breaks a rule
+
+Catch the widest one that you can act on::
+
+    try:
+        scenario = crosszone.load_scenario("two-zones.yaml")
+    except crosszone.InputError as error:
+        for notice in error.notices:
+            print(notice.message("zh"), notice.hint("zh"))
+
+An error carries notices, never finished sentences: a `Notice` is a code with parameters, and `text/` holds the
+sentences in each language. Warnings and remarks on valid input are notices too, with another level.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from crosszone.text import DEFAULT_LANGUAGE, sentence
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Notice:
+    """One thing to tell the user: a code, the field it is about, and the numbers that go into the sentence.
+
+    code:   key of the sentence in `text/*.json`
+    field:  path of the field, e.g. `cluster.zones[0].nodes[0].gpus`; empty when it is about the whole
+    value:  what was given, if anything was
+    params: further parameters of the sentence (limits, nearest valid names, the two numbers that clash)
+    """
+
+    code: str
+    field: str = ""
+    value: Any = None
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    level: Level = "error"
+    file: str | None = None
+    line: int | None = None
+
+    def at(self, file: str | None, line: int | None) -> Notice:
+        """Return the same notice with the place in a file it comes from."""
+        return dataclasses.replace(self, file=file, line=line)
+
+    @property
+    def place(self) -> str:
+        """`file:line: ` for a terminal, or nothing."""
+        if not self.file:
+            return ""
+        return f"{self.file}:{self.line}: " if self.line else f"{self.file}: "
+
+    def message(self, language: str = DEFAULT_LANGUAGE) -> str:
+        """What is wrong, with the field, the value and the limit."""
+        return sentence("notice", self.code, "message", language, self._parameters())
+
+    def hint(self, language: str = DEFAULT_LANGUAGE) -> str:
+        """What to do about it."""
+        return sentence("notice", self.code, "hint", language, self._parameters())
+
+    def as_dict(self, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
+        """The form every surface sends: code, message, field and hint, and where it stands."""
+        return {
+            "code": self.code,
+            "level": self.level,
+            "message": self.message(language),
+            "field": self.field,
+            "hint": self.hint(language),
+            "value": _plain(self.value),
+            "file": self.file,
+            "line": self.line,
+        }
+
+    def _parameters(self) -> dict[str, Any]:
+        return {"field": self.field or "-", "value": _shown(self.value), **self.params}
+
+
+class CrossZoneError(Exception):
+    """Base of all errors CrossZone raises on purpose."""
+
+    exit_status = 1
+
+    def __init__(self, *notices: Notice) -> None:
+        super().__init__(*notices)
+        self.notices: Sequence[Notice] = notices
+
+    def __str__(self) -> str:
+        return "\n".join(f"{n.place}{n.message()} {n.hint()}".rstrip() for n in self.notices)
+
+
+class InputError(CrossZoneError):
+    """What the user gave cannot be used; nothing was changed."""
+
+    exit_status = 2
+
+
+class FileError(InputError):
+    """A file cannot be read as what it should be."""
+
+
+class InvalidError(InputError):
+    """A field has a value it cannot have."""
+
+
+class UnknownNameError(InputError):
+    """A name that neither the catalogue nor the user's own entries hold."""
+
+
+class IllegalError(InputError):
+    """A strategy or placement breaks a rule of legality."""
+
+
+def _plain(value: Any) -> Any:
+    """`value` if JSON can hold it, else its text."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return _shown(value)
+
+
+def _shown(value: Any, longest: int = 60) -> str:
+    """`value` as it goes into a sentence: short, on one line."""
+    text = value if isinstance(value, str) else _yaml_like(value)
+    text = "".join(c if c.isprintable() else "?" for c in text)
+    return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _yaml_like(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) > 10**40:
+        return f"a number of {len(hex(value)) - 2} hexadecimal digits"
+    return str(value)

@@ -1,0 +1,347 @@
+"""Looking names up: built-in entries first, then the user's own under `$CROSSZONE_HOME/catalogue`."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import ValidationInfo
+
+from crosszone.errors import FileError, InvalidError, Notice, UnknownNameError
+from crosszone.inputs.document import Document, parse_document, read_document
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.model import Model
+from crosszone.inputs.region import MeasuredPair, Region
+from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, nearest, parse, refuse
+
+Kind: TypeAlias = Literal["gpus", "models", "regions"]
+KINDS: tuple[Kind, ...] = ("gpus", "models", "regions")
+
+_FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-layers?\])$")
+
+
+class Published(Value):
+    """Parameter counts as published, in 1e9."""
+
+    total_b: Positive
+    active_b: Positive | None = None
+
+
+class ModelEntry(Value):
+    """A model with where it comes from."""
+
+    name: Name
+    aliases: tuple[Name, ...] = ()
+    family: str = ""
+    publisher: str = ""
+    year: int | None = None
+    published: Published | None = None
+    source: Name | None = None
+    notes: str = ""
+    stands_for_size: Flag = False
+    model: Model
+
+
+class FailureRate(Value):
+    """How often a GPU kind interrupts a run."""
+
+    failures_per_1000_gpu_days: NotNegative
+    origin: Literal["measured", "derived", "assumed"]
+    source: Name
+    note: str = ""
+
+
+Entry: TypeAlias = Gpu | ModelEntry | Region
+
+
+@dataclass(frozen=True)
+class Own:
+    """A file with entries of the user's."""
+
+    path: Path
+    names: tuple[str, ...]
+
+
+def normal(name: str) -> str:
+    """A name as it is compared: lower case, spaces and underscores as hyphens."""
+    return re.sub(r"[\s_]+", "-", name.strip().lower())
+
+
+def home() -> Path:
+    """The user's folder: `$CROSSZONE_HOME`, else `~/.crosszone`."""
+    return Path(os.environ.get("CROSSZONE_HOME") or Path.home() / ".crosszone").expanduser()
+
+
+class Catalogue:
+    """Entries by kind and name; each kind is read when it is first asked for."""
+
+    def __init__(self, own: Path | None = None) -> None:
+        self.own = own
+
+    def names(self, kind: Kind) -> list[str]:
+        """All names of a kind."""
+        return list(self._kind(kind).entries)
+
+    def entries(self, kind: Kind) -> list[Entry]:
+        """All entries of a kind, built-in ones first."""
+        return list(self._kind(kind).entries.values())
+
+    def entry(self, kind: Kind, name: str) -> Entry:
+        """The entry of a name or alias; `UnknownNameError` names the nearest ones."""
+        found = self.find(kind, name)
+        if found is None:
+            raise UnknownNameError(Notice(code="unknown_name", value=name, params=self._unknown(kind, name)))
+        return found
+
+    def find(self, kind: Kind, name: str) -> Entry | None:
+        """The entry of a name or alias, or None."""
+        table = self._kind(kind)
+        wanted = normal(name)
+        found = table.entries.get(table.spellings.get(wanted, ""))
+        if found is None and kind == "models":
+            found = self._fewer_layers(wanted)
+        return found
+
+    def is_own(self, kind: Kind, name: str) -> bool:
+        """The entry is the user's, not built in."""
+        return name in self._kind(kind).own
+
+    def gpu(self, name: str) -> Gpu:
+        """A GPU kind by name."""
+        found = self.entry("gpus", name)
+        assert isinstance(found, Gpu)
+        return found
+
+    def model(self, name: str) -> Model:
+        """A model's architecture by name."""
+        found = self.entry("models", name)
+        assert isinstance(found, ModelEntry)
+        return found.model
+
+    def region(self, name: str) -> Region:
+        """A region by name."""
+        found = self.entry("regions", name)
+        assert isinstance(found, Region)
+        return found
+
+    def resolve(self, kind: Kind, value: Any) -> Any:
+        """What a scenario may say in place of an entry: its name, or fields (with `like`: on top of an entry)."""
+        if isinstance(value, str):
+            found = self.find(kind, value)
+            if found is None:
+                reason = self.unsupported.get(normal(value)) if kind == "models" else None
+                if reason:
+                    raise refuse("unsupported_model", value, reason=reason)
+                raise refuse("unknown_name", value, **self._unknown(kind, value))
+            return found.model if isinstance(found, ModelEntry) else found
+        if isinstance(value, Mapping) and isinstance(value.get("like"), str):
+            base = self.resolve(kind, value["like"])
+            given = {key: inner for key, inner in value.items() if key != "like"}
+            fields = {key: getattr(base, key) for key in base.model_fields_set if key not in ("name", "aliases")}
+            return {"name": f"{base.name}-changed"} | fields | given
+        return value
+
+    def written(self, kind: Kind, value: Gpu | Model | Region) -> Any:
+        """How a file refers to an entry: by name if it is built in, else with all its fields."""
+        found = None if self.is_own(kind, value.name) else self.find(kind, value.name)
+        entry = found.model if isinstance(found, ModelEntry) else found
+        return value.name if entry == value else value.to_plain()
+
+    def measured_pair(self, first: str, second: str) -> MeasuredPair | None:
+        """The published measurement between two regions, turned so that it starts at `first`."""
+        pair = self._pairs.get((first, second))
+        if pair is not None:
+            return pair
+        back = self._pairs.get((second, first))
+        if back is None:
+            return None
+        turned = {"gbps": back.gbps_back, "gbps_back": back.gbps} if back.gbps_back is not None else {}
+        return back.replace(between=(first, second), **turned)
+
+    def measured_pairs(self) -> list[MeasuredPair]:
+        """All published measurements between regions."""
+        return list(self._pairs.values())
+
+    @cached_property
+    def sources(self) -> dict[str, dict[str, Any]]:
+        """Citations by id."""
+        return {key: cited for document in _built_in("sources") for key, cited in document.value.items()}
+
+    @cached_property
+    def unsupported(self) -> dict[str, str]:
+        """Names of published runs whose architecture cannot be described, with the reason."""
+        document = parse_document(_data("models").joinpath("unsupported.yaml").read_text("utf-8"), "unsupported.yaml")
+        return {normal(name): reason for name, reason in document.value.items()}
+
+    @cached_property
+    def failures(self) -> dict[str, FailureRate]:
+        """Failure rates by GPU kind, and `default`."""
+        document = parse_document(_data("").joinpath("failures.yaml").read_text("utf-8"), "failures.yaml")
+        return {name: parse(FailureRate, rate, document, at=(name,)) for name, rate in document.value.items()}
+
+    def failure_rate(self, gpu: Gpu) -> FailureRate:
+        """The failure rate of a GPU kind: its own, else the default one."""
+        return self.failures.get(gpu.name, self.failures["default"])
+
+    def for_size(self, size_b: float) -> ModelEntry:
+        """The well-known dense decoder (`stands_for_size`) nearest in ratio to `size_b` (1e9 parameters)."""
+        known = [e for e in self.entries("models") if isinstance(e, ModelEntry) and e.stands_for_size and e.published]
+        return min(known, key=lambda e: abs(math.log(e.published.total_b / size_b)) if e.published else math.inf)
+
+    @cached_property
+    def own_files(self) -> list[Path]:
+        """The user's files, in order of name."""
+        if self.own is None or not self.own.is_dir():
+            return []
+        return sorted(path for kind in KINDS for path in (self.own / kind).glob("*.y*ml"))
+
+    def _kind(self, kind: Kind) -> _Table:
+        if kind not in self._tables:
+            self._tables[kind] = self._read(kind)
+        return self._tables[kind]
+
+    @cached_property
+    def _tables(self) -> dict[Kind, _Table]:
+        return {}
+
+    @cached_property
+    def _pairs(self) -> dict[tuple[str, str], MeasuredPair]:
+        pairs = {}
+        for document in _built_in("links"):
+            for index, entry in enumerate(document.value):
+                pair = parse(MeasuredPair, entry, document, at=(index,))
+                pairs[pair.between] = pair
+        return pairs
+
+    def _read(self, kind: Kind) -> _Table:
+        table = _Table({}, {}, set())
+        for document in _built_in(kind):
+            table.add(read_entries(kind, document), own=False)
+        for path in self.own_files:
+            if path.parent.name == kind:
+                table.add(read_entries(kind, read_document(path), self), own=True)
+        return table
+
+    def _fewer_layers(self, wanted: str) -> ModelEntry | None:
+        match = _FEWER_LAYERS.fullmatch(wanted)
+        base = self.find("models", match["base"]) if match else None
+        if match is None or not isinstance(base, ModelEntry):
+            return None
+        layers = int(match["short"] or match["long"])
+        if not 1 <= layers <= base.model.layers:
+            return None
+        model = base.model.replace(layers=layers, name=wanted)
+        return base.replace(name=wanted, aliases=(), published=None, model=model)
+
+    def _unknown(self, kind: Kind, name: str) -> dict[str, Any]:
+        table = self._kind(kind)
+        close = [table.spellings[n] for n in nearest(normal(name), table.spellings, most=6)]
+        return {"kind": kind, "nearest": list(dict.fromkeys(close))[:3] or list(table.entries)[:3]}
+
+
+@dataclass(frozen=True)
+class _Table:
+    entries: dict[str, Entry]
+    spellings: dict[str, str]
+    own: set[str]
+
+    def add(self, entries: Iterable[tuple[Entry, Document]], *, own: bool) -> None:
+        for entry, document in entries:
+            for spelling in (entry.name, *entry.aliases):
+                if normal(spelling) in self.spellings:
+                    taken = self.spellings[normal(spelling)]
+                    notice = Notice(code="name_taken", value=spelling, params={"taken": taken})
+                    raise InvalidError(notice.at(document.file, document.line((entry.name,))))
+            self.entries[entry.name] = entry
+            self.spellings.update({normal(spelling): entry.name for spelling in (entry.name, *entry.aliases)})
+            if own:
+                self.own.add(entry.name)
+
+
+def read_entries(kind: Kind, document: Document, known: Catalogue | None = None) -> list[tuple[Entry, Document]]:
+    """The entries of one catalogue file: a mapping of names to their fields."""
+    if not isinstance(document.value, dict):
+        raise FileError(Notice(code="catalogue_not_mapping", file=document.file, line=1))
+    entries = []
+    for name, fields in document.value.items():
+        if not isinstance(fields, dict):
+            notice = Notice(code="must_be_mapping", field=name, value=fields)
+            raise InvalidError(notice.at(document.file, document.line((name,))))
+        try:
+            entries.append((_entry(kind, name, fields, document, known), document))
+        except UnknownNameError as error:
+            line = document.line((name, "like"))
+            raise UnknownNameError(
+                *(replace(n, field=f"{name}.like").at(document.file, line) for n in error.notices)
+            ) from None
+    return entries
+
+
+def _entry(kind: Kind, name: str, fields: dict[str, Any], document: Document, known: Catalogue | None) -> Entry:
+    if kind == "gpus":
+        return parse(Gpu, _based(kind, name, fields, known), document, at=(name,))
+    if kind == "regions":
+        return parse(Region, _based(kind, name, fields, known), document, at=(name,))
+    about = {key: value for key, value in fields.items() if key != "architecture"}
+    architecture = fields.get("architecture")
+    if architecture is None:
+        about = {key: value for key, value in fields.items() if key in ModelEntry.model_fields}
+        architecture = {key: value for key, value in fields.items() if key not in about}
+        at: tuple[str, ...] = (name,)
+    else:
+        at = (name, "architecture")
+    if not isinstance(architecture, dict):
+        notice = Notice(code="must_be_mapping", field=f"{name}.architecture", value=architecture)
+        raise InvalidError(notice.at(document.file, document.line(at)))
+    model = parse(Model, _based("models", name, architecture, known), document, at=at)
+    return parse(ModelEntry, {"name": name, **about, "model": model}, document, at=(name,))
+
+
+def _based(kind: Kind, name: str, fields: dict[str, Any], known: Catalogue | None) -> dict[str, Any]:
+    """The fields of an entry, on top of the entry it is like."""
+    if known is None or not isinstance(fields.get("like"), str):
+        return {**fields, "name": name}
+    known.entry(kind, fields["like"])
+    return {**known.resolve(kind, fields), "name": name}
+
+
+def _data(folder: str) -> Any:
+    return files("crosszone.inputs.catalogue").joinpath(folder) if folder else files("crosszone.inputs.catalogue")
+
+
+@cache
+def _built_in(folder: str) -> tuple[Document, ...]:
+    found = sorted(_data(folder).iterdir(), key=lambda f: f.name)
+    return tuple(
+        parse_document(f.read_text("utf-8"), f.name)
+        for f in found
+        if f.name.endswith(".yaml") and f.name != "unsupported.yaml"
+    )
+
+
+@cache
+def _catalogue_at(own: Path, stamp: tuple[tuple[str, int, int], ...]) -> Catalogue:
+    del stamp  # part of the key: a changed file makes a new catalogue
+    return Catalogue(own)
+
+
+def catalogue() -> Catalogue:
+    """The catalogue with the user's own entries as they are now."""
+    own = home() / "catalogue"
+    found = sorted(p for kind in KINDS for p in (own / kind).glob("*.y*ml")) if own.is_dir() else []
+    stats = [(p, p.stat()) for p in found]
+    return _catalogue_at(own, tuple((str(p), s.st_mtime_ns, s.st_size) for p, s in stats))
+
+
+def catalogue_of(info: ValidationInfo | None) -> Catalogue:
+    """The catalogue a validator should use: that of its context, else the user's."""
+    context = info.context if info is not None else None
+    given = context.get("catalogue") if isinstance(context, dict) else None
+    return given if isinstance(given, Catalogue) else catalogue()

@@ -1,0 +1,113 @@
+"""The user's own GPUs, models and regions: one YAML file an entry under `$CROSSZONE_HOME/catalogue/<kind>/`."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
+from crosszone.inputs.catalogue.entries import (
+    Catalogue,
+    Entry,
+    Kind,
+    ModelEntry,
+    catalogue,
+    home,
+    normal,
+    read_entries,
+)
+from crosszone.inputs.document import Document, dump_yaml, read_document
+
+_FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,99}")
+
+
+def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = False) -> list[Entry]:
+    """Check the entries of a file and keep them; nothing is written unless all of them are good."""
+    document = source if isinstance(source, Document) else read_document(source)
+    known = catalogue()
+    entries = [entry for entry, _ in read_entries(kind, document, known)]
+    if not entries:
+        raise InvalidError(Notice(code="nothing_to_add").at(document.file or None, 1))
+    spelled: dict[str, str] = {}
+    for entry in entries:
+        taken = _taken(kind, entry, known, spelled, replace=replace)
+        if taken is not None:
+            raise InvalidError(taken.at(document.file or None, document.line((entry.name,))))
+    return [_write(entry, home() / "catalogue" / kind) for entry in entries]
+
+
+def remove_entry(kind: Kind, name: str) -> str:
+    """Forget one of the user's entries; returns its name."""
+    known = catalogue()
+    entry = known.entry(kind, name)
+    if not known.is_own(kind, entry.name):
+        raise InvalidError(Notice(code="not_own", value=entry.name))
+    for path in known.own_files:
+        document = read_document(path)
+        if path.parent.name != kind or entry.name not in document.value:
+            continue
+        rest = {key: fields for key, fields in document.value.items() if key != entry.name}
+        try:
+            if rest:
+                _replace_file(path, dump_yaml(rest))
+            else:
+                path.unlink()
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        return entry.name
+    raise UnknownNameError(Notice(code="not_own", value=entry.name))
+
+
+def entry_fields(entry: Entry) -> dict[str, Any]:
+    """The fields of an entry as its file holds them, without its name."""
+    fields = {key: value for key, value in entry.to_plain().items() if key not in ("name", "model")}
+    if isinstance(entry, ModelEntry):
+        architecture = entry.model.to_plain()
+        fields["architecture"] = {key: value for key, value in architecture.items() if key != "name"}
+    return fields
+
+
+def _taken(kind: Kind, entry: Entry, known: Catalogue, spelled: dict[str, str], *, replace: bool) -> Notice | None:
+    """Why the entry's names cannot be used, if so; those of this file so far are noted in `spelled`."""
+    if not _FILE_NAME.fullmatch(entry.name):
+        legal = re.sub(r"[^a-z0-9.+-]+", "-", normal(entry.name)).strip("-.+") or "my-entry"
+        return Notice(code="own_name", field=entry.name, value=entry.name, params={"legal": legal})
+    for spelling in (entry.name, *entry.aliases):
+        there = known.find(kind, spelling)
+        same = there is not None and there.name == entry.name and known.is_own(kind, entry.name)
+        if same and not replace:
+            return Notice(code="own_exists", field=entry.name, value=entry.name)
+        if (there is not None and not same) or normal(spelling) in spelled:
+            taken = there.name if there else spelled[normal(spelling)]
+            return Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": taken})
+        spelled[normal(spelling)] = entry.name
+    return None
+
+
+def _write(entry: Entry, folder: Path) -> Entry:
+    path = folder / f"{entry.name}.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace_file(path, dump_yaml({entry.name: entry_fields(entry)}))
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return entry
+
+
+def _replace_file(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old or the new one, never half."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(Notice(code="home_unwritable", value=str(path), params={"reason": error.strerror or str(error)}))

@@ -1,0 +1,261 @@
+"""Cluster: zones of node groups of GPUs, and the links between the zones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, Strict, ValidationInfo, field_serializer, model_validator
+
+from crosszone.inputs.catalogue import catalogue_of
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.region import Region
+from crosszone.inputs.value import (
+    LIKE_FORM,
+    NAME_FORM,
+    Count,
+    Flag,
+    Name,
+    NotNegative,
+    OtherForms,
+    Positive,
+    Value,
+    refuse,
+)
+
+MAX_ZONES = 100
+MAX_GPUS = 1_000_000
+
+
+def _named_gpu(value: Any, info: ValidationInfo) -> Any:
+    return catalogue_of(info).resolve("gpus", value)
+
+
+def _named_region(value: Any, info: ValidationInfo) -> Any:
+    return catalogue_of(info).resolve("regions", value)
+
+
+class Host(Value):
+    """One machine of a node group: what a launcher needs to reach it."""
+
+    name: Name | None = None
+    """Host name; default: the group's zone and number."""
+    address: Name
+    """Address other nodes reach it by."""
+    interface: Name | None = None
+    """Network interface of that address, e.g. eth0."""
+
+
+class NodeGroup(Value):
+    """Equal nodes of a zone.
+
+    NodeGroup(count=8, gpus=8, gpu="a100-80gb-sxm", nic_gbps_per_gpu=200)
+    """
+
+    count: Annotated[int, Strict(), Field(ge=1, le=MAX_GPUS)] = 1
+    """Nodes."""
+    gpus: Annotated[int, Strict(), Field(ge=1, le=1024)]
+    """GPUs of one node."""
+    gpu: Annotated[Gpu, BeforeValidator(_named_gpu), OtherForms(NAME_FORM, LIKE_FORM)]
+    """GPU kind: a catalogue name, or its figures."""
+    nic_gbps_per_gpu: Positive | None = None
+    """Network rate of one GPU, Gbit/s, one direction: each GPU has a NIC of its own."""
+    nic_gbps: Positive | None = None
+    """Network rate of the node, Gbit/s, one direction: its GPUs share it."""
+    intra_link: Literal["nvlink", "pcie"] | None = None
+    """Link between the GPUs of a node; null: the GPU's fast link if it has one."""
+    nvlink_domain: Count | None = None
+    """GPUs one fast-link domain joins; null: those of the node, or of the rack for rack-scale systems."""
+    fabric: Literal["rdma", "tcp"] = "rdma"
+    """Transport between the nodes of the zone."""
+    cpus: Count | None = None
+    """CPU cores of a node."""
+    memory_gib: Positive | None = None
+    """Host memory of a node, GiB."""
+    usd_per_gpu_hour: NotNegative | None = None
+    """Price of one GPU for an hour, $; null: the catalogue's typical price."""
+    hosts: tuple[Host, ...] = ()
+    """The machines, one entry a node, where a launch needs them."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.nic_gbps is not None and self.nic_gbps_per_gpu is not None:
+            raise refuse("nic_twice", self.nic_gbps)
+        if self.intra_link == "nvlink" and self.gpu.link is None:
+            raise refuse("no_fast_link", self.intra_link, gpu=self.gpu.name)
+        if self.hosts and len(self.hosts) != self.count:
+            raise refuse("hosts_and_count", len(self.hosts), hosts=len(self.hosts), count=self.count)
+        return self
+
+    @field_serializer("gpu")
+    def _write_gpu(self, gpu: Gpu) -> Any:
+        return catalogue_of(None).written("gpus", gpu)
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all its nodes."""
+        return self.count * self.gpus
+
+    @property
+    def nic_gbps_node(self) -> float | None:
+        """Network rate of one node, Gbit/s, one direction; None: not given."""
+        if self.nic_gbps_per_gpu is not None:
+            return self.nic_gbps_per_gpu * self.gpus
+        return self.nic_gbps
+
+    @property
+    def fast_link(self) -> bool:
+        """Its GPUs talk over the fast link, not PCIe."""
+        return self.gpu.link is not None and self.intra_link != "pcie"
+
+    @property
+    def domain(self) -> int:
+        """GPUs that reach each other over the fast link (1: none do)."""
+        if not self.fast_link or self.gpu.link is None:
+            return 1
+        if self.nvlink_domain is not None:
+            return self.nvlink_domain
+        reach = self.total_gpus if self.gpu.link.spans_nodes else self.gpus
+        return min(self.gpu.link.domain, reach)
+
+
+class Zone(Value):
+    """GPUs at one place behind one uplink."""
+
+    name: Name
+    """What to call it."""
+    region: Annotated[Region, BeforeValidator(_named_region), OtherForms(NAME_FORM, LIKE_FORM)] | None = None
+    """Where it is: a catalogue name, or {lat, lon}."""
+    nodes: Annotated[tuple[NodeGroup, ...], Field(min_length=1, max_length=1000)]
+    """Its node groups."""
+    uplink_gbps: Positive | None = None
+    """Rate of all its traffic out to other zones, Gbit/s; null: the links alone limit it."""
+    downlink_gbps: Positive | None = None
+    """Rate of all its traffic in from other zones, Gbit/s; null: as uplink_gbps."""
+    carbon_g_per_kwh: NotNegative | None = None
+    """Carbon intensity of its electricity; null: the region's."""
+    pue: Annotated[float, Strict(), Field(ge=1, le=10)] | None = None
+    """Power of the whole site over power of the machines; null: not counted."""
+
+    @field_serializer("region")
+    def _write_region(self, region: Region | None) -> Any:
+        return None if region is None else catalogue_of(None).written("regions", region)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the zone."""
+        return sum(group.total_gpus for group in self.nodes)
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of the zone."""
+        return sum(group.count for group in self.nodes)
+
+
+class LinkFigures(Value):
+    """What may be known of a link; whatever is left out is derived and labelled."""
+
+    gbps: Positive | None = None
+    """Rate, Gbit/s, one direction."""
+    rtt_ms: NotNegative | None = None
+    """Round-trip time, ms."""
+    jitter_ms: NotNegative | None = None
+    """Standard deviation of the round-trip time, ms."""
+    loss_pct: Annotated[float, Strict(), Field(ge=0, lt=100)] | None = None
+    """Packets lost, %."""
+    usd_per_gb: NotNegative | None = None
+    """Price of a GB sent, $."""
+    flow_gbps: Positive | None = None
+    """Ceiling of one TCP connection, Gbit/s."""
+
+
+class Link(LinkFigures):
+    """The link between two zones.
+
+    Link(between=("beijing-a", "shanghai-a"), gbps=10, rtt_ms=25, usd_per_gb=0.02)
+    """
+
+    between: tuple[Name, Name]
+    """The two zones; figures without `_back` hold for both directions."""
+    km: NotNegative | None = None
+    """Length of the route, km; null: great circle between the regions."""
+    gbps_back: Positive | None = None
+    """Rate from the second zone to the first, where it differs, Gbit/s."""
+    usd_per_gb_back: NotNegative | None = None
+    """Price from the second zone to the first, where it differs, $."""
+    measured: Flag = False
+    """The figures were measured, not typed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.between[0] == self.between[1]:
+            raise refuse("link_to_itself", self.between[0])
+        return self
+
+    @property
+    def pair(self) -> frozenset[str]:
+        """The two zones, in no order."""
+        return frozenset(self.between)
+
+
+class Cluster(Value):
+    """Where to train: zones, and the links between them."""
+
+    zones: Annotated[tuple[Zone, ...], Field(min_length=1, max_length=MAX_ZONES)]
+    """The zones."""
+    links: Annotated[tuple[Link, ...], Field(max_length=MAX_ZONES * MAX_ZONES)] = ()
+    """Links between zones, one entry a pair."""
+    default_link: LinkFigures | None = None
+    """Figures of every pair that is not listed."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [zone.name for zone in self.zones]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise refuse("zone_twice", name, index=index, first=names.index(name))
+        seen: dict[frozenset[str], int] = {}
+        for index, link in enumerate(self.links):
+            for end in link.between:
+                if end not in names:
+                    raise refuse("link_to_nowhere", end, index=index, zones=names)
+            if link.pair in seen:
+                raise refuse("link_twice", " - ".join(link.between), index=index, first=seen[link.pair])
+            seen[link.pair] = index
+        if self.gpus > MAX_GPUS:
+            raise refuse("too_many_gpus", self.gpus, limit=MAX_GPUS)
+        return self
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all zones."""
+        return sum(zone.gpus for zone in self.zones)
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of all zones."""
+        return sum(zone.node_count for zone in self.zones)
+
+    @property
+    def gpu_kinds(self) -> tuple[Gpu, ...]:
+        """The GPU kinds, in order of appearance."""
+        kinds: dict[str, Gpu] = {}
+        for _, group in self.groups():
+            kinds.setdefault(group.gpu.name, group.gpu)
+        return tuple(kinds.values())
+
+    def groups(self) -> Iterator[tuple[Zone, NodeGroup]]:
+        """Every node group with its zone, in order."""
+        for zone in self.zones:
+            for group in zone.nodes:
+                yield zone, group
+
+    def zone_index(self, name: str) -> int:
+        """Position of a zone."""
+        return next(i for i, zone in enumerate(self.zones) if zone.name == name)
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Every pair of zones by position, first < second."""
+        for first in range(len(self.zones)):
+            for second in range(first + 1, len(self.zones)):
+                yield first, second

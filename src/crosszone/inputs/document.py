@@ -1,0 +1,273 @@
+"""YAML (and so JSON) documents: read within bounds and with line numbers, written so that they read back the same.
+
+Scalars follow the YAML 1.2 core schema: `no` is a word, `1e12` a number. Aliases count as what they expand to, so a
+few lines cannot unfold into gigabytes. Tags are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from crosszone.errors import FileError, Notice
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 64
+MAX_VALUES = 200_000
+MAX_DIGITS = 40
+
+FieldPath: TypeAlias = tuple[str | int, ...]
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+_INT = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(_[0-9]+)*(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+    **dict.fromkeys((".inf", "+.inf", ".Inf", "+.Inf"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf"), float("-inf")),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file: plain values, and the line each field stands on."""
+
+    value: Any
+    file: str = ""
+    lines: Mapping[FieldPath, int] = field(default_factory=dict)
+
+    def line(self, path: FieldPath) -> int | None:
+        """The line of a field, or of the nearest field around it."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+
+def read_document(path: str | Path) -> Document:
+    """Parse a YAML or JSON file; `-` is standard input."""
+    name = str(path)
+    try:
+        if name == "-":
+            name, data = "<stdin>", sys.stdin.buffer.read(MAX_BYTES + 1)
+        else:
+            with open(path, "rb") as stream:
+                data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise FileError(Notice(code="file_missing", value=name, file=name)) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
+    if len(data) > MAX_BYTES:
+        limit = {"limit_mib": MAX_BYTES // 2**20}
+        raise FileError(Notice(code="file_too_large", value=name, params=limit, file=name))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FileError(Notice(code="file_not_utf8", value=name, file=name, line=line)) from None
+    return parse_document(text, name)
+
+
+def parse_document(text: str, file: str = "<text>") -> Document:
+    """Parse YAML text."""
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        limit = {"limit_mib": MAX_BYTES // 2**20}
+        raise FileError(Notice(code="file_too_large", value=file, params=limit, file=file))
+    builder = _Builder(file)
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            builder.take(event)
+    except yaml.MarkedYAMLError as error:
+        if (as_json := _json(text)) is not None:
+            return Document(as_json, file)
+        mark = error.problem_mark or error.context_mark
+        params = {"reason": error.problem or error.context or "syntax"}
+        line = min(mark.line, text.count("\n")) + 1 if mark else None
+        raise FileError(Notice(code="file_not_yaml", params=params, file=file, line=line)) from None
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        raise FileError(Notice(code="file_not_yaml", params={"reason": reason}, file=file)) from None
+    return Document(builder.result(), file, builder.lines)
+
+
+def dump_yaml(value: Any) -> str:
+    """YAML text of plain values; reading it back gives an equal value."""
+    text: str = yaml.dump(
+        value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+    )
+    return text
+
+
+def dump_json(value: Any) -> str:
+    """Indented JSON text of plain values."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _json(text: str) -> Any:
+    """The value of JSON that YAML cannot read (surrogate escapes, very long keys); None if it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def scalar(text: str) -> Any:
+    """The value of an unquoted scalar."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text) if len(text) <= MAX_DIGITS else text
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    return text
+
+
+def field_text(path: FieldPath) -> str:
+    """`("zones", 0, "name")` as `zones[0].name`."""
+    parts: list[str] = []
+    for step in path:
+        if isinstance(step, int):
+            parts.append(f"[{step}]")
+        else:
+            parts.append(f".{step}" if parts else step)
+    return "".join(parts)
+
+
+@dataclass
+class _Open:
+    """A list or mapping whose end has not been read yet."""
+
+    container: Any
+    path: FieldPath
+    anchor: str | None
+    size: int = 1
+    key: str | None = None
+
+
+class _Builder:
+    """Builds plain values from YAML events without recursion, counting what aliases expand to."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.lines: dict[FieldPath, int] = {}
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._root: list[Any] = []
+        self._documents = 0
+
+    def result(self) -> Any:
+        return self._root[0] if self._root else None
+
+    def take(self, event: Any) -> None:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            anchor = str(event.anchor)
+            if anchor not in self._anchors:
+                self._fail("yaml_alias", line, anchor=anchor)
+            self._add(*self._anchors[anchor], line)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._scalar(event, line)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._open(event, line)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            done = self._stack.pop()
+            if done.anchor:
+                self._anchors[done.anchor] = (done.container, done.size)
+            if self._stack:
+                self._grow(self._stack[-1], done.size - 1, line)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                self._fail("yaml_two_documents", line)
+
+    def _scalar(self, event: yaml.ScalarEvent, line: int) -> None:
+        if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
+            self._fail("yaml_tag", line, tag=event.tag)
+        value = scalar(event.value) if event.implicit[0] and event.tag is None else event.value
+        if self._stack and isinstance(self._stack[-1].container, dict) and self._stack[-1].key is None:
+            self._name(event.value, line)
+            return
+        if event.anchor:
+            self._anchors[event.anchor] = (value, 1)
+        self._add(value, 1, line)
+
+    def _name(self, key: str, line: int) -> None:
+        top = self._stack[-1]
+        if key in top.container:
+            first = self.lines.get((*top.path, key))
+            path = field_text((*top.path, key))
+            raise FileError(
+                Notice(code="duplicate_key", field=path, value=key, params={"first": first}, file=self.file, line=line)
+            )
+        top.key = key
+        self.lines[(*top.path, key)] = line
+
+    def _open(self, event: Any, line: int) -> None:
+        if event.tag not in (None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+            self._fail("yaml_tag", line, tag=event.tag)
+        if len(self._stack) >= MAX_DEPTH:
+            self._fail("yaml_too_deep", line, limit=MAX_DEPTH)
+        if self._stack and isinstance(self._stack[-1].container, dict) and self._stack[-1].key is None:
+            self._fail("yaml_key", line)
+        container: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
+        path = self._next_path()
+        self._add(container, 1, line)
+        self._stack.append(_Open(container, path, event.anchor))
+
+    def _next_path(self) -> FieldPath:
+        if not self._stack:
+            return ()
+        top = self._stack[-1]
+        return (*top.path, top.key if isinstance(top.container, dict) and top.key is not None else len(top.container))
+
+    def _add(self, value: Any, size: int, line: int) -> None:
+        if not self._stack:
+            self._root.append(value)
+            self.lines[()] = line
+            return
+        top = self._stack[-1]
+        if isinstance(top.container, dict):
+            if top.key is None:
+                self._fail("yaml_key", line)
+            top.container[top.key] = value
+            top.key = None
+        else:
+            self.lines[(*top.path, len(top.container))] = line
+            top.container.append(value)
+        self._grow(top, size, line)
+
+    def _grow(self, top: _Open, size: int, line: int) -> None:
+        top.size += size
+        if sum(frame.size for frame in self._stack) > MAX_VALUES:
+            self._fail("yaml_too_many", line, limit=MAX_VALUES)
+
+    def _fail(self, code: str, line: int, **params: Any) -> None:
+        raise FileError(Notice(code=code, params=params, file=self.file, line=line))
+
+
+class _Writer(_Dumper):  # type: ignore[misc]
+    """Writes strings quoted whenever they would read back as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
+        return True
+
+
+def _write_str(writer: Any, value: str) -> Any:
+    style = None if isinstance(scalar(value), str) else "'"
+    return writer.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Writer.add_representer(str, _write_str)

@@ -1,0 +1,96 @@
+"""Floating-point operations a token costs, part by part. [F1]
+
+A multiply-add is two operations. Model FLOPs: what the architecture needs, without recomputation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from crosszone.inputs.model import Model
+
+TRAINING_PASSES = 3
+"""Forward, and backward for inputs and for weights: each as many operations as the forward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForwardFlops:
+    """Operations of the forward pass per token, by part."""
+
+    attention_projections: float
+    attention_core: float
+    mlp: float
+    router: float
+    routed_experts: float
+    shared_experts: float
+    head: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts, in the order a token meets them."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @property
+    def total(self) -> float:
+        """All operations of the forward pass."""
+        return sum(self.parts.values())
+
+
+def forward_flops_per_token(model: Model, seq_len: int, *, count_masked: bool = False) -> ForwardFlops:
+    """Operations of one token's forward pass in a sequence of `seq_len` tokens. [F1]
+
+    A causal token sees half of the sequence on average; `count_masked` counts the masked half too, as
+    most published figures do.
+    """
+    moe, sparse = model.moe, model.moe_layers
+    matrices = 3 if model.gated else 2
+    expert = 2 * matrices * model.hidden * moe.ffn_hidden if moe else 0
+    shared = 2 * matrices * model.hidden * moe.shared_ffn_hidden * moe.shared_experts if moe else 0
+    return ForwardFlops(
+        attention_projections=2.0 * model.layers * _projection_weights(model),
+        attention_core=_attention_core(model, seq_len, count_masked),
+        mlp=2.0 * matrices * model.hidden * model.ffn_hidden * (model.layers - sparse),
+        router=2.0 * model.hidden * moe.experts * sparse if moe else 0.0,
+        routed_experts=float(expert * moe.top_k * sparse) if moe else 0.0,
+        shared_experts=float(shared * sparse) if moe else 0.0,
+        head=2.0 * model.embedding_rows * model.embedding_width + _head_projection(model),
+    )
+
+
+def training_flops_per_token(model: Model, seq_len: int, *, count_masked: bool = False) -> float:
+    """Operations of one token's forward and backward pass. [F1]"""
+    return TRAINING_PASSES * forward_flops_per_token(model, seq_len, count_masked=count_masked).total
+
+
+def tokens_seen(seq_len: float, window: int | None, *, causal: bool) -> float:
+    """Tokens a query meets on average: s, s/2 if causal, w - w^2 / 2s within a causal window w. [F2]"""
+    reach = seq_len if window is None else min(window, seq_len)
+    if causal:
+        return reach - reach * reach / (2 * seq_len)
+    return float(reach)
+
+
+def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
+    causal = model.causal and not count_masked
+    per_token_seen = 2.0 * model.heads * (model.qk_head_dim + model.v_head_dim)
+    full = model.full_attention_layers
+    core = full * tokens_seen(seq_len, None, causal=causal)
+    if model.window:
+        core += (model.layers - full) * tokens_seen(seq_len, model.window.tokens, causal=causal)
+    return per_token_seen * core
+
+
+def _projection_weights(model: Model) -> int:
+    h, heads = model.hidden, model.heads
+    if model.mla is None:
+        return 2 * h * heads * model.head_dim + 2 * h * model.kv_heads * model.head_dim
+    mla, query_width = model.mla, heads * model.qk_head_dim
+    query = (h + query_width) * mla.q_lora_rank if mla.q_lora_rank else h * query_width
+    key_value = h * (mla.kv_lora_rank + mla.qk_rope_head_dim)
+    key_value += mla.kv_lora_rank * heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    return query + key_value + heads * mla.v_head_dim * h
+
+
+def _head_projection(model: Model) -> float:
+    projected = 2.0 * 2 * model.embedding_width * model.hidden if model.embedding_width != model.hidden else 0.0
+    return projected + (2.0 * model.hidden * model.hidden if model.mlm_head else 0.0)

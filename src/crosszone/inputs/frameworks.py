@@ -1,0 +1,62 @@
+"""What each training framework can do (`frameworks.yaml`)."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+from pydantic import Field
+
+from crosszone.inputs.document import parse_document
+from crosszone.inputs.value import Count, Flag, Name, Value, parse
+
+
+class Framework(Value):
+    """One framework's abilities; each list names what a strategy may ask of it."""
+
+    name: Name
+    title: Name
+    aliases: tuple[Name, ...] = ()
+    checked: Name
+    source: Name
+    axes: tuple[Name, ...] = ()
+    not_together: tuple[tuple[Name, Name], ...] = ()
+    zero: tuple[int, ...]
+    default_zero: int = 0
+    zero_with: dict[Name, tuple[int, ...]] = Field(default_factory=dict)
+    shard_within: tuple[Name, ...] = ("all",)
+    schedules: tuple[Name, ...] = ()
+    interleaved_groups: Flag = False
+    uneven_stages: Flag = False
+    sequence_parallel: Flag = False
+    recompute: tuple[Name, ...]
+    precisions: tuple[Name, ...]
+    offload: tuple[Name, ...] = ("none",)
+    overlap: tuple[Name, ...]
+    gradient_dtypes: tuple[Name, ...]
+    compression: tuple[Name, ...]
+    compression_needs_zero: dict[Name, tuple[int, ...]] = Field(default_factory=dict)
+    reduce: tuple[Name, ...]
+    local_update: Flag = False
+    fp32_gradients: Flag = False
+    fp32_weights: Flag = False
+    vocab_multiple: Count = 1
+
+
+@cache
+def frameworks() -> dict[str, Framework]:
+    """All frameworks by name, in the order they are tried."""
+    text = files("crosszone.inputs").joinpath("frameworks.yaml").read_text("utf-8")
+    document = parse_document(text, "frameworks.yaml")
+    return {
+        name: parse(Framework, {"name": name, **entry}, document, at=(name,)) for name, entry in document.value.items()
+    }
+
+
+def framework_of_alias(name: str) -> str:
+    """The framework's own name for any spelling of it; an unknown name comes back as it is."""
+    spelled = name.strip().lower().replace("_", "-").replace(" ", "-")
+    for framework in frameworks().values():
+        if spelled == framework.name or spelled in framework.aliases:
+            return framework.name
+    return spelled if spelled == "any" else name

@@ -1,0 +1,395 @@
+"""Import of a Hugging Face `config.json` as a `Model`.
+
+    read_hf_config("Meta-Llama-3-8B/config.json")        Model(name='Meta-Llama-3-8B', layers=32, hidden=4096, ...)
+    model_from_hf_config({"model_type": "gpt2", ...})    Model(name='gpt2', layers=12, hidden=768, ...)
+
+A family (`model_type`) is one row of `FAMILIES`: which key holds which field of the model, what the configuration class
+of transformers assumes for a key that is left out, and what all its models share. The main sizes must be given, except
+where published files leave them out (Gemma 3). Of a multimodal model only the text part is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.document import Document, FieldPath, field_text, read_document
+from crosszone.inputs.model import GATED, Model
+from crosszone.inputs.value import nearest, parse
+
+Fields: TypeAlias = dict[str, Any]
+_LLAMA_BIAS = {"attention_bias": ("qkv", "out"), "mlp_bias": ("mlp",)}
+
+
+def read_hf_config(path: str | Path) -> Model:
+    """Read a `config.json`; the model is named after the file, or after its folder when the file is `config.json`."""
+    document = read_document(path)
+    place = Path(path)
+    stem = place.resolve().parent.name if place.stem == "config" else place.stem
+    name = "".join(c for c in stem if c.isprintable())[:100].strip(" -")
+    return _imported(document.value, name or None, document)
+
+
+def model_from_hf_config(config: Mapping[str, Any], name: str | None = None) -> Model:
+    """The model a parsed `config.json` describes, by default named after its family."""
+    return _imported(config, name, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How the configurations of one `model_type` are read; fields of the model are dotted paths (`moe.experts`).
+
+    keys:     field of the model -> key of the configuration
+    defaults: key -> what transformers assumes when it is left out
+    same:     fields that all models of the family share
+    bias:     key of a flag -> linear layers that have a bias when it is true (besides those in `same`)
+    activation, tied: kind of MLP, and whether the output head is the embedding table, when the file does not say
+    step:     completes or corrects the fields where a table cannot
+    """
+
+    keys: Mapping[str, str]
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    same: Mapping[str, Any] = field(default_factory=dict)
+    bias: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: _LLAMA_BIAS)
+    activation: str = "swiglu"
+    tied: bool = False
+    step: Callable[[Config, Fields], None] | None = None
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration with the defaults of its family, and where it stands in a file."""
+
+    values: Mapping[str, Any]
+    family: str
+    document: Document | None = None
+    at: FieldPath = ()
+
+    @property
+    def rules(self) -> Family:
+        """The family's row."""
+        return FAMILIES[self.family]
+
+    def spelling(self, key: str) -> str:
+        """The key as this file writes it: transformers takes some keys under two names."""
+        other = _ALSO.get(key, key)
+        return other if key not in self.values and other in self.values else key
+
+    def get(self, key: str) -> Any:
+        """The value of a key; when it is left out, the family's default."""
+        return self.values.get(self.spelling(key), self.rules.defaults.get(key))
+
+    def flag(self, key: str) -> bool:
+        """The value of a key that is true or false; null counts as left out."""
+        value = self.get(key) if self.get(key) is not None else self.rules.defaults.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong("must_be_flag", key, value)
+        return value
+
+    def many(self, key: str) -> list[Any]:
+        """The value of a key that is a list; null counts as an empty one."""
+        value = self.get(key) if self.get(key) is not None else []
+        if not isinstance(value, list):
+            raise self.wrong("must_be_list", key, value)
+        return value
+
+    def placed(self, notice: Notice, key: str) -> Notice:
+        """The notice with a key of this configuration as its field, and the line of it."""
+        path = (*self.at, self.spelling(key)) if key else self.at
+        named = replace(notice, field=field_text(path) or notice.field)
+        return named.at(self.document.file, self.document.line(path)) if self.document else named
+
+    def wrong(self, code: str, key: str, value: Any = None, /, **params: Any) -> InvalidError:
+        """The error that a key of this configuration cannot have its value."""
+        return InvalidError(self.placed(Notice(code=code, value=value, params=params), key))
+
+
+def _imported(values: Any, name: str | None, document: Document | None) -> Model:
+    config = _config(values, document)
+    fields = {"name": config.family if name is None else name, **_fields(config)}
+    try:
+        return parse(Model, fields)
+    except InputError as error:
+        raise type(error)(*(_in_their_words(config, notice) for notice in error.notices)) from None
+
+
+def _config(values: Any, document: Document | None) -> Config:
+    """The configuration with its family, which must be known; of a multimodal one the text part."""
+    whole = _part(values, "", Config({}, "", document))
+    family, known = whole.values.get("model_type"), sorted([*FAMILIES, *_TEXT_PARTS])
+    if not isinstance(family, str) or family not in known:
+        raise whole.wrong("hf_unknown_family", "model_type", family, known=known)
+    if family in FAMILIES:
+        return replace(whole, family=family)
+    if "text_config" not in whole.values:
+        raise whole.wrong("hf_missing_key", "text_config", key="text_config", family=family)
+    text = _part(whole.values["text_config"], "text_config", whole)
+    tied = {"tie_word_embeddings": whole.values.get("tie_word_embeddings")}
+    return replace(text, family=_TEXT_PARTS[family], values={**tied, **text.values})
+
+
+def _part(values: Any, key: str, config: Config) -> Config:
+    """The mapping under a key of a configuration (under none: the whole) as a configuration."""
+    if not isinstance(values, Mapping):
+        raise config.wrong("must_be_mapping", key, values)
+    return replace(config, values=values, at=(*config.at, key) if key else ())
+
+
+def _fields(config: Config) -> Fields:
+    """The fields of the model, not yet checked; null means that the model's own default holds."""
+    family = config.rules
+    fields: Fields = {"activation": family.activation, "tied_embeddings": family.tied}
+    for path, key in family.keys.items():
+        _put(fields, path, config.get(key))
+    for path, value in family.same.items():
+        _put(fields, path, value)
+    if config.get(family.keys.get("activation", "")) is not None:
+        _activation(config, fields)
+    if "window" in fields:
+        _window(config, fields)
+    if "moe" in fields:
+        _moe(config, fields)
+    if family.step:
+        family.step(config, fields)
+    flagged = [layer for key, layers in family.bias.items() if config.flag(key) for layer in layers]
+    fields["bias"] = (*fields.get("bias", ()), *flagged)
+    return fields
+
+
+def _put(fields: Fields, path: str, value: Any) -> None:
+    *outer, last = path.split(".")
+    for step in outer:
+        fields = fields.setdefault(step, {})
+    if value is not None:
+        fields[last] = value
+
+
+def _in_their_words(config: Config, notice: Notice) -> Notice:
+    """A notice on the model as one on the configuration: its key, its line."""
+    key = config.rules.keys.get(notice.field, "")
+    if notice.code == "missing_key" and key:
+        notice = Notice(code="hf_missing_key", params={"key": key, "family": config.family})
+    return config.placed(notice, key)
+
+
+def _activation(config: Config, fields: Fields) -> None:
+    """Put our name of an activation in place of theirs: in a gated MLP, silu means swiglu."""
+    key, table = config.rules.keys["activation"], _GATED if config.rules.activation in GATED else _PLAIN
+    given = config.get(key)
+    if not isinstance(given, str) or given not in table:
+        close = nearest(str(given)[:100], table)[:1] or sorted(table)[:1]
+        raise config.wrong("not_one_of", key, given, allowed=sorted(table), nearest=close)
+    fields["activation"] = table[given]
+
+
+def _ffn_4h(_: Config, fields: Fields) -> None:
+    """The MLP is four times as wide as the model unless the file says otherwise."""
+    hidden = fields.get("hidden")
+    fields.setdefault("ffn_hidden", 4 * hidden if isinstance(hidden, int) else 1)  # a wrong width is reported as itself
+
+
+def _window(config: Config, fields: Fields) -> None:
+    """Keep the sliding window only if some layer uses it and a sequence can outgrow it."""
+    window, defaults = fields["window"], config.rules.defaults
+    tokens, longest = window.get("tokens"), config.get("max_position_embeddings")
+    unused = "use_sliding_window" in defaults and not config.flag("use_sliding_window")
+    outgrown = not (isinstance(tokens, int) and isinstance(longest, int)) or tokens < longest
+    kinds = config.many("layer_types")
+    layers = len(kinds) or config.get("num_hidden_layers")
+    full = kinds.count("full_attention") if kinds else config.get("max_window_layers")
+    if isinstance(full, int) and isinstance(layers, int) and (kinds or "max_window_layers" in defaults):
+        unused = unused or full >= layers
+        window["full_every"] = layers // full if full > 0 else None
+    if tokens is None or unused or not outgrown:
+        del fields["window"]
+
+
+def _moe(config: Config, fields: Fields) -> None:
+    """Experts: none when their number is null or 0; the dense width is an expert's when no layer is dense."""
+    moe, key = fields["moe"], config.rules.keys["moe.experts"]
+    if config.spelling(key) in config.values and config.get(key) in (None, 0):
+        del fields["moe"]
+        return
+    dense = config.many("mlp_only_layers")
+    if dense:
+        moe["first_dense"] = len(dense)
+    if moe.get("first_dense", 0) == 0 and moe.get("every", 1) == 1 and "ffn_hidden" in moe:
+        fields["ffn_hidden"] = moe["ffn_hidden"]
+
+
+def _falcon(config: Config, fields: Fields) -> None:
+    """Key/value heads and norms of the first generation (7B: one each) and of the second (40B, 180B)."""
+    second, parallel = config.flag("new_decoder_architecture"), config.flag("parallel_attn")
+    fields["parallel_residual"] = parallel
+    fields["positions"] = "alibi" if config.flag("alibi") else "rotary"
+    if not second:
+        fields.pop("kv_heads", None)
+        _put(fields, "kv_heads", 1 if config.flag("multi_query") else None)
+    fields["norms_per_layer"] = fields.get("norms_per_layer", 2 if second else 1) if parallel else 2
+    _ffn_4h(config, fields)
+
+
+def _mpt(config: Config, fields: Fields) -> None:
+    """Positions, heads and biases, some of which stand in a mapping of their own."""
+    attention = _part(config.get("attn_config") or {}, "attn_config", config)
+    learned = "learned" if config.flag("learned_pos_emb") else "none"
+    fields["positions"] = "alibi" if attention.flag("alibi") else learned
+    fields["qk_norm"] = "full" if attention.flag("qk_ln") else "none"
+    if attention.get("attn_type") == "multiquery_attention":
+        fields["kv_heads"] = 1
+    hidden, ratio = fields.get("hidden"), config.get("expansion_ratio")
+    fields["ffn_hidden"] = hidden * ratio if isinstance(hidden, int) and isinstance(ratio, int) else ratio
+    if not config.flag("no_bias"):
+        fields |= {"norm": "layernorm", "bias": _ALL}
+
+
+_ALSO = (
+    {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+    | {"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
+    | {"n_positions": "max_position_embeddings", "hidden_size": "n_embed", "num_experts_per_tok": "experts_per_token"}
+    | {"num_experts": "num_local_experts", "num_local_experts": "num_experts", "n_routed_experts": "num_local_experts"}
+)
+
+_GELU = ("gelu", "gelu_new", "gelu_fast", "gelu_python", "gelu_pytorch_tanh", "quick_gelu")
+_PLAIN = dict.fromkeys(_GELU, "gelu") | {"relu": "relu", "relu2": "squared-relu", "silu": "silu", "swish": "silu"}
+_GATED = dict.fromkeys(_GELU, "geglu") | {"relu": "reglu", "silu": "swiglu", "swish": "swiglu"}
+
+_SIZES = (
+    {"layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads", "vocab": "vocab_size"}
+    | {"ffn_hidden": "intermediate_size", "activation": "hidden_act", "max_seq_len": "max_position_embeddings"}
+    | {"tied_embeddings": "tie_word_embeddings"}
+)
+_GPT2 = _SIZES | (
+    {"layers": "n_layer", "hidden": "n_embd", "heads": "n_head", "ffn_hidden": "n_inner", "max_seq_len": "n_positions"}
+    | {"activation": "activation_function"}
+)
+_LLAMA = _SIZES | {"kv_heads": "num_key_value_heads", "head_dim": "head_dim"}
+_SLIDING = _LLAMA | {"window.tokens": "sliding_window"}
+_GEMMA = _SLIDING | {"activation": "hidden_activation"}
+_MOE = {"moe.top_k": "num_experts_per_tok", "moe.ffn_hidden": "moe_intermediate_size"}
+_MIXTRAL = _SLIDING | _MOE | {"moe.experts": "num_local_experts", "moe.ffn_hidden": "intermediate_size"}
+_QWEN_MOE = _SLIDING | _MOE | {"moe.experts": "num_experts", "moe.every": "decoder_sparse_step"}
+_MLA = ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_DEEPSEEK = _SIZES | _MOE | {f"mla.{key}": key for key in _MLA}
+_DEEPSEEK |= {"moe.experts": "n_routed_experts", "moe.shared_experts": "n_shared_experts"}
+_DEEPSEEK |= {"moe.first_dense": "first_k_dense_replace", "moe.every": "moe_layer_freq"}
+
+_ALL = ("qkv", "out", "mlp")
+_LAYERNORM = {"norm": "layernorm"}
+_LEARNED = _LAYERNORM | {"positions": "learned"}
+_QWEN = {"num_key_value_heads": 32, "use_sliding_window": False, "sliding_window": 4096}
+
+_gelu = partial(Family, activation="gelu")
+_gelu_tied = partial(Family, activation="gelu", tied=True)
+_gemma = partial(Family, activation="geglu", tied=True)
+
+FAMILIES: dict[str, Family] = {
+    "bert": _gelu_tied(
+        keys=_SIZES | {"token_types": "type_vocab_size"},
+        defaults={"max_position_embeddings": 512, "type_vocab_size": 2},
+        same=_LEARNED
+        | {"kind": "encoder", "bias": _ALL, "embedding_norm": True, "final_norm": False}
+        | {"pooler": True, "mlm_head": True},
+    ),
+    "bloom": _gelu_tied(
+        keys={"layers": "n_layer", "hidden": "hidden_size", "heads": "n_head", "vocab": "vocab_size"}
+        | {"max_seq_len": "seq_length", "tied_embeddings": "tie_word_embeddings"},
+        same=_LAYERNORM | {"positions": "alibi", "embedding_norm": True, "bias": _ALL},
+        step=_ffn_4h,
+    ),
+    "deepseek_v2": Family(keys=_DEEPSEEK, defaults={"q_lora_rank": 1536, "n_shared_experts": 2}),
+    "deepseek_v3": Family(
+        keys=_DEEPSEEK,
+        defaults={"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
+        same={"bias": ("router",)},  # the load-balancing correction
+    ),
+    "falcon": _gelu_tied(
+        keys=_SIZES
+        | {"kv_heads": "num_kv_heads", "ffn_hidden": "ffn_hidden_size", "activation": "activation"}
+        | {"norms_per_layer": "num_ln_in_parallel_attn"},
+        defaults={"max_position_embeddings": 2048, "multi_query": True, "parallel_attn": True},
+        same=_LAYERNORM,
+        bias={"bias": _ALL},
+        step=_falcon,
+    ),
+    "gemma": _gemma(keys=_LLAMA, defaults={"num_key_value_heads": 16, "head_dim": 256}),
+    "gemma2": _gemma(
+        keys=_GEMMA,
+        defaults={"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096},
+        same={"norms_per_layer": 4, "window.full_every": 2},
+    ),
+    "gemma3_text": _gemma(
+        keys=_GEMMA | {"window.full_every": "sliding_window_pattern"},
+        defaults={"num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096}
+        | {"sliding_window_pattern": 6, "max_position_embeddings": 131072}
+        | {"num_attention_heads": 8, "vocab_size": 262208},  # the files of 4B and 12B leave these out
+        same={"norms_per_layer": 4, "qk_norm": "head"},
+    ),
+    "gpt2": _gelu_tied(keys=_GPT2, defaults={"n_positions": 1024}, same=_LEARNED | {"bias": _ALL}, step=_ffn_4h),
+    "gpt_neox": _gelu(
+        keys=_SIZES | {"parallel_residual": "use_parallel_residual"},
+        defaults={"use_parallel_residual": True, "attention_bias": True},
+        same=_LAYERNORM | {"bias": ("mlp",)},
+    ),
+    "gpt_oss": Family(
+        keys=_MIXTRAL,
+        defaults={"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "attention_bias": True},
+        same={"window.full_every": 2, "attention_sinks": True, "bias": ("mlp", "router")},
+    ),
+    "gptj": _gelu(
+        keys=_GPT2,
+        defaults={"n_positions": 2048},
+        same=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": ("mlp", "head")},
+        step=_ffn_4h,
+    ),
+    "llama": Family(keys=_LLAMA),
+    "llama4_text": Family(  # attention in chunks counts as a window of that length
+        keys=_MIXTRAL
+        | {"ffn_hidden": "intermediate_size_mlp", "moe.every": "interleave_moe_layer_step"}
+        | {"window.tokens": "attention_chunk_size", "window.full_every": "no_rope_layer_interval"},
+        defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
+        same={"moe.shared_experts": 1},
+    ),
+    "mistral": Family(keys=_SLIDING, defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
+    "mixtral": Family(keys=_MIXTRAL, defaults={"num_key_value_heads": 8}),
+    "mpt": _gelu_tied(
+        keys={"layers": "n_layers", "hidden": "d_model", "heads": "n_heads", "vocab": "vocab_size"}
+        | {"ffn_hidden": "expansion_ratio", "max_seq_len": "max_seq_len", "tied_embeddings": "tie_word_embeddings"},
+        defaults={"expansion_ratio": 4, "max_seq_len": 2048, "learned_pos_emb": True, "alibi": True, "no_bias": True},
+        same={"norm": "layernorm-no-bias"},
+        step=_mpt,
+    ),
+    "nemotron": Family(keys=_LLAMA, same=_LAYERNORM, activation="squared-relu"),
+    "opt": Family(
+        keys=_SIZES
+        | {"ffn_hidden": "ffn_dim", "activation": "activation_function", "embedding_width": "word_embed_proj_dim"}
+        | {"final_norm": "do_layer_norm_before"},
+        defaults={"max_position_embeddings": 2048, "enable_bias": True},
+        same=_LEARNED,
+        bias={"enable_bias": _ALL},
+        activation="relu",
+        tied=True,
+    ),
+    "phi": _gelu(
+        keys=_SIZES | {"kv_heads": "num_key_value_heads"},
+        same=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": (*_ALL, "head")},
+    ),
+    "phi3": Family(keys=_SLIDING),
+    "qwen2": Family(keys=_SLIDING, defaults=_QWEN | {"max_window_layers": 28}, same={"bias": ("qkv",)}, bias={}),
+    "qwen2_moe": Family(
+        keys=_QWEN_MOE | {"moe.shared_ffn_hidden": "shared_expert_intermediate_size"},
+        defaults=_QWEN | {"num_key_value_heads": 16, "shared_expert_intermediate_size": 5632, "qkv_bias": True},
+        same={"window.full_every": 2, "moe.shared_experts": 1, "moe.shared_gate": True},
+        bias={"qkv_bias": ("qkv",)},
+    ),
+    "qwen3": Family(
+        keys=_SLIDING, defaults=_QWEN | {"head_dim": 128, "max_window_layers": 28}, same={"qk_norm": "head"}
+    ),
+    "qwen3_moe": Family(keys=_QWEN_MOE, defaults=_QWEN | {"num_key_value_heads": 4}, same={"qk_norm": "head"}),
+}
+FAMILIES["kimi_k2"] = FAMILIES["deepseek_v3"]
+_TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

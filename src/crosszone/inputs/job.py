@@ -1,0 +1,76 @@
+"""Job: what to train: batch, length of the run, precision, optimizer, framework."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, Strict, model_validator
+
+from crosszone.inputs.value import Count, Name, OtherForms, Positive, Value, refuse
+
+Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "bf16-pure", "bf16-amp"]
+Optimizer = Literal["adamw", "adam", "lamb", "lion", "muon", "sgd", "sgd-momentum", "adafactor"]
+FrameworkName = Literal["any", "ddp", "fsdp", "deepspeed", "megatron", "horovod"]
+
+
+_ALIAS_FORM = {"type": "string", "description": "Another spelling, e.g. pytorch-ddp."}
+
+
+def _known_by(name: Any) -> Any:
+    from crosszone.inputs.frameworks import framework_of_alias
+
+    return framework_of_alias(name) if isinstance(name, str) else name
+
+
+class Job(Value):
+    """What to train.
+
+    Job(seq_len=4096, global_batch=1024, tokens=1e12)
+    Job(seq_len=2048, global_batch=512, corpus_tokens=3e11, epochs=2, precision="fp16", optimizer="adamw")
+    """
+
+    seq_len: Annotated[int, Strict(), Field(ge=1, le=100_000_000)]
+    """Tokens of one sample."""
+    global_batch: Count
+    """Samples of one optimizer step, over all GPUs."""
+    tokens: Positive | None = None
+    """Tokens of the whole run; null: only a step is predicted."""
+    corpus_tokens: Positive | None = None
+    """Tokens of the corpus; with `epochs`, in place of `tokens`."""
+    epochs: Positive | None = None
+    """How often the corpus is read."""
+    precision: Precision = "bf16"
+    """bf16, fp16, fp8, mxfp8, nvfp4: fp32 master weights; bf16-pure: states too; bf16-amp: fp32 states, autocast."""
+    optimizer: Optimizer = "adamw"
+    """Sets the moments kept per parameter."""
+    framework: Annotated[FrameworkName, BeforeValidator(_known_by), OtherForms(_ALIAS_FORM)] = "any"
+    """Training framework; any: the planner chooses, and says why."""
+    stack: Name | None = None
+    """Software stack whose profile is used (release, kernels); null: the framework's default."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tokens is not None and (self.corpus_tokens is not None or self.epochs is not None):
+            raise refuse("tokens_twice", self.tokens)
+        if self.epochs is not None and self.corpus_tokens is None:
+            raise refuse("epochs_without_corpus", self.epochs)
+        return self
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step: s x B. [J1]"""
+        return self.seq_len * self.global_batch
+
+    @property
+    def total_tokens(self) -> float | None:
+        """Tokens of the whole run; None when its length is not given."""
+        if self.corpus_tokens is not None:
+            return self.corpus_tokens * (1.0 if self.epochs is None else self.epochs)
+        return self.tokens
+
+    @property
+    def steps(self) -> int | None:
+        """Optimizer steps of the whole run, the last one rounded up. [J2]"""
+        total = self.total_tokens
+        return None if total is None else math.ceil(total / self.tokens_per_step)

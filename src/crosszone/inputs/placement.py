@@ -1,0 +1,225 @@
+"""Placement: which rank runs on which GPU of which node of which zone.
+
+Ranks are numbered along `order`, the fastest axis first (Megatron's default: tp-cp-dp-pp). `blocks` lists the
+GPUs in rank order: each block is a run of consecutive GPUs of one node group, so that ten thousand ranks fit on a page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, Strict, model_validator
+
+from crosszone.errors import IllegalError, Notice
+from crosszone.inputs.cluster import Cluster, NodeGroup
+from crosszone.inputs.strategy import AXES, Strategy
+from crosszone.inputs.value import Count, Name, Value, refuse
+
+Axis = Literal["tp", "cp", "dp", "pp"]
+Index = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
+Ranks = npt.NDArray[np.int64]
+
+
+class Block(Value):
+    """A run of consecutive GPUs of one node group; a GPU's number is node x GPUs per node + its place in the node."""
+
+    zone: Name
+    """The zone."""
+    group: Index = 0
+    """Node group within the zone, from 0."""
+    first: Index = 0
+    """Number of the first GPU within the group, from 0."""
+    count: Count
+    """GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """GPUs that no rank uses, and why."""
+
+    zone: str
+    group: int
+    count: int
+    reason: Notice
+
+
+class Placement(Value):
+    """Where each rank runs."""
+
+    order: tuple[Axis, Axis, Axis, Axis] = ("tp", "cp", "dp", "pp")
+    """Axes by how fast they change with the rank number: the last one crosses zones first."""
+    blocks: Annotated[tuple[Block, ...], Field(min_length=1, max_length=100_000)]
+    """The GPUs in rank order."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if sorted(self.order) != sorted(AXES):
+            raise refuse("order_axes", "-".join(self.order), axes=list(AXES))
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Ranks it places."""
+        return sum(block.count for block in self.blocks)
+
+    def coordinates(self, strategy: Strategy) -> dict[str, Ranks]:
+        """Each rank's place along every axis."""
+        number = np.arange(self.ranks)
+        found: dict[str, Ranks] = {}
+        for axis in self.order:
+            degree: int = getattr(strategy, axis)
+            found[axis] = number % degree
+            number = number // degree
+        return found
+
+    def located(self, cluster: Cluster) -> dict[str, Ranks]:
+        """Each rank's zone, node group (over all zones), node within the group and GPU within the node."""
+        starts = {}
+        for number, (zone, group) in enumerate(_groups(cluster)):
+            starts[zone, group] = number
+        sizes = [g.gpus for _, g in cluster.groups()]
+        columns: dict[str, list[Any]] = {"zone": [], "group": [], "node": [], "gpu": []}
+        for block in self.blocks:
+            zone = cluster.zone_index(block.zone)
+            group = starts[zone, block.group]
+            numbers = np.arange(block.first, block.first + block.count)
+            columns["zone"].append(np.full(block.count, zone))
+            columns["group"].append(np.full(block.count, group))
+            columns["node"].append(numbers // sizes[group])
+            columns["gpu"].append(numbers % sizes[group])
+        return {key: np.concatenate(parts) for key, parts in columns.items()}
+
+    def check(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
+        """Every way in which this placement cannot be: unknown GPUs, one used twice, too few, torn TP groups."""
+        notices = list(self._unknown_gpus(cluster))
+        if notices:
+            return notices
+        if self.ranks != strategy.ranks:
+            params = {"placed": self.ranks, "ranks": strategy.ranks}
+            notices.append(Notice(code="placement_ranks", field="placement.blocks", value=self.ranks, params=params))
+            return notices
+        where = self.located(cluster)
+        gpu_number = where["node"] * 1024 + where["gpu"]
+        places = np.stack([where["group"], gpu_number])
+        if np.unique(places, axis=1).shape[1] != self.ranks:
+            notices.append(Notice(code="placement_twice", field="placement.blocks"))
+        notices.extend(self._torn_groups(cluster, strategy, where))
+        return notices
+
+    def idle(self, cluster: Cluster, reason: Notice | None = None) -> list[Idle]:
+        """GPUs no rank uses, by node group."""
+        used = Counter[tuple[str, int]]()
+        for block in self.blocks:
+            used[block.zone, block.group] += block.count
+        why = reason or Notice(code="idle_not_placed", level="note")
+        found = []
+        for zone in cluster.zones:
+            for number, group in enumerate(zone.nodes):
+                left = group.total_gpus - used[zone.name, number]
+                if left:
+                    found.append(Idle(zone=zone.name, group=number, count=left, reason=why))
+        return found
+
+    def _unknown_gpus(self, cluster: Cluster) -> Iterator[Notice]:
+        zones = {zone.name: zone for zone in cluster.zones}
+        for index, block in enumerate(self.blocks):
+            field = f"placement.blocks[{index}]"
+            zone = zones.get(block.zone)
+            if zone is None:
+                params = {"index": index, "zones": list(zones)}
+                yield Notice(code="placement_zone", field=f"{field}.zone", value=block.zone, params=params)
+            elif block.group >= len(zone.nodes):
+                params = {"zone": block.zone, "groups": len(zone.nodes)}
+                yield Notice(code="placement_group", field=f"{field}.group", value=block.group, params=params)
+            elif block.first + block.count > zone.nodes[block.group].total_gpus:
+                params = {"zone": block.zone, "last": block.first + block.count - 1}
+                params["gpus"] = zone.nodes[block.group].total_gpus
+                yield Notice(code="placement_gpu", field=field, value=block.first, params=params)
+
+    def _torn_groups(self, cluster: Cluster, strategy: Strategy, where: dict[str, Ranks]) -> Iterator[Notice]:
+        axes = self.coordinates(strategy)
+        team = (axes["cp"] * strategy.dp + axes["dp"]) * strategy.pp + axes["pp"]  # type: ignore[operator]
+        by_team = np.argsort(team, kind="stable")
+        zones = where["zone"][by_team].reshape(-1, strategy.tp)
+        groups = where["group"][by_team].reshape(-1, strategy.tp)
+        if (zones != zones[:, :1]).any():
+            torn = int(np.flatnonzero((zones != zones[:, :1]).any(axis=1))[0])
+            names = [cluster.zones[z].name for z in sorted(set(zones[torn].tolist()))]
+            yield Notice(code="tp_across_zones", field="placement.blocks", value=strategy.tp, params={"zones": names})
+            return
+        kinds = np.array([group.gpu.name for _, group in cluster.groups()])
+        mixed = kinds[groups]
+        if (mixed != mixed[:, :1]).any():
+            torn = int(np.flatnonzero((mixed != mixed[:, :1]).any(axis=1))[0])
+            params = {"kinds": sorted(set(mixed[torn].tolist()))}
+            yield Notice(code="tp_mixes_gpus", field="placement.blocks", value=strategy.tp, params=params)
+
+
+def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]:
+    """Fill node after node, zone after zone, with whole tensor-parallel groups; what is left over is idle.
+
+    A group stays inside one node; one larger than a node takes whole nodes of one node group. `IllegalError`
+    when the GPUs cannot hold all ranks that way.
+    """
+    needed = strategy.ranks
+    blocks: list[Block] = []
+    idle: list[Idle] = []
+    for (zone, number), (_, group) in zip(_groups(cluster), cluster.groups(), strict=True):
+        name = cluster.zones[zone].name
+        fits = tp_capacity(group, strategy.tp)
+        take = min(fits, needed)
+        needed -= take
+        blocks.extend(_blocks(name, number, group, strategy.tp, take))
+        about = {"zone": name, "gpus": group.gpus, "tp": strategy.tp, "ranks": strategy.ranks}
+        for code, count in (("idle_tp", group.total_gpus - fits), ("idle_spare", fits - take)):
+            if count:
+                why = Notice(code=code, level="note", params=about | {"count": count})
+                idle.append(Idle(zone=name, group=number, count=count, reason=why))
+    if needed:
+        room = strategy.ranks - needed
+        params = {"ranks": strategy.ranks, "room": room, "tp": strategy.tp, "gpus": cluster.gpus}
+        raise IllegalError(Notice(code="tp_room", field="strategy.tp", value=strategy.tp, params=params))
+    return Placement(blocks=tuple(_merged(blocks))), idle
+
+
+def tp_capacity(group: NodeGroup, tp: int) -> int:
+    """Ranks a node group can hold in whole tensor-parallel groups."""
+    if tp <= group.gpus:
+        return group.count * (group.gpus // tp) * tp
+    if tp % group.gpus:
+        return 0
+    return group.count // (tp // group.gpus) * tp
+
+
+def _groups(cluster: Cluster) -> Iterator[tuple[int, int]]:
+    for index, zone in enumerate(cluster.zones):
+        for number in range(len(zone.nodes)):
+            yield index, number
+
+
+def _blocks(zone: str, number: int, group: NodeGroup, tp: int, take: int) -> Iterator[Block]:
+    if tp > group.gpus or group.gpus % tp == 0:
+        if take:
+            yield Block(zone=zone, group=number, first=0, count=take)
+        return
+    per_node = group.gpus // tp * tp
+    for node in range(-(-take // per_node)):
+        yield Block(zone=zone, group=number, first=node * group.gpus, count=min(per_node, take - node * per_node))
+
+
+def _merged(blocks: list[Block]) -> Iterator[Block]:
+    last: Block | None = None
+    for block in blocks:
+        if last and (last.zone, last.group, last.first + last.count) == (block.zone, block.group, block.first):
+            last = last.replace(count=last.count + block.count)
+            continue
+        if last:
+            yield last
+        last = block
+    if last:
+        yield last

@@ -1,0 +1,371 @@
+"""The hard rules of legality: what cannot be, whatever the planner would like.
+
+Each rule is a function that yields a notice with the two numbers that clash and the nearest legal value.
+`RULES` hold for every framework, `FRAMEWORK_RULES` compare with what one framework can do. Preferences
+(tensor parallelism inside a fast-link domain, ...) are not rules; they belong to the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from crosszone.errors import IllegalError, Notice
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.frameworks import Framework, frameworks
+from crosszone.inputs.job import Job
+from crosszone.inputs.model import Model
+from crosszone.inputs.placement import tp_capacity
+from crosszone.inputs.states import compute_precision
+from crosszone.inputs.strategy import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What a rule looks at; dp and the ZeRO stage of the strategy are settled."""
+
+    model: Model
+    job: Job
+    cluster: Cluster
+    strategy: Strategy
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel replicas."""
+        return self.strategy.dp or 1
+
+
+Rule = Callable[[Case], Iterator[Notice]]
+FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]
+
+
+def broken_rules(case: Case, framework: Framework | None = None) -> list[Notice]:
+    """Every rule the strategy breaks, for one framework or (None) apart from any."""
+    notices = [notice for rule in RULES for notice in rule(case)]
+    if framework is not None:
+        notices += [notice for rule in FRAMEWORK_RULES for notice in rule(case, framework)]
+    return notices
+
+
+def able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
+    """The frameworks that can do the strategy, and the first refusal of each of the others."""
+    able, refusals = [], []
+    for framework in _asked(case.job):
+        broken = [notice for rule in FRAMEWORK_RULES for notice in rule(case, framework)]
+        if broken:
+            refusals.append(broken[0])
+        else:
+            able.append(framework)
+    return able, refusals
+
+
+def require_legal(case: Case) -> Framework:
+    """The framework that will run the strategy: the first that can; `IllegalError` lists what forbids it."""
+    broken = broken_rules(case)
+    able, refusals = able_frameworks(case)
+    if broken or not able:
+        raise IllegalError(*broken, *([] if able else refusals))
+    return able[0]
+
+
+def _asked(job: Job) -> list[Framework]:
+    known = frameworks()
+    return list(known.values()) if job.framework == "any" else [known[job.framework]]
+
+
+def _broken(code: str, field: str, value: Any, **params: Any) -> Notice:
+    return Notice(code=code, field=f"strategy.{field}", value=value, params=params)
+
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor of `number` that is at most `most`."""
+    return next(d for d in range(max(1, min(number, most)), 0, -1) if number % d == 0)
+
+
+def ranks_within_gpus(case: Case) -> Iterator[Notice]:
+    """T p c d ranks need as many GPUs. [R1]"""
+    s, gpus = case.strategy, case.cluster.gpus
+    if s.ranks > gpus:
+        legal = gpus // s.model_ranks
+        code = "ranks_over_gpus" if legal else "model_over_gpus"
+        yield _broken(code, "dp", case.dp, ranks=s.ranks, gpus=gpus, tp=s.tp, pp=s.pp, cp=s.cp, dp=case.dp, legal=legal)
+
+
+def batch_divides(case: Case) -> Iterator[Notice]:
+    """B = b m d with a whole number of micro-batches m. [R2]"""
+    s, batch = case.strategy, case.job.global_batch
+    per_round = s.micro_batch * case.dp
+    if batch % per_round:
+        legal = largest_divisor(batch, per_round)
+        near = max(per_round, batch // per_round * per_round)
+        yield _broken(
+            "batch_not_divided",
+            "micro_batch",
+            s.micro_batch,
+            batch=batch,
+            dp=case.dp,
+            product=per_round,
+            legal=legal,
+            near=near,
+        )
+
+
+def heads_divide(case: Case) -> Iterator[Notice]:
+    """T divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
+    t, model = case.strategy.tp, case.model
+    if model.heads % t:
+        legal = largest_divisor(model.heads, t)
+        yield _broken("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
+    elif model.kv_heads % t and t % model.kv_heads and not model.mla:
+        legal = largest_divisor(model.kv_heads, t)
+        yield _broken("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
+
+
+def widths_divide(case: Case) -> Iterator[Notice]:
+    """T divides the width of the MLP and of an expert."""
+    t, model = case.strategy.tp, case.model
+    widths = {"ffn_hidden": model.ffn_hidden} if model.moe_layers < model.layers else {}
+    if model.moe and case.strategy.ep == 1:
+        widths["moe.ffn_hidden"] = model.moe.ffn_hidden
+    for key, width in widths.items():
+        if width % t:
+            yield _broken("tp_over_width", "tp", t, key=key, width=width, legal=largest_divisor(width, t))
+
+
+def tensor_groups_fit(case: Case) -> Iterator[Notice]:
+    """Every tensor-parallel group sits in one zone, on one GPU kind, in whole nodes or inside one."""
+    s = case.strategy
+    if s.ranks > case.cluster.gpus:
+        return  # already said
+    room = sum(tp_capacity(group, s.tp) for _, group in case.cluster.groups())
+    if room < s.ranks:
+        fitting = [t for t in range(s.tp, 0, -1) if s.tp % t == 0 and _room(case.cluster, t) >= t * s.ranks // s.tp]
+        yield _broken(
+            "tp_room",
+            "tp",
+            s.tp,
+            ranks=s.ranks,
+            room=room,
+            tp=s.tp,
+            gpus=case.cluster.gpus,
+            legal=fitting[0] if fitting else 1,
+        )
+
+
+def _room(cluster: Cluster, tp: int) -> int:
+    return sum(tp_capacity(group, tp) for _, group in cluster.groups())
+
+
+def layers_fill_stages(case: Case) -> Iterator[Notice]:
+    """P v stages need as many layers; a given split has p v entries that add up to them."""
+    s, layers = case.strategy, case.model.layers
+    chunks = s.pp * s.interleave
+    if chunks > layers:
+        yield _broken(
+            "stages_over_layers",
+            "pp",
+            s.pp,
+            chunks=chunks,
+            interleave=s.interleave,
+            layers=layers,
+            legal=max(1, layers // s.interleave),
+        )
+    if s.layers_per_stage is not None:
+        given = list(s.layers_per_stage)
+        if len(given) != chunks:
+            yield _broken("split_length", "layers_per_stage", len(given), chunks=chunks)
+        elif sum(given) != layers:
+            yield _broken("split_sum", "layers_per_stage", sum(given), layers=layers)
+
+
+def schedule_has_shape(case: Case) -> Iterator[Notice]:
+    """Interleaving needs stages; each schedule has the number of chunks it was made for."""
+    s, schedule = case.strategy, case.strategy.pipeline_schedule
+    if s.interleave > 1 and s.pp == 1:
+        yield _broken("interleave_without_stages", "interleave", s.interleave, pp=s.pp)
+    elif schedule in ("zbv", "dualpipev") and s.interleave != 2 and s.pp > 1:
+        yield _broken("v_schedule_chunks", "interleave", s.interleave, schedule=schedule)
+    elif schedule in ("gpipe", "1f1b", "zero-bubble", "delay-aware") and s.interleave > 1:
+        yield _broken("schedule_not_interleaved", "schedule", schedule, interleave=s.interleave)
+    elif schedule == "interleaved" and s.interleave == 1 and s.pp > 1:
+        yield _broken("interleaved_without_chunks", "interleave", s.interleave)
+    if s.extra_warmup and schedule != "delay-aware":
+        yield _broken("warmup_schedule", "extra_warmup", s.extra_warmup, schedule=schedule)
+
+
+def sequence_splits(case: Case) -> Iterator[Notice]:
+    """C divides the sequence (2c if causal, to share the work evenly); so does t with sequence parallelism."""
+    s, length = case.strategy, case.job.seq_len
+    parts = (2 * s.cp if case.model.causal else s.cp) if s.cp > 1 else 1
+    if length % parts:
+        yield _broken(
+            "cp_over_sequence",
+            "cp",
+            s.cp,
+            length=length,
+            parts=parts,
+            legal=largest_divisor(length, parts) // (2 if case.model.causal else 1) or 1,
+        )
+    if s.sequence_parallel and s.tp == 1:
+        yield _broken("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
+    elif s.sequence_parallel and (length // max(1, s.cp)) % s.tp:
+        yield _broken(
+            "sequence_parallel_length", "tp", s.tp, length=length // s.cp, legal=largest_divisor(length // s.cp, s.tp)
+        )
+
+
+def positions_reach(case: Case) -> Iterator[Notice]:
+    """A table of learned positions has a row for every token."""
+    model, length = case.model, case.job.seq_len
+    if model.positions == "learned" and model.max_seq_len is not None and length > model.max_seq_len:
+        params = {"rows": model.max_seq_len, "model": model.name}
+        yield Notice(code="sequence_over_positions", field="job.seq_len", value=length, params=params)
+
+
+def experts_divide(case: Case) -> Iterator[Notice]:
+    """E divides the experts, and the ranks t c d that hold one stage."""
+    s, moe = case.strategy, case.model.moe
+    if s.ep == 1:
+        return
+    if moe is None:
+        yield _broken("ep_without_experts", "ep", s.ep, model=case.model.name)
+        return
+    if moe.experts % s.ep:
+        yield _broken("ep_over_experts", "ep", s.ep, experts=moe.experts, legal=largest_divisor(moe.experts, s.ep))
+    holders = s.tp * s.cp * case.dp
+    if holders % s.ep:
+        yield _broken("ep_over_ranks", "ep", s.ep, holders=holders, legal=largest_divisor(holders, s.ep))
+
+
+def gpus_have_precision(case: Case) -> Iterator[Notice]:
+    """Every GPU kind has the tensor path of the precision."""
+    path = compute_precision(case.job)
+    for gpu in case.cluster.gpu_kinds:
+        if gpu.peak(path) is None:
+            able = [name for name in ("bf16", "fp16", "fp8", "fp32") if gpu.peak(name) is not None]
+            params = {"gpu": gpu.name, "path": path, "able": able}
+            yield Notice(code="gpu_lacks_precision", field="job.precision", value=case.job.precision, params=params)
+
+
+def local_update_has_replicas(case: Case) -> Iterator[Notice]:
+    """Zones that train on their own each need whole replicas."""
+    s, zones = case.strategy, len(case.cluster.zones)
+    if s.local_update and (zones < 2 or case.dp % zones):
+        yield _broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
+
+
+RULES: tuple[Rule, ...] = (
+    ranks_within_gpus,
+    batch_divides,
+    heads_divide,
+    widths_divide,
+    tensor_groups_fit,
+    layers_fill_stages,
+    schedule_has_shape,
+    sequence_splits,
+    positions_reach,
+    experts_divide,
+    gpus_have_precision,
+    local_update_has_replicas,
+)
+
+
+def framework_has_axes(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework has every axis in use, and can combine them."""
+    used = {axis for axis in ("tp", "pp", "cp", "ep") if getattr(case.strategy, axis) > 1}
+    for axis in ("tp", "pp", "cp", "ep"):
+        if axis in used and axis not in framework.axes:
+            yield _cannot(framework, "framework_lacks_axis", axis, getattr(case.strategy, axis), axis=axis)
+    for first, second in framework.not_together:
+        if {first, second} <= used:
+            yield _cannot(framework, "framework_not_together", first, getattr(case.strategy, first), other=second)
+
+
+def framework_has_sharding(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework has the ZeRO stage, also beside the axes in use."""
+    s, stage = case.strategy, case.strategy.zero or 0
+    if stage not in framework.zero:
+        yield _cannot(framework, "framework_lacks", "zero", stage, allowed=list(framework.zero))
+    for axis, allowed in framework.zero_with.items():
+        if getattr(s, axis) > 1 and stage in framework.zero and stage not in allowed:
+            params = {"axis": axis, "degree": getattr(s, axis), "allowed": list(allowed)}
+            yield _cannot(framework, "framework_zero_with", "zero", stage, **params)
+    if s.shard_within not in framework.shard_within:
+        yield _cannot(framework, "framework_lacks", "shard_within", s.shard_within, allowed=framework.shard_within)
+
+
+def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework has the pipeline schedule, the split and the micro-batches it asks for."""
+    s = case.strategy
+    if s.pp == 1 or "pp" not in framework.axes:
+        return
+    schedule = s.pipeline_schedule
+    if schedule not in framework.schedules:
+        yield _cannot(framework, "framework_lacks", "schedule", schedule, allowed=framework.schedules)
+    if s.layers_per_stage and len(set(s.layers_per_stage)) > 1 and not framework.uneven_stages:
+        yield _cannot(framework, "framework_even_stages", "layers_per_stage", list(s.layers_per_stage))
+    m = s.micro_batches(case.job.global_batch)
+    if framework.interleaved_groups and s.interleave > 1 and m % s.pp:
+        yield _cannot(framework, "framework_interleaved_groups", "interleave", s.interleave, m=m, pp=s.pp)
+
+
+def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework has each option of the strategy."""
+    s, c = case.strategy, case.strategy.communication
+    asked: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
+        ("recompute", s.recompute, framework.recompute),
+        ("offload", s.offload, framework.offload),
+        ("communication.compression", c.compression, framework.compression),
+    )
+    for key, value, allowed in asked:
+        if value not in allowed:
+            yield _cannot(framework, "framework_lacks", key, value, allowed=allowed)
+    if "reduce" in c.model_fields_set and c.reduce not in framework.reduce:
+        yield _cannot(framework, "framework_lacks", "communication.reduce", c.reduce, allowed=framework.reduce)
+    if c.gradient_dtype is not None and c.gradient_dtype not in framework.gradient_dtypes:
+        allowed = framework.gradient_dtypes
+        yield _cannot(framework, "framework_lacks", "communication.gradient_dtype", c.gradient_dtype, allowed=allowed)
+    needs = framework.compression_needs_zero.get(c.compression)
+    if needs is not None and (s.zero or 0) not in needs:
+        params = {"compression": c.compression, "allowed": list(needs)}
+        yield _cannot(framework, "framework_compression_zero", "zero", s.zero or 0, **params)
+    for what in ("gradients", "parameters", "tensor"):
+        key = f"overlap_{what}"
+        if key in c.model_fields_set and getattr(c, key) and what not in framework.overlap:
+            yield _cannot(framework, "framework_lacks_option", f"communication.{key}", True)
+    if s.sequence_parallel and not framework.sequence_parallel:
+        yield _cannot(framework, "framework_lacks_option", "sequence_parallel", True)
+    if s.local_update and not framework.local_update:
+        yield _cannot(framework, "framework_lacks_option", "local_update", s.local_update.steps)
+
+
+def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice]:
+    """The framework trains in the precision."""
+    if case.job.precision not in framework.precisions:
+        params = {"framework": framework.title, "option": "precision", "allowed": framework.precisions}
+        yield Notice(code="framework_lacks", field="job.precision", value=case.job.precision, params=params)
+
+
+FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
+    framework_has_axes,
+    framework_has_sharding,
+    framework_has_schedule,
+    framework_has_options,
+    framework_has_precision,
+)
+
+
+def _cannot(framework: Framework, code: str, key: str, value: Any, **params: Any) -> Notice:
+    return _broken(code, key, value, framework=framework.title, option=key, **params)
+
+
+__all__ = [
+    "FRAMEWORK_RULES",
+    "RULES",
+    "Case",
+    "able_frameworks",
+    "broken_rules",
+    "largest_divisor",
+    "require_legal",
+]

@@ -1,0 +1,245 @@
+"""Scenario: model + job + cluster (+ strategy, placement), one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from pydantic import BeforeValidator, ValidationInfo, field_serializer
+
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.catalogue import Catalogue, catalogue, catalogue_of
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.document import Document, dump_json, dump_yaml, parse_document, read_document
+from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.geography import routes
+from crosszone.inputs.hf_config import read_hf_config
+from crosszone.inputs.job import Job
+from crosszone.inputs.links import ZoneLink, link_notices, zone_links
+from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import parameters
+from crosszone.inputs.placement import Placement
+from crosszone.inputs.rules import Case
+from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.upgrade import VERSION, upgraded
+from crosszone.inputs.value import LIKE_FORM, NAME_FORM, Name, OtherForms, Value, parse, refuse
+
+SIZE_TOLERANCE = 0.25
+"""A model picked by size is remarked upon when its count differs by more than this share."""
+
+
+_BY_SIZE: dict[str, Any] = {
+    "type": "object",
+    "required": ["size_b"],
+    "properties": {"size_b": {"type": "number", "exclusiveMinimum": 0}},
+    "additionalProperties": False,
+    "description": "A well-known model of about this many 1e9 parameters.",
+}
+_BY_CONFIG: dict[str, Any] = {
+    "type": "object",
+    "required": ["hf_config"],
+    "properties": {"hf_config": {"type": "string"}},
+    "additionalProperties": False,
+    "description": "A Hugging Face config.json, relative to the scenario's folder.",
+}
+_BY_FILE: dict[str, Any] = {
+    "type": "object",
+    "required": ["file"],
+    "properties": {"file": {"type": "string"}},
+    "additionalProperties": False,
+    "description": "A file with the cluster, relative to the scenario's folder.",
+}
+
+
+def _model(value: Any, info: ValidationInfo) -> Any:
+    """A model as a scenario may say it: a name, {size_b}, {hf_config}, {like, ...} or its fields."""
+    known = catalogue_of(info)
+    if isinstance(value, Mapping) and "size_b" in value:
+        return _by_size(value, info, known)
+    if isinstance(value, Mapping) and "hf_config" in value:
+        return _by_config(value, info)
+    return known.resolve("models", value)
+
+
+class Scenario(Value):
+    """What to train, where, and perhaps how.
+
+    load_scenario("examples/three-cities.yaml")
+    Scenario(model="llama-2-7b", job={"seq_len": 4096, "global_batch": 512}, cluster={"zones": [...]})
+    """
+
+    version: Literal[1] = VERSION
+    """Version of the file format."""
+    name: Name = "unnamed"
+    """What to call it."""
+    model: Annotated[Model, BeforeValidator(_model), OtherForms(NAME_FORM, LIKE_FORM, _BY_SIZE, _BY_CONFIG)]
+    """Architecture: a catalogue name, {size_b: 7}, {hf_config: path/to/config.json}, {like: name, ...}, or fields."""
+    job: Job
+    """What to train."""
+    cluster: Annotated[Cluster, OtherForms(_BY_FILE)]
+    """Where to train: zones and links, or {file: path/to/cluster.yaml}."""
+    strategy: Strategy | None = None
+    """How to train: needed to predict; for planning, what is given is pinned."""
+    placement: Placement | None = None
+    """Which rank runs where; null: a default one is made."""
+
+    @field_serializer("model")
+    def _write_model(self, model: Model) -> Any:
+        return catalogue_of(None).written("models", model)
+
+    def links(self) -> dict[tuple[int, int], ZoneLink]:
+        """The path of every pair of zones (by position, first < second)."""
+        return zone_links(self.cluster)
+
+    def case(self) -> Case | None:
+        """What the rules of legality look at; None without a strategy."""
+        if self.strategy is None:
+            return None
+        default_zero = 0 if self.job.framework == "any" else frameworks()[self.job.framework].default_zero
+        settled = self.strategy.settled(self.cluster.gpus, default_zero)
+        return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=settled)
+
+    def to_fields(self) -> dict[str, Any]:
+        """The file's fields: what was given, names of built-in catalogue entries as names, all else in full."""
+        return {"version": VERSION, **{key: value for key, value in self.to_plain().items() if key != "version"}}
+
+    def to_yaml(self) -> str:
+        """The file as YAML; reading it back gives an equal scenario."""
+        return dump_yaml(self.to_fields())
+
+    def to_json(self) -> str:
+        """The file as JSON."""
+        return dump_json(self.to_fields())
+
+
+class Loaded(NamedTuple):
+    """A scenario with what was decided on the way: models picked by size, keys upgraded."""
+
+    scenario: Scenario
+    notices: list[Notice]
+
+
+Source: TypeAlias = str | Path | Document | Mapping[str, Any]
+
+
+def load_scenario(source: Source) -> Scenario:
+    """Read a scenario from a file, a parsed document or plain values."""
+    return read_scenario(source).scenario
+
+
+def read_scenario(source: Source, known: Catalogue | None = None) -> Loaded:
+    """Read a scenario and say what was decided on the way."""
+    document = _document(source)
+    if not isinstance(document.value, Mapping):
+        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(document.file or None, 1))
+    value, notices = upgraded(document)
+    folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
+    value = _with_cluster_file(value, folder, document)
+    scenario = parse(Scenario, value, document, catalogue=known or catalogue(), folder=folder, notices=notices)
+    placed = [n.at(document.file or None, document.line(("model",))) for n in notices]
+    try:
+        scenario.links()
+    except InputError as error:
+        line = document.line(("cluster",))
+        raise type(error)(*(n.at(document.file or None, line) for n in error.notices)) from None
+    return Loaded(scenario, placed)
+
+
+def parse_scenario(text: str, file: str = "<text>") -> Loaded:
+    """Read a scenario from YAML or JSON text."""
+    return read_scenario(parse_document(text, file))
+
+
+def scenario_notices(scenario: Scenario) -> list[Notice]:
+    """Warnings and remarks on a valid scenario: impossible or assumed figures."""
+    return [
+        *link_notices(scenario.cluster, scenario.links()),
+        *_nic_notices(scenario.cluster),
+        *_length_notices(scenario),
+    ]
+
+
+def _document(source: Source) -> Document:
+    if isinstance(source, Document):
+        return source
+    if isinstance(source, Mapping):
+        return Document(dict(source))
+    return read_document(source)
+
+
+def _with_cluster_file(value: dict[str, Any], folder: Path, document: Document) -> dict[str, Any]:
+    cluster = value.get("cluster")
+    if not (isinstance(cluster, Mapping) and isinstance(cluster.get("file"), str)):
+        return value
+    if len(cluster) > 1:
+        line = document.line(("cluster", "file"))
+        raise InvalidError(Notice(code="cluster_file_alone", field="cluster.file").at(document.file or None, line))
+    other = read_document(folder / cluster["file"])
+    inner = other.value.get("cluster", other.value) if isinstance(other.value, Mapping) else other.value
+    at = ("cluster",) if isinstance(other.value, Mapping) and "cluster" in other.value else ()
+    parse(Cluster, inner, other, at=at)
+    return {**value, "cluster": inner}
+
+
+def _by_size(value: Mapping[str, Any], info: ValidationInfo, known: Catalogue) -> Any:
+    size = value["size_b"]
+    if len(value) > 1:
+        raise refuse("model_key_alone", "size_b", key="size_b", others=[k for k in value if k != "size_b"])
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < 1e6:
+        raise refuse("size_out_of_range", size)
+    chosen = known.for_size(size)
+    total_b = parameters(chosen.model).total / 1e9
+    far = abs(total_b / size - 1) > SIZE_TOLERANCE
+    params = {"name": chosen.name, "total_b": round(total_b, 3), "size_b": size}
+    _remark(
+        info,
+        Notice(
+            code="model_by_size", field="model.size_b", value=size, level="warning" if far else "note", params=params
+        ),
+    )
+    return chosen.model
+
+
+def _by_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
+    path = value["hf_config"]
+    if len(value) > 1:
+        raise refuse("model_key_alone", "hf_config", key="hf_config", others=[k for k in value if k != "hf_config"])
+    if not isinstance(path, str):
+        raise refuse("must_be_text", path)
+    folder = info.context.get("folder") if isinstance(info.context, dict) else None
+    try:
+        model = read_hf_config((folder or Path()) / path)
+    except InputError as error:
+        notice = error.notices[0]
+        params = {**notice.params, "field": notice.field or "-"}
+        raise refuse(notice.code, notice.value, **params) from None
+    total_b = round(parameters(model).total / 1e9, 3)
+    params = {"name": model.name, "total_b": total_b}
+    _remark(info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params))
+    return model
+
+
+def _remark(info: ValidationInfo, notice: Notice) -> None:
+    if isinstance(info.context, dict):
+        info.context["notices"].append(notice)
+
+
+def _nic_notices(cluster: Cluster) -> list[Notice]:
+    notices = []
+    for z, zone in enumerate(cluster.zones):
+        for g, group in enumerate(zone.nodes):
+            if cluster.node_count > 1 and group.nic_gbps_node is None:
+                example = float(routes()["example_nic_gbps"])
+                field = f"cluster.zones[{z}].nodes[{g}].nic_gbps"
+                params = {"zone": zone.name}
+                notices.append(Notice(code="nic_example", field=field, value=example, level="warning", params=params))
+    return notices
+
+
+def _length_notices(scenario: Scenario) -> list[Notice]:
+    model, length = scenario.model, scenario.job.seq_len
+    if model.max_seq_len is None or length <= model.max_seq_len or model.positions == "learned":
+        return []
+    params = {"model": model.name, "limit": model.max_seq_len}
+    return [Notice(code="sequence_over_context", field="job.seq_len", value=length, level="note", params=params)]

@@ -1,0 +1,152 @@
+"""Versioned JSON Schemas of the inputs, and a table of every key.
+
+`python -m crosszone.inputs.schema docs` writes both.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.document import dump_json
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import Job
+from crosszone.inputs.model import Model
+from crosszone.inputs.placement import Placement
+from crosszone.inputs.region import Region
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.upgrade import VERSION
+from crosszone.inputs.value import Value
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+ROOTS: dict[str, type[Value]] = {
+    "scenario": Scenario,
+    "model": Model,
+    "job": Job,
+    "cluster": Cluster,
+    "strategy": Strategy,
+    "placement": Placement,
+    "gpu": Gpu,
+    "region": Region,
+}
+
+
+def json_schema(name: str) -> dict[str, Any]:
+    """The JSON Schema of one kind of input."""
+    schema = ROOTS[name].model_json_schema(mode="validation")
+    return {"$schema": DIALECT, "$id": f"crosszone:schema/{name}.v{VERSION}", **schema}
+
+
+def file_name(name: str) -> str:
+    """Name of a schema's file."""
+    return f"{name}.v{VERSION}.json"
+
+
+def key_tables() -> str:
+    """Every key of a scenario with type, default and meaning, as Markdown."""
+    schema = json_schema("scenario")
+    lines = [
+        "# Every key of a scenario",
+        "",
+        "Made by `python -m crosszone.inputs.schema docs`; do not edit. Rates are one-directional; memory is GiB;",
+        "times are seconds unless the name says ms. The same in machine-readable form: [schema/](schema/).",
+        "",
+    ]
+    definitions = {"Scenario": schema, **schema["$defs"]}
+    for title in _order(definitions):
+        definition = definitions[title]
+        required = set(definition.get("required", ()))
+        lines += [f"## {title}", "", _sentence(definition.get("description", "")), ""]
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
+        for key, field in definition.get("properties", {}).items():
+            default = "**required**" if key in required else _default(field)
+            lines.append(f"| `{key}` | {_type(field)} | {default} | {_sentence(field.get('description', ''))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _order(definitions: dict[str, Any]) -> list[str]:
+    """The definitions in the order a reader meets them."""
+    seen: list[str] = []
+
+    def visit(title: str) -> None:
+        if title in seen:
+            return
+        seen.append(title)
+        for field in definitions[title].get("properties", {}).values():
+            for inner in _references(field):
+                visit(inner)
+
+    visit("Scenario")
+    return seen
+
+
+def _references(field: Any) -> list[str]:
+    if isinstance(field, dict):
+        found = [field["$ref"].rsplit("/", 1)[-1]] if "$ref" in field else []
+        return found + [name for inner in field.values() for name in _references(inner)]
+    if isinstance(field, list):
+        return [name for inner in field for name in _references(inner)]
+    return []
+
+
+def _type(field: dict[str, Any]) -> str:
+    if "$ref" in field:
+        title = field["$ref"].rsplit("/", 1)[-1]
+        return f"[{title}](#{title.lower()})"
+    if "const" in field:
+        return f"`{field['const']}`"
+    if "enum" in field:
+        return " \\| ".join(f"`{choice}`" for choice in field["enum"])
+    if "anyOf" in field:
+        return " or ".join(dict.fromkeys(_type(choice) for choice in field["anyOf"]))
+    if field.get("type") == "array":
+        items = field.get("items") or (field.get("prefixItems") or [{}])[0]
+        return f"list of {_type(items)}"
+    return _bounds(field)
+
+
+def _bounds(field: dict[str, Any]) -> str:
+    words = {"integer": "whole", "number": "number", "boolean": "true/false", "string": "text", "null": "null"}
+    text = words.get(str(field.get("type")), "mapping")
+    limits = []
+    for key, sign in (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<")):
+        if key in field and abs(field[key]) < 1e17:
+            limits.append(f"{sign} {field[key]:g}" if field[key] < 1e6 else f"{sign} {field[key]:,.0f}")
+    return f"{text} {', '.join(limits)}".strip()
+
+
+def _default(field: dict[str, Any]) -> str:
+    if "default" not in field:
+        return "follows"
+    value = field["default"]
+    if isinstance(value, dict):
+        return "its defaults"
+    text = dump_json(value).strip()
+    return f"`{text}`"
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("|", "\\|")
+
+
+def write(folder: Path) -> list[Path]:
+    """Write all schemas and the key tables under a folder."""
+    (folder / "schema").mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in ROOTS:
+        path = folder / "schema" / file_name(name)
+        path.write_text(dump_json(json_schema(name)), encoding="utf-8")
+        written.append(path)
+    tables = folder / "scenario-keys.md"
+    tables.write_text(key_tables(), encoding="utf-8")
+    return [*written, tables]
+
+
+if __name__ == "__main__":
+    for path in write(Path(sys.argv[1])):
+        print(path)

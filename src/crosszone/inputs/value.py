@@ -1,0 +1,216 @@
+"""The base of all inputs: frozen, keyword-only values that are checked at the border."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, StringConstraints, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
+
+from crosszone.errors import FileError, InputError, InvalidError, Notice, UnknownNameError
+from crosszone.inputs.document import Document, FieldPath, field_text
+
+MAX_COUNT = 1_000_000
+Whole = Annotated[int, Strict()]
+Number = Annotated[float, Strict()]
+Flag = Annotated[bool, Strict()]
+Count = Annotated[int, Strict(), Field(ge=1, le=MAX_COUNT)]
+Positive = Annotated[float, Strict(), Field(gt=0, le=1e18)]
+NotNegative = Annotated[float, Strict(), Field(ge=0, le=1e18)]
+Name = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
+    ),
+]
+
+V = TypeVar("V", bound="Value")
+
+
+class Value(BaseModel):
+    """A value: equal when its fields are equal, hashable, with a short repr and a JSON form."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """Only what was given and differs from the default."""
+        for key, field in type(self).model_fields.items():
+            value = getattr(self, key)
+            if key in self.model_fields_set and value != field.default:
+                yield key, value
+
+    def to_plain(self) -> dict[str, Any]:
+        """The fields that were given, as plain values: what a file holds."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """The same value with some fields changed, checked anew."""
+        return parse(type(self), {**{k: getattr(self, k) for k in self.model_fields_set}, **changes})
+
+
+def parse(cls: type[V], value: Any, document: Document | None = None, *, at: FieldPath = (), **context: Any) -> V:
+    """Check `value` as a `cls`; an `InputError` names each wrong field, its line, its limit and the remedy.
+
+    `at` is the path of `value` inside the document; `context` reaches the validators (`info.context`).
+    """
+    if not isinstance(value, Mapping | BaseModel):
+        notice = Notice(code="must_be_mapping", field=field_text(at), value=value)
+        raise InvalidError(_placed(notice, at, document))
+    try:
+        return cls.model_validate(value, context=context)
+    except ValidationError as error:
+        details = _telling(error.errors(include_url=False))
+        paths = [(*at, *detail["loc"]) for detail in details]
+        found = [_placed(_notice(cls, d, path), path, document) for d, path in zip(details, paths, strict=True)]
+        notices = _without_misspelt(found)
+        raise _error_class({notice.code for notice in notices})(*notices) from None
+
+
+def _telling(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """The errors that say something of their own, not those that follow from another one."""
+
+    def follows(detail: ErrorDetails) -> bool:
+        if detail["type"] == "default_factory_not_called":
+            return True  # the default follows from a field that is itself wrong
+        here = detail["loc"]  # a list is also called too short when its entries are wrong
+        return detail["type"] == "too_short" and any(d["loc"][: len(here)] == here != d["loc"] for d in details)
+
+    return [detail for detail in details if not follows(detail)]
+
+
+def _without_misspelt(notices: list[Notice]) -> list[Notice]:
+    """Leave out that a key is missing where an unknown key is nearest to it."""
+    meant = {
+        notice.field.rpartition(".")[0] + "." + notice.params["nearest"][0]
+        for notice in notices
+        if notice.code == "unknown_key"
+    }
+    return [
+        n for n in notices if n.code != "missing_key" or f"{n.field.rpartition('.')[0]}.{n.params['key']}" not in meant
+    ]
+
+
+NAME_FORM = {"type": "string", "description": "A catalogue name."}
+LIKE_FORM = {
+    "type": "object",
+    "required": ["like"],
+    "properties": {"like": {"type": "string"}},
+    "description": "A catalogue entry with fields changed.",
+}
+
+
+class OtherForms:
+    """Tells the JSON Schema that a field may also be said in other forms, which a validator resolves."""
+
+    def __init__(self, *forms: dict[str, Any]) -> None:
+        self.forms = forms
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """The field's own schema, or one of the other forms."""
+        return {"anyOf": [handler(core), *self.forms]}
+
+
+def refuse(code: str, value: Any = None, **params: Any) -> PydanticCustomError:
+    """An error for a validator to raise: a code of `text/` with its parameters."""
+    return PydanticCustomError("crosszone", code, {"code": code, "value": value, "params": params})
+
+
+def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """The known names most like `word`, best first."""
+    lowered = {k.lower(): k for k in known}
+    found = difflib.get_close_matches(str(word).lower(), lowered, n=most, cutoff=0.5)
+    return [lowered[f] for f in found]
+
+
+def _placed(notice: Notice, path: FieldPath, document: Document | None) -> Notice:
+    return notice.at(document.file, document.line(path)) if document else notice
+
+
+def _error_class(codes: set[str]) -> type[InputError]:
+    if codes == {"unknown_name"}:
+        return UnknownNameError
+    return FileError if codes and all(code.startswith("file_") for code in codes) else InvalidError
+
+
+def _notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Notice:
+    """Our own notice for one pydantic error."""
+    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
+    field = field_text(path)
+
+    def notice(code: str, **params: Any) -> Notice:
+        return Notice(code=code, field=field, value=given, params=params)
+
+    if kind == "crosszone":
+        value = context["value"] if context["value"] is not None else given
+        return Notice(code=context["code"], field=field, value=value, params=context["params"])
+    if kind == "extra_forbidden":
+        key, known = str(path[-1]), _keys_at(cls, detail["loc"][:-1])
+        params = {"known": sorted(known), "nearest": nearest(key, known)[:1] or sorted(known)[:8]}
+        return Notice(code="unknown_key", field=field, value=key, params=params)
+    if kind == "missing":
+        return Notice(code="missing_key", field=field, params={"key": str(path[-1])})
+    if kind in _LIMITS:
+        key, code = _LIMITS[kind]
+        return notice(code, limit=context[key])
+    if kind == "finite_number":
+        return notice("not_finite")
+    if kind in ("literal_error", "enum"):
+        allowed = [a.strip("' ") for a in context["expected"].replace(" or ", ",").split(",")]
+        return notice("not_one_of", allowed=allowed, nearest=nearest(str(given), allowed)[:1] or allowed[:1])
+    if kind in ("too_short", "too_long"):
+        bound = context["min_length"] if kind == "too_short" else context["max_length"]
+        return Notice(code=kind, field=field, value=context["actual_length"], params={"limit": bound})
+    if kind in ("string_too_short", "string_too_long", "string_pattern_mismatch"):
+        return notice("bad_name")
+    return notice(_WANTED.get(kind.split("_")[0], "not_valid"))
+
+
+_LIMITS = {
+    "greater_than": ("gt", "must_be_more_than"),
+    "greater_than_equal": ("ge", "must_be_at_least"),
+    "less_than": ("lt", "must_be_less_than"),
+    "less_than_equal": ("le", "must_be_at_most"),
+}
+
+_WANTED = {
+    "int": "must_be_whole",
+    "float": "must_be_number",
+    "bool": "must_be_flag",
+    "string": "must_be_text",
+    "tuple": "must_be_list",
+    "list": "must_be_list",
+    "dict": "must_be_mapping",
+    "model": "must_be_mapping",
+    "mapping": "must_be_mapping",
+}
+
+
+def _keys_at(cls: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+    """The keys a mapping at `loc` may have."""
+    here: Any = cls
+    for step in loc:
+        here = _inside(here, step)
+    found = _first_model(here)
+    return list(found.model_fields) if found else []
+
+
+def _inside(annotation: Any, step: str | int) -> Any:
+    model = _first_model(annotation)
+    if model and isinstance(step, str):
+        field = model.model_fields.get(step)
+        return field.annotation if field else None
+    return annotation
+
+
+def _first_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (tuple, list, dict, Union, types.UnionType, Annotated):
+        for argument in get_args(annotation):
+            found = _first_model(argument)
+            if found:
+                return found
+    return None

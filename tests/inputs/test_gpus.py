@@ -1,0 +1,153 @@
+"""The GPU table is pinned against datasheets; each figure has a source. [L1]"""
+
+from __future__ import annotations
+
+import pytest
+
+from crosszone import Gpu, catalogue
+from crosszone.inputs.catalogue.own import add_entries, remove_entry
+from crosszone.inputs.document import parse_document
+
+
+def gpus() -> list[Gpu]:
+    return [entry for entry in catalogue().entries("gpus") if isinstance(entry, Gpu)]
+
+
+@pytest.mark.parametrize(
+    ("name", "bf16", "fp16", "fp8", "memory_gib", "memory_gb_per_s", "link_both_ways", "tdp_w"),
+    [
+        # NVIDIA datasheets: V100 (2018), A100 (2021), H100, H200, HGX B200; halves of the sparse figures. L4 and L40S:
+        # 24 and 48 GiB less the share ECC takes, as the driver reports
+        ("v100-32gb-sxm", None, 125, None, 32, 900, 300, 300),
+        ("a100-40gb-sxm", 312, 312, None, 40, 1555, 600, 400),
+        ("a100-80gb-sxm", 312, 312, None, 80, 2039, 600, 400),
+        ("a100-80gb-pcie", 312, 312, None, 80, 1935, None, 300),
+        ("a800-80gb-sxm", 312, 312, None, 80, 2039, 400, 400),
+        ("h100-80gb-sxm", 989.4, 989.4, 1978.9, 80, 3350, 900, 700),
+        ("h800-80gb-sxm", 989.4, 989.4, 1978.9, 80, 3350, 400, 700),
+        ("h20-96gb-sxm", 148, 148, 296, 96, 4000, 900, None),
+        ("b200-sxm", 2250, 2250, 4500, None, 8000, 1800, 1000),
+        ("l4", 121, 121, 242.5, 22.49, 300, None, 72),
+        ("l40s", 362, 362, 733, 44.99, 864, None, 350),
+        # AMD Instinct datasheets
+        ("mi250x", 383, 383, None, 128, 3277, None, 560),
+        ("mi300x", 1307.4, 1307.4, 2614.9, 192, 5300, 896, 750),
+        # Intel Gaudi 2 and 3 white papers; Gaudi 3 at the clock it ships with (1.6 of the 1.75 GHz of the 1835 in the paper)
+        ("gaudi-2", 432, None, 865, 96, 2460, None, 600),
+        ("gaudi-3", 1835 * 1.6 / 1.75, None, 1835 * 1.6 / 1.75, 128, 3700, None, 900),
+    ],
+)
+def test_the_table_agrees_with_the_datasheets(
+    name, bf16, fp16, fp8, memory_gib, memory_gb_per_s, link_both_ways, tdp_w
+):
+    gpu = catalogue().gpu(name)
+    given = {"bf16": bf16, "fp16": fp16, "fp8": fp8}
+    for precision, peak in given.items():
+        if peak is not None:
+            assert gpu.peak(precision) == pytest.approx(peak, rel=0.005), precision
+    assert gpu.memory_gb_per_s == pytest.approx(memory_gb_per_s, rel=0.01)
+    if memory_gib is not None:
+        assert gpu.memory_gib == pytest.approx(memory_gib, rel=0.005)
+    if link_both_ways is not None:
+        assert gpu.link is not None
+        assert gpu.link.gb_per_s_both_ways == link_both_ways
+        assert gpu.link.gb_per_s == link_both_ways / 2
+    if tdp_w is not None:
+        assert gpu.tdp_w == tdp_w
+
+
+def test_v100_has_neither_bf16_nor_fp8():
+    assert catalogue().gpu("v100").peak("bf16") is None
+    assert catalogue().gpu("v100").peak("fp8") is None
+
+
+def test_there_are_more_than_thirty_and_all_figures_have_a_source():
+    assert len(gpus()) >= 30
+    known = catalogue().sources
+    for gpu in gpus():
+        figures = ["dense_tflops", "memory_gib", "memory_gb_per_s", "link", "pcie", "tdp_w", "usd_per_hour"]
+        for figure in figures:
+            if figure in gpu.model_fields_set:
+                assert gpu.source_of(figure) in known, (gpu.name, figure)
+
+
+def test_the_named_families_are_there():
+    names = " ".join(catalogue().names("gpus"))
+    for family in (
+        "v100",
+        "a100",
+        "a800",
+        "h100",
+        "h800",
+        "h20-",
+        "h200",
+        "b200",
+        "gb200",
+        "gb300",
+        "l4",
+        "l40s",
+        "rtx-",
+        "titan-rtx",
+        "mi250x",
+        "mi300x",
+        "mi355x",
+        "ascend-910b",
+        "gaudi-2",
+        "gaudi-3",
+    ):
+        assert family in names
+
+
+def test_rates_are_dense_not_sparse():
+    for gpu in gpus():
+        peaks = gpu.dense_tflops
+        if peaks.bf16 and peaks.fp8:
+            assert peaks.fp8 <= 2.05 * peaks.bf16, gpu.name
+        if peaks.tf32 and peaks.bf16 and gpu.vendor == "nvidia":
+            assert peaks.bf16 <= 2.05 * peaks.tf32, gpu.name
+
+
+def test_pcie_rates_follow_from_lane_rate_and_line_code():
+    """PCIe 3.0: 8 GT/s x 128/130 / 8 = 0.985 GB/s a lane, 15.75 GB/s for 16; each generation doubles."""
+    assert catalogue().gpu("v100-16gb-pcie").pcie.gb_per_s == pytest.approx(15.754, abs=0.001)
+    assert catalogue().gpu("a100-80gb-pcie").pcie.gb_per_s == pytest.approx(31.508, abs=0.001)
+    assert catalogue().gpu("h100-80gb-pcie").pcie.gb_per_s == pytest.approx(63.015, abs=0.001)
+
+
+def test_a_rack_is_one_domain_only_for_rack_scale_gpus():
+    assert [gpu.name for gpu in gpus() if gpu.link and gpu.link.spans_nodes] == ["gb200", "gb300"]
+
+
+def test_failure_rates_follow_from_published_counts():
+    """Llama 3 paper: 419 unexpected interruptions in 54 days on 16,384 H100."""
+    rates = catalogue().failures
+    assert rates["h100-80gb-sxm"].failures_per_1000_gpu_days == pytest.approx(419 / (16.384 * 54), abs=0.005)
+    assert rates["h100-80gb-sxm"].origin in ("measured", "derived")
+    assert rates["default"].origin == "assumed"
+    assert all(rate.source in catalogue().sources for rate in rates.values())
+    assert catalogue().failure_rate(catalogue().gpu("t4")) == rates["default"]
+
+
+MY_GPU = """
+my-gpu:
+  dense_tflops: {fp16: 100, bf16: 100}
+  memory_gib: 48
+  memory_gb_per_s: 1000
+  usd_per_hour: 0
+"""
+
+
+def test_a_gpu_of_ones_own_survives_and_may_be_free(home):
+    add_entries("gpus", parse_document(MY_GPU))
+    assert (home / "catalogue" / "gpus" / "my-gpu.yaml").exists()
+    found = catalogue().gpu("My_GPU")
+    assert (found.usd_per_hour, found.memory_gib, found.peak("bf16")) == (0, 48, 100)
+    assert catalogue().is_own("gpus", "my-gpu")
+    remove_entry("gpus", "my-gpu")
+    assert catalogue().find("gpus", "my-gpu") is None
+
+
+def test_a_gpu_may_be_like_another():
+    add_entries("gpus", parse_document("big-a100: {like: a100-80gb-sxm, memory_gib: 160}"))
+    big = catalogue().gpu("big-a100")
+    assert (big.memory_gib, big.peak("bf16"), big.link.gb_per_s_both_ways) == (160, 312, 600)

@@ -1,0 +1,193 @@
+"""Scenario files: read, written, read again; every mistake with file, line, field, limit and remedy."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+
+from builders import fields, scenario, zone
+from conftest import ROOT
+from crosszone import InputError, load_scenario
+from crosszone.inputs.document import dump_yaml
+from crosszone.inputs.scenario import parse_scenario, read_scenario
+from inputs.scenarios import scenario_fields
+
+GOOD = """\
+name: good
+model: llama-2-7b
+job:
+  seq_len: 4096
+  global_batch: 64
+cluster:
+  zones:
+    - name: a
+      nodes:
+        - {count: 1, gpus: 8, gpu: a100-80gb-sxm}
+"""
+
+
+@settings(max_examples=300)
+@given(scenario_fields)
+def test_any_valid_scenario_round_trips(given_fields):
+    first = load_scenario(given_fields)
+    text = first.to_yaml()
+    second = parse_scenario(text).scenario
+    assert second == first
+    assert second.to_yaml() == text
+    third = parse_scenario(second.to_json()).scenario
+    assert third == first
+    assert third.to_json() == first.to_json()
+
+
+def test_a_file_without_the_third_decimal_of_a_float_keeps_it():
+    text = scenario(job={"seq_len": 128, "global_batch": 8, "tokens": 1.2345678901234567e11}).to_yaml()
+    assert "123456789012.34567" in text
+
+
+def test_names_of_built_in_entries_stay_names():
+    written = load_scenario(fields(cluster={"zones": [zone("a", gpu="A100", region="Virginia")]})).to_fields()
+    assert written["model"] == "llama-2-7b"
+    assert written["cluster"]["zones"][0]["nodes"][0]["gpu"] == "a100-80gb-sxm"
+    assert written["cluster"]["zones"][0]["region"] == "us-east-1"
+
+
+def test_only_what_was_given_is_written():
+    assert set(scenario(strategy={"tp": 2}).to_fields()["strategy"]) == {"tp"}
+
+
+@pytest.mark.parametrize(
+    ("size", "name"),
+    [
+        (7, "llama-2-7b"),
+        (13, "llama-2-13b"),
+        (70, "llama-2-70b"),
+        (175, "gpt-3-175b"),
+        (1, "llama-3.2-1b"),
+        (30, "llama-33b"),
+    ],
+)
+def test_a_size_picks_a_real_architecture_and_says_which(size, name):
+    loaded = read_scenario(fields(model={"size_b": size}))
+    assert loaded.scenario.model.name == name
+    notice = loaded.notices[0]
+    assert (notice.code, notice.params["name"]) == ("model_by_size", name)
+    assert name in notice.message("en")
+    assert name in notice.message("zh")
+
+
+def test_a_size_far_from_any_model_is_a_warning():
+    assert read_scenario(fields(model={"size_b": 5000})).notices[0].level == "warning"
+    assert read_scenario(fields(model={"size_b": 7})).notices[0].level == "note"
+
+
+def test_a_hugging_face_config_is_found_beside_the_scenario(tmp_path):
+    config = ROOT / "tests" / "fixtures" / "hf" / "llama-3-8b.json"
+    (tmp_path / "config.json").write_text(config.read_text())
+    path = tmp_path / "s.yaml"
+    path.write_text(dump_yaml(fields(model={"hf_config": "config.json"})))
+    loaded = read_scenario(path)
+    assert (loaded.scenario.model.kv_heads, loaded.scenario.model.ffn_hidden) == (8, 14336)
+    assert loaded.notices[0].code == "model_by_config"
+    assert load_scenario(loaded.scenario.to_fields()) == loaded.scenario
+
+
+def test_a_cluster_may_live_in_a_file_of_its_own_and_export_is_identical(tmp_path):
+    whole = load_scenario(ROOT / "examples" / "three-cities.yaml")
+    cluster = dump_yaml({"cluster": whole.to_fields()["cluster"]})
+    (tmp_path / "cluster.yaml").write_text(cluster)
+    (tmp_path / "s.yaml").write_text(dump_yaml(fields(cluster={"file": "cluster.yaml"})))
+    again = load_scenario(tmp_path / "s.yaml")
+    assert again.cluster == whole.cluster
+    assert dump_yaml({"cluster": again.to_fields()["cluster"]}) == cluster
+
+
+def test_a_mistake_in_a_cluster_file_names_that_file(tmp_path):
+    (tmp_path / "cluster.yaml").write_text("zones:\n  - name: a\n    nodes:\n      - {gpus: 0, gpu: a100}\n")
+    (tmp_path / "s.yaml").write_text(dump_yaml(fields(cluster={"file": "cluster.yaml"})))
+    with pytest.raises(InputError) as caught:
+        load_scenario(tmp_path / "s.yaml")
+    notice = caught.value.notices[0]
+    assert notice.file.endswith("cluster.yaml")
+    assert (notice.line, notice.field) == (4, "zones[0].nodes[0].gpus")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field", "code"),
+    [
+        ("seq_len: 4096", "seq_len: four", 4, "job.seq_len", "must_be_whole"),
+        ("seq_len: 4096", "seq_len: 0", 4, "job.seq_len", "must_be_at_least"),
+        ("seq_len: 4096", "seq_len: -4096", 4, "job.seq_len", "must_be_at_least"),
+        ("seq_len: 4096", "seq_len: .nan", 4, "job.seq_len", "must_be_whole"),
+        ("seq_len: 4096", "seqlen: 4096", 4, "job.seqlen", "unknown_key"),
+        ("  global_batch: 64\n", "", 3, "job.global_batch", "missing_key"),
+        ("model: llama-2-7b", "model: llama-2-8b", 2, "model", "unknown_name"),
+        ("model: llama-2-7b", "model: 7", 2, "model", "must_be_mapping"),
+        ("model: llama-2-7b", "model: {size_b: 0}", 2, "model", "size_out_of_range"),
+        ("model: llama-2-7b", "model: {size_b: many}", 2, "model", "size_out_of_range"),
+        ("model: llama-2-7b", "model: {size_b: 7, layers: 3}", 2, "model", "model_key_alone"),
+        ("model: llama-2-7b", "model: {hf_config: nowhere.json}", 2, "model", "file_missing"),
+        ("model: llama-2-7b", "model: Nemotron-H-56B", 2, "model", "unsupported_model"),
+        ("gpus: 8", "gpus: .inf", 10, "cluster.zones[0].nodes[0].gpus", "must_be_whole"),
+        ("gpu: a100-80gb-sxm", "gpu: [a100]", 10, "cluster.zones[0].nodes[0].gpu", "must_be_mapping"),
+        ("name: good", "name: good\nversion: 99", 2, "version", "version_unknown"),
+        ("name: good", "name: good\nversion: one", 2, "version", "version_unknown"),
+        ("name: good", "name: good\nname: better", 2, "name", "duplicate_key"),
+    ],
+)
+def test_a_mistake_names_file_line_field_and_remedy(tmp_path, old, new, line, field, code):
+    assert old in GOOD
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD.replace(old, new))
+    with pytest.raises(InputError) as caught:
+        load_scenario(path)
+    notice = caught.value.notices[0]
+    assert (notice.code, notice.field, notice.line) == (code, field, line)
+    assert notice.file == str(path)
+    for language in ("en", "zh"):
+        assert notice.hint(language)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD.replace("4096", "zero").replace("64", "-1").replace("gpus: 8", "gpus: 0"))
+    with pytest.raises(InputError) as caught:
+        load_scenario(path)
+    assert [n.line for n in caught.value.notices] == [4, 5, 10]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "just words", "null", "{}"])
+def test_what_is_no_scenario_at_all_says_so(text):
+    with pytest.raises(InputError) as caught:
+        parse_scenario(text)
+    assert caught.value.notices[0].code in ("scenario_not_mapping", "missing_key")
+
+
+def test_a_scenario_is_a_value():
+    first, second = scenario(), scenario()
+    assert first == second
+    assert hash(first.job) == hash(second.job)
+    assert len(repr(first.job)) < 60
+    with pytest.raises(Exception, match="frozen"):
+        first.name = "other"
+
+
+def test_replacing_a_field_checks_it_again():
+    assert scenario().job.replace(global_batch=128).global_batch == 128
+    with pytest.raises(InputError):
+        scenario().job.replace(global_batch=0)
+
+
+def test_the_error_of_the_design_is_said_with_both_numbers():
+    with pytest.raises(InputError) as caught:
+        scenario(cluster={"zones": [zone("a", gpus=2000)]})
+    assert str(caught.value) == "cluster.zones[0].nodes[0].gpus = 2000 must be at most 1024. Give 1024 or less."
+
+
+def test_json_of_a_description_is_plain():
+    from crosszone.inputs.summary import describe
+
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        loaded = read_scenario(path)
+        json.dumps(describe(*loaded), allow_nan=False)

@@ -1,0 +1,55 @@
+"""The committed schemas are those of the code, and judge files as the code does."""
+
+from __future__ import annotations
+
+import json
+
+import jsonschema
+import pytest
+from hypothesis import Phase, given, settings
+
+from conftest import ROOT
+from crosszone.inputs.document import read_document
+from crosszone.inputs.schema import ROOTS, file_name, json_schema, key_tables
+from inputs.scenarios import scenario_fields
+
+DOCS = ROOT / "docs"
+
+
+@pytest.mark.parametrize("name", ROOTS)
+def test_the_committed_schema_is_that_of_the_code(name):
+    committed = json.loads((DOCS / "schema" / file_name(name)).read_text())
+    assert committed == json.loads(json.dumps(json_schema(name))), "run: python -m crosszone.inputs.schema docs"
+    jsonschema.Draft202012Validator.check_schema(committed)
+
+
+def test_the_key_tables_are_those_of_the_code():
+    assert (DOCS / "scenario-keys.md").read_text() == key_tables(), "run: python -m crosszone.inputs.schema docs"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_example_meets_the_schema(path):
+    jsonschema.validate(read_document(path).value, json_schema("scenario"))
+
+
+@settings(max_examples=50, phases=[Phase.explicit, Phase.generate])
+@given(scenario_fields)
+def test_any_valid_scenario_meets_the_schema(fields):
+    jsonschema.validate(json.loads(json.dumps(fields)), json_schema("scenario"))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"job": {"seq_len": 0, "global_batch": 1}}, {"cluster": {"zones": []}}, {"strategy": {"tpp": 2}}]
+)
+def test_the_schema_refuses_what_the_code_refuses(wrong):
+    good = read_document(ROOT / "examples" / "single-node.yaml").value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(good | wrong, json_schema("scenario"))
+
+
+def test_every_key_has_a_meaning():
+    for name in ROOTS:
+        schema = json_schema(name)
+        for title, definition in {"": schema, **schema.get("$defs", {})}.items():
+            for key, field in definition.get("properties", {}).items():
+                assert field.get("description"), f"{name} {title}.{key}"
