@@ -1,11 +1,13 @@
 """Everything that can go wrong, on one page.
 
     CrossZoneError               anything CrossZone itself reports            exit status 1
+    ├── ServeError               the server cannot start
     └── InputError               what the user gave cannot be used            exit status 2
         ├── FileError            a file is missing, too large, or not YAML
         ├── InvalidError         a field is wrong: type, range, unknown key
         ├── UnknownNameError     a name that no catalogue holds
-        └── IllegalError         a strategy or placement breaks a rule
+        ├── IllegalError         a strategy or placement breaks a rule
+        └── RequestError         an HTTP request that cannot be answered, with its status
 
 Catch the widest one that you can act on::
 
@@ -98,6 +100,10 @@ class CrossZoneError(Exception):
         return "\n".join(f"{n.place}{n.message()} {n.hint()}".rstrip() for n in self.notices)
 
 
+class ServeError(CrossZoneError):
+    """The server cannot start."""
+
+
 class InputError(CrossZoneError):
     """What the user gave cannot be used; nothing was changed."""
 
@@ -118,6 +124,14 @@ class UnknownNameError(InputError):
 
 class IllegalError(InputError):
     """A strategy or placement breaks a rule of legality."""
+
+
+class RequestError(InputError):
+    """A request that cannot be answered, with the HTTP status that says so."""
+
+    def __init__(self, status: int, *notices: Notice) -> None:
+        super().__init__(*notices)
+        self.status = status
 
 
 def _plain(value: Any) -> Any:
@@ -143,4 +157,6 @@ def _yaml_like(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int) and abs(value) > 10**40:
         return f"a number of {len(hex(value)) - 2} hexadecimal digits"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
     return str(value)

@@ -36,7 +36,7 @@ def test_the_named_examples_are_there():
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_each_example_is_legal_placed_and_round_trips(name):
     loaded = read_scenario(EXAMPLES[name])
-    description = describe(*loaded)
+    description = describe(loaded)
     assert description["legal"], description["notices"]
     assert description["strategy"]["placement"]
     idle = sum(entry["count"] for entry in description["strategy"]["idle"])
@@ -109,7 +109,7 @@ def test_four_zones_hold_sixteen_thousand_gpus():
 
 
 def test_mixed_gpus_never_share_a_tensor_parallel_group():
-    description = describe(example("mixed-gpus"))
+    description = describe(read_scenario(EXAMPLES["mixed-gpus"]))
     assert [entry["count"] for entry in description["strategy"]["idle"]] == [4]
 
 

@@ -127,5 +127,5 @@ def test_the_order_of_zones_changes_no_figure(order):
 
 def test_every_pair_of_ten_zones_has_a_link():
     zones = [zone(f"z{n}", region={"lat": n * 5.0, "lon": n * 10.0}) for n in range(10)]
-    loaded, _ = read_scenario(fields(cluster={"zones": zones}))
+    loaded, *_ = read_scenario(fields(cluster={"zones": zones}))
     assert len(loaded.links()) == 45

@@ -190,4 +190,4 @@ def test_json_of_a_description_is_plain():
 
     for path in sorted((ROOT / "examples").glob("*.yaml")):
         loaded = read_scenario(path)
-        json.dumps(describe(*loaded), allow_nan=False)
+        json.dumps(describe(loaded), allow_nan=False)

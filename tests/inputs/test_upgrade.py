@@ -31,10 +31,10 @@ def test_a_prototype_request_becomes_a_scenario_and_says_what_it_assumed():
 
 def test_the_prototypes_committed_requests_are_refused_with_the_rule():
     """[4, 8, 2] GPUs with batch 32: 14 replicas do not divide 32; 175B with tp 14 does not divide 96 heads."""
-    small = describe(*read_scenario(REQUEST))
+    small = describe(read_scenario(REQUEST))
     assert not small["legal"]
     assert "batch_not_divided" in [n["code"] for n in small["notices"]]
-    large = describe(*read_scenario(REQUEST | {"modelSize": 175, "dp": 1, "tp": 14}))
+    large = describe(read_scenario(REQUEST | {"modelSize": 175, "dp": 1, "tp": 14}))
     assert "tp_over_heads" in [n["code"] for n in large["notices"]]
 
 

@@ -73,7 +73,7 @@ def convert(
     _one_of("--part", part, parts)
     form = to or ("json" if (output or "").endswith(".json") else "yaml")
     _one_of("--to", form, ("yaml", "json"))
-    scenario, notices = read_scenario(file)
+    scenario, notices, _ = read_scenario(file)
     fields = scenario.to_fields() if part == "scenario" else {part: scenario.to_fields().get(part)}
     text = dump_json(fields) if form == "json" else dump_yaml(fields)
     print_notices(notices, stderr=True)
@@ -100,8 +100,8 @@ def _read(file: str) -> tuple[dict[str, Any], list[Notice]]:
     from crosszone.inputs.scenario import read_scenario
     from crosszone.inputs.summary import describe, remarks_on
 
-    scenario, read = read_scenario(file)
-    return describe(scenario, read, language()), remarks_on(scenario, read)
+    loaded = read_scenario(file)
+    return describe(loaded, language()), remarks_on(loaded)
 
 
 def _print(description: dict[str, Any]) -> None:

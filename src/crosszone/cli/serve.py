@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from crosszone.cli.output import language
+
 HOST = "127.0.0.1"
 PORT = 8000
 
@@ -20,4 +22,4 @@ def serve(
     """
     from crosszone.web.server import run
 
-    run(host=HOST, port=port, file=file)
+    run(host=HOST, port=port, file=file, language=language())

@@ -55,13 +55,24 @@ class Document:
                 return self.lines[path[:length]]
         return None
 
+    def placed(self, notice: Notice) -> Notice:
+        """The notice with this file and the line of its field, unless it already knows its place."""
+        if notice.file is not None or not self.file:
+            return notice
+        return notice.at(self.file, self.line(field_path(notice.field)))
+
 
 def read_document(path: str | Path) -> Document:
     """Parse a YAML or JSON file; `-` is standard input."""
-    name = str(path)
+    return parse_document(read_text(path), "<stdin>" if str(path) == "-" else str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file (`-`: standard input), within the bounds of a document."""
+    name = "<stdin>" if str(path) == "-" else str(path)
     try:
-        if name == "-":
-            name, data = "<stdin>", sys.stdin.buffer.read(MAX_BYTES + 1)
+        if name == "<stdin>":
+            data = sys.stdin.buffer.read(MAX_BYTES + 1)
         else:
             with open(path, "rb") as stream:
                 data = stream.read(MAX_BYTES + 1)
@@ -71,21 +82,22 @@ def read_document(path: str | Path) -> Document:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
     if len(data) > MAX_BYTES:
-        limit = {"limit_mib": MAX_BYTES // 2**20}
-        raise FileError(Notice(code="file_too_large", value=name, params=limit, file=name))
+        raise _too_large(name)
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise FileError(Notice(code="file_not_utf8", value=name, file=name, line=line)) from None
-    return parse_document(text, name)
+
+
+def _too_large(name: str) -> FileError:
+    return FileError(Notice(code="file_too_large", value=name, params={"limit_mib": MAX_BYTES // 2**20}, file=name))
 
 
 def parse_document(text: str, file: str = "<text>") -> Document:
     """Parse YAML text."""
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        limit = {"limit_mib": MAX_BYTES // 2**20}
-        raise FileError(Notice(code="file_too_large", value=file, params=limit, file=file))
+        raise _too_large(file)
     builder = _Builder(file)
     try:
         for event in yaml.parse(text, Loader=_Loader):
@@ -119,9 +131,11 @@ def dump_json(value: Any) -> str:
 def _json(text: str) -> Any:
     """The value of JSON that YAML cannot read (surrogate escapes, very long keys); None if it is not JSON."""
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError):
         return None
+    return value
 
 
 def scalar(text: str) -> Any:
@@ -144,6 +158,12 @@ def field_text(path: FieldPath) -> str:
         else:
             parts.append(f".{step}" if parts else step)
     return "".join(parts)
+
+
+def field_path(text: str) -> FieldPath:
+    """`zones[0].name` as `("zones", 0, "name")`."""
+    steps = re.findall(r"\[(\d+)\]|([^.\[\]]+)", text)
+    return tuple(int(index) if index else key for index, key in steps)
 
 
 @dataclass

@@ -114,10 +114,11 @@ class Scenario(Value):
 
 
 class Loaded(NamedTuple):
-    """A scenario with what was decided on the way: models picked by size, keys upgraded."""
+    """A scenario with what was decided on the way (models picked by size, keys upgraded) and where it stands."""
 
     scenario: Scenario
     notices: list[Notice]
+    document: Document
 
 
 Source: TypeAlias = str | Path | Document | Mapping[str, Any]
@@ -137,13 +138,11 @@ def read_scenario(source: Source, known: Catalogue | None = None) -> Loaded:
     folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
     value = _with_cluster_file(value, folder, document)
     scenario = parse(Scenario, value, document, catalogue=known or catalogue(), folder=folder, notices=notices)
-    placed = [n.at(document.file or None, document.line(("model",))) for n in notices]
     try:
         scenario.links()
     except InputError as error:
-        line = document.line(("cluster",))
-        raise type(error)(*(n.at(document.file or None, line) for n in error.notices)) from None
-    return Loaded(scenario, placed)
+        raise type(error)(*map(document.placed, error.notices)) from None
+    return Loaded(scenario, [document.placed(notice) for notice in notices], document)
 
 
 def parse_scenario(text: str, file: str = "<text>") -> Loaded:

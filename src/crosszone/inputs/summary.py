@@ -14,13 +14,14 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.placement import packed
 from crosszone.inputs.rules import able_frameworks, broken_rules
-from crosszone.inputs.scenario import Scenario, scenario_notices
+from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
 from crosszone.inputs.states import state_bytes
 from crosszone.text import DEFAULT_LANGUAGE
 
 
-def describe(scenario: Scenario, read: list[Notice] | None = None, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
-    """The scenario with everything that follows from it; `read` are the notices of reading it."""
+def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
+    """A scenario with everything that follows from it, and every notice with its line."""
+    scenario = loaded.scenario
     strategy, broken = _strategy(scenario, language)
     return {
         "scenario": scenario.to_fields(),
@@ -29,18 +30,19 @@ def describe(scenario: Scenario, read: list[Notice] | None = None, language: str
         "cluster": _cluster(scenario, scenario.cluster),
         "strategy": strategy,
         "legal": not broken,
-        "notices": [n.as_dict(language) for n in _remarks(scenario, broken, read or [])],
+        "notices": [notice.as_dict(language) for notice in _remarks(loaded, broken)],
     }
 
 
-def remarks_on(scenario: Scenario, read: list[Notice]) -> list[Notice]:
+def remarks_on(loaded: Loaded) -> list[Notice]:
     """Everything there is to say about a scenario: broken rules first, then warnings and notes."""
-    return _remarks(scenario, _strategy(scenario, DEFAULT_LANGUAGE)[1], read)
+    return _remarks(loaded, _strategy(loaded.scenario, DEFAULT_LANGUAGE)[1])
 
 
-def _remarks(scenario: Scenario, broken: list[Notice], read: list[Notice]) -> list[Notice]:
+def _remarks(loaded: Loaded, broken: list[Notice]) -> list[Notice]:
     order = {"error": 0, "warning": 1, "note": 2}
-    return sorted([*broken, *read, *scenario_notices(scenario)], key=lambda n: order[n.level])
+    found = [loaded.document.placed(n) for n in (*broken, *loaded.notices, *scenario_notices(loaded.scenario))]
+    return sorted(found, key=lambda notice: order[notice.level])
 
 
 def describe_model(model: Model, seq_len: int) -> dict[str, Any]:

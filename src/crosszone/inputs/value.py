@@ -14,6 +14,8 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice, Unknow
 from crosszone.inputs.document import Document, FieldPath, field_text
 
 MAX_COUNT = 1_000_000
+MOST_NOTICES = 50
+"""Mistakes told at once: a file that is wrong in more places is wrong as a whole."""
 Whole = Annotated[int, Strict()]
 Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
@@ -78,7 +80,7 @@ def _telling(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
         here = detail["loc"]  # a list is also called too short when its entries are wrong
         return detail["type"] == "too_short" and any(d["loc"][: len(here)] == here != d["loc"] for d in details)
 
-    return [detail for detail in details if not follows(detail)]
+    return [detail for detail in details[:MOST_NOTICES] if not follows(detail)]
 
 
 def _without_misspelt(notices: list[Notice]) -> list[Notice]:

@@ -1,0 +1,123 @@
+"""The shapes of answers and errors, as the API's description states them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
+from crosszone.errors import FileError, InputError, Notice, RequestError
+from crosszone.inputs.value import MOST_NOTICES
+from crosszone.web.language import wanted_language
+
+log = logging.getLogger("crosszone.web")
+
+
+class NoticeBody(BaseModel):
+    """One error, warning or note."""
+
+    code: str = Field(description="Stable name of what is said, the same in each language.")
+    level: str = Field(description="error, warning or note.")
+    message: str = Field(description="What is wrong, with the field, the value and the limit.")
+    field: str = Field(description="Path of the field, e.g. cluster.zones[0].name; empty: the whole.")
+    hint: str = Field(description="What to do about it.")
+    value: Any = Field(default=None, description="What was given.")
+    file: str | None = Field(default=None, description="File it stands in; <text> for the text of the request.")
+    line: int | None = Field(default=None, description="Line in that file, from 1.")
+
+
+class ErrorBody(BaseModel):
+    """Every error: the first one, and all of them."""
+
+    code: str
+    message: str
+    field: str
+    hint: str
+    errors: list[NoticeBody] = Field(description=f"All of them, at most {MOST_NOTICES}.")
+
+
+class ExampleBody(BaseModel):
+    """A scenario that can be opened."""
+
+    name: str = Field(description="Its name in the path.")
+    title: str = Field(description="What the scenario calls itself.")
+    opened: bool = Field(description="It is the file the server was started with.")
+
+
+class ExamplesBody(BaseModel):
+    """The scenarios that can be opened, and which one to open first."""
+
+    default: str
+    examples: list[ExampleBody]
+
+
+class DescriptionBody(BaseModel):
+    """What follows from a scenario before anything is predicted: what `crosszone scenario show --json` prints."""
+
+    scenario: dict[str, Any]
+    model: dict[str, Any]
+    job: dict[str, Any]
+    cluster: dict[str, Any]
+    strategy: dict[str, Any] | None
+    legal: bool
+    notices: list[NoticeBody]
+
+
+class TextBody(BaseModel):
+    """The strings of one language."""
+
+    language: str
+    page: dict[str, Any]
+    label: dict[str, str]
+
+
+class Json(JSONResponse):
+    """A JSON answer; half a surrogate pair, which UTF-8 cannot hold, becomes a question mark."""
+
+    def render(self, content: Any) -> bytes:
+        """The body of the answer."""
+        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
+
+
+def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may refuse with these statuses."""
+    why = {
+        400: "The body is not JSON.",
+        403: "The request comes from another site.",
+        404: "There is no such thing.",
+        413: "The body is too large.",
+        415: "The body is not application/json.",
+        421: "The Host is not this machine.",
+        422: "The input is wrong; each error names the field and the remedy.",
+    }
+    return {status: {"model": ErrorBody, "description": why[status]} for status in sorted({*statuses, 421, 422})}
+
+
+def error_answer(request: Request, status: int, notices: Sequence[Notice]) -> Json:
+    """An error as every surface of the API sends it."""
+    language = wanted_language(request)
+    errors = [notice.as_dict(language) for notice in notices[:MOST_NOTICES]]
+    first = {key: errors[0][key] for key in ("code", "message", "field", "hint")}
+    return Json({**first, "errors": errors}, status_code=status)
+
+
+def input_error_answer(request: Request, error: InputError) -> Json:
+    """The answer to input that cannot be used: 4xx by the kind of error."""
+    if isinstance(error, RequestError):
+        return error_answer(request, error.status, error.notices)
+    too_large = isinstance(error, FileError) and error.notices[0].code == "file_too_large"
+    return error_answer(request, 413 if too_large else 422, error.notices)
+
+
+def failure_answer(request: Request, error: Exception) -> Json:
+    """The answer to a mistake of ours: logged with its traceback, told without one."""
+    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    notice = Notice(code="internal", params={"reason": type(error).__name__})
+    return error_answer(request, 500, [notice])
