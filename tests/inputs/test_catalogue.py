@@ -10,7 +10,7 @@ import pytest
 from crosszone import Region, catalogue
 from crosszone.errors import UnknownNameError
 from crosszone.inputs.catalogue import ModelEntry
-from crosszone.inputs.catalogue.entries import normal
+from crosszone.inputs.catalogue.entry import normal
 
 SHAPED = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 

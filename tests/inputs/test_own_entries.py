@@ -100,3 +100,28 @@ def test_every_built_in_entry_reads_back_from_its_yaml(kind):
         renamed = {"copy-of-it": {key: value for key, value in entry_fields(entry).items() if key != "aliases"}}
         copy = add_entries(kind, parse_document(dump_yaml(renamed)), replace=True)[0]
         assert {**entry_fields(copy), "aliases": None} == {**entry_fields(entry), "aliases": None}
+
+
+def test_a_file_edited_by_hand_may_build_on_other_entries(home):
+    folder = home / "catalogue" / "gpus"
+    folder.mkdir(parents=True)
+    (folder / "a.yaml").write_text("ours: {like: a100-80gb-sxm, memory_gib: 160}\n")
+    (folder / "b.yaml").write_text("ours-too: {like: ours, tdp_w: 250}\n")
+    assert (catalogue().gpu("ours-too").memory_gib, catalogue().gpu("ours-too").tdp_w) == (160, 250)
+    (folder / "c.yaml").write_text("lost: {like: nothing-there}\n")
+    with pytest.raises(InputError) as caught:
+        catalogue().gpu("ours")
+    assert (caught.value.notices[0].code, caught.value.notices[0].field, caught.value.notices[0].line) == (
+        "unknown_name",
+        "lost.like",
+        1,
+    )
+
+
+def test_a_link_to_nowhere_among_the_files_is_told_plainly(home):
+    folder = home / "catalogue" / "gpus"
+    folder.mkdir(parents=True)
+    (folder / "gone.yaml").symlink_to(folder / "missing")
+    with pytest.raises(InputError) as caught:
+        catalogue().gpu("a100")
+    assert caught.value.notices[0].code == "file_missing"

@@ -289,3 +289,14 @@ def test_openapi_documents_each_route_and_its_errors(client):
                 assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ErrorBody"}
     assert "requestBody" in document["paths"][DESCRIBE]["post"]
     assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_an_entry_of_ones_own_appears_at_once(client):
+    from crosszone.inputs.catalogue.own import add_entries
+    from crosszone.inputs.document import parse_document
+
+    assert client.get("/api/v1/catalogue/gpus/my-gpu").status_code == 404
+    add_entries("gpus", parse_document("my-gpu: {like: a100-80gb-sxm, usd_per_hour: 0}"))
+    shown = client.get("/api/v1/catalogue/gpus/my-gpu").json()
+    assert (shown["own"], shown["usd_per_hour"]) == (True, 0)
+    assert "my-gpu" in [gpu["name"] for gpu in client.get("/api/v1/catalogue/gpus").json()]

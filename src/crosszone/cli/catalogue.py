@@ -11,7 +11,7 @@ from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.inputs.catalogue import ModelEntry
-    from crosszone.inputs.catalogue.entries import Kind
+    from crosszone.inputs.catalogue.entry import Kind
     from crosszone.inputs.gpu import Gpu
     from crosszone.inputs.region import Region
 

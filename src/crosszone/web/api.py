@@ -13,7 +13,7 @@ from starlette.responses import Response
 from crosszone.errors import RequestError, UnknownNameError
 from crosszone.inputs.catalogue import KINDS, catalogue
 from crosszone.inputs.catalogue.describe import describe_entry, figures
-from crosszone.inputs.catalogue.entries import Kind
+from crosszone.inputs.catalogue.entry import Kind
 from crosszone.text import LANGUAGES, texts
 from crosszone.web.answers import DescriptionBody, ExamplesBody, Json, TextBody, errors_documented
 from crosszone.web.body import ScenarioBody, body_documented, read_body

@@ -6,72 +6,23 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from pydantic import ValidationInfo
 
-from crosszone.errors import FileError, InvalidError, Notice, UnknownNameError
+from crosszone.errors import InvalidError, Notice, UnknownNameError
+from crosszone.inputs.catalogue.entry import KINDS, Entry, FailureRate, Kind, ModelEntry, normal, read_entries
 from crosszone.inputs.document import Document, parse_document, read_document
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import MeasuredPair, Region
-from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, nearest, parse, refuse
-
-Kind: TypeAlias = Literal["gpus", "models", "regions"]
-KINDS: tuple[Kind, ...] = ("gpus", "models", "regions")
+from crosszone.inputs.value import nearest, parse, refuse
 
 _FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-layers?\])$")
-
-
-class Published(Value):
-    """Parameter counts as published, in 1e9."""
-
-    total_b: Positive
-    active_b: Positive | None = None
-
-
-class ModelEntry(Value):
-    """A model with where it comes from."""
-
-    name: Name
-    aliases: tuple[Name, ...] = ()
-    family: str = ""
-    publisher: str = ""
-    year: int | None = None
-    published: Published | None = None
-    source: Name | None = None
-    notes: str = ""
-    stands_for_size: Flag = False
-    model: Model
-
-
-class FailureRate(Value):
-    """How often a GPU kind interrupts a run."""
-
-    failures_per_1000_gpu_days: NotNegative
-    origin: Literal["measured", "derived", "assumed"]
-    source: Name
-    note: str = ""
-
-
-Entry: TypeAlias = Gpu | ModelEntry | Region
-
-
-@dataclass(frozen=True)
-class Own:
-    """A file with entries of the user's."""
-
-    path: Path
-    names: tuple[str, ...]
-
-
-def normal(name: str) -> str:
-    """A name as it is compared: lower case, spaces and underscores as hyphens."""
-    return re.sub(r"[\s_]+", "-", name.strip().lower())
 
 
 def home() -> Path:
@@ -82,8 +33,9 @@ def home() -> Path:
 class Catalogue:
     """Entries by kind and name; each kind is read when it is first asked for."""
 
-    def __init__(self, own: Path | None = None) -> None:
+    def __init__(self, own: Path) -> None:
         self.own = own
+        self._tables: dict[Kind, _Table] = {}
 
     def names(self, kind: Kind) -> list[str]:
         """All names of a kind."""
@@ -112,6 +64,10 @@ class Catalogue:
     def is_own(self, kind: Kind, name: str) -> bool:
         """The entry is the user's, not built in."""
         return name in self._kind(kind).own
+
+    def own_file(self, kind: Kind, name: str) -> Path:
+        """The file that holds one of the user's entries."""
+        return self._kind(kind).own[name]
 
     def gpu(self, name: str) -> Gpu:
         """A GPU kind by name."""
@@ -195,21 +151,18 @@ class Catalogue:
         known = [e for e in self.entries("models") if isinstance(e, ModelEntry) and e.stands_for_size and e.published]
         return min(known, key=lambda e: abs(math.log(e.published.total_b / size_b)) if e.published else math.inf)
 
-    @cached_property
-    def own_files(self) -> list[Path]:
-        """The user's files, in order of name."""
-        if self.own is None or not self.own.is_dir():
-            return []
-        return sorted(path for kind in KINDS for path in (self.own / kind).glob("*.y*ml"))
+    def based(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
+        """Fields on top of the entry they are `like`, if they name one."""
+        if not isinstance(fields.get("like"), str):
+            return fields
+        self.entry(kind, fields["like"])
+        resolved: dict[str, Any] = self.resolve(kind, fields)
+        return resolved
 
     def _kind(self, kind: Kind) -> _Table:
         if kind not in self._tables:
-            self._tables[kind] = self._read(kind)
+            self._read(kind)
         return self._tables[kind]
-
-    @cached_property
-    def _tables(self) -> dict[Kind, _Table]:
-        return {}
 
     @cached_property
     def _pairs(self) -> dict[tuple[str, str], MeasuredPair]:
@@ -220,14 +173,19 @@ class Catalogue:
                 pairs[pair.between] = pair
         return pairs
 
-    def _read(self, kind: Kind) -> _Table:
-        table = _Table({}, {}, set())
-        for document in _built_in(kind):
-            table.add(read_entries(kind, document), own=False)
-        for path in self.own_files:
-            if path.parent.name == kind:
-                table.add(read_entries(kind, read_document(path), self), own=True)
-        return table
+    def _read(self, kind: Kind) -> None:
+        table = self._tables[kind] = _Table()  # there while own entries are read: they may be like built-in ones
+        try:
+            for document in _built_in(kind):
+                table.add(read_entries(kind, document, self.based), document)
+            for path in own_files(self.own, kind):
+                document = read_document(path)
+                entries = read_entries(kind, document, self.based)
+                table.add(entries, document)
+                table.own.update({entry.name: path for entry in entries})
+        except BaseException:
+            del self._tables[kind]
+            raise
 
     def _fewer_layers(self, wanted: str) -> ModelEntry | None:
         match = _FEWER_LAYERS.fullmatch(wanted)
@@ -248,68 +206,26 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class _Table:
-    entries: dict[str, Entry]
-    spellings: dict[str, str]
-    own: set[str]
+    """The entries of one kind, every spelling of their names, and the files of the user's own ones."""
 
-    def add(self, entries: Iterable[tuple[Entry, Document]], *, own: bool) -> None:
-        for entry, document in entries:
+    entries: dict[str, Entry] = field(default_factory=dict)
+    spellings: dict[str, str] = field(default_factory=dict)
+    own: dict[str, Path] = field(default_factory=dict)
+
+    def add(self, entries: Iterable[Entry], document: Document) -> None:
+        for entry in entries:
             for spelling in (entry.name, *entry.aliases):
                 if normal(spelling) in self.spellings:
-                    taken = self.spellings[normal(spelling)]
-                    notice = Notice(code="name_taken", value=spelling, params={"taken": taken})
-                    raise InvalidError(notice.at(document.file, document.line((entry.name,))))
+                    taken = {"taken": self.spellings[normal(spelling)]}
+                    notice = Notice(code="name_taken", field=entry.name, value=spelling, params=taken)
+                    raise InvalidError(document.placed(notice))
             self.entries[entry.name] = entry
             self.spellings.update({normal(spelling): entry.name for spelling in (entry.name, *entry.aliases)})
-            if own:
-                self.own.add(entry.name)
 
 
-def read_entries(kind: Kind, document: Document, known: Catalogue | None = None) -> list[tuple[Entry, Document]]:
-    """The entries of one catalogue file: a mapping of names to their fields."""
-    if not isinstance(document.value, dict):
-        raise FileError(Notice(code="catalogue_not_mapping", file=document.file, line=1))
-    entries = []
-    for name, fields in document.value.items():
-        if not isinstance(fields, dict):
-            notice = Notice(code="must_be_mapping", field=name, value=fields)
-            raise InvalidError(notice.at(document.file, document.line((name,))))
-        try:
-            entries.append((_entry(kind, name, fields, document, known), document))
-        except UnknownNameError as error:
-            line = document.line((name, "like"))
-            raise UnknownNameError(
-                *(replace(n, field=f"{name}.like").at(document.file, line) for n in error.notices)
-            ) from None
-    return entries
-
-
-def _entry(kind: Kind, name: str, fields: dict[str, Any], document: Document, known: Catalogue | None) -> Entry:
-    if kind == "gpus":
-        return parse(Gpu, _based(kind, name, fields, known), document, at=(name,))
-    if kind == "regions":
-        return parse(Region, _based(kind, name, fields, known), document, at=(name,))
-    about = {key: value for key, value in fields.items() if key != "architecture"}
-    architecture = fields.get("architecture")
-    if architecture is None:
-        about = {key: value for key, value in fields.items() if key in ModelEntry.model_fields}
-        architecture = {key: value for key, value in fields.items() if key not in about}
-        at: tuple[str, ...] = (name,)
-    else:
-        at = (name, "architecture")
-    if not isinstance(architecture, dict):
-        notice = Notice(code="must_be_mapping", field=f"{name}.architecture", value=architecture)
-        raise InvalidError(notice.at(document.file, document.line(at)))
-    model = parse(Model, _based("models", name, architecture, known), document, at=at)
-    return parse(ModelEntry, {"name": name, **about, "model": model}, document, at=(name,))
-
-
-def _based(kind: Kind, name: str, fields: dict[str, Any], known: Catalogue | None) -> dict[str, Any]:
-    """The fields of an entry, on top of the entry it is like."""
-    if known is None or not isinstance(fields.get("like"), str):
-        return {**fields, "name": name}
-    known.entry(kind, fields["like"])
-    return {**known.resolve(kind, fields), "name": name}
+def own_files(folder: Path, kind: Kind) -> list[Path]:
+    """The user's files of a kind, in order of name."""
+    return sorted((folder / kind).glob("*.y*ml"))
 
 
 def _data(folder: str) -> Any:
@@ -326,18 +242,24 @@ def _built_in(folder: str) -> tuple[Document, ...]:
     )
 
 
-@cache
+@lru_cache(maxsize=8)
 def _catalogue_at(own: Path, stamp: tuple[tuple[str, int, int], ...]) -> Catalogue:
     del stamp  # part of the key: a changed file makes a new catalogue
     return Catalogue(own)
 
 
+def _stamp(path: Path) -> tuple[str, int, int]:
+    try:
+        stat = path.stat()
+    except OSError:  # it went away meanwhile, or is a link to nowhere
+        return str(path), 0, 0
+    return str(path), stat.st_mtime_ns, stat.st_size
+
+
 def catalogue() -> Catalogue:
     """The catalogue with the user's own entries as they are now."""
     own = home() / "catalogue"
-    found = sorted(p for kind in KINDS for p in (own / kind).glob("*.y*ml")) if own.is_dir() else []
-    stats = [(p, p.stat()) for p in found]
-    return _catalogue_at(own, tuple((str(p), s.st_mtime_ns, s.st_size) for p, s in stats))
+    return _catalogue_at(own, tuple(_stamp(path) for kind in KINDS for path in own_files(own, kind)))
 
 
 def catalogue_of(info: ValidationInfo | None) -> Catalogue:

@@ -8,17 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
-from crosszone.inputs.catalogue.entries import (
-    Catalogue,
-    Entry,
-    Kind,
-    ModelEntry,
-    catalogue,
-    home,
-    normal,
-    read_entries,
-)
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.catalogue.entries import Catalogue, catalogue, home
+from crosszone.inputs.catalogue.entry import Entry, Kind, ModelEntry, normal, read_entries
 from crosszone.inputs.document import Document, dump_yaml, read_document
 
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,99}")
@@ -28,14 +20,14 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
     """Check the entries of a file and keep them; nothing is written unless all of them are good."""
     document = source if isinstance(source, Document) else read_document(source)
     known = catalogue()
-    entries = [entry for entry, _ in read_entries(kind, document, known)]
+    entries = read_entries(kind, document, known.based)
     if not entries:
-        raise InvalidError(Notice(code="nothing_to_add").at(document.file or None, 1))
+        raise InvalidError(document.placed(Notice(code="nothing_to_add")))
     spelled: dict[str, str] = {}
     for entry in entries:
         taken = _taken(kind, entry, known, spelled, replace=replace)
         if taken is not None:
-            raise InvalidError(taken.at(document.file or None, document.line((entry.name,))))
+            raise InvalidError(document.placed(taken))
     return [_write(entry, home() / "catalogue" / kind) for entry in entries]
 
 
@@ -45,20 +37,16 @@ def remove_entry(kind: Kind, name: str) -> str:
     entry = known.entry(kind, name)
     if not known.is_own(kind, entry.name):
         raise InvalidError(Notice(code="not_own", value=entry.name))
-    for path in known.own_files:
-        document = read_document(path)
-        if path.parent.name != kind or entry.name not in document.value:
-            continue
-        rest = {key: fields for key, fields in document.value.items() if key != entry.name}
-        try:
-            if rest:
-                _replace_file(path, dump_yaml(rest))
-            else:
-                path.unlink()
-        except OSError as error:
-            raise _unwritable(path, error) from None
-        return entry.name
-    raise UnknownNameError(Notice(code="not_own", value=entry.name))
+    path = known.own_file(kind, entry.name)
+    rest = {key: fields for key, fields in read_document(path).value.items() if key != entry.name}
+    try:
+        if rest:
+            _replace_file(path, dump_yaml(rest))
+        else:
+            path.unlink()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    return entry.name
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:

@@ -25,7 +25,7 @@ export function columnsOf(kind, { t, language, amount, billions }) {
       column("peak_fp8", (row) => row.dense_tflops.fp8),
       column("memory_gib", (row) => row.memory_gib),
       column("memory_gb_per_s", (row) => row.memory_gb_per_s),
-      column("link_gb_per_s", (row) => row.link_gb_per_s),
+      column("link_gb_per_s", (row) => row.link?.gb_per_s_both_ways ?? null),
       column("tdp_w", (row) => row.tdp_w),
       column("usd_per_hour", (row) => row.usd_per_hour),
     ];
