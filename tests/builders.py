@@ -30,10 +30,8 @@ def scenario(**changes: Any) -> Scenario:
 
 
 def case(strategy: dict[str, Any], **changes: Any) -> Case:
-    found = scenario(strategy=strategy, **changes).case()
-    assert found is not None
-    return found
+    return scenario(strategy=strategy, **changes).case()
 
 
-def settled(gpus: int = 8, **degrees: Any) -> Strategy:
-    return Strategy(**degrees).settled(gpus)
+def settled(**degrees: Any) -> Strategy:
+    return Strategy(**degrees).settled(room=8, global_batch=64)

@@ -55,16 +55,10 @@ class Notice:
         """Return the same notice with the place in a file it comes from."""
         return dataclasses.replace(self, file=file, line=line)
 
-    @property
-    def place(self) -> str:
-        """`file:line: ` for a terminal, or nothing."""
-        if not self.file:
-            return ""
-        return f"{self.file}:{self.line}: " if self.line else f"{self.file}: "
-
     def message(self, language: str = DEFAULT_LANGUAGE) -> str:
         """What is wrong, with the field, the value and the limit."""
-        return sentence("notice", self.code, "message", language, self._parameters())
+        said = sentence("notice", self.code, "message", language, self._parameters())
+        return said.removeprefix("-: ").removeprefix("-：")
 
     def hint(self, language: str = DEFAULT_LANGUAGE) -> str:
         """What to do about it."""
@@ -84,7 +78,11 @@ class Notice:
         }
 
     def _parameters(self) -> dict[str, Any]:
-        return {"field": self.field or "-", "value": _shown(self.value), **self.params}
+        """All parameters, safe to print: what came from a file is one short line without control characters."""
+        return {"field": _shown(self.field, 200) or "-", "value": _shown(self.value)} | {
+            key: [_shown(one) for one in inner] if isinstance(inner, list | tuple) else _clean(inner)
+            for key, inner in self.params.items()
+        }
 
 
 class CrossZoneError(Exception):
@@ -97,7 +95,7 @@ class CrossZoneError(Exception):
         self.notices: Sequence[Notice] = notices
 
     def __str__(self) -> str:
-        return "\n".join(f"{n.place}{n.message()} {n.hint()}".rstrip() for n in self.notices)
+        return "\n".join(f"{place(n.file, n.line)}{n.message()} {n.hint()}".rstrip() for n in self.notices)
 
 
 class ServeError(CrossZoneError):
@@ -134,6 +132,13 @@ class RequestError(InputError):
         self.status = status
 
 
+def place(file: str | None, line: int | None) -> str:
+    """`file:line: ` for a terminal, or nothing."""
+    if not file:
+        return ""
+    return f"{_shown(file, 200)}:{line}: " if line else f"{_shown(file, 200)}: "
+
+
 def _plain(value: Any) -> Any:
     """`value` if JSON can hold it, else its text."""
     if value is None or isinstance(value, bool | int | str):
@@ -148,6 +153,10 @@ def _shown(value: Any, longest: int = 60) -> str:
     text = value if isinstance(value, str) else _yaml_like(value)
     text = "".join(c if c.isprintable() else "?" for c in text)
     return text if len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _clean(value: Any) -> Any:
+    return _shown(value, 200) if isinstance(value, str) else value
 
 
 def _yaml_like(value: Any) -> str:

@@ -229,6 +229,76 @@ def test_an_unwritable_home_is_said_plainly(tmp_path):
     assert "CROSSZONE_HOME" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["[/x]", "[bold]x[/bold]", ":smile:", "[red", "北京 [zone]"])
+def test_names_are_printed_as_they_are(tmp_path, name):
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        json.dumps(
+            {
+                "name": name,
+                "model": "llama-2-7b",
+                "job": {"seq_len": 8, "global_batch": 8},
+                "cluster": {"zones": [{"name": name, "nodes": [{"gpus": 8, "gpu": "a100"}]}]},
+            }
+        )
+    )
+    assert f"{name}: good." in good("scenario", "check", str(path))
+    assert good("scenario", "show", str(path)).count(name) >= 2
+
+
+@pytest.mark.parametrize("tail", [">&-", "> /dev/full", "| true"])
+@pytest.mark.parametrize("arguments", ["catalogue gpus --json", "catalogue gpus", "scenario check nope.yaml --json"])
+def test_an_output_that_cannot_be_written_gives_no_traceback(arguments, tail):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m crosszone {arguments} {tail}"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_a_terminal_without_unicode_still_gets_an_answer():
+    done = run("scenario", "show", "examples/fourteen-gpus.yaml", PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("home", ["~nosuchuser/x", "/dev/null/x", "x" * 5000])
+def test_an_impossible_home_is_told_plainly(home, tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("my-gpu: {like: a100-80gb-sxm}\n")
+    done = run("catalogue", "add", "gpus", str(mine), CROSSZONE_HOME=home)
+    assert done.returncode == 2, done.stderr
+    assert "CROSSZONE_HOME" in done.stderr
+
+
+def test_an_impossible_output_is_told_plainly():
+    for output in ("x" * 5000, "/nowhere/at/all.yaml", "/dev"):
+        done = run("scenario", "convert", EXAMPLE, "-o", output, "--force")
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_control_characters_of_a_file_never_reach_the_terminal(tmp_path):
+    path = tmp_path / "s.yaml"
+    path.write_text('"a\\u001b[31mb": 1\nmodel: "x\\u001b[2Jy"\n')
+    done = run("scenario", "check", str(path))
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr + done.stdout
+
+
+def test_convert_answers_programs_too(tmp_path):
+    assert json.loads(good("scenario", "convert", EXAMPLE, "--json"))["model"] == "llama-2-70b"
+    target = tmp_path / "x.yaml"
+    assert json.loads(good("scenario", "convert", EXAMPLE, "-o", str(target), "--json"))["written"] == str(target)
+
+
+def test_a_whole_kind_can_be_written_as_a_catalogue_file():
+    assert good("catalogue", "gpus", "--yaml", "--filter", "h100").count("\n  dense_tflops:") == 4
+
+
 def test_a_reader_that_goes_away_is_no_error():
     script = f"{sys.executable} -m crosszone catalogue models --json | head -1"
     done = subprocess.run(

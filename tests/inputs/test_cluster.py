@@ -54,14 +54,14 @@ def test_renaming_a_zone_keeps_all_other_values():
     zones[0]["name"] = "north"
     after = scenario(cluster={"zones": zones, "links": [{"between": ["north", "b"], "gbps": 3, "rtt_ms": 30}]})
     assert after.cluster.zones[0].replace(name="a") == before.cluster.zones[0]
-    assert after.links()[0, 1].gbps == before.links()[0, 1].gbps
+    assert after.links[0, 1].gbps == before.links[0, 1].gbps
 
 
 def test_adding_and_removing_a_zone_keeps_the_others():
     zones = [zone(name, region=name) for name in ("cn-beijing", "cn-shanghai", "cn-shenzhen")]
     three, two = scenario(cluster={"zones": zones}), scenario(cluster={"zones": zones[:2]})
     assert three.cluster.zones[:2] == two.cluster.zones
-    assert three.links()[0, 1] == two.links()[0, 1]
+    assert three.links[0, 1] == two.links[0, 1]
 
 
 def test_a_gpu_may_be_given_by_its_figures():
@@ -76,7 +76,7 @@ def test_a_gpu_may_be_given_by_its_figures():
         ({"zones": []}, "cluster.zones", "too_short"),
         ({"zones": [zone("a")] * 101}, "cluster.zones", "too_long"),
         ({"zones": 1_000_000_000}, "cluster.zones", "must_be_list"),
-        ({"zones": [zone("a"), zone("a")]}, "cluster", "zone_twice"),
+        ({"zones": [zone("a"), zone("a")]}, "cluster.zones[1].name", "zone_twice"),
         ({"zones": [zone("a", gpus=0)]}, "cluster.zones[0].nodes[0].gpus", "must_be_at_least"),
         ({"zones": [zone("a", count=1_000_000_000)]}, "cluster.zones[0].nodes[0].count", "must_be_at_most"),
         ({"zones": [zone("a", count=1_000_000)]}, "cluster", "too_many_gpus"),
@@ -97,12 +97,12 @@ def test_a_gpu_may_be_given_by_its_figures():
         ),
         (
             {"zones": [zone("a", nodes=[{"gpu": A100, "gpus": 8, "count": 2, "hosts": [{"address": "10.0.0.1"}]}])]},
-            "cluster.zones[0].nodes[0]",
+            "cluster.zones[0].nodes[0].hosts",
             "hosts_and_count",
         ),
         (
             {"zones": [zone("a"), zone("b")], "links": [{"between": ["a", "c"], "gbps": 1}]},
-            "cluster",
+            "cluster.links[0].between",
             "link_to_nowhere",
         ),
         (
@@ -112,7 +112,7 @@ def test_a_gpu_may_be_given_by_its_figures():
         ),
         (
             {"zones": [zone("a"), zone("b")], "links": [{"between": ["a", "b"]}, {"between": ["b", "a"]}]},
-            "cluster",
+            "cluster.links[1]",
             "link_twice",
         ),
         (
@@ -137,8 +137,8 @@ def test_a_gpu_may_be_given_by_its_figures():
         ),
         (
             {"zones": [zone("a"), zone("b")], "links": [{"between": ["a"]}]},
-            "cluster.links[0].between[1]",
-            "missing_key",
+            "cluster.links[0].between",
+            "must_be_two",
         ),
         ({"zones": [zone("a")], "zonse": 1}, "cluster.zonse", "unknown_key"),
     ],
@@ -151,6 +151,35 @@ def test_impossible_clusters_are_refused_with_field_and_remedy(changes, field, c
     for language in ("en", "zh"):
         assert notice.message(language)
         assert notice.hint(language)
+
+
+@pytest.mark.parametrize(
+    ("node", "field", "code"),
+    [
+        ({"gpus": 8, "gpu": A100, "nvlink_domain": 9}, "nvlink_domain", "domain_over_gpus"),
+        ({"gpus": 8, "gpu": "l4", "nvlink_domain": 2}, "nvlink_domain", "domain_over_gpus"),
+        ({"gpus": 8, "gpu": None}, "gpu", "must_be_entry"),
+        ({"gpus": 8, "gpu": 100}, "gpu", "must_be_entry"),
+        (
+            {"gpus": 8, "gpu": A100, "count": 2, "hosts": [{"address": "10.0.0.1"}, {"address": "10.0.0.1"}]},
+            "hosts[1].address",
+            "address_twice",
+        ),
+    ],
+)
+def test_impossible_nodes_are_refused(node, field, code):
+    with pytest.raises(InputError) as caught:
+        scenario(cluster={"zones": [zone("a", nodes=[node])]})
+    notice = caught.value.notices[0]
+    assert (notice.field, notice.code) == (f"cluster.zones[0].nodes[0].{field}", code)
+
+
+def test_two_gpu_kinds_of_one_name_are_refused():
+    figures = {"name": "mine", "dense_tflops": {"bf16": 50}, "memory_gib": 24, "memory_gb_per_s": 500}
+    nodes = [{"gpus": 8, "gpu": figures}, {"gpus": 8, "gpu": figures | {"memory_gib": 48}}]
+    with pytest.raises(InputError) as caught:
+        scenario(cluster={"zones": [zone("a", nodes=nodes)]})
+    assert caught.value.notices[0].code == "gpu_name_twice"
 
 
 def test_an_unknown_key_names_the_nearest_valid_one():

@@ -92,6 +92,15 @@ def test_json_is_read_too():
     assert parse_document('{\n\t"a": [1, 2.5, "x", null, true]}').value == {"a": [1, 2.5, "x", None, True]}
 
 
+def test_json_with_characters_beyond_the_first_plane_is_read_with_lines_and_limits():
+    document = parse_document('{"a": "\\ud83d\\ude00",\n "b": 2}')
+    assert document.value == {"a": "😀", "b": 2}
+    assert document.line(("b",)) == 2
+    with pytest.raises(FileError) as caught:
+        parse_document('{"a": "\\ud83d\\ude00",\n "a": 2}')
+    assert caught.value.notices[0].code == "duplicate_key"
+
+
 def test_an_alias_repeats_its_anchor():
     assert parse_document("a: &x {n: 1}\nb: *x").value == {"a": {"n": 1}, "b": {"n": 1}}
 

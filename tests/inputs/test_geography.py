@@ -69,6 +69,13 @@ def test_an_rtt_from_distance_is_a_band_above_the_floor(distance):
     assert fibre_floor_ms(distance) <= band.low < band.expected < band.high
 
 
+@given(st.floats(0, 20037), st.floats(0, 20037))
+def test_farther_is_never_quicker(one, other):
+    near, far = rtt_from_distance_ms(min(one, other)), rtt_from_distance_ms(max(one, other))
+    assert (near.low, near.expected, near.high) <= (far.low, far.expected, far.high)
+    assert near.low <= far.low and near.expected <= far.expected and near.high <= far.high
+
+
 def test_the_band_of_long_routes_is_the_measured_p10_to_p90():
     bucket = routes()["buckets"][-1]
     band = rtt_from_distance_ms(10000)

@@ -17,13 +17,13 @@ def two(first: str | None, second: str | None, **cluster):
 
 
 def only(found):
-    return found.links()[0, 1]
+    return found.links[0, 1]
 
 
 def test_a_typed_link_is_taken_as_it_is():
     link = only(two("cn-beijing", "cn-shanghai", links=[{"between": ["a", "b"], "gbps": 10, "rtt_ms": 25}]))
     assert (link.gbps, link.rtt_ms.low, link.rtt_ms.high) == (10, 25, 25)
-    assert link.origins == {"gbps": "typed", "rtt_ms": "typed", "usd_per_gb": "unknown"}
+    assert (link.origins["gbps"], link.origins["rtt_ms"], link.origins["usd_per_gb"]) == ("typed", "typed", "unknown")
 
 
 def test_a_measured_link_is_shown_as_measured():
@@ -100,8 +100,38 @@ def test_prices_come_from_the_sending_region():
     assert link.origins["usd_per_gb"] == "region price"
 
 
+def test_prices_hold_only_between_regions_of_one_provider():
+    assert only(two("us-east-1", "us-east-1")).usd_per_gb is None
+    assert only(two("us-east-1", "us-east4")).usd_per_gb is None
+
+
+def test_an_assumed_rate_is_told_for_the_way_it_is_assumed():
+    found = two("cn-beijing", "cn-shanghai", links=[{"between": ["b", "a"], "gbps_back": 7, "rtt_ms": 30}])
+    link = only(found)
+    assert (link.gbps, link.gbps_back) == (7, 1)
+    assert (link.origins["gbps"], link.origins["gbps_back"]) == ("typed", "example")
+    told = [n for n in scenario_notices(found) if n.code == "gbps_example"]
+    assert [(n.value, n.params["pair"]) for n in told] == [(1, "b - a")]
+
+
+def test_a_place_of_ones_own_has_no_published_measurement():
+    moved = {"name": "us-east-1", "lat": 0.0, "lon": 0.0}
+    link = only(scenario(cluster={"zones": [zone("a", region=moved), zone("b", region="eu-west-1")]}))
+    assert link.origins["rtt_ms"] == "distance"
+
+
+def test_kilometres_below_the_great_circle_are_flagged():
+    found = two("us-east-1", "ap-southeast-1", links=[{"between": ["a", "b"], "km": 1, "gbps": 1}])
+    assert "km_below_circle" in [n.code for n in scenario_notices(found)]
+
+
+def test_a_default_link_below_the_floor_is_flagged_where_it_stands():
+    found = two("cn-beijing", "cn-shanghai", default_link={"gbps": 1, "rtt_ms": 1})
+    assert [n.field for n in scenario_notices(found) if n.code == "rtt_below_floor"] == ["cluster.default_link.rtt_ms"]
+
+
 def test_no_default_is_random():
-    assert two("cn-beijing", "cn-shenzhen").links() == two("cn-beijing", "cn-shenzhen").links()
+    assert two("cn-beijing", "cn-shenzhen").links == two("cn-beijing", "cn-shenzhen").links
 
 
 def test_a_pair_of_which_nothing_is_known_is_refused_with_a_remedy():
@@ -116,16 +146,16 @@ def test_the_order_of_zones_changes_no_figure(order):
     found = scenario(cluster={"zones": [zone(name, region=name) for name in order]})
     figures = {
         frozenset(link.between): (link.rtt_ms, round(link.km, 6), {link.gbps, link.gbps_back})
-        for link in found.links().values()
+        for link in found.links.values()
     }
     again = scenario(cluster={"zones": [zone(name, region=name) for name in sorted(order)]})
     assert figures == {
         frozenset(link.between): (link.rtt_ms, round(link.km, 6), {link.gbps, link.gbps_back})
-        for link in again.links().values()
+        for link in again.links.values()
     }
 
 
 def test_every_pair_of_ten_zones_has_a_link():
     zones = [zone(f"z{n}", region={"lat": n * 5.0, "lon": n * 10.0}) for n in range(10)]
     loaded, *_ = read_scenario(fields(cluster={"zones": zones}))
-    assert len(loaded.links()) == 45
+    assert len(loaded.links) == 45

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from builders import fields, zone
@@ -9,6 +11,7 @@ from crosszone import InputError, catalogue, load_scenario
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue.own import add_entries, entry_fields, remove_entry
 from crosszone.inputs.document import dump_yaml, parse_document
+from crosszone.inputs.scenario import scenario_notices
 
 GOOD = "mine: {dense_tflops: {bf16: 10}, memory_gib: 8, memory_gb_per_s: 100}"
 
@@ -75,7 +78,7 @@ def test_a_model_of_ones_own_can_be_used_in_a_scenario_and_is_written_in_full():
 def test_a_region_of_ones_own_places_a_zone():
     add_entries("regions", parse_document("my-site: {lat: 30.0, lon: 120.0, place: Our hall}"))
     scenario = load_scenario(fields(cluster={"zones": [zone("a", region="my-site"), zone("b", region="beijing")]}))
-    assert scenario.links()[0, 1].km == pytest.approx(1145, abs=10)
+    assert scenario.links[0, 1].km == pytest.approx(1145, abs=10)
 
 
 def test_files_edited_by_hand_are_read_and_mistakes_name_the_line(home):
@@ -110,7 +113,7 @@ def test_a_file_edited_by_hand_may_build_on_other_entries(home):
     assert (catalogue().gpu("ours-too").memory_gib, catalogue().gpu("ours-too").tdp_w) == (160, 250)
     (folder / "c.yaml").write_text("lost: {like: nothing-there}\n")
     with pytest.raises(InputError) as caught:
-        catalogue().gpu("ours")
+        catalogue().gpu("lost")
     assert (caught.value.notices[0].code, caught.value.notices[0].field, caught.value.notices[0].line) == (
         "unknown_name",
         "lost.like",
@@ -118,10 +121,32 @@ def test_a_file_edited_by_hand_may_build_on_other_entries(home):
     )
 
 
-def test_a_link_to_nowhere_among_the_files_is_told_plainly(home):
+def test_one_bad_file_does_not_stop_what_does_not_need_it(home):
     folder = home / "catalogue" / "gpus"
     folder.mkdir(parents=True)
     (folder / "gone.yaml").symlink_to(folder / "missing")
+    (folder / "broken.yaml").write_text("broken: {memory_gib: x}\n")
+    assert catalogue().gpu("a100").memory_gib == 80
+    warned = [n for n in scenario_notices(load_scenario(fields())) if n.file]
+    assert {n.level for n in warned} == {"warning"}
+    assert {Path(n.file).name for n in warned} == {"gone.yaml", "broken.yaml"}
     with pytest.raises(InputError) as caught:
-        catalogue().gpu("a100")
-    assert caught.value.notices[0].code == "file_missing"
+        catalogue().gpu("broken")
+    assert "broken.yaml" in str(caught.value)
+    remove_entry("gpus", "broken")
+    assert not (folder / "broken.yaml").exists()
+
+
+def test_figures_that_were_changed_lose_their_source():
+    add_entries("gpus", parse_document("mine: {like: h100-80gb-sxm, memory_gib: 160, dense_tflops: {fp8: 1}}"))
+    mine = catalogue().gpu("mine")
+    assert mine.source_of("memory_gib") == mine.source_of("dense_tflops") == "own"
+    assert mine.source_of("tdp_w") == catalogue().gpu("h100").source_of("tdp_w")
+    assert mine.notes == ""
+    assert (mine.peak("fp8"), mine.peak("bf16")) == (1, catalogue().gpu("h100").peak("bf16"))
+
+
+def test_nested_fields_of_a_like_model_are_merged():
+    model = load_scenario(fields(model={"like": "mixtral-8x7b", "moe": {"experts": 16}})).model
+    assert (model.moe.experts, model.moe.top_k) == (16, 2)
+    assert model.name == "mixtral-8x7b with moe experts 16"

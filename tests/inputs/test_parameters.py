@@ -208,6 +208,7 @@ def test_every_published_count_is_met_within_one_percent():
         ({"vocab_padded_to": 9}, "", "vocab_padded_below"),
         ({"moe": {"experts": 4, "top_k": 5, "ffn_hidden": 4}}, "moe", "top_k_over_experts"),
         ({"moe": {"experts": 4, "top_k": 1, "ffn_hidden": 4, "first_dense": 3}}, "", "first_dense_over_layers"),
+        ({"moe": {"experts": 4, "top_k": 1, "ffn_hidden": 4, "every": 3}}, "moe", "no_moe_layer"),
         ({"layer": 3}, "layer", "unknown_key"),
     ],
 )

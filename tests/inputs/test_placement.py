@@ -87,7 +87,7 @@ def checked(blocks, strategy, found, **more) -> list[str]:
     ],
 )
 def test_placements_that_cannot_be_are_refused(blocks, code):
-    assert checked(blocks, settled(16, tp=4, dp=4), cluster(8, 8)) == ([code] if code else [])
+    assert checked(blocks, settled(tp=4, dp=4), cluster(8, 8)) == ([code] if code else [])
 
 
 def test_a_group_may_not_mix_gpu_kinds():
@@ -101,6 +101,38 @@ def test_a_group_may_not_mix_gpu_kinds():
     assert checked(blocks, settled(tp=4, dp=2), found) == ["tp_mixes_gpus"]
     placement, _ = packed(found, settled(tp=4, dp=2))
     assert placement.check(found, settled(tp=4, dp=2)) == []
+
+
+def test_gpus_with_one_name_but_other_figures_are_other_kinds():
+    nodes = [{"gpus": 4, "gpu": {"like": "a100", "memory_gib": 40}}, {"gpus": 4, "gpu": {"like": "a100", "tdp_w": 250}}]
+    found = scenario(cluster={"zones": [{"name": "a", "nodes": nodes}]}).cluster
+    assert len(found.gpu_kinds) == 2
+    blocks = [
+        {"zone": "a", "group": 0, "count": 2},
+        {"zone": "a", "group": 1, "count": 4},
+        {"zone": "a", "group": 0, "first": 2, "count": 2},
+    ]
+    assert checked(blocks, settled(tp=4, dp=2), found) == ["tp_mixes_gpus"]
+
+
+def test_groups_torn_over_nodes_are_allowed_and_remarked_upon():
+    found = scenario(cluster={"zones": [zone("a", 8, count=3)]}).cluster
+    torn = parse(Placement, {"blocks": [{"zone": "a", "first": 6, "count": 16}]})
+    whole = parse(Placement, {"blocks": [{"zone": "a", "first": 0, "count": 16}]})
+    strategy = settled(tp=4, dp=4)
+    assert torn.check(found, strategy) == []
+    assert [n.params["torn"] for n in torn.remarks(found, strategy)] == [2]
+    assert whole.remarks(found, strategy) == []
+
+
+def test_idle_gpus_of_a_typed_placement_say_where_and_how_many():
+    found = cluster(4, 8)
+    placement = parse(Placement, {"blocks": [{"zone": "z1", "count": 6}]})
+    assert [(i.zone, i.count) for i in placement.idle(found)] == [("z0", 4), ("z1", 2)]
+    assert (
+        placement.idle(found)[1].reason.message()
+        == "2 GPUs of zone z1, node group 0, stay idle: the placement does not use them."
+    )
 
 
 def test_an_axis_named_twice_is_refused():

@@ -123,16 +123,19 @@ def test_a_mistake_in_a_cluster_file_names_that_file(tmp_path):
         ("seq_len: 4096", "seqlen: 4096", 4, "job.seqlen", "unknown_key"),
         ("  global_batch: 64\n", "", 3, "job.global_batch", "missing_key"),
         ("model: llama-2-7b", "model: llama-2-8b", 2, "model", "unknown_name"),
-        ("model: llama-2-7b", "model: 7", 2, "model", "must_be_mapping"),
+        ("model: llama-2-7b", "model: 7", 2, "model", "must_be_entry"),
+        ("model: llama-2-7b", "model: null", 2, "model", "must_be_entry"),
         ("model: llama-2-7b", "model: {size_b: 0}", 2, "model", "size_out_of_range"),
         ("model: llama-2-7b", "model: {size_b: many}", 2, "model", "size_out_of_range"),
         ("model: llama-2-7b", "model: {size_b: 7, layers: 3}", 2, "model", "model_key_alone"),
         ("model: llama-2-7b", "model: {hf_config: nowhere.json}", 2, "model", "file_missing"),
         ("model: llama-2-7b", "model: Nemotron-H-56B", 2, "model", "unsupported_model"),
         ("gpus: 8", "gpus: .inf", 10, "cluster.zones[0].nodes[0].gpus", "must_be_whole"),
-        ("gpu: a100-80gb-sxm", "gpu: [a100]", 10, "cluster.zones[0].nodes[0].gpu", "must_be_mapping"),
+        ("gpu: a100-80gb-sxm", "gpu: [a100]", 10, "cluster.zones[0].nodes[0].gpu", "must_be_entry"),
         ("name: good", "name: good\nversion: 99", 2, "version", "version_unknown"),
         ("name: good", "name: good\nversion: one", 2, "version", "version_unknown"),
+        ("name: good", "name: good\nversion: 0", 1, "gpusPerRegion", "missing_key"),
+        ("name: good", 'name: "a\\u202eb"', 1, "name", "bad_name"),
         ("name: good", "name: good\nname: better", 2, "name", "duplicate_key"),
     ],
 )
@@ -171,6 +174,47 @@ def test_a_scenario_is_a_value():
     assert len(repr(first.job)) < 60
     with pytest.raises(Exception, match="frozen"):
         first.name = "other"
+
+
+def test_making_a_value_raises_our_own_errors():
+    from crosszone import Strategy
+
+    with pytest.raises(InputError) as caught:
+        Strategy(tp=0)
+    assert str(caught.value) == "tp = 0 must be at least 1. Give 1 or more."
+
+
+def test_a_value_of_the_wrong_type_shows_its_type():
+    for value, shown in (("4096", '"4096"'), (4096.0, "4096.0")):
+        with pytest.raises(InputError) as caught:
+            scenario(job={"seq_len": value, "global_batch": 64})
+        assert f"job.seq_len = {shown} must be a whole number." in str(caught.value)
+
+
+def test_mistakes_inside_a_hugging_face_config_name_that_file(tmp_path):
+    (tmp_path / "config.json").write_text('{\n"model_type": "llama",\n"hidden_size": "wide"}')
+    (tmp_path / "s.yaml").write_text(dump_yaml(fields(model={"hf_config": "config.json"})))
+    with pytest.raises(InputError) as caught:
+        load_scenario(tmp_path / "s.yaml")
+    assert caught.value.notices[0].file.endswith("config.json")
+
+
+def test_what_needs_no_strategy_is_judged_without_one():
+    from crosszone.inputs.summary import describe
+
+    wrong = fields(job={"seq_len": 4096, "global_batch": 64, "precision": "nvfp4"})
+    assert not describe(read_scenario(wrong))["legal"]
+    lost = fields(placement={"blocks": [{"zone": "nowhere", "count": 8}]})
+    assert [n["code"] for n in describe(read_scenario(lost))["notices"]] == ["placement_zone"]
+
+
+def test_many_notices_of_one_kind_are_counted():
+    from crosszone.inputs.summary import describe
+
+    zones = [zone(f"z{n}", region={"lat": n * 1.0, "lon": 0.0}) for n in range(12)]
+    notices = describe(read_scenario(fields(cluster={"zones": zones})))["notices"]
+    assert len(notices) < 30
+    assert any(n["code"] == "and_more" and n["value"] == 66 - 5 for n in notices)
 
 
 def test_replacing_a_field_checks_it_again():

@@ -75,7 +75,7 @@ def test_a_bad_edit_shows_the_error_with_its_line_and_keeps_the_answer(open_page
     expect_text(figure(page, "gpus"), "128")
     edit(page, "seq_len: 4096", "seq_len: long")
     errors = page.locator("#text-errors")
-    expect_text(errors, "job.seq_len = long must be a whole number.")
+    expect_text(errors, "job.seq_len = \"long\" must be a whole number.")
     line = next(n for n, text in enumerate(page.locator("textarea").input_value().splitlines(), 1) if "seq_len" in text)
     expect_text(errors.get_by_role("button"), f"line {line}")
     assert page.locator(".line.error").inner_text().strip().startswith("seq_len: long")
@@ -122,7 +122,7 @@ def test_the_theme_switch_is_kept_in_the_address_and_the_browser(open_page, serv
     assert page.evaluate("document.documentElement.dataset.theme") == "light"
     ground = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
     page.get_by_role("switch").click()
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") != ground
     assert "theme=dark" in page.url
     page.goto(server)
@@ -141,7 +141,7 @@ def test_a_deep_link_restores_example_language_and_theme(open_page):
     assert "mixtral" in page.locator("textarea").input_value()
     assert page.locator("select").input_value() == "mixtral"
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    expect_text(page.get_by_role("link", name="目录"), "目录")
+    expect_text(page.get_by_role("link", name="条目库"), "条目库")
 
 
 def test_choosing_an_example_changes_the_address_and_back_returns(open_page):

@@ -6,9 +6,10 @@ Exit status: 0 good, 2 bad input, 1 anything else.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 from typer.exceptions import TyperException
@@ -59,7 +60,34 @@ def start(
 
 def main() -> None:
     """Run the command line; no traceback reaches the user (set CROSSZONE_DEBUG=1 to see one)."""
-    sys.exit(_run(sys.argv[1:]))
+    sys.stdout, sys.stderr = _writable(sys.stdout), _writable(sys.stderr)
+    try:
+        status = _run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the output has had enough
+        status = 0
+    except OSError as error:  # a full disk, say
+        sys.stderr.write(f"crosszone: {error.strerror or error}\n")
+        status = 1
+    _forget_unwritten()
+    sys.exit(status)
+
+
+def _writable(stream: TextIO | None) -> TextIO:
+    """The stream, made to show a question mark for what it cannot; one that was closed goes nowhere."""
+    if stream is None:
+        return open(os.devnull, "w", encoding="utf-8")
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")
+    return stream
+
+
+def _forget_unwritten() -> None:
+    """Keep Python from complaining at its end about output that can no longer be delivered."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(arguments: list[str]) -> int:
@@ -79,9 +107,8 @@ def _run(arguments: list[str]) -> int:
         else:
             report_failure([Notice(code="usage", params={"reason": said})], as_json)
         return 2
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError:
+        raise
     except Exception as error:
         if os.environ.get("CROSSZONE_DEBUG"):
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,8 +11,7 @@ from crosszone.cli.output import amount, billions, console, language, print_json
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.inputs.catalogue import ModelEntry
-    from crosszone.inputs.catalogue.entry import Kind
+    from crosszone.inputs.catalogue.entry import Entry, Kind
     from crosszone.inputs.gpu import Gpu
     from crosszone.inputs.region import Region
 
@@ -34,14 +34,13 @@ def gpus(
     Example: crosszone catalogue gpus h100-80gb-sxm
     """
     from crosszone.inputs.catalogue import catalogue
-    from crosszone.inputs.catalogue.describe import describe_entry
 
     if name is not None:
         _show("gpus", catalogue().gpu(name), as_json, as_yaml)
         return
     found: list[Gpu] = [g for g in catalogue().entries("gpus") if only.lower() in g.name]  # type: ignore[misc]
-    if as_json:
-        print_json([describe_entry("gpus", g) for g in found])
+    if as_json or as_yaml:
+        _print_all("gpus", found, as_json)
         return
     columns = ["name", "year", "peak_bf16", "peak_fp8", "memory_gib", "memory_bw", "fast_link", "tdp_w", "usd_hour"]
     rows = table(
@@ -75,15 +74,14 @@ def models(
     Example: crosszone catalogue models mixtral-8x7b
     """
     from crosszone.inputs.catalogue import ModelEntry, catalogue
-    from crosszone.inputs.catalogue.describe import describe_entry
     from crosszone.inputs.parameters import parameters
 
     if name is not None:
         _show("models", catalogue().entry("models", name), as_json, as_yaml)
         return
     found = [m for m in catalogue().entries("models") if isinstance(m, ModelEntry) and only.lower() in m.name]
-    if as_json:
-        print_json([describe_entry("models", m) for m in found])
+    if as_json or as_yaml:
+        _print_all("models", found, as_json)
         return
     columns = ["name", "parameters", "active", "layers", "hidden", "heads", "ffn", "vocab", "experts"]
     rows = table(said("models_title", count=len(found)), [(c, "left" if c == "name" else "right") for c in columns])
@@ -115,14 +113,13 @@ def regions(
     Example: crosszone catalogue regions cn-beijing
     """
     from crosszone.inputs.catalogue import catalogue
-    from crosszone.inputs.catalogue.describe import describe_entry
 
     if name is not None:
         _show("regions", catalogue().region(name), as_json, as_yaml)
         return
     found: list[Region] = [r for r in catalogue().entries("regions") if only.lower() in r.name]  # type: ignore[misc]
-    if as_json:
-        print_json([describe_entry("regions", r) for r in found])
+    if as_json or as_yaml:
+        _print_all("regions", found, as_json)
         return
     left = ("name", "provider", "place")
     columns = [*left, "lat", "lon", "carbon", "egress"]
@@ -217,7 +214,7 @@ def _kind(word: str) -> Kind:
     raise InvalidError(Notice(code="kind_unknown", value=word, params={"allowed": list(KINDS)}))
 
 
-def _show(kind: Kind, entry: Gpu | ModelEntry | Region | Any, as_json: bool, as_yaml: bool) -> None:
+def _show(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
     from crosszone.inputs.catalogue.describe import describe_entry
     from crosszone.inputs.catalogue.own import entry_fields
     from crosszone.inputs.document import dump_yaml
@@ -230,40 +227,42 @@ def _show(kind: Kind, entry: Gpu | ModelEntry | Region | Any, as_json: bool, as_
         _print_entry(kind, entry)
 
 
-def _print_entry(kind: Kind, entry: Any) -> None:
+def _print_all(kind: Kind, entries: Sequence[Entry], as_json: bool) -> None:
+    """All entries for programs, or as a catalogue file."""
+    from crosszone.inputs.catalogue.describe import describe_entry
+    from crosszone.inputs.catalogue.own import entry_fields
+    from crosszone.inputs.document import dump_yaml
+
+    if as_json:
+        print_json([describe_entry(kind, entry) for entry in entries])
+    else:
+        typer.echo(dump_yaml({entry.name: entry_fields(entry) for entry in entries}), nl=False)
+
+
+def _print_entry(kind: Kind, entry: Entry) -> None:
+    """Every figure of an entry with its source, and the sources in full."""
     from crosszone.inputs.catalogue import catalogue
-    from crosszone.inputs.catalogue.describe import describe_entry, source_of
+    from crosszone.inputs.catalogue.describe import describe_entry, figures
 
     rows = table(entry.name, [("figure", "left"), ("value", "left"), ("source", "left")])
-    fields = describe_entry(kind, entry)
-    skipped = {"name", "sources", "source", "carbon_source", "egress_source", "parameters", "model"}
-    skipped |= {"forward_flops_per_token", "notes", "failure_rate"}
-    cited: list[str] = []
-    for key, value in (fields | fields.get("model", {})).items():
-        if key in skipped or value in (None, "", [], {}, False):
-            continue
-        source = source_of(entry, key)
-        if source and source not in cited:
-            cited.append(source)
-        rows.add_row(key, _cell(value), source or "")
-    if kind == "gpus":
-        rate = catalogue().failure_rate(entry)
-        rows.add_row(
-            "failures_per_1000_gpu_days", f"{amount(rate.failures_per_1000_gpu_days)} ({rate.origin})", rate.source
-        )
-        cited.append(rate.source)
+    if entry.aliases:
+        rows.add_row("aliases", ", ".join(entry.aliases), "")
+    found = figures(kind, entry)
+    for figure in found:
+        origin = f" ({figure['origin']})" if "origin" in figure else ""
+        rows.add_row(figure["figure"], _cell(figure["value"]) + origin, figure["source"] or "")
     terminal = console()
     terminal.print(rows)
     if kind == "models":
-        terminal.print(parts_table(fields["parameters"]))
+        terminal.print(parts_table(describe_entry(kind, entry)["parameters"]))
     if kind == "regions":
-        _print_pairs(entry)
+        _print_pairs(entry.name)
     if getattr(entry, "notes", ""):
-        terminal.print(entry.notes, soft_wrap=True)
-    for source in cited:
+        terminal.print(getattr(entry, "notes", ""), soft_wrap=True)
+    for source in dict.fromkeys(figure["source"] for figure in found if figure["source"]):
         about = catalogue().sources.get(source, {})
         details = ", ".join(str(about[key]) for key in ("publisher", "year", "url") if about.get(key))
-        terminal.print(f"[{source}] {about.get('title', '')} {details}", markup=False, style="dim", soft_wrap=True)
+        terminal.print(f"[{source}] {about.get('title', '')} {details}", style="dim", soft_wrap=True)
 
 
 def parts_table(counted: dict[str, Any]) -> Any:
@@ -279,10 +278,10 @@ def parts_table(counted: dict[str, Any]) -> Any:
     return rows
 
 
-def _print_pairs(region: Region) -> None:
+def _print_pairs(region: str) -> None:
     from crosszone.inputs.catalogue import catalogue
 
-    pairs = [p for p in catalogue().measured_pairs() if region.name in p.between]
+    pairs = [p for p in catalogue().measured_pairs() if region in p.between]
     if not pairs:
         return
     rows = table(
@@ -290,18 +289,16 @@ def _print_pairs(region: Region) -> None:
         [("to", "left"), ("rtt_ms", "right"), ("gbps", "right"), ("flow_gbps", "right"), ("source", "left")],
     )
     for pair in pairs:
-        other = pair.between[1] if pair.between[0] == region.name else pair.between[0]
+        other = pair.between[1] if pair.between[0] == region else pair.between[0]
         rows.add_row(other, amount(pair.rtt_ms), amount(pair.gbps), amount(pair.flow_gbps), ", ".join(pair.source))
     console().print(rows)
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_cell(inner)}" for key, inner in value.items() if inner not in (None, False))
     if isinstance(value, list):
         return ", ".join(str(inner) for inner in value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import InvalidError, Notice, place
 from crosszone.text import LANGUAGES, label, preferred_language
 
 if TYPE_CHECKING:
@@ -46,13 +46,11 @@ def print_json(value: Any) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """The terminal; when the output is not one, lines are wide enough not to be cut."""
+    """The terminal; text is printed as it is, and lines are wide enough not to be cut when nobody looks."""
     from rich.console import Console
 
-    found = Console(stderr=stderr, highlight=False)
-    if not found.is_terminal:
-        found = Console(stderr=stderr, highlight=False, width=200)
-    return found
+    width = None if (sys.stderr if stderr else sys.stdout).isatty() else 200
+    return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
 def table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Table:
@@ -73,28 +71,28 @@ def table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None
     return made
 
 
-def print_notices(notices: Iterable[Notice], *, stderr: bool = False) -> None:
-    """Each notice with its place, level and remedy."""
+def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) -> None:
+    """Each notice (as `Notice.as_dict` gives it) with its place, level and remedy."""
     from rich.text import Text
 
     terminal = console(stderr=stderr)
     style = {"error": "bold red", "warning": "yellow", "note": "dim"}
     for notice in notices:
-        line = Text(notice.place)
-        line.append(said(f"level_{notice.level}"), style=style[notice.level])
-        line.append(f" {notice.message(language())}")
+        line = Text(place(notice["file"], notice["line"]))
+        line.append(said(f"level_{notice['level']}"), style=style[notice["level"]])
+        line.append(f" {notice['message']}")
         terminal.print(line, soft_wrap=True)
-        hint = notice.hint(language())
-        if hint:
-            terminal.print(Text(f"    {hint}", style="dim"), soft_wrap=True)
+        if notice["hint"]:
+            terminal.print(Text(f"    {notice['hint']}", style="dim"), soft_wrap=True)
 
 
 def report_failure(notices: Sequence[Notice], as_json: bool) -> None:
     """Say what went wrong: on standard error, or as JSON on standard output."""
+    told = [notice.as_dict(language()) for notice in notices]
     if as_json:
-        print_json({"errors": [notice.as_dict(language()) for notice in notices]})
+        print_json({"errors": told})
     else:
-        print_notices(notices, stderr=True)
+        print_notices(told, stderr=True)
 
 
 def amount(value: float | None, digits: int = 4) -> str:

@@ -12,6 +12,10 @@ from crosszone.errors import InputError, InvalidError, Notice
 
 app = typer.Typer(help="One file that says what to train, where, and perhaps how.", no_args_is_help=True)
 
+PARTS = ("scenario", "cluster", "model", "job", "strategy")
+MOST_ROWS = 60
+"""Links shown in the terminal; --json has all."""
+
 FileArgument = Annotated[str, typer.Argument(help="Scenario file (YAML or JSON); - for standard input.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
@@ -22,15 +26,15 @@ def check(file: FileArgument, as_json: JsonOption = False) -> None:
 
     Example: crosszone scenario check examples/three-cities.yaml
     """
-    description, notices = _read(file)
-    broken = [n for n in notices if n.level == "error"]
+    description = _described(file)
+    legal, notices = description["legal"], description["notices"]
     if as_json:
-        print_json({"valid": not broken, "notices": [n.as_dict(language()) for n in notices]})
+        print_json({"valid": legal, "notices": notices})
     else:
-        print_notices(notices, stderr=bool(broken))
-        if not broken:
+        print_notices(notices, stderr=not legal)
+        if legal:
             console().print(said("scenario_good", name=description["scenario"].get("name", file)), soft_wrap=True)
-    if broken:
+    if not legal:
         raise typer.Exit(2)
 
 
@@ -40,12 +44,12 @@ def show(file: FileArgument, as_json: JsonOption = False) -> None:
 
     Example: crosszone scenario show examples/fourteen-gpus.yaml
     """
-    description, notices = _read(file)
+    description = _described(file)
     if as_json:
         print_json(description)
     else:
         _print(description)
-        print_notices(notices)
+        print_notices(description["notices"])
     if not description["legal"]:
         raise typer.Exit(2)
 
@@ -57,10 +61,9 @@ def convert(
         str | None, typer.Option("--output", "-o", help="File to write; default: standard output.")
     ] = None,
     to: Annotated[str | None, typer.Option(help="yaml or json; default: by the output's name, else yaml.")] = None,
-    part: Annotated[
-        str, typer.Option(help="What to write: scenario, or only its cluster, model, job or strategy.")
-    ] = "scenario",
+    part: Annotated[str, typer.Option(help=f"What to write: {', '.join(PARTS)}.")] = "scenario",
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a scenario in today's form: older versions upgraded, sizes, configs and included files resolved.
 
@@ -69,25 +72,32 @@ def convert(
     from crosszone.inputs.document import dump_json, dump_yaml
     from crosszone.inputs.scenario import read_scenario
 
-    parts = ("scenario", "cluster", "model", "job", "strategy")
-    _one_of("--part", part, parts)
-    form = to or ("json" if (output or "").endswith(".json") else "yaml")
+    _one_of("--part", part, PARTS)
+    form = to or ("json" if as_json or (output or "").endswith(".json") else "yaml")
     _one_of("--to", form, ("yaml", "json"))
-    scenario, notices, _ = read_scenario(file)
-    fields = scenario.to_fields() if part == "scenario" else {part: scenario.to_fields().get(part)}
+    scenario, read, _ = read_scenario(file)
+    whole = scenario.to_fields()
+    fields = whole if part == "scenario" else {part: whole.get(part)}
     text = dump_json(fields) if form == "json" else dump_yaml(fields)
-    print_notices(notices, stderr=True)
+    told = [notice.as_dict(language()) for notice in read]
+    if not as_json:
+        print_notices(told, stderr=True)
     if output is None or output == "-":
         typer.echo(text, nl=False)
         return
-    path = Path(output)
-    if path.exists() and not force:
-        raise InvalidError(Notice(code="output_exists", value=output))
+    _write(Path(output), text, force)
+    if as_json:
+        print_json({"written": output, "notices": told})
+
+
+def _write(path: Path, text: str, force: bool) -> None:
     try:
+        if path.exists() and not force:
+            raise InvalidError(Notice(code="output_exists", value=str(path)))
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
-        raise InputError(Notice(code="output_unwritable", value=output, params=params)) from None
+        raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -96,12 +106,11 @@ def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
         raise InvalidError(Notice(code="not_one_of", field=option, value=value, params=params))
 
 
-def _read(file: str) -> tuple[dict[str, Any], list[Notice]]:
+def _described(file: str) -> dict[str, Any]:
     from crosszone.inputs.scenario import read_scenario
-    from crosszone.inputs.summary import describe, remarks_on
+    from crosszone.inputs.summary import describe
 
-    loaded = read_scenario(file)
-    return describe(loaded, language()), remarks_on(loaded)
+    return describe(read_scenario(file), language())
 
 
 def _print(description: dict[str, Any]) -> None:
@@ -109,7 +118,7 @@ def _print(description: dict[str, Any]) -> None:
 
     terminal = console()
     model, job, cluster = description["model"], description["job"], description["cluster"]
-    terminal.print(description["scenario"].get("name", ""), style="bold", markup=False)
+    terminal.print(description["scenario"].get("name", ""), style="bold")
     terminal.print(
         said(
             "model_line",
@@ -142,6 +151,8 @@ def _print(description: dict[str, Any]) -> None:
     terminal.print(_zones_table(cluster))
     if cluster["links"]:
         terminal.print(_links_table(cluster))
+    if len(cluster["links"]) > MOST_ROWS:
+        terminal.print(said("links_more", count=amount(len(cluster["links"]) - MOST_ROWS)))
     if description["strategy"]:
         _print_strategy(description["strategy"])
 
@@ -190,7 +201,7 @@ def _links_table(cluster: dict[str, Any]) -> Any:
         ("usd_gb", "right"),
     ]
     rows = table(said("links_heading"), columns)
-    for link in cluster["links"]:
+    for link in cluster["links"][:MOST_ROWS]:
         rtt, origins = link["rtt_ms"], link["origins"]
         band = "" if rtt["low"] == rtt["high"] else f"{rtt['low']:.4g} - {rtt['high']:.4g}"
         both = link["gbps"] == link["gbps_back"]
@@ -220,7 +231,7 @@ def _print_strategy(strategy: dict[str, Any]) -> None:
         markup=False,
     )
     if strategy["frameworks"]:
-        terminal.print(said("frameworks_line", names=", ".join(strategy["frameworks"])), soft_wrap=True, markup=False)
+        terminal.print(said("frameworks_line", names=", ".join(strategy["frameworks"])), soft_wrap=True)
     if strategy["placement"]:
         for block in strategy["placement"]["blocks"]:
             terminal.print(
@@ -235,4 +246,4 @@ def _print_strategy(strategy: dict[str, Any]) -> None:
                 markup=False,
             )
     for idle in strategy["idle"]:
-        terminal.print(idle["reason"], soft_wrap=True, markup=False)
+        terminal.print(idle["reason"], soft_wrap=True)

@@ -35,6 +35,12 @@ def _named_region(value: Any, info: ValidationInfo) -> Any:
     return catalogue_of(info).resolve("regions", value)
 
 
+def _two(value: Any) -> Any:
+    if isinstance(value, list | tuple) and len(value) != 2:
+        raise refuse("must_be_two", len(value))
+    return value
+
+
 class Host(Value):
     """One machine of a node group: what a launcher needs to reach it."""
 
@@ -83,8 +89,15 @@ class NodeGroup(Value):
             raise refuse("nic_twice", self.nic_gbps)
         if self.intra_link == "nvlink" and self.gpu.link is None:
             raise refuse("no_fast_link", self.intra_link, gpu=self.gpu.name)
+        if self.nvlink_domain is not None and self.nvlink_domain > (self.total_gpus if self.fast_link else 1):
+            limit = self.total_gpus if self.fast_link else 1
+            raise refuse("domain_over_gpus", self.nvlink_domain, at=("nvlink_domain",), gpu=self.gpu.name, limit=limit)
         if self.hosts and len(self.hosts) != self.count:
-            raise refuse("hosts_and_count", len(self.hosts), hosts=len(self.hosts), count=self.count)
+            raise refuse("hosts_and_count", at=("hosts",), hosts=len(self.hosts), count=self.count)
+        addresses = [host.address for host in self.hosts]
+        for index, address in enumerate(addresses):
+            if address in addresses[:index]:
+                raise refuse("address_twice", address, at=("hosts", index, "address"))
         return self
 
     @field_serializer("gpu")
@@ -175,7 +188,7 @@ class Link(LinkFigures):
     Link(between=("beijing-a", "shanghai-a"), gbps=10, rtt_ms=25, usd_per_gb=0.02)
     """
 
-    between: tuple[Name, Name]
+    between: Annotated[tuple[Name, Name], BeforeValidator(_two)]
     """The two zones; figures without `_back` hold for both directions."""
     km: NotNegative | None = None
     """Length of the route, km; null: great circle between the regions."""
@@ -213,17 +226,22 @@ class Cluster(Value):
         names = [zone.name for zone in self.zones]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise refuse("zone_twice", name, index=index, first=names.index(name))
+                raise refuse("zone_twice", name, at=("zones", index, "name"), index=index, first=names.index(name))
         seen: dict[frozenset[str], int] = {}
         for index, link in enumerate(self.links):
             for end in link.between:
                 if end not in names:
-                    raise refuse("link_to_nowhere", end, index=index, zones=names)
+                    raise refuse("link_to_nowhere", end, at=("links", index, "between"), index=index, zones=names)
             if link.pair in seen:
-                raise refuse("link_twice", " - ".join(link.between), index=index, first=seen[link.pair])
+                pair = " - ".join(link.between)
+                raise refuse("link_twice", pair, at=("links", index), index=index, first=seen[link.pair])
             seen[link.pair] = index
         if self.gpus > MAX_GPUS:
             raise refuse("too_many_gpus", self.gpus, limit=MAX_GPUS)
+        kinds = [gpu.name for gpu in self.gpu_kinds]
+        for name in kinds:
+            if kinds.count(name) > 1:
+                raise refuse("gpu_name_twice", name)
         return self
 
     @property
@@ -239,10 +257,7 @@ class Cluster(Value):
     @property
     def gpu_kinds(self) -> tuple[Gpu, ...]:
         """The GPU kinds, in order of appearance."""
-        kinds: dict[str, Gpu] = {}
-        for _, group in self.groups():
-            kinds.setdefault(group.gpu.name, group.gpu)
-        return tuple(kinds.values())
+        return tuple(dict.fromkeys(group.gpu for _, group in self.groups()))
 
     def groups(self) -> Iterator[tuple[Zone, NodeGroup]]:
         """Every node group with its zone, in order."""

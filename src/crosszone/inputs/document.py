@@ -100,11 +100,9 @@ def parse_document(text: str, file: str = "<text>") -> Document:
         raise _too_large(file)
     builder = _Builder(file)
     try:
-        for event in yaml.parse(text, Loader=_Loader):
+        for event in yaml.parse(_joined(text), Loader=_Loader):
             builder.take(event)
     except yaml.MarkedYAMLError as error:
-        if (as_json := _json(text)) is not None:
-            return Document(as_json, file)
         mark = error.problem_mark or error.context_mark
         params = {"reason": error.problem or error.context or "syntax"}
         line = min(mark.line, text.count("\n")) + 1 if mark else None
@@ -128,14 +126,14 @@ def dump_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _json(text: str) -> Any:
-    """The value of JSON that YAML cannot read (surrogate escapes, very long keys); None if it is not JSON."""
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
-    except (ValueError, RecursionError):
-        return None
-    return value
+def _joined(text: str) -> str:
+    """JSON text with escaped surrogate pairs, which YAML does not know, as the characters they stand for."""
+
+    def character(match: re.Match[str]) -> str:
+        high, low = int(match[1], 16), int(match[2], 16)
+        return chr(0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00))
+
+    return re.sub(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", character, text, flags=re.IGNORECASE)
 
 
 def scalar(text: str) -> Any:

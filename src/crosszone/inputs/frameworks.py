@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-
-from pydantic import Field
+from typing import Any
 
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.value import Count, Flag, Name, Value, parse
+
+
+class Need(Value):
+    """Where every option of `when` is in use, each option of `then` must have one of its values."""
+
+    when: dict[Name, Any]
+    then: dict[Name, tuple[Any, ...]]
 
 
 class Framework(Value):
@@ -20,14 +26,11 @@ class Framework(Value):
     checked: Name
     source: Name
     axes: tuple[Name, ...] = ()
-    not_together: tuple[tuple[Name, Name], ...] = ()
     zero: tuple[int, ...]
     default_zero: int = 0
-    zero_with: dict[Name, tuple[int, ...]] = Field(default_factory=dict)
     shard_within: tuple[Name, ...] = ("all",)
     schedules: tuple[Name, ...] = ()
     interleaved_groups: Flag = False
-    uneven_stages: Flag = False
     sequence_parallel: Flag = False
     recompute: tuple[Name, ...]
     precisions: tuple[Name, ...]
@@ -35,12 +38,12 @@ class Framework(Value):
     overlap: tuple[Name, ...]
     gradient_dtypes: tuple[Name, ...]
     compression: tuple[Name, ...]
-    compression_needs_zero: dict[Name, tuple[int, ...]] = Field(default_factory=dict)
     reduce: tuple[Name, ...]
     local_update: Flag = False
     fp32_gradients: Flag = False
     fp32_weights: Flag = False
     vocab_multiple: Count = 1
+    needs: tuple[Need, ...] = ()
 
 
 @cache

@@ -56,19 +56,29 @@ def fibre_floor_ms(km: float) -> float:
 def rtt_from_distance_ms(km: float) -> Band:
     """Round-trip time over real routes: fibre floor x the route factor's p10, median and p90. [G3]
 
-    Below the shortest measured distance the equipment at both ends is added instead.
+    Below the shortest measured distance the equipment at both ends is added instead. Where a range of distances
+    has a smaller factor than the one before, the time stays at the end of that one: it never falls with distance.
     """
-    floor, metro = fibre_floor_ms(km), routes()["metro"]
-    buckets = routes()["buckets"]
-    if km < metro["to_km"]:
-        first = buckets[0]
-        return Band(
-            floor + metro["edge_low_ms"],
-            floor * first["median"] + metro["edge_expected_ms"],
-            floor * first["max"] + metro["edge_high_ms"],
+    band = _metro_ms(min(km, routes()["metro"]["to_km"]))
+    for bucket in routes()["buckets"]:
+        if km < bucket["from_km"]:
+            break
+        floor = fibre_floor_ms(min(km, bucket["to_km"]) if bucket is not routes()["buckets"][-1] else km)
+        band = Band(
+            max(band.low, floor * bucket["p10"]),
+            max(band.expected, floor * bucket["median"]),
+            max(band.high, floor * bucket["p90"]),
         )
-    bucket = next((b for b in buckets if km < b["to_km"]), buckets[-1])
-    return Band(floor * bucket["p10"], floor * bucket["median"], floor * bucket["p90"])
+    return band
+
+
+def _metro_ms(km: float) -> Band:
+    floor, metro, nearest = fibre_floor_ms(km), routes()["metro"], routes()["buckets"][0]
+    return Band(
+        floor + metro["edge_low_ms"],
+        floor * nearest["median"] + metro["edge_expected_ms"],
+        floor * nearest["max"] + metro["edge_high_ms"],
+    )
 
 
 def rtt_same_region_ms() -> Band:

@@ -1,17 +1,18 @@
 """What is known of the path between two zones, and where each figure comes from.
 
 A figure is taken from the first place that has it: the listed link, `default_link`, a published measurement
-between the two regions, the distance (RTT only), and last a labelled example (rate only).
+between the two regions, the distance (RTT), the sender's price list ($ per GB), and last a labelled example (rate).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue_of
-from crosszone.inputs.cluster import Cluster, Link, LinkFigures
+from crosszone.inputs.cluster import Cluster, Link, LinkFigures, Zone
 from crosszone.inputs.geography import (
     Band,
     fibre_floor_ms,
@@ -20,11 +21,12 @@ from crosszone.inputs.geography import (
     rtt_from_distance_ms,
     rtt_same_region_ms,
 )
-from crosszone.inputs.region import MeasuredPair
+from crosszone.inputs.region import MeasuredPair, Region
 
 Origin = Literal[
     "typed", "measured", "default_link", "published", "distance", "same region", "region price", "example", "unknown"
 ]
+Figure = tuple[float | None, Origin]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class ZoneLink:
     km: float | None
     floor_ms: float | None
     origins: dict[str, Origin]
-    """Where gbps, rtt_ms and usd_per_gb come from."""
+    """Where gbps, gbps_back, rtt_ms, usd_per_gb and usd_per_gb_back come from."""
     sources: tuple[str, ...]
     """Source ids of a published measurement, if one was used."""
 
@@ -54,116 +56,136 @@ def zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tup
     listed = {link.pair: link for link in cluster.links}
     found = {}
     for first, second in cluster.pairs():
-        pair = frozenset((cluster.zones[first].name, cluster.zones[second].name))
-        found[first, second] = _zone_link(cluster, first, second, listed.get(pair), known)
+        a, b = cluster.zones[first], cluster.zones[second]
+        ways = _Ways(a, b, listed.get(frozenset((a.name, b.name))), cluster.default_link, _published(a, b, known))
+        found[first, second] = _zone_link(ways)
     return found
 
 
-def link_notices(cluster: Cluster, links: dict[tuple[int, int], ZoneLink]) -> list[Notice]:
+def link_notices(cluster: Cluster, links: dict[tuple[int, int], ZoneLink]) -> Iterator[Notice]:
     """What a user should know about the links: impossible and assumed figures."""
-    notices = []
     listed = {link.pair: index for index, link in enumerate(cluster.links)}
     for link in links.values():
         index = listed.get(frozenset(link.between))
         field = "cluster.links" if index is None else f"cluster.links[{index}]"
-        pair = " - ".join(link.between)
+        pair, km = " - ".join(link.between), round(link.km or 0)
         typed = link.origins["rtt_ms"] in ("typed", "measured", "default_link")
         if typed and link.floor_ms is not None and link.rtt_ms.expected < link.floor_ms:
-            params = {"pair": pair, "km": round(link.km or 0), "floor_ms": link.floor_ms}
-            notices.append(_notice("rtt_below_floor", f"{field}.rtt_ms", link.rtt_ms.expected, "warning", **params))
+            where = "cluster.default_link" if link.origins["rtt_ms"] == "default_link" else field
+            params = {"pair": pair, "km": km, "floor_ms": link.floor_ms}
+            yield _notice("rtt_below_floor", f"{where}.rtt_ms", link.rtt_ms.expected, "warning", **params)
         if link.origins["rtt_ms"] == "distance":
-            params = {"pair": pair, "km": round(link.km or 0), "low": link.rtt_ms.low, "high": link.rtt_ms.high}
-            notices.append(_notice("rtt_from_distance", field, round(link.rtt_ms.expected, 2), "note", **params))
-        if link.origins["gbps"] == "example":
-            notices.append(_notice("gbps_example", field, link.gbps, "warning", pair=pair))
-    return notices
+            params = {"pair": pair, "km": km, "low": link.rtt_ms.low, "high": link.rtt_ms.high}
+            yield _notice("rtt_from_distance", field, round(link.rtt_ms.expected, 2), "note", **params)
+        for way, key in ((pair, "gbps"), (" - ".join(reversed(link.between)), "gbps_back")):
+            both = link.origins["gbps"] == link.origins["gbps_back"]
+            if link.origins[key] == "example" and not (both and key == "gbps_back"):
+                yield _notice("gbps_example", field, getattr(link, key), "warning", pair=way)
+        straight = _straight_km(*(next(z for z in cluster.zones if z.name == name) for name in link.between))
+        if index is not None and cluster.links[index].km is not None and straight and km < 0.98 * straight:
+            yield _notice("km_below_circle", f"{field}.km", link.km, "warning", pair=pair, circle=round(straight))
 
 
-def _zone_link(cluster: Cluster, first: int, second: int, listed: Link | None, catalogue: Catalogue) -> ZoneLink:
-    a, b = cluster.zones[first], cluster.zones[second]
-    turned = listed is not None and listed.between[0] != a.name
-    given: list[tuple[LinkFigures, Origin]] = []
-    if listed:
-        given.append((listed, "measured" if listed.measured else "typed"))
-    if cluster.default_link:
-        given.append((cluster.default_link, "default_link"))
-    published = catalogue.measured_pair(a.region.name, b.region.name) if a.region and b.region else None
+@dataclass(frozen=True)
+class _Ways:
+    """Every place a figure of one pair may come from."""
 
-    km = listed.km if listed and listed.km is not None else None
-    if km is None and a.region and b.region:
-        km = great_circle_km(a.region.lat, a.region.lon, b.region.lat, b.region.lon)
-    same_region = a.region is not None and a.region == b.region and (listed is None or listed.km is None)
+    first: Zone
+    second: Zone
+    listed: Link | None
+    default: LinkFigures | None
+    published: MeasuredPair | None
 
-    gbps, gbps_origin = _first("gbps", given, published)
-    if gbps is None:
-        gbps, gbps_origin = float(routes()["example_gbps"]), "example"
-    gbps_back = _back(listed, "gbps_back", gbps_origin, published.gbps_back if published else None) or gbps
-    if turned:
-        gbps, gbps_back = gbps_back, gbps
+    def figure(self, key: str, *, back: bool = False) -> Figure:
+        """The first of them that has the figure; `back`: for the way from the second zone to the first."""
+        if self.listed is not None:
+            turned = (self.listed.between[0] != self.first.name) != back
+            own = getattr(self.listed, f"{key}_back", None) if turned else None
+            value = getattr(self.listed, key) if own is None else own
+            if value is not None:
+                return value, "measured" if self.listed.measured else "typed"
+        if self.default is not None and getattr(self.default, key) is not None:
+            return getattr(self.default, key), "default_link"
+        if self.published is not None:
+            own = getattr(self.published, f"{key}_back", None) if back else None
+            value = getattr(self.published, key, None) if own is None else own
+            if value is not None:
+                return value, "published"
+        return None, "unknown"
 
-    rtt, rtt_origin = _rtt(given, published, km, same_region)
-    if rtt is None:
-        raise InvalidError(
-            Notice(code="rtt_unknown", field="cluster.links", value=None, params={"first": a.name, "second": b.name})
-        )
-    usd, usd_origin = _first("usd_per_gb", given, None)
-    usd_back = _back(listed, "usd_per_gb_back", usd_origin, None)
-    usd_back = usd if usd_back is None else usd_back
-    if turned:
-        usd, usd_back = usd_back, usd
-    if usd_origin == "unknown":
-        usd = a.region.egress_usd_per_gb if a.region else None
-        usd_back = b.region.egress_usd_per_gb if b.region else None
-        usd_origin = "region price" if usd is not None and usd_back is not None else "unknown"
-    jitter, _ = _first("jitter_ms", given, None)
-    loss, _ = _first("loss_pct", given, None)
-    flow, _ = _first("flow_gbps", given, published)
+    def rate(self, *, back: bool = False) -> tuple[float, Origin]:
+        """Gbit/s of one way; where nobody gave one, a labelled example."""
+        value, origin = self.figure("gbps", back=back)
+        return (float(routes()["example_gbps"]), "example") if value is None else (value, origin)
+
+    def price(self, *, back: bool = False) -> Figure:
+        """$ per GB of one way; where nobody gave one, the sender's price to other regions of its provider."""
+        value, origin = self.figure("usd_per_gb", back=back)
+        a, b = self.first.region, self.second.region
+        sender = b if back else a
+        if value is not None or a is None or b is None or sender is None or sender.egress_usd_per_gb is None:
+            return value, origin
+        abroad = a.provider == b.provider and a != b
+        return (sender.egress_usd_per_gb, "region price") if abroad else (None, "unknown")
+
+    def rtt(self, km: float | None) -> tuple[Band, Origin]:
+        """Round-trip time; `InvalidError` when nothing tells it."""
+        value, origin = self.figure("rtt_ms")
+        if value is not None:
+            return Band.exact(value), origin
+        a, b = self.first.region, self.second.region
+        if a is not None and a == b and (self.listed is None or self.listed.km is None):
+            return rtt_same_region_ms(), "same region"
+        if km is not None:
+            return rtt_from_distance_ms(km), "distance"
+        params = {"first": self.first.name, "second": self.second.name}
+        raise InvalidError(Notice(code="rtt_unknown", field="cluster.links", params=params))
+
+
+def _zone_link(ways: _Ways) -> ZoneLink:
+    km = ways.listed.km if ways.listed and ways.listed.km is not None else _straight_km(ways.first, ways.second)
+    (gbps, gbps_origin), (gbps_back, back_origin) = ways.rate(), ways.rate(back=True)
+    (usd, usd_origin), (usd_back, usd_back_origin) = ways.price(), ways.price(back=True)
+    rtt, rtt_origin = ways.rtt(km)
+    published = "published" in (gbps_origin, back_origin, rtt_origin) and ways.published
     return ZoneLink(
-        between=(a.name, b.name),
+        between=(ways.first.name, ways.second.name),
         gbps=gbps,
         gbps_back=gbps_back,
         rtt_ms=rtt,
-        jitter_ms=jitter,
-        loss_pct=loss or 0.0,
+        jitter_ms=ways.figure("jitter_ms")[0],
+        loss_pct=ways.figure("loss_pct")[0] or 0.0,
         usd_per_gb=usd,
         usd_per_gb_back=usd_back,
-        flow_gbps=flow,
+        flow_gbps=ways.figure("flow_gbps")[0],
         km=km,
         floor_ms=None if km is None else fibre_floor_ms(km),
-        origins={"gbps": gbps_origin, "rtt_ms": rtt_origin, "usd_per_gb": usd_origin},
-        sources=published.source if published and "published" in (gbps_origin, rtt_origin) else (),
+        origins={
+            "gbps": gbps_origin,
+            "gbps_back": back_origin,
+            "rtt_ms": rtt_origin,
+            "usd_per_gb": usd_origin,
+            "usd_per_gb_back": usd_back_origin,
+        },
+        sources=published.source if published else (),
     )
 
 
-def _first(
-    key: str, given: list[tuple[LinkFigures, Origin]], published: MeasuredPair | None
-) -> tuple[float | None, Origin]:
-    for figures, origin in given:
-        value: float | None = getattr(figures, key)
-        if value is not None:
-            return value, origin
-    value = getattr(published, key, None) if published else None
-    return (value, "published") if value is not None else (None, "unknown")
+def _straight_km(a: Zone, b: Zone) -> float | None:
+    if a.region is None or b.region is None:
+        return None
+    return great_circle_km(a.region.lat, a.region.lon, b.region.lat, b.region.lon)
 
 
-def _back(listed: Link | None, key: str, origin: Origin, published: float | None) -> float | None:
-    if listed is not None and getattr(listed, key) is not None:
-        typed: Any = getattr(listed, key)
-        return float(typed)
-    return published if origin == "published" else None
+def _published(a: Zone, b: Zone, known: Catalogue) -> MeasuredPair | None:
+    """The published measurement between two regions, if both are the catalogue's own."""
 
+    def built_in(region: Region | None) -> bool:
+        return region is not None and known.find("regions", region.name) == region
 
-def _rtt(
-    given: list[tuple[LinkFigures, Origin]], published: MeasuredPair | None, km: float | None, same_region: bool
-) -> tuple[Band | None, Origin]:
-    value, origin = _first("rtt_ms", given, published)
-    if value is not None:
-        return Band.exact(value), origin
-    if same_region:
-        return rtt_same_region_ms(), "same region"
-    if km is not None:
-        return rtt_from_distance_ms(km), "distance"
-    return None, "unknown"
+    if a.region is None or b.region is None or not (built_in(a.region) and built_in(b.region)):
+        return None
+    return known.measured_pair(a.region.name, b.region.name)
 
 
 def _notice(code: str, field: str, value: Any, level: Literal["warning", "note"], **params: Any) -> Notice:

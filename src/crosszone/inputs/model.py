@@ -155,6 +155,9 @@ class Model(Value):
             raise refuse("learned_needs_length")
         if self.moe and self.moe.first_dense > self.layers:
             raise refuse("first_dense_over_layers", self.moe.first_dense, layers=self.layers)
+        if self.moe and self.moe_layers == 0:
+            every, dense = self.moe.every, self.moe.first_dense
+            raise refuse("no_moe_layer", at=("moe",), every=every, first_dense=dense, layers=self.layers)
         return self
 
     @property

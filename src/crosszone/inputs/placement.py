@@ -94,12 +94,15 @@ class Placement(Value):
             columns["gpu"].append(numbers % sizes[group])
         return {key: np.concatenate(parts) for key, parts in columns.items()}
 
-    def check(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
-        """Every way in which this placement cannot be: unknown GPUs, one used twice, too few, torn TP groups."""
+    def check(self, cluster: Cluster, strategy: Strategy | None) -> list[Notice]:
+        """Every way in which this placement cannot be: unknown GPUs, one used twice, too few, torn TP groups.
+
+        Without a strategy only the GPUs are looked at.
+        """
         notices = list(self._unknown_gpus(cluster))
         if notices:
             return notices
-        if self.ranks != strategy.ranks:
+        if strategy is not None and self.ranks != strategy.ranks:
             params = {"placed": self.ranks, "ranks": strategy.ranks}
             notices.append(Notice(code="placement_ranks", field="placement.blocks", value=self.ranks, params=params))
             return notices
@@ -108,22 +111,43 @@ class Placement(Value):
         places = np.stack([where["group"], gpu_number])
         if np.unique(places, axis=1).shape[1] != self.ranks:
             notices.append(Notice(code="placement_twice", field="placement.blocks"))
-        notices.extend(self._torn_groups(cluster, strategy, where))
+        if strategy is not None:
+            notices.extend(self._torn_groups(cluster, strategy, where))
         return notices
 
-    def idle(self, cluster: Cluster, reason: Notice | None = None) -> list[Idle]:
+    def idle(self, cluster: Cluster) -> list[Idle]:
         """GPUs no rank uses, by node group."""
         used = Counter[tuple[str, int]]()
         for block in self.blocks:
             used[block.zone, block.group] += block.count
-        why = reason or Notice(code="idle_not_placed", level="note")
         found = []
         for zone in cluster.zones:
             for number, group in enumerate(zone.nodes):
                 left = group.total_gpus - used[zone.name, number]
                 if left:
+                    params = {"zone": zone.name, "group": number, "count": left}
+                    why = Notice(code="idle_not_placed", level="note", params=params)
                     found.append(Idle(zone=zone.name, group=number, count=left, reason=why))
         return found
+
+    def remarks(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
+        """What is allowed but costs: tensor-parallel groups spread over more nodes than they need."""
+        where, teams = self.located(cluster), self._teams(strategy)
+        nodes = (where["group"] * 1_000_000 + where["node"])[teams].reshape(-1, strategy.tp)
+        used = 1 + (np.diff(np.sort(nodes, axis=1), axis=1) != 0).sum(axis=1)
+        sizes = np.array([group.gpus for _, group in cluster.groups()])
+        needed = -(-strategy.tp // sizes[where["group"][teams].reshape(-1, strategy.tp)[:, 0]])
+        torn = int((used > needed).sum())
+        if not torn:
+            return []
+        params = {"torn": torn, "tp": strategy.tp}
+        return [Notice(code="tp_torn", field="placement.blocks", value=torn, level="warning", params=params)]
+
+    def _teams(self, strategy: Strategy) -> Ranks:
+        """Ranks sorted so that each tensor-parallel group stands together."""
+        axes = self.coordinates(strategy)
+        team = (axes["cp"] * (strategy.dp or 1) + axes["dp"]) * strategy.pp + axes["pp"]
+        return np.argsort(team, kind="stable")
 
     def _unknown_gpus(self, cluster: Cluster) -> Iterator[Notice]:
         zones = {zone.name: zone for zone in cluster.zones}
@@ -142,9 +166,7 @@ class Placement(Value):
                 yield Notice(code="placement_gpu", field=field, value=block.first, params=params)
 
     def _torn_groups(self, cluster: Cluster, strategy: Strategy, where: dict[str, Ranks]) -> Iterator[Notice]:
-        axes = self.coordinates(strategy)
-        team = (axes["cp"] * strategy.dp + axes["dp"]) * strategy.pp + axes["pp"]  # type: ignore[operator]
-        by_team = np.argsort(team, kind="stable")
+        by_team = self._teams(strategy)
         zones = where["zone"][by_team].reshape(-1, strategy.tp)
         groups = where["group"][by_team].reshape(-1, strategy.tp)
         if (zones != zones[:, :1]).any():
@@ -152,11 +174,12 @@ class Placement(Value):
             names = [cluster.zones[z].name for z in sorted(set(zones[torn].tolist()))]
             yield Notice(code="tp_across_zones", field="placement.blocks", value=strategy.tp, params={"zones": names})
             return
-        kinds = np.array([group.gpu.name for _, group in cluster.groups()])
+        known = cluster.gpu_kinds
+        kinds = np.array([known.index(group.gpu) for _, group in cluster.groups()])
         mixed = kinds[groups]
         if (mixed != mixed[:, :1]).any():
             torn = int(np.flatnonzero((mixed != mixed[:, :1]).any(axis=1))[0])
-            params = {"kinds": sorted(set(mixed[torn].tolist()))}
+            params = {"kinds": [known[kind].name for kind in sorted(set(mixed[torn].tolist()))]}
             yield Notice(code="tp_mixes_gpus", field="placement.blocks", value=strategy.tp, params=params)
 
 

@@ -8,7 +8,7 @@ Each rule is a function that yields a notice with the two numbers that clash and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from crosszone.errors import IllegalError, Notice
@@ -16,24 +16,44 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.frameworks import Framework, frameworks
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
-from crosszone.inputs.placement import tp_capacity
-from crosszone.inputs.states import compute_precision
+from crosszone.inputs.placement import Placement, tp_capacity
+from crosszone.inputs.states import compute_precision, precision_architectures
 from crosszone.inputs.strategy import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What a rule looks at; dp and the ZeRO stage of the strategy are settled."""
+    """What a rule looks at; dp of the strategy is settled, and the ZeRO stage once a framework is chosen."""
 
     model: Model
     job: Job
     cluster: Cluster
     strategy: Strategy
+    placement: Placement | None = None
 
     @property
     def dp(self) -> int:
         """Data-parallel replicas."""
         return self.strategy.dp or 1
+
+    def on(self, framework: Framework) -> Case:
+        """The same case as the framework would run it: its own ZeRO stage where none was asked for."""
+        if self.strategy.zero is not None:
+            return self
+        return replace(self, strategy=self.strategy.replace(zero=framework.default_zero))
+
+    def option(self, path: str) -> Any:
+        """An option by the name a file gives it: `zero`, `communication.reduce`, `job.optimizer`."""
+        found: Any = self.job if path.startswith("job.") else self.strategy
+        for step in path.removeprefix("job.").split("."):
+            found = getattr(found, step)
+        return found
+
+    def asked(self, path: str) -> bool:
+        """The option was given, not left at its default."""
+        outer, _, inner = path.rpartition(".")
+        holder = self.strategy.communication if outer == "communication" else self.strategy
+        return outer == "job" or inner in holder.model_fields_set
 
 
 Rule = Callable[[Case], Iterator[Notice]]
@@ -42,31 +62,37 @@ FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]
 
 def broken_rules(case: Case, framework: Framework | None = None) -> list[Notice]:
     """Every rule the strategy breaks, for one framework or (None) apart from any."""
-    notices = [notice for rule in RULES for notice in rule(case)]
+    notices = [notice for rule in (*JOB_RULES, *RULES) for notice in rule(case)]
     if framework is not None:
-        notices += [notice for rule in FRAMEWORK_RULES for notice in rule(case, framework)]
+        notices += refusals(case, framework)
     return notices
+
+
+def refusals(case: Case, framework: Framework) -> list[Notice]:
+    """What one framework cannot do of the strategy."""
+    chosen = case.on(framework)
+    return [notice for rule in FRAMEWORK_RULES for notice in rule(chosen, framework)]
 
 
 def able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
     """The frameworks that can do the strategy, and the first refusal of each of the others."""
-    able, refusals = [], []
+    able, refused = [], []
     for framework in _asked(case.job):
-        broken = [notice for rule in FRAMEWORK_RULES for notice in rule(case, framework)]
+        broken = refusals(case, framework)
         if broken:
-            refusals.append(broken[0])
+            refused.append(broken[0])
         else:
             able.append(framework)
-    return able, refusals
+    return able, refused
 
 
-def require_legal(case: Case) -> Framework:
-    """The framework that will run the strategy: the first that can; `IllegalError` lists what forbids it."""
+def require_legal(case: Case) -> tuple[Framework, Strategy]:
+    """The first framework that can run the strategy, and the strategy as it would; `IllegalError` if none can."""
     broken = broken_rules(case)
-    able, refusals = able_frameworks(case)
+    able, refused = able_frameworks(case)
     if broken or not able:
-        raise IllegalError(*broken, *([] if able else refusals))
-    return able[0]
+        raise IllegalError(*broken, *([] if able else refused))
+    return able[0], case.on(able[0]).strategy
 
 
 def _asked(job: Job) -> list[Framework]:
@@ -136,8 +162,8 @@ def widths_divide(case: Case) -> Iterator[Notice]:
 def tensor_groups_fit(case: Case) -> Iterator[Notice]:
     """Every tensor-parallel group sits in one zone, on one GPU kind, in whole nodes or inside one."""
     s = case.strategy
-    if s.ranks > case.cluster.gpus:
-        return  # already said
+    if s.ranks > case.cluster.gpus or case.placement is not None:
+        return  # already said, or the placement is checked itself
     room = sum(tp_capacity(group, s.tp) for _, group in case.cluster.groups())
     if room < s.ranks:
         fitting = [t for t in range(s.tp, 0, -1) if s.tp % t == 0 and _room(case.cluster, t) >= t * s.ranks // s.tp]
@@ -162,15 +188,8 @@ def layers_fill_stages(case: Case) -> Iterator[Notice]:
     s, layers = case.strategy, case.model.layers
     chunks = s.pp * s.interleave
     if chunks > layers:
-        yield _broken(
-            "stages_over_layers",
-            "pp",
-            s.pp,
-            chunks=chunks,
-            interleave=s.interleave,
-            layers=layers,
-            legal=max(1, layers // s.interleave),
-        )
+        params = {"chunks": chunks, "interleave": s.interleave, "layers": layers}
+        yield _broken("stages_over_layers", "pp", s.pp, **params, legal=max(1, layers // s.interleave))
     if s.layers_per_stage is not None:
         given = list(s.layers_per_stage)
         if len(given) != chunks:
@@ -215,14 +234,6 @@ def sequence_splits(case: Case) -> Iterator[Notice]:
         )
 
 
-def positions_reach(case: Case) -> Iterator[Notice]:
-    """A table of learned positions has a row for every token."""
-    model, length = case.model, case.job.seq_len
-    if model.positions == "learned" and model.max_seq_len is not None and length > model.max_seq_len:
-        params = {"rows": model.max_seq_len, "model": model.name}
-        yield Notice(code="sequence_over_positions", field="job.seq_len", value=length, params=params)
-
-
 def experts_divide(case: Case) -> Iterator[Notice]:
     """E divides the experts, and the ranks t c d that hold one stage."""
     s, moe = case.strategy, case.model.moe
@@ -239,12 +250,13 @@ def experts_divide(case: Case) -> Iterator[Notice]:
 
 
 def gpus_have_precision(case: Case) -> Iterator[Notice]:
-    """Every GPU kind has the tensor path of the precision."""
-    path = compute_precision(case.job)
+    """Every GPU kind has the tensor path of the precision, and is of a generation that has its format."""
+    path, generations = compute_precision(case.job), precision_architectures(case.job)
     for gpu in case.cluster.gpu_kinds:
-        if gpu.peak(path) is None:
+        known = not generations or gpu.architecture in (*generations, "custom")
+        if gpu.peak(path) is None or not known:
             able = [name for name in ("bf16", "fp16", "fp8", "fp32") if gpu.peak(name) is not None]
-            params = {"gpu": gpu.name, "path": path, "able": able}
+            params = {"gpu": gpu.name, "path": case.job.precision if gpu.peak(path) else path, "able": able}
             yield Notice(code="gpu_lacks_precision", field="job.precision", value=case.job.precision, params=params)
 
 
@@ -255,6 +267,9 @@ def local_update_has_replicas(case: Case) -> Iterator[Notice]:
         yield _broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
 
 
+JOB_RULES: tuple[Rule, ...] = (gpus_have_precision,)
+"""Rules that need no strategy."""
+
 RULES: tuple[Rule, ...] = (
     ranks_within_gpus,
     batch_divides,
@@ -264,72 +279,48 @@ RULES: tuple[Rule, ...] = (
     layers_fill_stages,
     schedule_has_shape,
     sequence_splits,
-    positions_reach,
     experts_divide,
-    gpus_have_precision,
     local_update_has_replicas,
 )
 
 
 def framework_has_axes(case: Case, framework: Framework) -> Iterator[Notice]:
-    """The framework has every axis in use, and can combine them."""
-    used = {axis for axis in ("tp", "pp", "cp", "ep") if getattr(case.strategy, axis) > 1}
+    """The framework has every axis in use."""
     for axis in ("tp", "pp", "cp", "ep"):
-        if axis in used and axis not in framework.axes:
-            yield _cannot(framework, "framework_lacks_axis", axis, getattr(case.strategy, axis), axis=axis)
-    for first, second in framework.not_together:
-        if {first, second} <= used:
-            yield _cannot(framework, "framework_not_together", first, getattr(case.strategy, first), other=second)
-
-
-def framework_has_sharding(case: Case, framework: Framework) -> Iterator[Notice]:
-    """The framework has the ZeRO stage, also beside the axes in use."""
-    s, stage = case.strategy, case.strategy.zero or 0
-    if stage not in framework.zero:
-        yield _cannot(framework, "framework_lacks", "zero", stage, allowed=list(framework.zero))
-    for axis, allowed in framework.zero_with.items():
-        if getattr(s, axis) > 1 and stage in framework.zero and stage not in allowed:
-            params = {"axis": axis, "degree": getattr(s, axis), "allowed": list(allowed)}
-            yield _cannot(framework, "framework_zero_with", "zero", stage, **params)
-    if s.shard_within not in framework.shard_within:
-        yield _cannot(framework, "framework_lacks", "shard_within", s.shard_within, allowed=framework.shard_within)
+        degree = case.option(axis)
+        if degree > 1 and axis not in framework.axes:
+            yield _cannot(framework, "framework_lacks_axis", axis, degree, axis=axis)
 
 
 def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]:
-    """The framework has the pipeline schedule, the split and the micro-batches it asks for."""
+    """The framework has the pipeline schedule, and enough micro-batches to interleave."""
     s = case.strategy
     if s.pp == 1 or "pp" not in framework.axes:
         return
     schedule = s.pipeline_schedule
     if schedule not in framework.schedules:
         yield _cannot(framework, "framework_lacks", "schedule", schedule, allowed=framework.schedules)
-    if s.layers_per_stage and len(set(s.layers_per_stage)) > 1 and not framework.uneven_stages:
-        yield _cannot(framework, "framework_even_stages", "layers_per_stage", list(s.layers_per_stage))
     m = s.micro_batches(case.job.global_batch)
-    if framework.interleaved_groups and s.interleave > 1 and m % s.pp:
+    if framework.interleaved_groups and s.interleave > 1 and m < s.pp:
         yield _cannot(framework, "framework_interleaved_groups", "interleave", s.interleave, m=m, pp=s.pp)
 
 
 def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework has each option of the strategy."""
     s, c = case.strategy, case.strategy.communication
-    asked: tuple[tuple[str, Any, tuple[str, ...]], ...] = (
-        ("recompute", s.recompute, framework.recompute),
-        ("offload", s.offload, framework.offload),
-        ("communication.compression", c.compression, framework.compression),
+    asked: tuple[tuple[str, tuple[Any, ...]], ...] = (
+        ("zero", framework.zero),
+        ("shard_within", framework.shard_within),
+        ("recompute", framework.recompute),
+        ("offload", framework.offload),
+        ("communication.compression", framework.compression),
+        ("communication.reduce", framework.reduce),
+        ("communication.gradient_dtype", framework.gradient_dtypes),
     )
-    for key, value, allowed in asked:
-        if value not in allowed:
+    for key, allowed in asked:
+        value = case.option(key)
+        if value not in allowed and (case.asked(key) or key == "zero"):
             yield _cannot(framework, "framework_lacks", key, value, allowed=allowed)
-    if "reduce" in c.model_fields_set and c.reduce not in framework.reduce:
-        yield _cannot(framework, "framework_lacks", "communication.reduce", c.reduce, allowed=framework.reduce)
-    if c.gradient_dtype is not None and c.gradient_dtype not in framework.gradient_dtypes:
-        allowed = framework.gradient_dtypes
-        yield _cannot(framework, "framework_lacks", "communication.gradient_dtype", c.gradient_dtype, allowed=allowed)
-    needs = framework.compression_needs_zero.get(c.compression)
-    if needs is not None and (s.zero or 0) not in needs:
-        params = {"compression": c.compression, "allowed": list(needs)}
-        yield _cannot(framework, "framework_compression_zero", "zero", s.zero or 0, **params)
     for what in ("gradients", "parameters", "tensor"):
         key = f"overlap_{what}"
         if key in c.model_fields_set and getattr(c, key) and what not in framework.overlap:
@@ -347,21 +338,45 @@ def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice
         yield Notice(code="framework_lacks", field="job.precision", value=case.job.precision, params=params)
 
 
+def framework_needs_met(case: Case, framework: Framework) -> Iterator[Notice]:
+    """Options that the framework has only together are together."""
+    for need in framework.needs:
+        if not all(_in_use(case, path, wanted) for path, wanted in need.when.items()):
+            continue
+        for path, allowed in need.then.items():
+            if case.option(path) not in allowed:
+                reason = " and ".join(f"{key}={_word(case.option(key))}" for key in need.when)
+                params = {"reason": reason, "allowed": [_word(value) for value in allowed]}
+                yield _cannot(framework, "framework_needs", path, case.option(path), **params)
+
+
+def _in_use(case: Case, path: str, wanted: Any) -> bool:
+    if wanted == "more":
+        return bool(case.option(path) > 1)
+    return case.asked(path) and case.option(path) in wanted
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     framework_has_axes,
-    framework_has_sharding,
     framework_has_schedule,
     framework_has_options,
+    framework_needs_met,
     framework_has_precision,
 )
 
 
 def _cannot(framework: Framework, code: str, key: str, value: Any, **params: Any) -> Notice:
-    return _broken(code, key, value, framework=framework.title, option=key, **params)
+    field = key if key.startswith("job.") else f"strategy.{key}"
+    return Notice(code=code, field=field, value=value, params={"framework": framework.title, "option": key, **params})
 
 
 __all__ = [
     "FRAMEWORK_RULES",
+    "JOB_RULES",
     "RULES",
     "Case",
     "able_frameworks",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
@@ -12,14 +13,13 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue, catalogue_of
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import Document, dump_json, dump_yaml, parse_document, read_document
-from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.geography import routes
 from crosszone.inputs.hf_config import read_hf_config
 from crosszone.inputs.job import Job
 from crosszone.inputs.links import ZoneLink, link_notices, zone_links
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Placement
+from crosszone.inputs.placement import Placement, tp_capacity
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.upgrade import VERSION, upgraded
@@ -88,17 +88,17 @@ class Scenario(Value):
     def _write_model(self, model: Model) -> Any:
         return catalogue_of(None).written("models", model)
 
+    @cached_property
     def links(self) -> dict[tuple[int, int], ZoneLink]:
         """The path of every pair of zones (by position, first < second)."""
         return zone_links(self.cluster)
 
-    def case(self) -> Case | None:
-        """What the rules of legality look at; None without a strategy."""
-        if self.strategy is None:
-            return None
-        default_zero = 0 if self.job.framework == "any" else frameworks()[self.job.framework].default_zero
-        settled = self.strategy.settled(self.cluster.gpus, default_zero)
-        return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=settled)
+    def case(self) -> Case:
+        """What the rules of legality look at; without a strategy, one replica a GPU."""
+        asked = self.strategy or Strategy()
+        room = sum(tp_capacity(group, asked.tp) for _, group in self.cluster.groups())
+        settled = asked.settled(self.placement.ranks if self.placement else room, self.job.global_batch)
+        return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=settled, placement=self.placement)
 
     def to_fields(self) -> dict[str, Any]:
         """The file's fields: what was given, names of built-in catalogue entries as names, all else in full."""
@@ -139,7 +139,7 @@ def read_scenario(source: Source, known: Catalogue | None = None) -> Loaded:
     value = _with_cluster_file(value, folder, document)
     scenario = parse(Scenario, value, document, catalogue=known or catalogue(), folder=folder, notices=notices)
     try:
-        scenario.links()
+        _ = scenario.links
     except InputError as error:
         raise type(error)(*map(document.placed, error.notices)) from None
     return Loaded(scenario, [document.placed(notice) for notice in notices], document)
@@ -153,9 +153,10 @@ def parse_scenario(text: str, file: str = "<text>") -> Loaded:
 def scenario_notices(scenario: Scenario) -> list[Notice]:
     """Warnings and remarks on a valid scenario: impossible or assumed figures."""
     return [
-        *link_notices(scenario.cluster, scenario.links()),
+        *link_notices(scenario.cluster, scenario.links),
         *_nic_notices(scenario.cluster),
         *_length_notices(scenario),
+        *catalogue().skipped(),
     ]
 
 
@@ -168,17 +169,18 @@ def _document(source: Source) -> Document:
 
 
 def _with_cluster_file(value: dict[str, Any], folder: Path, document: Document) -> dict[str, Any]:
+    """The fields with `cluster: {file: ...}` replaced by the cluster of that file."""
     cluster = value.get("cluster")
-    if not (isinstance(cluster, Mapping) and isinstance(cluster.get("file"), str)):
+    if not isinstance(cluster, Mapping) or "file" not in cluster:
         return value
     if len(cluster) > 1:
-        line = document.line(("cluster", "file"))
-        raise InvalidError(Notice(code="cluster_file_alone", field="cluster.file").at(document.file or None, line))
+        raise InvalidError(document.placed(Notice(code="cluster_file_alone", field="cluster.file")))
+    if not isinstance(cluster["file"], str):
+        raise InvalidError(document.placed(Notice(code="must_be_text", field="cluster.file", value=cluster["file"])))
     other = read_document(folder / cluster["file"])
-    inner = other.value.get("cluster", other.value) if isinstance(other.value, Mapping) else other.value
     at = ("cluster",) if isinstance(other.value, Mapping) and "cluster" in other.value else ()
-    parse(Cluster, inner, other, at=at)
-    return {**value, "cluster": inner}
+    inner = other.value["cluster"] if at else other.value
+    return {**value, "cluster": parse(Cluster, inner, other, at=at)}
 
 
 def _by_size(value: Mapping[str, Any], info: ValidationInfo, known: Catalogue) -> Any:
@@ -211,8 +213,8 @@ def _by_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
         model = read_hf_config((folder or Path()) / path)
     except InputError as error:
         notice = error.notices[0]
-        params = {**notice.params, "field": notice.field or "-"}
-        raise refuse(notice.code, notice.value, **params) from None
+        place = (notice.file, notice.line) if notice.line is not None else None
+        raise refuse(notice.code, notice.value, place=place, field=notice.field or "-", **notice.params) from None
     total_b = round(parameters(model).total / 1e9, 3)
     params = {"name": model.name, "total_b": total_b}
     _remark(info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params))
@@ -224,21 +226,24 @@ def _remark(info: ValidationInfo, notice: Notice) -> None:
         info.context["notices"].append(notice)
 
 
-def _nic_notices(cluster: Cluster) -> list[Notice]:
-    notices = []
+def _nic_notices(cluster: Cluster) -> Iterator[Notice]:
+    if cluster.node_count == 1:
+        return
+    example = float(routes()["example_nic_gbps"])
     for z, zone in enumerate(cluster.zones):
         for g, group in enumerate(zone.nodes):
-            if cluster.node_count > 1 and group.nic_gbps_node is None:
-                example = float(routes()["example_nic_gbps"])
+            if group.nic_gbps_node is None:
                 field = f"cluster.zones[{z}].nodes[{g}].nic_gbps"
                 params = {"zone": zone.name}
-                notices.append(Notice(code="nic_example", field=field, value=example, level="warning", params=params))
-    return notices
+                yield Notice(code="nic_example", field=field, value=example, level="warning", params=params)
 
 
-def _length_notices(scenario: Scenario) -> list[Notice]:
+def _length_notices(scenario: Scenario) -> Iterator[Notice]:
     model, length = scenario.model, scenario.job.seq_len
-    if model.max_seq_len is None or length <= model.max_seq_len or model.positions == "learned":
-        return []
+    if model.max_seq_len is None or length <= model.max_seq_len:
+        return
     params = {"model": model.name, "limit": model.max_seq_len}
-    return [Notice(code="sequence_over_context", field="job.seq_len", value=length, level="note", params=params)]
+    if model.positions == "learned":
+        yield Notice(code="sequence_over_positions", field="job.seq_len", value=length, level="warning", params=params)
+    else:
+        yield Notice(code="sequence_over_context", field="job.seq_len", value=length, level="note", params=params)

@@ -42,6 +42,11 @@ def compute_precision(job: Job) -> str:
     return path
 
 
+def precision_architectures(job: Job) -> tuple[str, ...]:
+    """GPU architectures that have the job's number format; none named: all that have its tensor path."""
+    return tuple(numerics()["precisions"][job.precision].get("architectures", ()))
+
+
 def state_bytes(job: Job, *, framework: str | None = None, zero: int = 0, shards: int = 1) -> StateBytes:
     """Bytes per parameter on one rank, with ZeRO stage `zero` over `shards` ranks. [J3]
 

@@ -132,10 +132,13 @@ class Strategy(Value):
             raise ValueError("dp is not settled yet")
         return self.model_ranks * self.dp
 
-    def settled(self, gpus: int, default_zero: int = 0) -> Strategy:
-        """The same strategy with what follows filled in: dp (as many replicas as `gpus` allow) and the ZeRO stage."""
-        follows = {"dp": max(1, gpus // self.model_ranks), "zero": default_zero}
-        return self.replace(**{key: value for key, value in follows.items() if getattr(self, key) is None})
+    def settled(self, room: int, global_batch: int) -> Strategy:
+        """The same strategy with dp filled in: the most replicas that `room` ranks hold and the batch divides by."""
+        if self.dp is not None:
+            return self
+        most = max(1, room // self.model_ranks)
+        fitting = (d for d in range(most, 0, -1) if global_batch % (self.micro_batch * d) == 0)
+        return self.replace(dp=next(fitting, most))
 
     def micro_batches(self, global_batch: int) -> int:
         """Micro-batches of one step on one replica: B / (b d); gradient accumulation is this. [R2]"""

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from crosszone.errors import IllegalError, Notice
+from crosszone.errors import Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import packed
-from crosszone.inputs.rules import able_frameworks, broken_rules
+from crosszone.inputs.placement import Idle, Placement, packed
+from crosszone.inputs.rules import JOB_RULES, able_frameworks, broken_rules
 from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
 from crosszone.inputs.states import state_bytes
+from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.value import MOST_NOTICES
 from crosszone.text import DEFAULT_LANGUAGE
+
+MOST_ALIKE = 5
+"""Warnings or notes of one kind that are told one by one; the rest are counted."""
 
 
 def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
     """A scenario with everything that follows from it, and every notice with its line."""
     scenario = loaded.scenario
-    strategy, broken = _strategy(scenario, language)
+    strategy, found = _strategy(scenario, language)
+    broken = any(notice.level == "error" for notice in found)
+    told = _few([loaded.document.placed(n) for n in (*found, *loaded.notices, *scenario_notices(scenario))])
     return {
         "scenario": scenario.to_fields(),
         "model": describe_model(scenario.model, scenario.job.seq_len),
@@ -30,19 +37,22 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
         "cluster": _cluster(scenario, scenario.cluster),
         "strategy": strategy,
         "legal": not broken,
-        "notices": [notice.as_dict(language) for notice in _remarks(loaded, broken)],
+        "notices": [notice.as_dict(language) for notice in told],
     }
 
 
-def remarks_on(loaded: Loaded) -> list[Notice]:
-    """Everything there is to say about a scenario: broken rules first, then warnings and notes."""
-    return _remarks(loaded, _strategy(loaded.scenario, DEFAULT_LANGUAGE)[1])
-
-
-def _remarks(loaded: Loaded, broken: list[Notice]) -> list[Notice]:
+def _few(notices: list[Notice]) -> list[Notice]:
+    """Errors first, then warnings and notes, only a few of one kind and how many more there are."""
     order = {"error": 0, "warning": 1, "note": 2}
-    found = [loaded.document.placed(n) for n in (*broken, *loaded.notices, *scenario_notices(loaded.scenario))]
-    return sorted(found, key=lambda notice: order[notice.level])
+    told: list[Notice] = []
+    for code, level in dict.fromkeys((notice.code, notice.level) for notice in notices):
+        alike = [notice for notice in notices if (notice.code, notice.level) == (code, level)]
+        most = MOST_NOTICES if level == "error" else MOST_ALIKE
+        told += alike[:most]
+        if len(alike) > most:
+            params = {"count": len(alike) - most, "first": alike[0].field}
+            told.append(replace(alike[most], code="and_more", value=len(alike) - most, params=params))
+    return sorted(told, key=lambda notice: order[notice.level])
 
 
 def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
@@ -110,21 +120,22 @@ def _cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
         }
         for zone in cluster.zones
     ]
-    links = [asdict(link) for link in scenario.links().values()]
+    links = [asdict(link) for link in scenario.links.values()]
     return {"gpus": cluster.gpus, "nodes": cluster.node_count, "zones": zones, "links": links}
 
 
 def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None, list[Notice]]:
+    """How the work is split and placed, and every rule that this breaks."""
     case = scenario.case()
-    if case is None:
-        return None, []
-    settled, broken = case.strategy, broken_rules(case)
-    able, refusals = able_frameworks(case)
-    if not able:
-        broken = [*broken, *refusals]
+    if scenario.strategy is None:
+        notices = [notice for rule in JOB_RULES for notice in rule(case)]
+        return None, notices + (scenario.placement.check(scenario.cluster, None) if scenario.placement else [])
+    able, refused = able_frameworks(case)
+    broken = broken_rules(case) + ([] if able else refused)
+    settled = case.on(able[0]).strategy if able else case.strategy
     described: dict[str, Any] = {
         "settled": settled.model_dump(mode="json"),
-        "pinned": sorted(settled.pinned & (scenario.strategy.pinned if scenario.strategy else frozenset())),
+        "pinned": sorted(scenario.strategy.pinned),
         "ranks": settled.ranks,
         "micro_batches": settled.micro_batches(scenario.job.global_batch),
         "frameworks": [framework.name for framework in able],
@@ -133,19 +144,21 @@ def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None,
     }
     if broken:
         return described, broken
-    try:
-        placement, idle = (scenario.placement, None) if scenario.placement else packed(scenario.cluster, settled)
-    except IllegalError as error:
-        return described, list(error.notices)
-    torn = placement.check(scenario.cluster, settled) if placement else []
-    if torn or placement is None:
+    placement, idle = _placed(scenario, settled)
+    torn = placement.check(scenario.cluster, settled)
+    if torn:
         return described, torn
-    left = placement.idle(scenario.cluster) if idle is None else idle
     described["placement"] = placement.to_plain()
     described["idle"] = [
-        {"zone": i.zone, "group": i.group, "count": i.count, "reason": i.reason.message(language)} for i in left
+        {"zone": i.zone, "group": i.group, "count": i.count, "reason": i.reason.message(language)} for i in idle
     ]
-    return described, []
+    return described, placement.remarks(scenario.cluster, settled)
+
+
+def _placed(scenario: Scenario, strategy: Strategy) -> tuple[Placement, list[Idle]]:
+    if scenario.placement is None:
+        return packed(scenario.cluster, strategy)
+    return scenario.placement, scenario.placement.idle(scenario.cluster)
 
 
 def _carbon(typed: float | None, region: Any) -> float | None:

@@ -36,11 +36,13 @@ def upgraded(document: Document) -> tuple[Fields, list[Notice]]:
 def _from_prototype(old: Fields, notices: list[Notice], document: Document) -> Fields:
     """The prototype's request as a scenario."""
 
-    def refuse(code: str, key: str, **params: Any) -> InvalidError:
+    def refuse(code: str, key: str, /, **params: Any) -> InvalidError:
         value = key if code == "unknown_key" else old.get(key)
         notice = Notice(code=code, field=key, value=value, params=params)
         return InvalidError(notice.at(document.file or None, document.line((key,))))
 
+    if "gpusPerRegion" not in old:
+        raise refuse("missing_key", "gpusPerRegion", key="gpusPerRegion")
     for key in old:
         if key not in PROTOTYPE_KEYS:
             raise refuse("unknown_key", key, nearest=nearest(key, PROTOTYPE_KEYS)[:1] or list(PROTOTYPE_KEYS))

@@ -5,9 +5,18 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, Strict, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    Strict,
+    StringConstraints,
+    ValidationError,
+)
 from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError
 
 from crosszone.errors import FileError, InputError, InvalidError, Notice, UnknownNameError
@@ -16,24 +25,44 @@ from crosszone.inputs.document import Document, FieldPath, field_text
 MAX_COUNT = 1_000_000
 MOST_NOTICES = 50
 """Mistakes told at once: a file that is wrong in more places is wrong as a whole."""
-Whole = Annotated[int, Strict()]
-Number = Annotated[float, Strict()]
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Strict(), Field(gt=0, le=1e18)]
 NotNegative = Annotated[float, Strict(), Field(ge=0, le=1e18)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise refuse("bad_name", text)
+    return text
+
+
 Name = Annotated[
-    str,
-    StringConstraints(
-        strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]+$"
-    ),
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_printable)
 ]
 
 V = TypeVar("V", bound="Value")
 
 
-class Value(BaseModel):
-    """A value: equal when its fields are equal, hashable, with a short repr and a JSON form."""
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass as _Metaclass
+else:
+    _Metaclass = type(BaseModel)
+
+
+class _Checked(_Metaclass):
+    """Makes `Cls(...)` raise our own errors, as `parse` does."""
+
+    def __call__(cls, **fields: Any) -> Any:
+        """Check the fields and make the value."""
+        try:
+            return super().__call__(**fields)
+        except ValidationError as error:
+            raise _input_error(cast(type[BaseModel], cls), error, None, ()) from None
+
+
+class Value(BaseModel, metaclass=_Checked):
+    """A value: equal when its fields are equal, with a short repr and a JSON form."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -64,11 +93,16 @@ def parse(cls: type[V], value: Any, document: Document | None = None, *, at: Fie
     try:
         return cls.model_validate(value, context=context)
     except ValidationError as error:
-        details = _telling(error.errors(include_url=False))
-        paths = [(*at, *detail["loc"]) for detail in details]
-        found = [_placed(_notice(cls, d, path), path, document) for d, path in zip(details, paths, strict=True)]
-        notices = _without_misspelt(found)
-        raise _error_class({notice.code for notice in notices})(*notices) from None
+        raise _input_error(cls, error, document, at) from None
+
+
+def _input_error(cls: type[BaseModel], error: ValidationError, document: Document | None, at: FieldPath) -> InputError:
+    """Our own error for what pydantic found wrong."""
+    details = _telling(error.errors(include_url=False))
+    paths = [(*at, *detail["loc"], *detail.get("ctx", {}).get("at", ())) for detail in details]
+    found = [_placed(_notice(cls, d, path), path, document) for d, path in zip(details, paths, strict=True)]
+    notices = _without_misspelt(found)
+    return _error_class({notice.code for notice in notices})(*notices)
 
 
 def _telling(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
@@ -115,9 +149,20 @@ class OtherForms:
         return {"anyOf": [handler(core), *self.forms]}
 
 
-def refuse(code: str, value: Any = None, **params: Any) -> PydanticCustomError:
-    """An error for a validator to raise: a code of `text/` with its parameters."""
-    return PydanticCustomError("crosszone", code, {"code": code, "value": value, "params": params})
+_GIVEN: Any = object()
+Place = tuple[str | None, int | None]
+
+
+def refuse(
+    code: str, value: Any = _GIVEN, *, at: FieldPath = (), place: Place | None = None, **params: Any
+) -> PydanticCustomError:
+    """An error for a validator to raise: a code of `text/` with its parameters.
+
+    `value` is what to show in place of what was validated, `at` the path below it that is wrong, `place` the file
+    and line if they are not those of the document.
+    """
+    context = {"code": code, "value": value, "at": at, "place": place, "params": params}
+    return PydanticCustomError("crosszone", "refused", context)
 
 
 def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
@@ -128,7 +173,7 @@ def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 
 def _placed(notice: Notice, path: FieldPath, document: Document | None) -> Notice:
-    return notice.at(document.file, document.line(path)) if document else notice
+    return notice.at(document.file, document.line(path)) if document and notice.file is None else notice
 
 
 def _error_class(codes: set[str]) -> type[InputError]:
@@ -146,8 +191,9 @@ def _notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Noti
         return Notice(code=code, field=field, value=given, params=params)
 
     if kind == "crosszone":
-        value = context["value"] if context["value"] is not None else given
-        return Notice(code=context["code"], field=field, value=value, params=context["params"])
+        value = given if context["value"] is _GIVEN else context["value"]
+        found = Notice(code=context["code"], field=field, value=value, params=context["params"])
+        return found if context["place"] is None else found.at(*context["place"])
     if kind == "extra_forbidden":
         key, known = str(path[-1]), _keys_at(cls, detail["loc"][:-1])
         params = {"known": sorted(known), "nearest": nearest(key, known)[:1] or sorted(known)[:8]}
@@ -167,7 +213,14 @@ def _notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Noti
         return Notice(code=kind, field=field, value=context["actual_length"], params={"limit": bound})
     if kind in ("string_too_short", "string_too_long", "string_pattern_mismatch"):
         return notice("bad_name")
-    return notice(_WANTED.get(kind.split("_")[0], "not_valid"))
+    return notice(_WANTED.get(kind.split("_")[0], "not_valid"), value=_with_type(given))
+
+
+def _with_type(value: Any) -> Any:
+    """A value that has the wrong type, written so that its type shows."""
+    if isinstance(value, str):
+        return f'"{value[:50]}"'
+    return repr(value) if isinstance(value, float) else value
 
 
 _LIMITS = {

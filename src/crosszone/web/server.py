@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
 
 from crosszone.errors import Notice, ServeError
 from crosszone.inputs.document import read_text
-from crosszone.text import DEFAULT_LANGUAGE, texts
 from crosszone.web.app import create_app
 
 
-def run(
-    *, host: str = "127.0.0.1", port: int = 8000, file: str | None = None, language: str = DEFAULT_LANGUAGE
-) -> None:
+def run(*, host: str, port: int, file: str | None = None, started: Callable[[str], None] = print) -> None:
     """Serve the page and the API until interrupted; `file` is a scenario to open first.
 
-    `FileError` when the file cannot be read, `ServeError` when the port cannot be had.
+    `started` is told the address. `FileError` when the file cannot be read, `ServeError` when the port cannot be had.
     """
     path = Path(file) if file is not None else None
     if path is not None:
@@ -29,7 +28,8 @@ def run(
     with _bound(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listener.getsockname()[1]}"
-        print(texts(language)["page"]["serving"].format(address=address), flush=True)
+        started(address)
+        sys.stdout.flush()
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])

@@ -6,7 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationInfo
 
-from crosszone.errors import InvalidError, Notice, UnknownNameError
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 from crosszone.inputs.catalogue.entry import KINDS, Entry, FailureRate, Kind, ModelEntry, normal, read_entries
 from crosszone.inputs.document import Document, parse_document, read_document
 from crosszone.inputs.gpu import Gpu
@@ -25,9 +25,17 @@ from crosszone.inputs.value import nearest, parse, refuse
 _FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-layers?\])$")
 
 
+OWN_SOURCE = "own"
+"""Source id of a figure that the user gave."""
+
+
 def home() -> Path:
     """The user's folder: `$CROSSZONE_HOME`, else `~/.crosszone`."""
-    return Path(os.environ.get("CROSSZONE_HOME") or Path.home() / ".crosszone").expanduser()
+    asked = os.environ.get("CROSSZONE_HOME")
+    try:
+        return Path(asked).expanduser() if asked else Path.home() / ".crosszone"
+    except RuntimeError as error:
+        raise InputError(Notice(code="home_unwritable", value=asked or "~", params={"reason": str(error)})) from None
 
 
 class Catalogue:
@@ -48,9 +56,21 @@ class Catalogue:
     def entry(self, kind: Kind, name: str) -> Entry:
         """The entry of a name or alias; `UnknownNameError` names the nearest ones."""
         found = self.find(kind, name)
+        if found is None and self._kind(kind).skipped:
+            raise InvalidError(*self._kind(kind).skipped)
         if found is None:
             raise UnknownNameError(Notice(code="unknown_name", value=name, params=self._unknown(kind, name)))
         return found
+
+    def has(self, kind: Kind, name: str) -> str | None:
+        """The name of the entry that goes by this spelling, if one does."""
+        return self._kind(kind).spellings.get(normal(name))
+
+    def skipped(self) -> list[Notice]:
+        """What is wrong with files of the user's that were left out, as warnings."""
+        return [
+            replace(n, level="warning") for kind in KINDS if kind in self._tables for n in self._tables[kind].skipped
+        ]
 
     def find(self, kind: Kind, name: str) -> Entry | None:
         """The entry of a name or alias, or None."""
@@ -92,17 +112,40 @@ class Catalogue:
         if isinstance(value, str):
             found = self.find(kind, value)
             if found is None:
-                reason = self.unsupported.get(normal(value)) if kind == "models" else None
-                if reason:
-                    raise refuse("unsupported_model", value, reason=reason)
-                raise refuse("unknown_name", value, **self._unknown(kind, value))
+                raise self._not_found(kind, value)
             return found.model if isinstance(found, ModelEntry) else found
-        if isinstance(value, Mapping) and isinstance(value.get("like"), str):
-            base = self.resolve(kind, value["like"])
-            given = {key: inner for key, inner in value.items() if key != "like"}
-            fields = {key: getattr(base, key) for key in base.model_fields_set if key not in ("name", "aliases")}
-            return {"name": f"{base.name}-changed"} | fields | given
+        if isinstance(value, Mapping):
+            return self._like(kind, value) if isinstance(value.get("like"), str) else value
+        if not isinstance(value, Gpu | Model | Region):
+            raise refuse("must_be_entry", kind=kind)
         return value
+
+    def _like(self, kind: Kind, value: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields on top of an entry; nested ones are merged, and figures that change lose their source."""
+        base = self.resolve(kind, value["like"])
+        given = {key: inner for key, inner in value.items() if key != "like"}
+        fields = {key: inner for key, inner in base.to_plain().items() if key not in ("name", "aliases", "notes")}
+        for key, inner in given.items():
+            nested = isinstance(inner, Mapping) and isinstance(fields.get(key), Mapping)
+            fields[key] = {**fields[key], **inner} if nested else inner
+        if kind == "gpus":
+            fields["sources"] = {**fields.get("sources", {}), **dict.fromkeys(given, OWN_SOURCE)}
+        if kind == "regions":
+            changed = {"carbon_g_per_kwh": "carbon_source", "egress_usd_per_gb": "egress_source", "lat": "source"}
+            fields |= {source: OWN_SOURCE for key, source in changed.items() if key in given}
+        changes = ", ".join(f"{key} {_short(inner)}" for key, inner in given.items() if key not in ("name", "notes"))
+        return {"name": f"{base.name} with {changes}"[:100].strip() if changes else base.name} | fields
+
+    def _not_found(self, kind: Kind, name: str) -> Exception:
+        """Why a name cannot be resolved: files of the user's that were skipped, a known limit, or no such name."""
+        skipped = self._kind(kind).skipped
+        if skipped:
+            first = skipped[0]
+            return refuse(first.code, first.value, place=(first.file, first.line), field=first.field, **first.params)
+        reason = self.unsupported.get(normal(name)) if kind == "models" else None
+        if reason:
+            return refuse("unsupported_model", name, reason=reason)
+        return refuse("unknown_name", name, **self._unknown(kind, name))
 
     def written(self, kind: Kind, value: Gpu | Model | Region) -> Any:
         """How a file refers to an entry: by name if it is built in, else with all its fields."""
@@ -174,18 +217,18 @@ class Catalogue:
         return pairs
 
     def _read(self, kind: Kind) -> None:
-        table = self._tables[kind] = _Table()  # there while own entries are read: they may be like built-in ones
-        try:
-            for document in _built_in(kind):
-                table.add(read_entries(kind, document, self.based), document)
-            for path in own_files(self.own, kind):
+        table = self._tables[kind] = _Table()  # there while own entries are read: they may be like others
+        for document in _built_in(kind):
+            table.add(read_entries(kind, document, self.based), document)
+        for path in own_files(self.own, kind):
+            try:
                 document = read_document(path)
                 entries = read_entries(kind, document, self.based)
                 table.add(entries, document)
+            except InputError as error:  # one bad file of the user's must not stop everything else
+                table.skipped.extend(error.notices)
+            else:
                 table.own.update({entry.name: path for entry in entries})
-        except BaseException:
-            del self._tables[kind]
-            raise
 
     def _fewer_layers(self, wanted: str) -> ModelEntry | None:
         match = _FEWER_LAYERS.fullmatch(wanted)
@@ -196,7 +239,7 @@ class Catalogue:
         if not 1 <= layers <= base.model.layers:
             return None
         model = base.model.replace(layers=layers, name=wanted)
-        return base.replace(name=wanted, aliases=(), published=None, model=model)
+        return base.replace(name=wanted, aliases=(), published=None, stands_for_size=False, model=model)
 
     def _unknown(self, kind: Kind, name: str) -> dict[str, Any]:
         table = self._kind(kind)
@@ -211,21 +254,32 @@ class _Table:
     entries: dict[str, Entry] = field(default_factory=dict)
     spellings: dict[str, str] = field(default_factory=dict)
     own: dict[str, Path] = field(default_factory=dict)
+    skipped: list[Notice] = field(default_factory=list)
 
     def add(self, entries: Iterable[Entry], document: Document) -> None:
+        """Add the entries of one file, all or none."""
         for entry in entries:
             for spelling in (entry.name, *entry.aliases):
                 if normal(spelling) in self.spellings:
                     taken = {"taken": self.spellings[normal(spelling)]}
                     notice = Notice(code="name_taken", field=entry.name, value=spelling, params=taken)
                     raise InvalidError(document.placed(notice))
+        for entry in entries:
             self.entries[entry.name] = entry
             self.spellings.update({normal(spelling): entry.name for spelling in (entry.name, *entry.aliases)})
 
 
 def own_files(folder: Path, kind: Kind) -> list[Path]:
     """The user's files of a kind, in order of name."""
-    return sorted((folder / kind).glob("*.y*ml"))
+    try:
+        return sorted((folder / kind).glob("*.y*ml"))
+    except OSError as error:
+        params = {"reason": error.strerror or str(error)}
+        raise InputError(Notice(code="home_unreadable", value=str(folder), params=params)) from None
+
+
+def _short(value: Any) -> str:
+    return " ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, Mapping) else str(value)
 
 
 def _data(folder: str) -> Any:

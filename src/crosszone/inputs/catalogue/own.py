@@ -32,21 +32,29 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
 
 
 def remove_entry(kind: Kind, name: str) -> str:
-    """Forget one of the user's entries; returns its name."""
+    """Forget one of the user's entries (or a file of that name that cannot be read); returns its name."""
     known = catalogue()
+    broken = home() / "catalogue" / kind / f"{normal(name)}.yaml"
+    if known.has(kind, name) is None and _FILE_NAME.fullmatch(normal(name)) and broken.is_file():
+        _rewrite(broken, {})
+        return normal(name)
     entry = known.entry(kind, name)
     if not known.is_own(kind, entry.name):
         raise InvalidError(Notice(code="not_own", value=entry.name))
     path = known.own_file(kind, entry.name)
-    rest = {key: fields for key, fields in read_document(path).value.items() if key != entry.name}
+    _rewrite(path, {key: fields for key, fields in read_document(path).value.items() if key != entry.name})
+    return entry.name
+
+
+def _rewrite(path: Path, entries: dict[str, Any]) -> None:
+    """Write a file of entries; without any, the file goes."""
     try:
-        if rest:
-            _replace_file(path, dump_yaml(rest))
+        if entries:
+            _replace_file(path, dump_yaml(entries))
         else:
-            path.unlink()
+            path.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from None
-    return entry.name
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:
@@ -64,24 +72,23 @@ def _taken(kind: Kind, entry: Entry, known: Catalogue, spelled: dict[str, str], 
         legal = re.sub(r"[^a-z0-9.+-]+", "-", normal(entry.name)).strip("-.+") or "my-entry"
         return Notice(code="own_name", field=entry.name, value=entry.name, params={"legal": legal})
     for spelling in (entry.name, *entry.aliases):
-        there = known.find(kind, spelling)
-        same = there is not None and there.name == entry.name and known.is_own(kind, entry.name)
+        taken = known.has(kind, spelling)
+        same = taken == entry.name and known.is_own(kind, entry.name)
         if same and not replace:
             return Notice(code="own_exists", field=entry.name, value=entry.name)
-        if (there is not None and not same) or normal(spelling) in spelled:
-            taken = there.name if there else spelled[normal(spelling)]
-            return Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": taken})
+        if (taken is not None and not same) or normal(spelling) in spelled:
+            params = {"taken": taken or spelled[normal(spelling)]}
+            return Notice(code="name_taken", field=entry.name, value=spelling, params=params)
         spelled[normal(spelling)] = entry.name
     return None
 
 
 def _write(entry: Entry, folder: Path) -> Entry:
-    path = folder / f"{entry.name}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _replace_file(path, dump_yaml({entry.name: entry_fields(entry)}))
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _unwritable(folder, error) from None
+    _rewrite(folder / f"{entry.name}.yaml", {entry.name: entry_fields(entry)})
     return entry
 
 
