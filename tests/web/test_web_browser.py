@@ -75,7 +75,7 @@ def test_a_bad_edit_shows_the_error_with_its_line_and_keeps_the_answer(open_page
     expect_text(figure(page, "gpus"), "128")
     edit(page, "seq_len: 4096", "seq_len: long")
     errors = page.locator("#text-errors")
-    expect_text(errors, "job.seq_len = \"long\" must be a whole number.")
+    expect_text(errors, 'job.seq_len = "long" must be a whole number.')
     line = next(n for n, text in enumerate(page.locator("textarea").input_value().splitlines(), 1) if "seq_len" in text)
     expect_text(errors.get_by_role("button"), f"line {line}")
     assert page.locator(".line.error").inner_text().strip().startswith("seq_len: long")

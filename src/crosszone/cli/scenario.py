@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ app = typer.Typer(help="One file that says what to train, where, and perhaps how
 
 PARTS = ("scenario", "cluster", "model", "job", "strategy")
 MOST_ROWS = 60
-"""Links shown in the terminal; --json has all."""
+"""Rows of a table shown in the terminal; --json has all."""
 
 FileArgument = Annotated[str, typer.Argument(help="Scenario file (YAML or JSON); - for standard input.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
@@ -130,7 +131,6 @@ def _print(description: dict[str, Any]) -> None:
             tflop=f"{model['training_flops_per_token'] / 1e12:.4g}",
         ),
         soft_wrap=True,
-        markup=False,
     )
     run = said("run_line", tokens=amount(job["total_tokens"]), steps=amount(job["steps"])) if job["steps"] else ""
     terminal.print(
@@ -145,16 +145,20 @@ def _print(description: dict[str, Any]) -> None:
         )
         + run,
         soft_wrap=True,
-        markup=False,
     )
     terminal.print(parts_table(model["parameters"]))
     terminal.print(_zones_table(cluster))
+    _print_rest(sum(len(zone["groups"]) for zone in cluster["zones"]))
     if cluster["links"]:
         terminal.print(_links_table(cluster))
-    if len(cluster["links"]) > MOST_ROWS:
-        terminal.print(said("links_more", count=amount(len(cluster["links"]) - MOST_ROWS)))
+        _print_rest(len(cluster["links"]))
     if description["strategy"]:
         _print_strategy(description["strategy"])
+
+
+def _print_rest(count: int) -> None:
+    if count > MOST_ROWS:
+        console().print(said("rows_more", count=amount(count - MOST_ROWS)))
 
 
 def _zones_table(cluster: dict[str, Any]) -> Any:
@@ -170,21 +174,20 @@ def _zones_table(cluster: dict[str, Any]) -> Any:
         ("carbon", "right"),
     ]
     rows = table(said("zones_title", gpus=amount(cluster["gpus"]), nodes=amount(cluster["nodes"])), columns)
-    for zone in cluster["zones"]:
-        for index, group in enumerate(zone["groups"]):
-            first = index == 0
-            nodes = f"{group['count']} x {group['gpus']} {group['gpu']}"
-            rows.add_row(
-                zone["name"] if first else "",
-                (zone["region"] or "-") if first else "",
-                nodes,
-                amount(group["count"] * group["gpus"]),
-                amount(zone["memory_gib"]) if first else "",
-                f"{group['link']}, {group['domain']}",
-                amount(group["nic_gbps_node"]),
-                amount(group["usd_per_gpu_hour"]),
-                amount(zone["carbon_g_per_kwh"]) if first else "",
-            )
+    groups = ((zone, index, group) for zone in cluster["zones"] for index, group in enumerate(zone["groups"]))
+    for zone, index, group in islice(groups, MOST_ROWS):
+        first = index == 0
+        rows.add_row(
+            zone["name"] if first else "",
+            (zone["region"] or "-") if first else "",
+            f"{group['count']} x {group['gpus']} {group['gpu']}",
+            amount(group["count"] * group["gpus"]),
+            amount(zone["memory_gib"]) if first else "",
+            f"{group['link']}, {group['domain']}",
+            amount(group["nic_gbps_node"]),
+            amount(group["usd_per_gpu_hour"]),
+            amount(zone["carbon_g_per_kwh"]) if first else "",
+        )
     return rows
 
 
@@ -221,29 +224,19 @@ def _links_table(cluster: dict[str, Any]) -> Any:
 
 
 def _print_strategy(strategy: dict[str, Any]) -> None:
-    settled, terminal = strategy["settled"], console()
-    degrees = "  ".join(
-        f"{key} {settled[key]}" for key in ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero")
-    )
-    terminal.print(
-        said("strategy_line", degrees=degrees, ranks=amount(strategy["ranks"]), m=amount(strategy["micro_batches"])),
-        soft_wrap=True,
-        markup=False,
-    )
+    def line(key: str, **params: Any) -> None:
+        console().print(said(key, **params), soft_wrap=True)
+
+    settled = strategy["settled"]
+    shown = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero")
+    degrees = "  ".join(f"{key} {settled[key]}" for key in shown if settled[key] is not None)
+    line("strategy_line", degrees=degrees, ranks=amount(strategy["ranks"]), m=amount(strategy["micro_batches"]))
     if strategy["frameworks"]:
-        terminal.print(said("frameworks_line", names=", ".join(strategy["frameworks"])), soft_wrap=True)
-    if strategy["placement"]:
-        for block in strategy["placement"]["blocks"]:
-            terminal.print(
-                said(
-                    "block_line",
-                    zone=block["zone"],
-                    group=block.get("group", 0),
-                    first=block.get("first", 0),
-                    count=block["count"],
-                ),
-                soft_wrap=True,
-                markup=False,
-            )
-    for idle in strategy["idle"]:
-        terminal.print(idle["reason"], soft_wrap=True)
+        line("frameworks_line", names=", ".join(strategy["frameworks"]))
+    blocks = strategy["placement"]["blocks"] if strategy["placement"] else []
+    for block in blocks[:MOST_ROWS]:
+        line("block_line", **{"group": 0, "first": 0, **block})
+    _print_rest(len(blocks))
+    for idle in strategy["idle"][:MOST_ROWS]:
+        console().print(idle["reason"], soft_wrap=True)
+    _print_rest(len(strategy["idle"]))
