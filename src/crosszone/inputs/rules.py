@@ -110,7 +110,7 @@ def largest_divisor(number: int, most: int) -> int:
 
 
 def ranks_within_gpus(case: Case) -> Iterator[Notice]:
-    """T p c d ranks need as many GPUs. [R1]"""
+    """The t p c d ranks need as many GPUs. [R1]"""
     s, gpus = case.strategy, case.cluster.gpus
     if s.ranks > gpus:
         legal = gpus // s.model_ranks
@@ -138,7 +138,7 @@ def batch_divides(case: Case) -> Iterator[Notice]:
 
 
 def heads_divide(case: Case) -> Iterator[Notice]:
-    """T divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
+    """Degree t divides the heads, and divides the KV heads or is a multiple of them (which are then copied)."""
     t, model = case.strategy.tp, case.model
     if model.heads % t:
         legal = largest_divisor(model.heads, t)
@@ -149,7 +149,7 @@ def heads_divide(case: Case) -> Iterator[Notice]:
 
 
 def widths_divide(case: Case) -> Iterator[Notice]:
-    """T divides the width of the MLP and of an expert."""
+    """Degree t divides the width of the MLP and of an expert."""
     t, model = case.strategy.tp, case.model
     widths = {"ffn_hidden": model.ffn_hidden} if model.moe_layers < model.layers else {}
     if model.moe and case.strategy.ep == 1:
@@ -184,7 +184,7 @@ def _room(cluster: Cluster, tp: int) -> int:
 
 
 def layers_fill_stages(case: Case) -> Iterator[Notice]:
-    """P v stages need as many layers; a given split has p v entries that add up to them."""
+    """All p v chunks need a layer; a given split has p v entries that add up to them."""
     s, layers = case.strategy, case.model.layers
     chunks = s.pp * s.interleave
     if chunks > layers:
@@ -214,7 +214,7 @@ def schedule_has_shape(case: Case) -> Iterator[Notice]:
 
 
 def sequence_splits(case: Case) -> Iterator[Notice]:
-    """C divides the sequence (2c if causal, to share the work evenly); so does t with sequence parallelism."""
+    """Degree c divides the sequence (2c if causal, to share the work evenly); so does t with sequence parallelism."""
     s, length = case.strategy, case.job.seq_len
     parts = (2 * s.cp if case.model.causal else s.cp) if s.cp > 1 else 1
     if length % parts:
@@ -235,7 +235,7 @@ def sequence_splits(case: Case) -> Iterator[Notice]:
 
 
 def experts_divide(case: Case) -> Iterator[Notice]:
-    """E divides the experts, and the ranks t c d that hold one stage."""
+    """Degree e divides the experts, and the ranks t c d that hold one stage."""
     s, moe = case.strategy, case.model.moe
     if s.ep == 1:
         return
