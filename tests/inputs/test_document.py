@@ -126,7 +126,7 @@ def bomb(levels: int) -> str:
         ("? [a, b]\n: 1", "yaml_key", 1),
         ("a: [1, 2", "file_not_yaml", 1),
         ("a: b: c", "file_not_yaml", 1),
-        ("a:\n\t- 1", "file_not_yaml", 2),
+        ("a:\n\t- 1", "yaml_tab", 2),
         ("a: \x07", "file_not_yaml", None),
     ],
 )

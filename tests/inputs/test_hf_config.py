@@ -315,14 +315,20 @@ def test_a_context_of_a_million_tokens_is_imported() -> None:
 # ---- names
 
 
-def test_a_model_is_named_after_its_family_its_file_or_its_folder(tmp_path: Path) -> None:
+def test_a_model_is_named_after_its_family_or_its_file(tmp_path: Path) -> None:
     config = fixture("llama-2-7b")
-    folder = tmp_path / "Llama-2-7b-hf"
-    folder.mkdir()
     assert model_from_hf_config(config).name == "llama"
     assert model_from_hf_config(config, "mine").name == "mine"
-    assert read_hf_config(FIXTURES / "llama-2-7b.json").name == "llama-2-7b"
-    assert read_hf_config(written(folder, json.dumps(config))).name == "Llama-2-7b-hf"
+    assert read_hf_config(written(tmp_path, json.dumps(config))).name == "llama"
+    (tmp_path / "ours-7b.json").write_text(json.dumps(config))
+    assert read_hf_config(tmp_path / "ours-7b.json").name == "ours-7b"
+
+
+def test_a_config_without_its_family_says_what_to_add() -> None:
+    with pytest.raises(InputError) as caught:
+        model_from_hf_config(without(fixture("llama-2-7b"), "model_type"))
+    assert caught.value.notices[0].code == "hf_missing_key"
+    assert "model_type" in str(caught.value)
 
 
 # ---- what cannot be imported
@@ -333,10 +339,6 @@ def test_an_unknown_family_is_refused_with_the_known_ones(family: Any) -> None:
     notice = refused({"model_type": family}, "hf_unknown_family")
     assert (notice.field, notice.value) == ("model_type", family)
     assert {"llama", "gemma3", "gpt2"} <= set(notice.params["known"])
-
-
-def test_a_config_without_a_family_is_refused() -> None:
-    assert refused({}, "hf_unknown_family").field == "model_type"
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,16 @@ def test_a_default_link_below_the_floor_is_flagged_where_it_stands():
     assert [n.field for n in scenario_notices(found) if n.code == "rtt_below_floor"] == ["cluster.default_link.rtt_ms"]
 
 
+def test_an_uplink_slower_than_its_link_is_told():
+    zones = [
+        zone("a", region="cn-beijing", uplink_gbps=5),
+        zone("b", region="cn-shanghai", downlink_gbps=3, uplink_gbps=8),
+    ]
+    found = scenario(cluster={"zones": zones, "links": [{"between": ["a", "b"], "gbps": 10, "rtt_ms": 30}]})
+    told = [(n.params["pair"], n.field, n.value) for n in scenario_notices(found) if n.code == "uplink_limits"]
+    assert told == [("a - b", "cluster.zones[1].downlink_gbps", 3), ("b - a", "cluster.zones[0].uplink_gbps", 5)]
+
+
 def test_no_default_is_random():
     assert two("cn-beijing", "cn-shenzhen").links == two("cn-beijing", "cn-shenzhen").links
 

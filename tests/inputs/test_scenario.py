@@ -199,6 +199,20 @@ def test_mistakes_inside_a_hugging_face_config_name_that_file(tmp_path):
     assert caught.value.notices[0].file.endswith("config.json")
 
 
+@pytest.mark.parametrize("value", ['"64k"', '"64000"', "2560.5", "null", "[1]"])
+def test_a_wrong_number_in_a_hugging_face_config_is_told_with_its_line(tmp_path, value):
+    config = json.loads((ROOT / "tests" / "fixtures" / "hf" / "llama-3-8b.json").read_text())
+    text = json.dumps(config, indent=1).replace(f'"vocab_size": {config["vocab_size"]}', f'"vocab_size": {value}')
+    (tmp_path / "config.json").write_text(text)
+    (tmp_path / "s.yaml").write_text(dump_yaml(fields(model={"hf_config": "config.json"})))
+    with pytest.raises(InputError) as caught:
+        load_scenario(tmp_path / "s.yaml")
+    notice = caught.value.notices[0]
+    assert notice.file.endswith("config.json")
+    assert "vocab_size" in text.splitlines()[notice.line - 1]
+    assert "vocab_size" in notice.message()
+
+
 def test_what_needs_no_strategy_is_judged_without_one():
     from crosszone.inputs.summary import describe
 
@@ -206,6 +220,30 @@ def test_what_needs_no_strategy_is_judged_without_one():
     assert not describe(read_scenario(wrong))["legal"]
     lost = fields(placement={"blocks": [{"zone": "nowhere", "count": 8}]})
     assert [n["code"] for n in describe(read_scenario(lost))["notices"]] == ["placement_zone"]
+
+
+def test_fewer_replicas_than_fit_are_explained_and_the_idle_gpus_told():
+    """100 samples do not divide by 16 replicas of 4 ranks on 64 GPUs: 10 is the most."""
+    from crosszone.inputs.summary import describe
+
+    wide = fields(
+        job={"seq_len": 4096, "global_batch": 100},
+        cluster={"zones": [zone("a", 8, count=8, region="beijing")]},
+        strategy={"tp": 2, "pp": 2},
+    )
+    description = describe(read_scenario(wide))
+    notices = {n["code"]: n for n in description["notices"]}
+    assert description["strategy"]["settled"]["dp"] == 10
+    assert notices["dp_chosen"]["level"] == "warning"
+    assert "global_batch=96" in notices["dp_chosen"]["hint"]
+    assert "24 GPUs of zone a stay idle" in notices["idle_spare"]["message"]
+
+
+def test_bytes_of_state_are_those_of_the_framework_that_would_run_it():
+    from crosszone.inputs.summary import describe
+
+    by_megatron = describe(read_scenario(fields(strategy={"tp": 2, "pp": 2, "zero": 1})))["job"]
+    assert (by_megatron["state_framework"], by_megatron["state_bytes_per_parameter"]["total"]) == ("megatron", 18)
 
 
 def test_many_notices_of_one_kind_are_counted():

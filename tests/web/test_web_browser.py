@@ -109,12 +109,12 @@ def test_the_language_switch_changes_page_and_messages(open_page):
     page = open_page("/")
     expect_text(figure(page, "verdict"), "Legal")
     page.get_by_role("button", name="中文").click()
-    expect_text(figure(page, "verdict"), "合法")
+    expect_text(figure(page, "verdict"), "可行")
     expect_text(page.locator(".notices.warning li").first, "未给出")
     assert page.evaluate("document.documentElement.lang") == "zh-CN"
     assert "lang=zh" in page.url
     page.reload()
-    expect_text(figure(page, "verdict"), "合法")
+    expect_text(figure(page, "verdict"), "可行")
 
 
 def test_the_theme_switch_is_kept_in_the_address_and_the_browser(open_page, server):

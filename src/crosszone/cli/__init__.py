@@ -21,7 +21,7 @@ from crosszone.errors import CrossZoneError, Notice
 
 app = typer.Typer(
     name="crosszone",
-    help="Plan, predict and start LLM training on GPUs that do not all sit in one place.",
+    help="Describe and check LLM training on GPUs that do not all sit in one place.",
     no_args_is_help=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -46,7 +46,7 @@ def start(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Plan, predict and start LLM training on GPUs that do not all sit in one place.
+    """Describe and check LLM training on GPUs that do not all sit in one place.
 
     Without a verb the page is served on http://127.0.0.1:8000 with an example loaded.
 
@@ -90,7 +90,18 @@ def _forget_unwritten() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _run(arguments: list[str]) -> int:
+def _language_first(arguments: list[str]) -> list[str]:
+    """The arguments with `--lang` before the verb, wherever the user put it."""
+    for index, word in enumerate(arguments):
+        if word.startswith("--lang="):
+            return [word, *arguments[:index], *arguments[index + 1 :]]
+        if word == "--lang" and index + 1 < len(arguments):
+            return [*arguments[index : index + 2], *arguments[:index], *arguments[index + 2 :]]
+    return arguments
+
+
+def _run(given: list[str]) -> int:
+    arguments = _language_first(given)
     as_json = wants_json(arguments)
     try:
         outcome = app(args=arguments, prog_name="crosszone", standalone_mode=False)

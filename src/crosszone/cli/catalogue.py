@@ -88,7 +88,7 @@ def models(
     for entry in found:
         model, counted = entry.model, parameters(entry.model)
         heads = f"{model.heads}" if model.kv_heads == model.heads else f"{model.heads}/{model.kv_heads}"
-        experts = f"{model.moe.experts} top {model.moe.top_k}" if model.moe else "-"
+        experts = f"{model.moe.experts} top {model.moe.top_k}, {model.moe.ffn_hidden} wide" if model.moe else "-"
         active = billions(counted.active) if model.moe else "-"
         rows.add_row(
             entry.name,
@@ -97,7 +97,7 @@ def models(
             amount(model.layers),
             amount(model.hidden),
             heads,
-            amount(model.moe.ffn_hidden if model.moe else model.ffn_hidden),
+            amount(model.ffn_hidden),
             amount(model.vocab),
             experts,
         )
@@ -216,13 +216,13 @@ def _kind(word: str) -> Kind:
 
 def _show(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
     from crosszone.inputs.catalogue.describe import describe_entry
-    from crosszone.inputs.catalogue.own import entry_fields
+    from crosszone.inputs.catalogue.own import start_fields
     from crosszone.inputs.document import dump_yaml
 
     if as_json:
         print_json(describe_entry(kind, entry))
     elif as_yaml:
-        typer.echo(dump_yaml({entry.name: entry_fields(entry)}), nl=False)
+        typer.echo(dump_yaml({entry.name: start_fields(entry)}), nl=False)
     else:
         _print_entry(kind, entry)
 
@@ -230,13 +230,13 @@ def _show(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
 def _print_all(kind: Kind, entries: Sequence[Entry], as_json: bool) -> None:
     """All entries for programs, or as a catalogue file."""
     from crosszone.inputs.catalogue.describe import describe_entry
-    from crosszone.inputs.catalogue.own import entry_fields
+    from crosszone.inputs.catalogue.own import start_fields
     from crosszone.inputs.document import dump_yaml
 
     if as_json:
         print_json([describe_entry(kind, entry) for entry in entries])
     else:
-        typer.echo(dump_yaml({entry.name: entry_fields(entry) for entry in entries}), nl=False)
+        typer.echo(dump_yaml({entry.name: start_fields(entry) for entry in entries}), nl=False)
 
 
 def _print_entry(kind: Kind, entry: Entry) -> None:

@@ -89,6 +89,8 @@ def convert(
     _write(Path(output), text, force)
     if as_json:
         print_json({"written": output, "notices": told})
+    else:
+        console().print(said("written", output=output), soft_wrap=True)
 
 
 def _write(path: Path, text: str, force: bool) -> None:
@@ -142,6 +144,7 @@ def _print(description: dict[str, Any]) -> None:
             precision=job["precision"],
             optimizer=job["optimizer"],
             state=amount(job["state_bytes_per_parameter"]["total"]),
+            framework="" if job["state_framework"] == "any" else f", {job['state_framework']}",
         )
         + run,
         soft_wrap=True,
@@ -237,6 +240,3 @@ def _print_strategy(strategy: dict[str, Any]) -> None:
     for block in blocks[:MOST_ROWS]:
         line("block_line", **{"group": 0, "first": 0, **block})
     _print_rest(len(blocks))
-    for idle in strategy["idle"][:MOST_ROWS]:
-        console().print(idle["reason"], soft_wrap=True)
-    _print_rest(len(strategy["idle"]))

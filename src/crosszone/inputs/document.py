@@ -106,6 +106,8 @@ def parse_document(text: str, file: str = "<text>") -> Document:
         mark = error.problem_mark or error.context_mark
         params = {"reason": error.problem or error.context or "syntax"}
         line = min(mark.line, text.count("\n")) + 1 if mark else None
+        if line and re.match(r" *\t", text.split("\n")[line - 1]):
+            raise FileError(Notice(code="yaml_tab", file=file, line=line)) from None
         raise FileError(Notice(code="file_not_yaml", params=params, file=file, line=line)) from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         reason = getattr(error, "reason", None) or str(error)

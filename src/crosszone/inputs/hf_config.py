@@ -26,10 +26,10 @@ _LLAMA_BIAS = {"attention_bias": ("qkv", "out"), "mlp_bias": ("mlp",)}
 
 
 def read_hf_config(path: str | Path) -> Model:
-    """Read a `config.json`; the model is named after the file, or after its folder when the file is `config.json`."""
+    """Read a `config.json`; a file of another name gives the model its name, `config.json` the family's."""
     document = read_document(path)
     place = Path(path)
-    stem = place.resolve().parent.name if place.stem == "config" else place.stem
+    stem = "" if place.stem == "config" else place.stem
     name = "".join(c for c in stem if c.isprintable())[:100].strip(" -")
     return _imported(document.value, name or None, document)
 
@@ -121,6 +121,8 @@ def _config(values: Any, document: Document | None) -> Config:
     """The configuration with its family, which must be known; of a multimodal one the text part."""
     whole = _part(values, "", Config({}, "", document))
     family, known = whole.values.get("model_type"), sorted([*FAMILIES, *_TEXT_PARTS])
+    if "model_type" not in whole.values:
+        raise whole.wrong("hf_missing_key", "model_type", key="model_type", family="Hugging Face")
     if not isinstance(family, str) or family not in known:
         raise whole.wrong("hf_unknown_family", "model_type", family, known=known)
     if family in FAMILIES:

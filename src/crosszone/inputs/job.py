@@ -45,7 +45,7 @@ class Job(Value):
     optimizer: Optimizer = "adamw"
     """Sets the moments kept per parameter."""
     framework: Annotated[FrameworkName, BeforeValidator(_known_by), OtherForms(_ALIAS_FORM)] = "any"
-    """Training framework; any: the planner chooses, and says why."""
+    """Training framework; any: one that can do the strategy."""
     stack: Name | None = None
     """Software stack whose profile is used (release, kernels); null: the framework's default."""
 

@@ -63,27 +63,51 @@ def zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tup
 
 
 def link_notices(cluster: Cluster, links: dict[tuple[int, int], ZoneLink]) -> Iterator[Notice]:
-    """What a user should know about the links: impossible and assumed figures."""
+    """What a user should know about the links: impossible, assumed and capped figures."""
     listed = {link.pair: index for index, link in enumerate(cluster.links)}
-    for link in links.values():
+    for (first, second), link in links.items():
         index = listed.get(frozenset(link.between))
         field = "cluster.links" if index is None else f"cluster.links[{index}]"
-        pair, km = " - ".join(link.between), round(link.km or 0)
-        typed = link.origins["rtt_ms"] in ("typed", "measured", "default_link")
-        if typed and link.floor_ms is not None and link.rtt_ms.expected < link.floor_ms:
-            where = "cluster.default_link" if link.origins["rtt_ms"] == "default_link" else field
-            params = {"pair": pair, "km": km, "floor_ms": link.floor_ms}
-            yield _notice("rtt_below_floor", f"{where}.rtt_ms", link.rtt_ms.expected, "warning", **params)
-        if link.origins["rtt_ms"] == "distance":
-            params = {"pair": pair, "km": km, "low": link.rtt_ms.low, "high": link.rtt_ms.high}
-            yield _notice("rtt_from_distance", field, round(link.rtt_ms.expected, 2), "note", **params)
-        for way, key in ((pair, "gbps"), (" - ".join(reversed(link.between)), "gbps_back")):
-            both = link.origins["gbps"] == link.origins["gbps_back"]
-            if link.origins[key] == "example" and not (both and key == "gbps_back"):
-                yield _notice("gbps_example", field, getattr(link, key), "warning", pair=way)
-        straight = _straight_km(*(next(z for z in cluster.zones if z.name == name) for name in link.between))
-        if index is not None and cluster.links[index].km is not None and straight and km < 0.98 * straight:
-            yield _notice("km_below_circle", f"{field}.km", link.km, "warning", pair=pair, circle=round(straight))
+        yield from _rtt_notices(link, field)
+        yield from _rate_notices(link, field)
+        yield from _cap_notices(cluster, link, first, second)
+        straight = _straight_km(cluster.zones[first], cluster.zones[second])
+        if index is not None and cluster.links[index].km is not None and straight and (link.km or 0) < 0.98 * straight:
+            params = {"pair": " - ".join(link.between), "circle": round(straight)}
+            yield _notice("km_below_circle", f"{field}.km", link.km, "warning", **params)
+
+
+def _rtt_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
+    about = {"pair": " - ".join(link.between), "km": round(link.km or 0)}
+    typed = link.origins["rtt_ms"] in ("typed", "measured", "default_link")
+    if typed and link.floor_ms is not None and link.rtt_ms.expected < link.floor_ms:
+        where = "cluster.default_link" if link.origins["rtt_ms"] == "default_link" else field
+        params = about | {"floor_ms": link.floor_ms}
+        yield _notice("rtt_below_floor", f"{where}.rtt_ms", link.rtt_ms.expected, "warning", **params)
+    if link.origins["rtt_ms"] == "distance":
+        params = about | {"low": link.rtt_ms.low, "high": link.rtt_ms.high}
+        yield _notice("rtt_from_distance", field, round(link.rtt_ms.expected, 2), "note", **params)
+
+
+def _rate_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
+    there, back = link.origins["gbps"] == "example", link.origins["gbps_back"] == "example"
+    if there:
+        yield _notice("gbps_example", field, link.gbps, "warning", pair=" - ".join(link.between))
+    elif back:
+        yield _notice("gbps_example", field, link.gbps_back, "warning", pair=" - ".join(reversed(link.between)))
+
+
+def _cap_notices(cluster: Cluster, link: ZoneLink, first: int, second: int) -> Iterator[Notice]:
+    """That the uplink of the sender or the downlink of the receiver is slower than the link itself."""
+    for sender, receiver, gbps in ((first, second, link.gbps), (second, first, link.gbps_back)):
+        a, b = cluster.zones[sender], cluster.zones[receiver]
+        into = "downlink_gbps" if b.downlink_gbps is not None else "uplink_gbps"
+        caps = [(a.uplink_gbps, sender, "uplink_gbps"), (getattr(b, into), receiver, into)]
+        slower = [(cap, zone, key) for cap, zone, key in caps if cap is not None and cap < gbps]
+        if slower:
+            cap, zone, key = min(slower)
+            params = {"pair": f"{a.name} - {b.name}", "zone": cluster.zones[zone].name, "gbps": gbps}
+            yield _notice("uplink_limits", f"cluster.zones[{zone}].{key}", cap, "note", **params)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class Placement(Value):
                 left = group.total_gpus - used[zone.name, number]
                 if left:
                     params = {"zone": zone.name, "group": number, "count": left}
-                    why = Notice(code="idle_not_placed", level="note", params=params)
+                    why = Notice(code="idle_not_placed", field="placement.blocks", level="note", params=params)
                     found.append(Idle(zone=zone.name, group=number, count=left, reason=why))
         return found
 
@@ -201,7 +201,7 @@ def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]
         about = {"zone": name, "gpus": group.gpus, "tp": strategy.tp, "ranks": strategy.ranks}
         for code, count in (("idle_tp", group.total_gpus - fits), ("idle_spare", fits - take)):
             if count:
-                why = Notice(code=code, level="note", params=about | {"count": count})
+                why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
                 idle.append(Idle(zone=name, group=number, count=count, reason=why))
     if needed:
         room = strategy.ranks - needed

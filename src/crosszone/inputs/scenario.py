@@ -23,7 +23,7 @@ from crosszone.inputs.placement import Placement, tp_capacity
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.upgrade import VERSION, upgraded
-from crosszone.inputs.value import LIKE_FORM, NAME_FORM, Name, OtherForms, Value, parse, refuse
+from crosszone.inputs.value import LIKE_FORM, NAME_FORM, Name, OtherForms, Value, parse, refuse, refuse_as
 
 SIZE_TOLERANCE = 0.25
 """A model picked by size is remarked upon when its count differs by more than this share."""
@@ -212,9 +212,7 @@ def _by_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
     try:
         model = read_hf_config((folder or Path()) / path)
     except InputError as error:
-        notice = error.notices[0]
-        place = (notice.file, notice.line) if notice.line is not None else None
-        raise refuse(notice.code, notice.value, place=place, field=notice.field or "-", **notice.params) from None
+        raise refuse_as(error.notices[0]) from None
     total_b = round(parameters(model).total / 1e9, 3)
     params = {"name": model.name, "total_b": total_b}
     _remark(info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params))

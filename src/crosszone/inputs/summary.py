@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Idle, Placement, packed
+from crosszone.inputs.placement import Idle, Placement, packed, tp_capacity
 from crosszone.inputs.rules import JOB_RULES, able_frameworks, broken_rules
 from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
 from crosszone.inputs.states import state_bytes
@@ -33,7 +34,7 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
     return {
         "scenario": scenario.to_fields(),
         "model": describe_model(scenario.model, scenario.job.seq_len),
-        "job": _job(scenario.job),
+        "job": _job(scenario.job, strategy["frameworks"][0] if strategy and strategy["frameworks"] else None),
         "cluster": _cluster(scenario, scenario.cluster),
         "strategy": strategy,
         "legal": not broken,
@@ -52,7 +53,7 @@ def _few(notices: list[Notice]) -> list[Notice]:
         if len(alike) > most:
             params = {"count": len(alike) - most, "first": alike[0].field}
             told.append(replace(alike[most], code="and_more", value=len(alike) - most, params=params))
-    return sorted(told, key=lambda notice: order[notice.level])
+    return sorted(told, key=lambda notice: (order[notice.level], notice.line or 0))
 
 
 def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
@@ -74,8 +75,9 @@ def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
     }
 
 
-def _job(job: Job) -> dict[str, Any]:
-    state = state_bytes(job)
+def _job(job: Job, framework: str | None) -> dict[str, Any]:
+    """What follows from the job; bytes of state as the framework that would run it keeps them."""
+    state = state_bytes(job, framework=framework)
     return {
         "seq_len": job.seq_len,
         "global_batch": job.global_batch,
@@ -85,6 +87,7 @@ def _job(job: Job) -> dict[str, Any]:
         "precision": job.precision,
         "optimizer": job.optimizer,
         "framework": job.framework,
+        "state_framework": framework or job.framework,
         "state_bytes_per_parameter": {**asdict(state), "total": state.total},
     }
 
@@ -152,7 +155,20 @@ def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None,
     described["idle"] = [
         {"zone": i.zone, "group": i.group, "count": i.count, "reason": i.reason.message(language)} for i in idle
     ]
-    return described, placement.remarks(scenario.cluster, settled)
+    remarks = placement.remarks(scenario.cluster, settled)
+    return described, [*_chosen_dp(scenario, settled), *(i.reason for i in idle), *remarks]
+
+
+def _chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
+    """That fewer replicas were chosen than there is room for, because the batch does not divide by more."""
+    assert scenario.strategy is not None
+    room = sum(tp_capacity(group, settled.tp) for _, group in scenario.cluster.groups()) // settled.model_ranks
+    batch, per_replica = scenario.job.global_batch, settled.micro_batch
+    if scenario.strategy.dp is not None or scenario.placement is not None or settled.dp == room:
+        return
+    near = max(1, batch // (per_replica * room)) * per_replica * room
+    params = {"dp": settled.dp, "room": room, "batch": batch, "micro_batch": per_replica, "near": near}
+    yield Notice(code="dp_chosen", field="job.global_batch", value=settled.dp, level="warning", params=params)
 
 
 def _placed(scenario: Scenario, strategy: Strategy) -> tuple[Placement, list[Idle]]:

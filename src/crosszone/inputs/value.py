@@ -165,10 +165,20 @@ def refuse(
     return PydanticCustomError("crosszone", "refused", context)
 
 
+def refuse_as(notice: Notice) -> PydanticCustomError:
+    """An error for a validator to raise: what another file's reading found, with that file's place if it has one."""
+    place = (notice.file, notice.line) if notice.line is not None else None
+    params = {"field": notice.field, **notice.params} if place else dict(notice.params)
+    context = {"code": notice.code, "value": notice.value, "at": (), "place": place, "params": params}
+    return PydanticCustomError("crosszone", "refused", context)
+
+
 def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """The known names most like `word`, best first."""
+    """The known names most like `word`, best first; where none is much like it, the one that is least unlike."""
     lowered = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(str(word).lower(), lowered, n=most, cutoff=0.5)
+    spelled = str(word).lower()
+    found = difflib.get_close_matches(spelled, lowered, n=most, cutoff=0.5)
+    found = found or difflib.get_close_matches(spelled, lowered, n=1, cutoff=0.0)
     return [lowered[f] for f in found]
 
 

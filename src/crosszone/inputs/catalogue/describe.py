@@ -8,7 +8,6 @@ from typing import Any
 from crosszone.inputs.catalogue.entries import catalogue
 from crosszone.inputs.catalogue.entry import Entry, Kind, ModelEntry
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.model import Model
 
 USUAL_LENGTH = 4096
 """Sequence length for the operations per token of a model that states none."""
@@ -40,6 +39,8 @@ def figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
     """The figures of an entry, nested ones as `link.domain`, each with the id of its source."""
     fields = describe_entry(kind, entry)
     rate = fields.pop("failure_rate", None)
+    if isinstance(entry, ModelEntry) and entry.model.mla:
+        fields["model"].pop("head_dim")  # latent attention has head widths of its own
     found = [
         {"figure": figure, "value": value, "source": source_of(entry, figure.partition(".")[0])}
         for figure, value in _flat(fields | fields.get("model", {}))
@@ -58,7 +59,9 @@ def source_of(entry: Any, figure: str) -> str | None:
     if figure in ("carbon_g_per_kwh", "egress_usd_per_gb"):
         found: str | None = getattr(entry, figure.partition("_")[0] + "_source")
         return found
-    cited = figure in ("lat", "lon", "published") or (isinstance(entry, ModelEntry) and figure in Model.model_fields)
+    cited = figure in ("lat", "lon", "published")
+    if isinstance(entry, ModelEntry):  # what was given has the source; a default follows from what was given
+        cited = cited or figure in entry.model.model_fields_set
     return getattr(entry, "source", None) if cited else None
 
 

@@ -20,7 +20,7 @@ from crosszone.inputs.document import Document, parse_document, read_document
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import MeasuredPair, Region
-from crosszone.inputs.value import nearest, parse, refuse
+from crosszone.inputs.value import nearest, parse, refuse, refuse_as
 
 _FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-layers?\])$")
 
@@ -140,8 +140,7 @@ class Catalogue:
         """Why a name cannot be resolved: files of the user's that were skipped, a known limit, or no such name."""
         skipped = self._kind(kind).skipped
         if skipped:
-            first = skipped[0]
-            return refuse(first.code, first.value, place=(first.file, first.line), field=first.field, **first.params)
+            return refuse_as(skipped[0])
         reason = self.unsupported.get(normal(name)) if kind == "models" else None
         if reason:
             return refuse("unsupported_model", name, reason=reason)
@@ -244,7 +243,7 @@ class Catalogue:
     def _unknown(self, kind: Kind, name: str) -> dict[str, Any]:
         table = self._kind(kind)
         close = [table.spellings[n] for n in nearest(normal(name), table.spellings, most=6)]
-        return {"kind": kind, "nearest": list(dict.fromkeys(close))[:3] or list(table.entries)[:3]}
+        return {"kind": kind, "nearest": list(dict.fromkeys(close))[:3]}
 
 
 @dataclass(frozen=True)

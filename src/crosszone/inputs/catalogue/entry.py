@@ -68,7 +68,7 @@ def read_entries(kind: Kind, document: Document, based: Based) -> list[Entry]:
     entries: list[Entry] = []
     for name, fields in document.value.items():
         if not isinstance(fields, dict):
-            raise InvalidError(document.placed(Notice(code="must_be_mapping", field=name, value=fields)))
+            raise InvalidError(document.placed(Notice(code="catalogue_not_mapping", field=name, value=fields)))
         try:
             entries.append(_entry(kind, name, fields, document, based))
         except InputError as error:

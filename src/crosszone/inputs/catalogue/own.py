@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.errors import InputError, InvalidError, Notice
-from crosszone.inputs.catalogue.entries import Catalogue, catalogue, home
+from crosszone.inputs.catalogue.entries import OWN_SOURCE, Catalogue, catalogue, home
 from crosszone.inputs.catalogue.entry import Entry, Kind, ModelEntry, normal, read_entries
 from crosszone.inputs.document import Document, dump_yaml, read_document
+from crosszone.inputs.gpu import Gpu
 
 _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,99}")
 
@@ -20,7 +21,7 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
     """Check the entries of a file and keep them; nothing is written unless all of them are good."""
     document = source if isinstance(source, Document) else read_document(source)
     known = catalogue()
-    entries = read_entries(kind, document, known.based)
+    entries = [_own_sourced(entry) for entry in read_entries(kind, document, known.based)]
     if not entries:
         raise InvalidError(document.placed(Notice(code="nothing_to_add")))
     spelled: dict[str, str] = {}
@@ -29,6 +30,13 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
         if taken is not None:
             raise InvalidError(document.placed(taken))
     return [_write(entry, home() / "catalogue" / kind) for entry in entries]
+
+
+def _own_sourced(entry: Entry) -> Entry:
+    """The entry with the user as the source of what names none."""
+    if isinstance(entry, Gpu):
+        return entry.replace(sources={"default": OWN_SOURCE, **entry.sources})
+    return entry if entry.source else entry.replace(source=OWN_SOURCE)
 
 
 def remove_entry(kind: Kind, name: str) -> str:
@@ -55,6 +63,12 @@ def _rewrite(path: Path, entries: dict[str, Any]) -> None:
             path.unlink(missing_ok=True)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def start_fields(entry: Entry) -> dict[str, Any]:
+    """The fields of an entry as a start for the user's own: without its other names, notes and sources."""
+    left_out = {"aliases", "notes", "published", "publisher", "stands_for_size"}
+    return {k: v for k, v in entry_fields(entry).items() if k not in left_out and not k.endswith(("source", "sources"))}
 
 
 def entry_fields(entry: Entry) -> dict[str, Any]:

@@ -35,11 +35,11 @@ export function columnsOf(kind, { t, language, amount, billions }) {
       words("name", (row) => row.name),
       words("publisher", (row) => row.publisher),
       column("parameters", (row) => row.parameters.total, (row) => billions(row.parameters.total)),
-      column("active", (row) => row.parameters.active, (row) => billions(row.parameters.active)),
+      column("active", (row) => row.parameters.active, (row) => (row.model.moe ? billions(row.parameters.active) : "-")),
       column("layers", (row) => row.model.layers),
       column("hidden", (row) => row.model.hidden),
       column("heads", (row) => row.model.heads, (row) => `${row.model.heads}/${row.model.kv_heads}`),
-      column("ffn_hidden", (row) => row.model.moe?.ffn_hidden ?? row.model.ffn_hidden),
+      column("ffn_hidden", (row) => row.model.ffn_hidden),
       column("vocab", (row) => row.model.vocab),
       column("experts", (row) => row.model.moe?.experts ?? null, (row) => (row.model.moe ? t("catalogue.top", { experts: row.model.moe.experts, top: row.model.moe.top_k }) : "-")),
     ];

@@ -64,7 +64,7 @@ function Blocks({ placement, idle }) {
     <//>
     <h3>${t("placement.idle")}</h3>
     ${idle.length
-      ? html`<ul class="plain"><${More} most=${12} items=${idle} row=${(left) => html`<li><strong>${left.zone}: ${amount(left.count)}</strong> ${left.reason}</li>`} /></ul>`
+      ? html`<ul class="plain"><${More} most=${12} items=${idle} row=${(left) => html`<li>${left.reason}</li>`} /></ul>`
       : html`<p class="quiet-text">${t("placement.none_idle")}</p>`}`;
 }
 
