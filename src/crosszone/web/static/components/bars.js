@@ -29,8 +29,8 @@ export function Bars({ label, counted }) {
         )}
       </tbody>
       <tfoot class="capital">
-        <tr><th scope="row">${word("total")}</th><td></td><td class="number" data-figure="sum">${amount(total)}</td><td class="number">${percent(1)}</td></tr>
-        ${active !== total && html`<tr><th scope="row">${word("active")}</th><td></td><td class="number">${amount(active)}</td><td class="number">${percent(active / total)}</td></tr>`}
+        <tr><th scope="row">${word("total")}</th><td class="bar-column"></td><td class="number" data-figure="sum">${amount(total)}</td><td class="number">${percent(1)}</td></tr>
+        ${active !== total && html`<tr><th scope="row">${word("active")}</th><td class="bar-column"></td><td class="number">${amount(active)}</td><td class="number">${percent(active / total)}</td></tr>`}
       </tfoot>
     <//>`;
 }

@@ -30,7 +30,7 @@ export function Zones({ cluster }) {
               const span = zone.groups.length;
               const first = index === 0;
               return html`
-                <tr key=${`${zone.name} ${index}`} class=${first ? "first" : ""}>
+                <tr key=${`${zone.name} ${index}`} class=${first ? "first" : "continued"}>
                   ${first && html`<th scope="row" rowspan=${span}>${zone.name}</th>`}
                   ${first && html`<td rowspan=${span}>${zone.region ?? "-"}${place(zone) && html`<span class="below">${place(zone)}</span>`}</td>`}
                   <td>${amount(group.count)} × ${group.gpus} <code>${group.gpu}</code></td>
