@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import sys
+import textwrap
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +42,35 @@ ROOTS: dict[str, type[Value]] = {
 
 
 def json_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of one kind of input."""
+    """The JSON Schema of one kind of input; what each key means is the docstring that follows its field."""
     schema = ROOTS[name].model_json_schema(mode="validation")
+    classes = {cls.__name__: cls for cls in _values(Value)}
+    for title, definition in {ROOTS[name].__name__: schema, **schema.get("$defs", {})}.items():
+        for key, meaning in _meanings(classes[title]).items():
+            if key in definition.get("properties", {}):
+                definition["properties"][key]["description"] = meaning
     return {"$schema": DIALECT, "$id": f"crosszone:schema/{name}.v{VERSION}", **schema}
+
+
+def _values(cls: type[Value]) -> Iterator[type[Value]]:
+    for inner in cls.__subclasses__():
+        yield inner
+        yield from _values(inner)
+
+
+@cache
+def _meanings(cls: type[Value]) -> dict[str, str]:
+    """The docstring after each field of a class. Read here and not by pydantic, which would do it at every start."""
+    found: dict[str, str] = {}
+    for base in reversed([b for b in cls.__mro__ if issubclass(b, Value) and b is not Value]):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for field, after in pairwise(tree.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
+                text = ast.literal_eval(after.value) if isinstance(after.value, ast.Constant) else None
+                if isinstance(text, str):
+                    found[field.target.id] = inspect.cleandoc(text)
+    return found
 
 
 def file_name(name: str) -> str:

@@ -64,7 +64,7 @@ class _Checked(_Metaclass):
 class Value(BaseModel, metaclass=_Checked):
     """A value: equal when its fields are equal, with a short repr and a JSON form."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         """Only what was given and differs from the default."""
