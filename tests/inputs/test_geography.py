@@ -89,7 +89,7 @@ def test_two_sites_in_one_city_are_about_a_millisecond_apart():
     assert 0.3 < band.low < band.expected < 1.5 < band.high < 3
 
 
-def test_bands_hold_up_on_routes_they_were_not_taken_from():
+def test_bands_hold_up_on_the_measured_pairs_of_the_catalogue():
     """DT-FM's pings and Azure's list are mostly main routes, shorter than the average of all pairs: they sit low in the
     band, some just below its p10; hardly any may leave the measured minimum and maximum."""
     inside = outside = total = 0

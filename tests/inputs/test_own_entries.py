@@ -151,3 +151,29 @@ def test_nested_fields_of_a_like_model_are_merged():
     model = load_scenario(fields(model={"like": "mixtral-8x7b", "moe": {"experts": 16}})).model
     assert (model.moe.experts, model.moe.top_k) == (16, 2)
     assert model.name == "mixtral-8x7b with moe experts 16"
+
+
+def test_two_entries_of_one_file_may_not_share_a_name(home):
+    folder = home / "catalogue" / "gpus"
+    folder.mkdir(parents=True)
+    (folder / "two.yaml").write_text("one: {like: a100, aliases: [same]}\ntwo: {like: a100, aliases: [same]}\n")
+    with pytest.raises(InputError) as caught:
+        catalogue().gpu("two")
+    assert caught.value.notices[0].code == "name_taken"
+
+
+def test_a_misspelt_name_is_told_as_such_whatever_else_is_wrong(home):
+    folder = home / "catalogue" / "gpus"
+    folder.mkdir(parents=True)
+    (folder / "broken.yaml").write_text("broken: {memory_gib: x}\n")
+    with pytest.raises(InputError) as caught:
+        catalogue().gpu("a101")
+    assert caught.value.notices[0].code == "unknown_name"
+
+
+def test_a_source_given_beside_a_figure_is_kept():
+    add_entries(
+        "gpus", parse_document("sourced: {like: a100, memory_gib: 96, tdp_w: 300, sources: {memory_gib: vendor-mail}}")
+    )
+    mine = catalogue().gpu("sourced")
+    assert (mine.source_of("memory_gib"), mine.source_of("tdp_w")) == ("vendor-mail", "own")

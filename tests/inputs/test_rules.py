@@ -87,6 +87,22 @@ def test_sixty_four_ranks_do_not_fit_on_fourteen_gpus():
     assert "14 GPUs" in notice.message()
 
 
+@pytest.mark.parametrize(("length", "cp", "legal"), [(15, 6, 1), (36, 8, 6), (4096, 3, 2)])
+def test_the_context_degree_offered_really_divides_the_sequence(length, cp, legal):
+    """A causal sequence is cut into 2c parts: 36 into 12, 15 into none."""
+    found = case({"cp": cp, "dp": 1}, job={"seq_len": length, "global_batch": 8})
+    notice = next(n for n in broken_rules(found) if n.code == "cp_over_sequence")
+    assert notice.params["legal"] == legal
+    assert "cp_over_sequence" not in codes({"cp": legal, "dp": 1}, job={"seq_len": length, "global_batch": 8})
+
+
+def test_the_tensor_degree_offered_really_fits():
+    two_nodes, job = {"zones": [zone("a", 6, count=2)]}, {"seq_len": 2048, "global_batch": 12}
+    notice = broken_rules(case({"tp": 4, "dp": 3}, cluster=two_nodes, job=job))[0]
+    assert (notice.code, notice.params["legal"]) == ("tp_room", 2)
+    assert codes({"tp": 2, "dp": 3}, cluster=two_nodes, job=job) == []
+
+
 def test_tensor_parallel_groups_must_fit_whole_into_nodes():
     """tp 4 on nodes of 2, 4 and 8 GPUs: 12 ranks at most, never 14."""
     job = {"seq_len": 2048, "global_batch": 12}

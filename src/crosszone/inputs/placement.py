@@ -189,6 +189,9 @@ def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]
     A group stays inside one node; one larger than a node takes whole nodes of one node group. `IllegalError`
     when the GPUs cannot hold all ranks that way.
     """
+    refused = no_tp_room(cluster, strategy)
+    if refused is not None:
+        raise IllegalError(refused)
     needed = strategy.ranks
     blocks: list[Block] = []
     idle: list[Idle] = []
@@ -203,11 +206,23 @@ def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]
             if count:
                 why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
                 idle.append(Idle(zone=name, group=number, count=count, reason=why))
-    if needed:
-        room = strategy.ranks - needed
-        params = {"ranks": strategy.ranks, "room": room, "tp": strategy.tp, "gpus": cluster.gpus}
-        raise IllegalError(Notice(code="tp_room", field="strategy.tp", value=strategy.tp, params=params))
     return Placement(blocks=tuple(_merged(blocks))), idle
+
+
+def tp_room(cluster: Cluster, tp: int) -> int:
+    """Ranks a cluster can hold in whole tensor-parallel groups."""
+    return sum(tp_capacity(group, tp) for _, group in cluster.groups())
+
+
+def no_tp_room(cluster: Cluster, strategy: Strategy) -> Notice | None:
+    """Why the cluster cannot hold the strategy in whole tensor-parallel groups, with the largest tp that it could."""
+    room, ranks = tp_room(cluster, strategy.tp), strategy.ranks
+    if ranks <= room:
+        return None
+    divisors = (t for t in range(strategy.tp, 1, -1) if strategy.tp % t == 0)
+    legal = next((t for t in divisors if ranks // strategy.tp * t <= tp_room(cluster, t)), 1)
+    params = {"ranks": ranks, "room": room, "tp": strategy.tp, "gpus": cluster.gpus, "legal": legal}
+    return Notice(code="tp_room", field="strategy.tp", value=strategy.tp, params=params)
 
 
 def tp_capacity(group: NodeGroup, tp: int) -> int:

@@ -16,7 +16,7 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.frameworks import Framework, frameworks
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
-from crosszone.inputs.placement import Placement, tp_capacity
+from crosszone.inputs.placement import Placement, no_tp_room
 from crosszone.inputs.states import compute_precision, precision_architectures
 from crosszone.inputs.strategy import Strategy
 
@@ -161,26 +161,11 @@ def widths_divide(case: Case) -> Iterator[Notice]:
 
 def tensor_groups_fit(case: Case) -> Iterator[Notice]:
     """Every tensor-parallel group sits in one zone, on one GPU kind, in whole nodes or inside one."""
-    s = case.strategy
-    if s.ranks > case.cluster.gpus or case.placement is not None:
+    if case.strategy.ranks > case.cluster.gpus or case.placement is not None:
         return  # already said, or the placement is checked itself
-    room = sum(tp_capacity(group, s.tp) for _, group in case.cluster.groups())
-    if room < s.ranks:
-        fitting = [t for t in range(s.tp, 0, -1) if s.tp % t == 0 and _room(case.cluster, t) >= t * s.ranks // s.tp]
-        yield _broken(
-            "tp_room",
-            "tp",
-            s.tp,
-            ranks=s.ranks,
-            room=room,
-            tp=s.tp,
-            gpus=case.cluster.gpus,
-            legal=fitting[0] if fitting else 1,
-        )
-
-
-def _room(cluster: Cluster, tp: int) -> int:
-    return sum(tp_capacity(group, tp) for _, group in cluster.groups())
+    refused = no_tp_room(case.cluster, case.strategy)
+    if refused is not None:
+        yield refused
 
 
 def layers_fill_stages(case: Case) -> Iterator[Notice]:
@@ -189,7 +174,7 @@ def layers_fill_stages(case: Case) -> Iterator[Notice]:
     chunks = s.pp * s.interleave
     if chunks > layers:
         params = {"chunks": chunks, "interleave": s.interleave, "layers": layers}
-        yield _broken("stages_over_layers", "pp", s.pp, **params, legal=max(1, layers // s.interleave))
+        yield _broken("stages_over_layers", "pp", s.pp, **params)
     if s.layers_per_stage is not None:
         given = list(s.layers_per_stage)
         if len(given) != chunks:
@@ -216,16 +201,10 @@ def schedule_has_shape(case: Case) -> Iterator[Notice]:
 def sequence_splits(case: Case) -> Iterator[Notice]:
     """Degree c divides the sequence (2c if causal, to share the work evenly); so does t with sequence parallelism."""
     s, length = case.strategy, case.job.seq_len
-    parts = (2 * s.cp if case.model.causal else s.cp) if s.cp > 1 else 1
-    if length % parts:
-        yield _broken(
-            "cp_over_sequence",
-            "cp",
-            s.cp,
-            length=length,
-            parts=parts,
-            legal=largest_divisor(length, parts) // (2 if case.model.causal else 1) or 1,
-        )
+    halves = 2 if case.model.causal else 1
+    if s.cp > 1 and length % (halves * s.cp):
+        legal = next((c for c in range(s.cp, 1, -1) if length % (halves * c) == 0), 1)
+        yield _broken("cp_over_sequence", "cp", s.cp, length=length, parts=halves * s.cp, legal=legal)
     if s.sequence_parallel and s.tp == 1:
         yield _broken("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
     elif s.sequence_parallel and (length // max(1, s.cp)) % s.tp:

@@ -19,7 +19,7 @@ from crosszone.inputs.job import Job
 from crosszone.inputs.links import ZoneLink, link_notices, zone_links
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Placement, tp_capacity
+from crosszone.inputs.placement import Placement, tp_room
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.upgrade import VERSION, upgraded
@@ -29,27 +29,17 @@ SIZE_TOLERANCE = 0.25
 """A model picked by size is remarked upon when its count differs by more than this share."""
 
 
-_BY_SIZE: dict[str, Any] = {
-    "type": "object",
-    "required": ["size_b"],
-    "properties": {"size_b": {"type": "number", "exclusiveMinimum": 0}},
-    "additionalProperties": False,
-    "description": "A well-known model of about this many 1e9 parameters.",
-}
-_BY_CONFIG: dict[str, Any] = {
-    "type": "object",
-    "required": ["hf_config"],
-    "properties": {"hf_config": {"type": "string"}},
-    "additionalProperties": False,
-    "description": "A Hugging Face config.json, relative to the scenario's folder.",
-}
-_BY_FILE: dict[str, Any] = {
-    "type": "object",
-    "required": ["file"],
-    "properties": {"file": {"type": "string"}},
-    "additionalProperties": False,
-    "description": "A file with the cluster, relative to the scenario's folder.",
-}
+def _form(key: str, kind: dict[str, Any], description: str) -> dict[str, Any]:
+    """The JSON Schema of a mapping with one key."""
+    shape = {"type": "object", "required": [key], "properties": {key: kind}, "additionalProperties": False}
+    return {**shape, "description": description}
+
+
+_BY_SIZE = _form(
+    "size_b", {"type": "number", "exclusiveMinimum": 0}, "A well-known model of about this many 1e9 parameters."
+)
+_BY_CONFIG = _form("hf_config", {"type": "string"}, "A Hugging Face config.json, relative to the scenario's folder.")
+_BY_FILE = _form("file", {"type": "string"}, "A file with the cluster, relative to the scenario's folder.")
 
 
 def _model(value: Any, info: ValidationInfo) -> Any:
@@ -96,8 +86,8 @@ class Scenario(Value):
     def case(self) -> Case:
         """What the rules of legality look at; without a strategy, one replica a GPU."""
         asked = self.strategy or Strategy()
-        room = sum(tp_capacity(group, asked.tp) for _, group in self.cluster.groups())
-        settled = asked.settled(self.placement.ranks if self.placement else room, self.job.global_batch)
+        room = self.placement.ranks if self.placement else tp_room(self.cluster, asked.tp)
+        settled = asked.settled(room, self.job.global_batch)
         return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=settled, placement=self.placement)
 
     def to_fields(self) -> dict[str, Any]:
@@ -193,12 +183,8 @@ def _by_size(value: Mapping[str, Any], info: ValidationInfo, known: Catalogue) -
     total_b = parameters(chosen.model).total / 1e9
     far = abs(total_b / size - 1) > SIZE_TOLERANCE
     params = {"name": chosen.name, "total_b": round(total_b, 3), "size_b": size}
-    _remark(
-        info,
-        Notice(
-            code="model_by_size", field="model.size_b", value=size, level="warning" if far else "note", params=params
-        ),
-    )
+    level: Literal["warning", "note"] = "warning" if far else "note"
+    _remark(info, Notice(code="model_by_size", field="model.size_b", value=size, level=level, params=params))
     return chosen.model
 
 

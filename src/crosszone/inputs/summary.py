@@ -13,7 +13,7 @@ from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Idle, Placement, packed, tp_capacity
+from crosszone.inputs.placement import Idle, Placement, packed, tp_room
 from crosszone.inputs.rules import JOB_RULES, able_frameworks, broken_rules
 from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
 from crosszone.inputs.states import state_bytes
@@ -162,7 +162,7 @@ def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None,
 def _chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
     """That fewer replicas were chosen than there is room for, because the batch does not divide by more."""
     assert scenario.strategy is not None
-    room = sum(tp_capacity(group, settled.tp) for _, group in scenario.cluster.groups()) // settled.model_ranks
+    room = tp_room(scenario.cluster, settled.tp) // settled.model_ranks
     batch, per_replica = scenario.job.global_batch, settled.micro_batch
     if scenario.strategy.dp is not None or scenario.placement is not None or settled.dp == room:
         return

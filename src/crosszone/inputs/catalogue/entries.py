@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
@@ -22,11 +22,13 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.region import MeasuredPair, Region
 from crosszone.inputs.value import nearest, parse, refuse, refuse_as
 
+_DATA = files("crosszone.inputs.catalogue")
 _FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-layers?\])$")
 
 
 OWN_SOURCE = "own"
 """Source id of a figure that the user gave."""
+_NOT_FIGURES = ("name", "aliases", "notes", "sources")
 
 
 def home() -> Path:
@@ -56,8 +58,9 @@ class Catalogue:
     def entry(self, kind: Kind, name: str) -> Entry:
         """The entry of a name or alias; `UnknownNameError` names the nearest ones."""
         found = self.find(kind, name)
-        if found is None and self._kind(kind).skipped:
-            raise InvalidError(*self._kind(kind).skipped)
+        skipped = self._kind(kind).skipped.get(normal(name))
+        if found is None and skipped:
+            raise InvalidError(*skipped)
         if found is None:
             raise UnknownNameError(Notice(code="unknown_name", value=name, params=self._unknown(kind, name)))
         return found
@@ -68,9 +71,8 @@ class Catalogue:
 
     def skipped(self) -> list[Notice]:
         """What is wrong with files of the user's that were left out, as warnings."""
-        return [
-            replace(n, level="warning") for kind in KINDS if kind in self._tables for n in self._tables[kind].skipped
-        ]
+        told = (notice for table in self._tables.values() for notices in table.skipped.values() for notice in notices)
+        return [replace(notice, level="warning") for notice in {id(notice): notice for notice in told}.values()]
 
     def find(self, kind: Kind, name: str) -> Entry | None:
         """The entry of a name or alias, or None."""
@@ -129,7 +131,8 @@ class Catalogue:
             nested = isinstance(inner, Mapping) and isinstance(fields.get(key), Mapping)
             fields[key] = {**fields[key], **inner} if nested else inner
         if kind == "gpus":
-            fields["sources"] = {**fields.get("sources", {}), **dict.fromkeys(given, OWN_SOURCE)}
+            own = {key: OWN_SOURCE for key in given if key in Gpu.model_fields and key not in _NOT_FIGURES}
+            fields["sources"] = {**base.sources, **own, **(given.get("sources") or {})}
         if kind == "regions":
             changed = {"carbon_g_per_kwh": "carbon_source", "egress_usd_per_gb": "egress_source", "lat": "source"}
             fields |= {source: OWN_SOURCE for key, source in changed.items() if key in given}
@@ -137,8 +140,8 @@ class Catalogue:
         return {"name": f"{base.name} with {changes}"[:100].strip() if changes else base.name} | fields
 
     def _not_found(self, kind: Kind, name: str) -> Exception:
-        """Why a name cannot be resolved: files of the user's that were skipped, a known limit, or no such name."""
-        skipped = self._kind(kind).skipped
+        """Why a name cannot be resolved: its file is wrong and was left out, a known limit, or no such name."""
+        skipped = self._kind(kind).skipped.get(normal(name))
         if skipped:
             return refuse_as(skipped[0])
         reason = self.unsupported.get(normal(name)) if kind == "models" else None
@@ -175,13 +178,12 @@ class Catalogue:
     @cached_property
     def unsupported(self) -> dict[str, str]:
         """Names of published runs whose architecture cannot be described, with the reason."""
-        document = parse_document(_data("models").joinpath("unsupported.yaml").read_text("utf-8"), "unsupported.yaml")
-        return {normal(name): reason for name, reason in document.value.items()}
+        return {normal(name): reason for name, reason in _built_in_file("unsupported-models.yaml").value.items()}
 
     @cached_property
     def failures(self) -> dict[str, FailureRate]:
         """Failure rates by GPU kind, and `default`."""
-        document = parse_document(_data("").joinpath("failures.yaml").read_text("utf-8"), "failures.yaml")
+        document = _built_in_file("failures.yaml")
         return {name: parse(FailureRate, rate, document, at=(name,)) for name, rate in document.value.items()}
 
     def failure_rate(self, gpu: Gpu) -> FailureRate:
@@ -220,12 +222,14 @@ class Catalogue:
         for document in _built_in(kind):
             table.add(read_entries(kind, document, self.based), document)
         for path in own_files(self.own, kind):
+            names = [path.stem]
             try:
                 document = read_document(path)
+                names += list(document.value) if isinstance(document.value, dict) else []
                 entries = read_entries(kind, document, self.based)
                 table.add(entries, document)
             except InputError as error:  # one bad file of the user's must not stop everything else
-                table.skipped.extend(error.notices)
+                table.skipped.update({normal(name): error.notices for name in names})
             else:
                 table.own.update({entry.name: path for entry in entries})
 
@@ -253,19 +257,21 @@ class _Table:
     entries: dict[str, Entry] = field(default_factory=dict)
     spellings: dict[str, str] = field(default_factory=dict)
     own: dict[str, Path] = field(default_factory=dict)
-    skipped: list[Notice] = field(default_factory=list)
+    skipped: dict[str, Sequence[Notice]] = field(default_factory=dict)
+    """What is wrong with files of the user's that were left out, by each name that they were to give."""
 
-    def add(self, entries: Iterable[Entry], document: Document) -> None:
+    def add(self, entries: Sequence[Entry], document: Document) -> None:
         """Add the entries of one file, all or none."""
+        spelled: dict[str, str] = {}
         for entry in entries:
-            for spelling in (entry.name, *entry.aliases):
-                if normal(spelling) in self.spellings:
-                    taken = {"taken": self.spellings[normal(spelling)]}
-                    notice = Notice(code="name_taken", field=entry.name, value=spelling, params=taken)
+            for spelling in map(normal, (entry.name, *entry.aliases)):
+                taken = self.spellings.get(spelling) or spelled.get(spelling)
+                if taken:
+                    notice = Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": taken})
                     raise InvalidError(document.placed(notice))
-        for entry in entries:
-            self.entries[entry.name] = entry
-            self.spellings.update({normal(spelling): entry.name for spelling in (entry.name, *entry.aliases)})
+                spelled[spelling] = entry.name
+        self.entries.update({entry.name: entry for entry in entries})
+        self.spellings.update(spelled)
 
 
 def own_files(folder: Path, kind: Kind) -> list[Path]:
@@ -281,18 +287,14 @@ def _short(value: Any) -> str:
     return " ".join(f"{key} {inner}" for key, inner in value.items()) if isinstance(value, Mapping) else str(value)
 
 
-def _data(folder: str) -> Any:
-    return files("crosszone.inputs.catalogue").joinpath(folder) if folder else files("crosszone.inputs.catalogue")
-
-
 @cache
 def _built_in(folder: str) -> tuple[Document, ...]:
-    found = sorted(_data(folder).iterdir(), key=lambda f: f.name)
-    return tuple(
-        parse_document(f.read_text("utf-8"), f.name)
-        for f in found
-        if f.name.endswith(".yaml") and f.name != "unsupported.yaml"
-    )
+    found = sorted(f.name for f in _DATA.joinpath(folder).iterdir() if f.name.endswith(".yaml"))
+    return tuple(_built_in_file(f"{folder}/{name}") for name in found)
+
+
+def _built_in_file(path: str) -> Document:
+    return parse_document(_DATA.joinpath(path).read_text("utf-8"), path)
 
 
 @lru_cache(maxsize=8)
