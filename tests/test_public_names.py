@@ -3,7 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import crosszone
+from conftest import ROOT
 
 
 def test_the_public_names_are_these():
@@ -17,6 +20,7 @@ def test_the_public_names_are_these():
         "Model",
         "Notice",
         "Placement",
+        "Prediction",
         "Region",
         "Scenario",
         "Strategy",
@@ -24,9 +28,18 @@ def test_the_public_names_are_these():
         "catalogue",
         "load_scenario",
         "parameters",
+        "predict",
     ]
     for name in crosszone.__all__:
         assert getattr(crosszone, name) is not None
+
+
+@pytest.mark.parametrize("before", ["", "import crosszone.predict", "import crosszone.predict.predictor"])
+def test_predict_is_a_function_whatever_was_imported_before(before):
+    """A folder of the same name takes its place as soon as it is imported."""
+    check = f"{before}\nimport crosszone\ns = crosszone.load_scenario('examples/single-node.yaml')\nfor _ in range(2): print(crosszone.predict(s).gpus, end=' ')"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout == "8 8 "
 
 
 def test_an_unknown_name_is_an_attribute_error():

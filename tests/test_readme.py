@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+from types import ModuleType
 
 import pytest
 
 from conftest import ROOT
 from crosszone import catalogue, parameters
-from crosszone.cli import _run
 
 
-def blocks(text: str, kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
+def script() -> ModuleType:
+    """`scripts/readme.py`, which fills the console blocks."""
+    spec = importlib.util.spec_from_file_location("readme", ROOT / "scripts" / "readme.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize(("file", "language"), [("README.md", "en"), ("README_zh.md", "zh")])
-def test_the_first_scenario_answers_as_shown(file, language, tmp_path, monkeypatch, capsys):
+def test_the_program_answers_as_shown(file, language):
     text = (ROOT / file).read_text(encoding="utf-8")
-    (scenario,) = blocks(text, "yaml")
-    good, refused = blocks(text, "console")
-    strategy = re.search(r"`(strategy: \{[^`]*\})`", text)[1]
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "my.yaml"
-    path.write_text(scenario)
-    assert _run(["--lang", language, "scenario", "check", "my.yaml"]) == 0
-    assert capsys.readouterr().out == good.split("\n", 1)[1]
-    path.write_text(scenario + strategy)
-    assert _run(["--lang", language, "scenario", "check", "my.yaml"]) == 2
-    assert refused in capsys.readouterr().err
+    assert text == script().with_answers(text, language), "run: .venv/bin/python scripts/readme.py"
+    checked, refused, predicted = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    assert "23.43 ms" in checked
+    assert "128" in refused
+    assert "64" in refused
+    assert "GiB" in predicted
+
+
+@pytest.mark.parametrize(("file", "language"), [("README.md", "en"), ("README_zh.md", "zh")])
+def test_the_accuracy_shown_is_that_of_the_last_benchmark(file, language):
+    text = (ROOT / file).read_text(encoding="utf-8")
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+    assert text == script().with_results(text, results, language), "run: .venv/bin/python scripts/readme.py"
+    shown = text.partition("<!-- results -->")[2].partition("<!-- end -->")[0]
+    assert len(shown.strip().splitlines()) > 6
 
 
 @pytest.mark.parametrize("file", ["README.md", "README_zh.md"])

@@ -3,7 +3,7 @@
     import crosszone
 
     scenario = crosszone.load_scenario("examples/three-cities.yaml")
-    scenario.model.layers, scenario.cluster.gpus, scenario.job.tokens_per_step
+    crosszone.predict(scenario).step_time_s        # low, expected, high
 
 Names are imported when they are first used, so that `import crosszone` is quick.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from crosszone.inputs.region import Region
     from crosszone.inputs.scenario import Scenario, load_scenario
     from crosszone.inputs.strategy import Strategy
+    from crosszone.predict.prediction import Prediction
+    from crosszone.predict.predictor import predict
 
 _WHERE = {
     "Catalogue": "crosszone.inputs.catalogue",
@@ -38,12 +40,14 @@ _WHERE = {
     "Model": "crosszone.inputs.model",
     "Notice": "crosszone.errors",
     "Placement": "crosszone.inputs.placement",
+    "Prediction": "crosszone.predict.prediction",
     "Region": "crosszone.inputs.region",
     "Scenario": "crosszone.inputs.scenario",
     "Strategy": "crosszone.inputs.strategy",
     "catalogue": "crosszone.inputs.catalogue",
     "load_scenario": "crosszone.inputs.scenario",
     "parameters": "crosszone.inputs.parameters",
+    "predict": "crosszone.predict.predictor",
 }
 
 __all__ = [
@@ -56,6 +60,7 @@ __all__ = [
     "Model",
     "Notice",
     "Placement",
+    "Prediction",
     "Region",
     "Scenario",
     "Strategy",
@@ -63,6 +68,7 @@ __all__ = [
     "catalogue",
     "load_scenario",
     "parameters",
+    "predict",
 ]
 
 

@@ -39,6 +39,8 @@ def test_help_of_every_verb_has_an_example():
         ["catalogue", "links"],
         ["catalogue", "add"],
         ["catalogue", "remove"],
+        ["predict"],
+        ["accuracy"],
         ["serve"],
     ):
         assert "Example: crosszone" in good(*verb, "--help")

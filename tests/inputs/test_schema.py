@@ -10,7 +10,10 @@ from hypothesis import Phase, given, settings
 
 from conftest import ROOT
 from crosszone.inputs.document import read_document
-from crosszone.inputs.schema import ROOTS, file_name, json_schema, key_tables
+from crosszone.inputs.scenario import load_scenario
+from crosszone.inputs.schema import file_name, json_schema, key_tables
+from crosszone.predict.predictor import predictor
+from crosszone.predict.schema import ROOTS
 from inputs.scenarios import scenario_fields
 
 DOCS = ROOT / "docs"
@@ -19,17 +22,23 @@ DOCS = ROOT / "docs"
 @pytest.mark.parametrize("name", ROOTS)
 def test_the_committed_schema_is_that_of_the_code(name):
     committed = json.loads((DOCS / "schema" / file_name(name)).read_text())
-    assert committed == json.loads(json.dumps(json_schema(name))), "run: python -m crosszone.inputs.schema docs"
+    assert committed == json.loads(json.dumps(json_schema(name, ROOTS))), "run: python -m crosszone.predict.schema docs"
     jsonschema.Draft202012Validator.check_schema(committed)
 
 
 def test_the_key_tables_are_those_of_the_code():
-    assert (DOCS / "scenario-keys.md").read_text() == key_tables(), "run: python -m crosszone.inputs.schema docs"
+    assert (DOCS / "scenario-keys.md").read_text() == key_tables(), "run: python -m crosszone.predict.schema docs"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_example_meets_the_schema(path):
     jsonschema.validate(read_document(path).value, json_schema("scenario"))
+
+
+def test_a_prediction_and_its_timeline_meet_their_schemas():
+    found = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
+    jsonschema.validate(json.loads(found.prediction().model_dump_json()), json_schema("prediction", ROOTS))
+    jsonschema.validate(json.loads(found.timeline().to_trace("a step").to_json()), json_schema("trace", ROOTS))
 
 
 @settings(max_examples=50, phases=[Phase.explicit, Phase.generate])
@@ -49,7 +58,7 @@ def test_the_schema_refuses_what_the_code_refuses(wrong):
 
 def test_every_key_has_a_meaning():
     for name in ROOTS:
-        schema = json_schema(name)
+        schema = json_schema(name, ROOTS)
         for title, definition in {"": schema, **schema.get("$defs", {})}.items():
             for key, field in definition.get("properties", {}).items():
                 assert field.get("description"), f"{name} {title}.{key}"

@@ -1,19 +1,18 @@
 """Versioned JSON Schemas of the inputs, and a table of every key.
 
-`python -m crosszone.inputs.schema docs` writes both.
+`predict/schema.py` adds those of the answers and writes all: `python -m crosszone.predict.schema docs`.
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import dump_json
@@ -41,21 +40,31 @@ ROOTS: dict[str, type[Value]] = {
 }
 
 
-def json_schema(name: str) -> dict[str, Any]:
-    """The JSON Schema of one kind of input; what each key means is the docstring that follows its field."""
-    schema = ROOTS[name].model_json_schema(mode="validation")
-    classes = {cls.__name__: cls for cls in _values(Value)}
-    for title, definition in {ROOTS[name].__name__: schema, **schema.get("$defs", {})}.items():
+def json_schema(name: str, roots: Mapping[str, type[Value]] = ROOTS) -> dict[str, Any]:
+    """The JSON Schema of one kind of value; what each key means is the docstring that follows its field."""
+    schema = roots[name].model_json_schema(mode="validation")
+    classes = {cls.__name__: cls for cls in _values(roots[name])}
+    for title, definition in {roots[name].__name__: schema, **schema.get("$defs", {})}.items():
         for key, meaning in _meanings(classes[title]).items():
             if key in definition.get("properties", {}):
                 definition["properties"][key]["description"] = meaning
     return {"$schema": DIALECT, "$id": f"crosszone:schema/{name}.v{VERSION}", **schema}
 
 
-def _values(cls: type[Value]) -> Iterator[type[Value]]:
-    for inner in cls.__subclasses__():
-        yield inner
-        yield from _values(inner)
+def _values(root: type[Value]) -> set[type[Value]]:
+    """A class and all classes of values inside it."""
+    found: set[type[Value]] = set()
+
+    def visit(annotation: Any) -> None:
+        if isinstance(annotation, type) and issubclass(annotation, Value) and annotation not in found:
+            found.add(annotation)
+            for field in annotation.model_fields.values():
+                visit(field.annotation)
+        for inner in get_args(annotation):
+            visit(inner)
+
+    visit(root)
+    return found
 
 
 @cache
@@ -84,7 +93,7 @@ def key_tables() -> str:
     lines = [
         "# Every key of a scenario",
         "",
-        "Made by `python -m crosszone.inputs.schema docs`; do not edit. Rates are one-directional; memory is GiB;",
+        "Made by `python -m crosszone.predict.schema docs`; do not edit. Rates are one-directional; memory is GiB;",
         "times are seconds unless the name says ms. The same in machine-readable form: [schema/](schema/).",
         "",
     ]
@@ -166,19 +175,14 @@ def _sentence(text: str) -> str:
     return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("|", "\\|")
 
 
-def write(folder: Path) -> list[Path]:
+def write(folder: Path, roots: Mapping[str, type[Value]] = ROOTS) -> list[Path]:
     """Write all schemas and the key tables under a folder."""
     (folder / "schema").mkdir(parents=True, exist_ok=True)
     written = []
-    for name in ROOTS:
+    for name in roots:
         path = folder / "schema" / file_name(name)
-        path.write_text(dump_json(json_schema(name)), encoding="utf-8")
+        path.write_text(dump_json(json_schema(name, roots)), encoding="utf-8")
         written.append(path)
     tables = folder / "scenario-keys.md"
     tables.write_text(key_tables(), encoding="utf-8")
     return [*written, tables]
-
-
-if __name__ == "__main__":
-    for path in write(Path(sys.argv[1])):
-        print(path)

@@ -30,7 +30,7 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
     scenario = loaded.scenario
     strategy, found = _strategy(scenario, language)
     broken = any(notice.level == "error" for notice in found)
-    told = _few([loaded.document.placed(n) for n in (*found, *loaded.notices, *scenario_notices(scenario))])
+    told = few_alike([loaded.document.placed(n) for n in (*found, *loaded.notices, *scenario_notices(scenario))])
     return {
         "scenario": scenario.to_fields(),
         "model": describe_model(scenario.model, scenario.job.seq_len),
@@ -42,7 +42,7 @@ def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]
     }
 
 
-def _few(notices: list[Notice]) -> list[Notice]:
+def few_alike(notices: list[Notice]) -> list[Notice]:
     """Errors first, then warnings and notes, only a few of one kind and how many more there are."""
     order = {"error": 0, "warning": 1, "note": 2}
     told: list[Notice] = []
@@ -156,10 +156,10 @@ def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None,
         {"zone": i.zone, "group": i.group, "count": i.count, "reason": i.reason.message(language)} for i in idle
     ]
     remarks = placement.remarks(scenario.cluster, settled)
-    return described, [*_chosen_dp(scenario, settled), *(i.reason for i in idle), *remarks]
+    return described, [*chosen_dp(scenario, settled), *(i.reason for i in idle), *remarks]
 
 
-def _chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
+def chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
     """That fewer replicas were chosen than there is room for, because the batch does not divide by more."""
     assert scenario.strategy is not None
     room = tp_room(scenario.cluster, settled.tp) // settled.model_ranks

@@ -1,0 +1,173 @@
+"""How accurate predictions are; `python benchmarks/accuracy.py` prints the tables and updates RESULTS.md.
+
+Runs lie in ../shared/data (or the folder given). With --quick the cross-validation, which takes minutes, is left out
+and its last section kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
+from crosszone.calibrate.components import read_components, score_components
+from crosszone.calibrate.rig import rig_report
+from crosszone.calibrate.runs import read_runs
+from crosszone.calibrate.training import doubtful_of, training, usable
+from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
+from crosszone.cost.memory_profile import memory_profiles
+from crosszone.cost.profile import Profiles
+from results import write_section
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+COLUMNS = {
+    "rows": "scored",
+    "mean %": "mape_pct",
+    "median %": "median_ape_pct",
+    "within 10 %": "within_10_pct",
+    "within 20 %": "within_20_pct",
+    "bias %": "bias_pct",
+    "in band %": "band_coverage_pct",
+}
+MEMORY = {
+    "rows": "memory_rows",
+    "mean %": "memory_mape_pct",
+    "median %": "memory_median_ape_pct",
+    "lowest %": "memory_lowest_pct",
+}
+LEFT_OUT = {
+    "source": "whole sources",
+    "model": "whole models",
+    "gpu": "whole GPU families",
+    "row": "single rows",
+}
+
+
+def table(first: str, columns: Mapping[str, str], lines: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Lines of a Markdown table."""
+    found = [f"| {first} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, values in lines:
+        found.append(f"| {name} | {' | '.join(cell(values.get(key)) for key in columns.values())} |")
+    return [*found, ""]
+
+
+def cell(value: Any) -> str:
+    """A number for a table."""
+    return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
+
+
+def counted(profiles: Profiles) -> str:
+    """How many coefficients there are."""
+    memory = memory_profiles()
+    more = len(memory["common"]) + sum(isinstance(e, dict) for s in memory["stacks"].values() for e in s.values())
+    fitted = int((~profiles.fixed).sum())
+    return (
+        f"{len(profiles.names)} coefficients of time ({fitted} fitted, the others measured, published or assumed), "
+        f"{more} of memory."
+    )
+
+
+def fitted(data: Path) -> list[str]:
+    """Errors on the rows that were fitted to, and on other files."""
+    main = data / "measured_runs.csv"
+    found = score_runs(main, doubtful=doubtful_of(main, None))
+    others = {name: score_runs(data / name) for name in ("measured_runs_vtrain_single.csv", "measured_runs_h200.csv")}
+    lines = [
+        ("**all**", found.summary),
+        *((f"{name} rows", values) for name, values in found.subsets.items()),
+        ("doubtful rows, apart", found.doubtful),
+        *((name, other.summary) for name, other in others.items()),
+    ]
+    text = table("rows of measured_runs.csv and other files", COLUMNS, lines)
+    text += table("source", COLUMNS, ((one["source"], one) for one in found.by_source))
+    rank = found.ranking
+    text += [
+        f"Ranking: {rank.groups} groups of {rank.strategies} strategies that differ in nothing else: mean regret "
+        f"{rank.mean_regret:.4f}, largest {rank.max_regret:.3f}; of {rank.pairs} pairs more than 5 % apart "
+        f"{rank.pairs_right_pct:.0f} % in the right order; mean rank correlation {rank.spearman:.2f}.",
+        "",
+    ]
+    return text + memory(found, others["measured_runs_h200.csv"])
+
+
+def memory(found: Accuracy, h200: Accuracy) -> list[str]:
+    """Errors of peak memory."""
+    lines = [("**all**", found.summary), *((one["source"], one) for one in found.by_source), ("h200-hf", h200.summary)]
+    return table("memory, source", MEMORY, ((name, one) for name, one in lines if one["memory_rows"]))
+
+
+def validated(data: Path, profiles: Profiles) -> list[str]:
+    """Errors and coverage of rows that the fit has not seen."""
+    main = data / "measured_runs.csv"
+    rows = training(usable(read_runs(main)[0], doubtful_of(main, None)))
+    start, found = time.perf_counter(), []
+    for kind in FOLDS:
+        one = cross_validate(rows, profiles, kind)
+        if one is not None:
+            found.append(one)
+    columns = {"fits": "folds", **COLUMNS}
+    text = table("left out of the fit", columns, ((LEFT_OUT[one.kind], one.as_dict()) for one in found))
+    text += table("left out, and what was known", COLUMNS, (line for one in found for line in _known(one)))
+    by_source = {one.kind: {s["source"]: s["mape_pct"] for s in one.as_dict()["by_source"]} for one in found}
+    names = list(by_source["source"])
+    each = ((name, {kind: by_source[kind][name] for kind in by_source}) for name in names)
+    text += table("mean % by source, left out:", {LEFT_OUT[kind]: kind for kind in by_source}, each)
+    return [*text, f"Every fit starts from the priors; all of them took {time.perf_counter() - start:.0f} s."]
+
+
+def _known(one: CrossValidation) -> Sequence[tuple[str, Any]]:
+    """Scores by whether another part has rows of the stack and the GPU family, and of rows with experts."""
+    both = one.stack_known & one.gpu_known
+    masks = {
+        "stack and GPU known": both,
+        "stack unknown": ~one.stack_known & one.gpu_known,
+        "GPU unknown": one.stack_known & ~one.gpu_known,
+        "both unknown": ~one.stack_known & ~one.gpu_known,
+    }
+    lines = [
+        (f"{LEFT_OUT[one.kind]}: {name}", scores([row for row, on in zip(one.rows, mask, strict=True) if on]))
+        for name, mask in masks.items()
+        if mask.any()
+    ]
+    return [*lines, (f"{LEFT_OUT[one.kind]}: models with experts", scores([row for row in one.rows if row.moe]))]
+
+
+def parts(data: Path, profiles: Profiles) -> list[str]:
+    """Errors of the parts of jobs that were timed, and of transfers between emulated zones."""
+    runs, skipped = read_components(data / "gpumodeling25" / "runs.csv")
+    jobs = score_components(runs, profiles, skipped)
+    columns = {"jobs": "jobs", "mean %": "mape_pct", "median, signed %": "median_error_pct"}
+    text = table("part of GPT-NeoX jobs (gpumodeling25)", columns, ((one["part"], one) for one in jobs.by_part))
+    summary = jobs.summary
+    text += [f"Step, fastest job of each set-up: {cell(summary['setups_mape_pct'])} % mean.", ""]
+    report = rig_report(data / "crosszone_rig.csv")
+    operations = sorted({one.row.op for one in report.results if one.predicted is not None})
+    columns = {
+        "rows": "rows",
+        "predicted": "predicted",
+        "median %, best run": "median_best_pct",
+        "90 %, best run": "p90_best_pct",
+    }
+    return text + table("transfer (crosszone_rig.csv)", columns, ((op, vars(report.of(op))) for op in operations))
+
+
+def main() -> None:
+    """Score everything and put the tables into RESULTS.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path, nargs="?", default=DATA)
+    parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
+    given = parser.parse_args()
+    profiles = Profiles.load()
+    head = ["`python benchmarks/accuracy.py`: errors are |predicted / measured - 1|. " + counted(profiles), ""]
+    write_section("Accuracy", "\n".join([*head, *fitted(given.data)]))
+    write_section("Accuracy by part", "\n".join(["`python benchmarks/accuracy.py`", "", *parts(given.data, profiles)]))
+    if not given.quick:
+        text = ["`python benchmarks/accuracy.py`", "", *validated(given.data, profiles)]
+        write_section("Accuracy on runs left out of the fit", "\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Puts what the program answers today, and the last benchmarks, into the READMEs: `.venv/bin/python scripts/readme.py`.
+
+The scenario is a README's own YAML block; the first strategy in its text is refused, the second is predicted. Tables
+come from benchmarks/RESULTS.md. `tests/test_readme.py` fails while a README differs from what this would write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+README = {"README.md": "en", "README_zh.md": "zh"}
+SHOWN = 10
+"""Lines of a prediction that the README shows."""
+
+
+def with_answers(text: str, language: str) -> str:
+    """The README's text with its console blocks as the program answers them."""
+    (scenario,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    refused, good = re.findall(r"`(strategy: \{[^`]*\})`", text)
+    checked = _said(scenario, language, "scenario", "check")
+    clash = _said(scenario + refused + "\n", language, "scenario", "check")
+    predicted = _said(scenario + good + "\n", language, "predict")
+    name = "./crosszone" if language == "en" else f"./crosszone --lang {language}"
+    answers = iter(
+        [
+            f"$ {name} scenario check my.yaml\n{checked}",
+            "\n".join(clash.splitlines()[:2]) + "\n",
+            f"$ {name} predict my.yaml\n" + "\n".join(predicted.splitlines()[:SHOWN]) + "\n...\n",
+        ]
+    )
+    return re.sub(r"```console\n.*?```", lambda _: f"```console\n{next(answers)}```", text, flags=re.DOTALL)
+
+
+ROWS = {
+    ("Accuracy", "rows of"): {
+        "**all**": ("published runs", "公开的运行"),
+        "complete rows": ("runs that state everything", "信息完整的运行"),
+        "dense rows": ("dense models", "稠密模型"),
+        "moe rows": ("mixtures of experts", "混合专家模型"),
+        "measured_runs_vtrain_single.csv": ("more runs on one node (vTrain)", "更多单节点运行（vTrain）"),
+        "measured_runs_h200.csv": ("one H200, Hugging Face models", "单块 H200，Hugging Face 模型"),
+    },
+    ("Accuracy on runs left out of the fit", "left out of the fit"): {
+        "whole sources": ("a source the fit did not see", "拟合未见过的来源"),
+        "whole models": ("a model the fit did not see", "拟合未见过的模型"),
+        "whole GPU families": ("a GPU family the fit did not see", "拟合未见过的 GPU 系列"),
+    },
+    ("Accuracy", "memory"): {"**all**": ("peak memory", "显存峰值")},
+}
+"""Rows of RESULTS.md that READMEs show: section and start of the table's heading; name there, name in each language."""
+COLUMNS = {
+    "rows": ("rows", "行数"),
+    "mean %": ("mean error %", "平均误差 %"),
+    "median %": ("median %", "中位数 %"),
+    "within 10 %": ("within 10 %", "10 % 以内"),
+    "in band %": ("in range %", "落入区间 %"),
+}
+FIRST = ("step time", "每步时间")
+SPEED = (
+    "One prediction takes {one} ms of CPU time, a strategy in a batch of thousands {many} us "
+    "(`.venv/bin/python benchmarks/prediction.py`).",
+    "一次预测占用 CPU {one} ms；成千上万个策略成批计算时，每个 {many} us"
+    "（`.venv/bin/python benchmarks/prediction.py`）。",
+)
+
+
+def with_results(text: str, results: str, language: str) -> str:
+    """The README's text with its table as the last benchmarks found it."""
+    number = list(README.values()).index(language)
+    lines = [f"| {' | '.join([FIRST[number], *(name[number] for name in COLUMNS.values())])} |", "|---" * 6 + "|"]
+    for (section, heading), wanted in ROWS.items():
+        found = _table(results, section, heading)
+        for row, names in wanted.items():
+            if row in found:
+                lines.append(f"| {' | '.join([names[number], *(found[row].get(key, '-') for key in COLUMNS)])} |")
+    timed = {name: float(row["time"].split()[0]) for name, row in _table(results, "Prediction", "what").items()}
+    one = [value for name, value in timed.items() if name.startswith("one prediction")]
+    many = [value for name, value in timed.items() if name.startswith("arrays")]
+    if one and many:
+        spans = {key: f"{min(values):.2g} - {max(values):.2g}" for key, values in (("one", one), ("many", many))}
+        lines += ["", SPEED[number].format(**spans)]
+    inside = "\n".join(["<!-- results -->", *lines, "<!-- end -->"])
+    return re.sub(r"<!-- results -->.*?<!-- end -->", lambda _: inside, text, flags=re.DOTALL)
+
+
+def _table(results: str, section: str, heading: str) -> dict[str, dict[str, str]]:
+    """A table of RESULTS.md: cells by row and column; empty where there is none."""
+    body = results.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    found: dict[str, dict[str, str]] = {}
+    columns: list[str] = []
+    for line in body.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")] if line.startswith("|") else []
+        if cells and not columns and cells[0].startswith(heading):
+            columns = cells
+        elif columns and not cells:
+            break
+        elif columns and not cells[0].startswith("---"):
+            found[cells[0]] = dict(zip(columns, cells, strict=True))
+    return found
+
+
+def _said(scenario: str, language: str, *verb: str) -> str:
+    """What a command prints on a scenario of that name in an empty folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "my.yaml").write_text(scenario, encoding="utf-8")
+        command = [sys.executable, "-m", "crosszone", "--lang", language, *verb, "my.yaml"]
+        environment = {**os.environ, "CROSSZONE_HOME": folder}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    return done.stdout or done.stderr
+
+
+if __name__ == "__main__":
+    for file, language in README.items():
+        path = ROOT / file
+        results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
+        text = with_results(path.read_text(encoding="utf-8"), results, language)
+        path.write_text(with_answers(text, language), encoding="utf-8")
+        print(path)

@@ -1,0 +1,1 @@
+"""Measured runs, accuracy tables and fits."""

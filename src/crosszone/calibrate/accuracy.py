@@ -1,0 +1,265 @@
+"""Accuracy: measured runs beside their predictions, and the tables made of them.
+
+    found = score_runs(Path("measured_runs.csv"))
+    found.summary["mape_pct"], found.by_source
+    found.as_dict()                       # what `crosszone accuracy --json` prints
+
+Rows listed as doubtful are scored apart; a row that repeats another one's figures counts once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crosszone.calibrate.predicted import Predicted, predicted
+from crosszone.calibrate.ranking import Outcome, Ranking, ranking, setup_of, strategy_of
+from crosszone.calibrate.runs import Run, Skipped, iterate_runs
+from crosszone.cost.bands import band_factors
+from crosszone.cost.profile import Profiles
+
+CHUNK = 4096
+"""Rows read and predicted at once, so that a long file needs little memory."""
+Scores = dict[str, float | int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRow:
+    """One row of the file: what was measured, what is predicted, or why it is skipped."""
+
+    id: str
+    source: str
+    measured_s: float | None = None
+    predicted_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    memory_gib_measured: float | None = None
+    memory_gib_predicted: float | None = None
+    skipped: str | None = None
+    code: str | None = None
+    """Of the reason why it is skipped."""
+    doubtful: str | None = None
+    duplicate_of: str | None = None
+    stack: str | None = None
+    complete: bool = False
+    moe: bool = False
+    assumed: tuple[str, ...] = ()
+    setup: int = 0
+    """Equal for rows that differ only in their strategy."""
+    strategy: int = 0
+
+    @property
+    def error_pct(self) -> float | None:
+        """(predicted - measured) / measured of the step time."""
+        return _error_pct(self.measured_s, self.predicted_s)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it goes into the averages."""
+        return self.measured_s is not None and self.doubtful is None and self.duplicate_of is None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {name: getattr(self, name) for name in ScoredRow.__dataclass_fields__ if name not in _INNER}
+        return {**plain, "error_pct": self.error_pct, "assumed": list(self.assumed)}
+
+
+_INNER = ("setup", "strategy")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """All rows of a file, and the tables made of them."""
+
+    rows: Sequence[ScoredRow]
+
+    @cached_property
+    def summary(self) -> Scores:
+        """Errors over all rows."""
+        return scores(self.rows)
+
+    @cached_property
+    def subsets(self) -> dict[str, Scores]:
+        """The same over rows that state everything and the others, over dense models and those with experts."""
+        tests: dict[str, Callable[[ScoredRow], bool]] = {
+            "complete": lambda row: row.complete,
+            "incomplete": lambda row: not row.complete,
+            "dense": lambda row: not row.moe,
+            "moe": lambda row: row.moe,
+        }
+        able = [row for row in self.rows if row.skipped is None]
+        return {name: scores([row for row in able if test(row)]) for name, test in tests.items()}
+
+    @cached_property
+    def by_source(self) -> list[dict[str, Any]]:
+        """The summary of each source, in the file's order."""
+        groups: dict[str, list[ScoredRow]] = {}
+        for row in self.rows:
+            groups.setdefault(row.source, []).append(row)
+        return [{"source": source, **scores(rows)} for source, rows in groups.items()]
+
+    @cached_property
+    def doubtful(self) -> Scores:
+        """Errors over the rows that contradict their neighbours."""
+        return scores([_trusted(row) for row in self.rows if row.doubtful is not None])
+
+    @cached_property
+    def assumed(self) -> list[dict[str, Any]]:
+        """What was assumed of how many rows of each source, most first."""
+        counts = Counter((row.source, what) for row in self.rows for what in row.assumed)
+        return [{"source": s, "assumed": what, "rows": n} for (s, what), n in counts.most_common()]
+
+    @cached_property
+    def skipped(self) -> list[dict[str, Any]]:
+        """Reasons for skipping rows, by source, most first."""
+        counts = Counter((row.source, row.code, row.skipped) for row in self.rows if row.skipped is not None)
+        return [{"source": s, "code": c, "reason": why, "rows": n} for (s, c, why), n in counts.most_common()]
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """How well strategies of equal set-ups are ranked."""
+        return ranking(
+            Outcome(row.setup, row.strategy, row.measured_s, row.predicted_s)
+            for row in self.rows
+            if row.counts and row.measured_s and row.predicted_s
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "summary": self.summary,
+            "subsets": self.subsets,
+            "by_source": self.by_source,
+            "doubtful": self.doubtful,
+            "ranking": asdict(self.ranking),
+            "assumed": self.assumed,
+            "skipped": self.skipped,
+            "rows": [row.as_dict() for row in self.rows],
+        }
+
+
+def scores(rows: Sequence[ScoredRow]) -> Scores:
+    """Mean and median absolute error, shares within 10 and 20 %, coverage of the band, error of memory. [Q5]
+
+    An error is predicted / measured - 1, in %. The band is to hold 80 % of rows that were not fitted to.
+    """
+    timed = [(row.predicted_s, row.measured_s, row.low_s, row.high_s) for row in rows if row.counts]
+    p, m, low, high = np.array(timed, dtype=float).reshape(-1, 4).T
+    error = 100.0 * (p / m - 1.0)
+    size = np.abs(error)
+    memory = np.array(
+        [
+            (row.memory_gib_predicted, row.memory_gib_measured)
+            for row in rows
+            if row.memory_gib_measured and row.doubtful is None and row.duplicate_of is None
+        ],
+        dtype=float,
+    ).reshape(-1, 2)
+    memory_error = 100.0 * (memory[:, 0] / memory[:, 1] - 1.0)
+    return {
+        "rows": len(rows),
+        "scored": len(timed),
+        "skipped": sum(row.skipped is not None for row in rows),
+        "doubtful": sum(row.doubtful is not None for row in rows),
+        "duplicates": sum(row.duplicate_of is not None and row.doubtful is None for row in rows),
+        "mape_pct": _of(np.mean, size),
+        "median_ape_pct": _of(np.median, size),
+        "bias_pct": _of(np.mean, error),
+        "within_10_pct": _of(np.mean, 100.0 * (size <= 10.0)),
+        "within_20_pct": _of(np.mean, 100.0 * (size <= 20.0)),
+        "band_coverage_pct": _of(np.mean, 100.0 * ((low <= m) & (m <= high))),
+        "memory_rows": len(memory),
+        "memory_mape_pct": _of(np.mean, np.abs(memory_error)),
+        "memory_median_ape_pct": _of(np.median, np.abs(memory_error)),
+        "memory_lowest_pct": _of(np.min, memory_error),
+    }
+
+
+def score_runs(
+    path: Path,
+    profiles: Profiles | None = None,
+    doubtful: Mapping[str, str] | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Accuracy:
+    """Predict every row of a file; `progress` hears of the rows done after each chunk."""
+    scorer = _Scorer(profiles or Profiles.load(), doubtful or {})
+    rows: list[ScoredRow] = []
+    left = iterate_runs(path)
+    while chunk := list(islice(left, CHUNK)):
+        rows += scorer.score(chunk)
+        if progress:
+            progress(len(chunk))
+    return Accuracy(rows=rows)
+
+
+def row_band(run: Run, gpu_measured: bool, stack_measured: bool) -> tuple[float, float]:
+    """Low and high factor of a run's step."""
+    return band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
+
+
+@dataclass
+class _Scorer:
+    """Scores chunk by chunk; equal set-ups, strategies and sentences are kept once."""
+
+    profiles: Profiles
+    doubtful: Mapping[str, str]
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    told: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+
+    def score(self, chunk: Iterable[Run | Skipped]) -> list[ScoredRow]:
+        """The rows in their order."""
+        found = list(chunk)
+        runs = [one for one in found if isinstance(one, Run)]
+        made = iter(self._scored(runs, predicted(runs, self.profiles)) if runs else ())
+        return [
+            next(made)
+            if isinstance(one, Run)
+            else ScoredRow(
+                id=one.id, source=one.source, skipped=one.reason, code=one.code, doubtful=self.doubtful.get(one.id)
+            )
+            for one in found
+        ]
+
+    def _scored(self, runs: Sequence[Run], said: Predicted) -> Iterable[ScoredRow]:
+        for at, run in enumerate(runs):
+            step = float(said.step_s[at])
+            known = self.profiles.stacks[run.stack].get("measured", True)
+            low, high = row_band(run, bool(said.gpu_measured[at]), known)
+            yield ScoredRow(
+                id=run.id,
+                source=run.source,
+                measured_s=run.step_time_s,
+                predicted_s=step,
+                low_s=low * step,
+                high_s=high * step,
+                memory_gib_measured=run.memory_gib,
+                memory_gib_predicted=float(said.memory_gib[at]),
+                doubtful=self.doubtful.get(run.id),
+                duplicate_of=run.duplicate_of,
+                stack=run.stack,
+                complete=run.complete,
+                moe=run.moe,
+                assumed=self.told.setdefault(run.assumed, run.assumed),
+                setup=self.numbers.setdefault(setup_of(run), len(self.numbers)),
+                strategy=self.numbers.setdefault(strategy_of(run), len(self.numbers)),
+            )
+
+
+def _trusted(row: ScoredRow) -> ScoredRow:
+    fields = {name: getattr(row, name) for name in ScoredRow.__dataclass_fields__}
+    return ScoredRow(**{**fields, "doubtful": None})
+
+
+def _error_pct(measured: float | None, said: float | None) -> float | None:
+    return None if measured is None or said is None else 100.0 * (said / measured - 1.0)
+
+
+def _of(function: Callable[[Any], Any], values: Any) -> float | None:
+    return float(function(values)) if len(values) else None

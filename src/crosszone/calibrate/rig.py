@@ -1,0 +1,288 @@
+"""The rig file: transfers measured between emulated zones, each beside what the cost model says of it.
+
+    report = rig_report(Path("crosszone_rig.csv"))
+    for line in report.summaries: print(line.experiment, line.op, line.median_best_pct)
+
+Nothing is fitted here: every row is predicted from its own columns with the functions that predict a training step.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from crosszone.cost.gloo import gloo_all_reduce_s, gloo_barrier_s, gloo_send_s, gloo_turn_s
+from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s, slow_start_s, window_bytes
+from crosszone.cost.tiers import figure
+from crosszone.cost.wan import hosts_rtt_s
+from crosszone.errors import FileError, InputError, Notice
+from crosszone.inputs.document import read_text
+
+NEEDED = ("experiment", "zones", "ranks_per_zone", "rtt_ms", "link_mbit", "op", "unit", "median")
+MAX_ROWS = 20_000
+BYTES_PER_S_PER_MBIT = 1e6 / 8
+_TCP = re.compile(r"tcp (reno|cubic|bbr) x(\d{1,4})")
+_IDLE = re.compile(r"cc_(reno|cubic)_ssai1_idle([0-9.]{1,6})s")
+_LOSS = re.compile(r"\bloss=([0-9.]{1,12})")
+_BUFFER_MIB = re.compile(r"\bwmem=([0-9.]{1,6})MB")
+_UNLIMITED = re.compile(r"rate=inf|no qdisc")
+
+MACHINE = "measures the machine itself, which no column describes"
+LAYERS = "needs the sizes and times of the model's layers, which no column holds"
+COMPUTE = "is compute only; the other rows of its kind are predicted from it"
+UNKNOWN = "is of a kind the cost model does not know"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigRow:
+    """One measured line: seconds, or Mbit/s for a stream."""
+
+    line: int
+    experiment: str
+    zones: int
+    ranks_per_zone: int
+    rtt_s: tuple[float, ...]
+    """Of every hop, or one for all."""
+    bytes_per_s: tuple[float, ...]
+    """Payload rate of every hop, or one for all; of the zone's egress where that is what limits."""
+    op: str
+    size_bytes: float
+    unit: str
+    median: float
+    best: float | None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of all zones."""
+        return self.zones * self.ranks_per_zone
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigResult:
+    """A line with its prediction, or why there is none."""
+
+    row: RigRow
+    predicted: float | None
+    reason: str = ""
+
+    @property
+    def error_median_pct(self) -> float | None:
+        """Prediction over the median run, %."""
+        return None if self.predicted is None else (self.predicted / self.row.median - 1) * 100
+
+    @property
+    def error_best_pct(self) -> float | None:
+        """Prediction over the best run, %."""
+        return None if self.predicted is None or self.row.best is None else (self.predicted / self.row.best - 1) * 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigSummary:
+    """Absolute errors of some rows, %; None: none of them can be scored so."""
+
+    experiment: str
+    op: str
+    rows: int
+    predicted: int
+    median_best_pct: float | None
+    p90_best_pct: float | None
+    median_median_pct: float | None
+    p90_median_pct: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigReport:
+    """Every line of a rig file."""
+
+    results: tuple[RigResult, ...]
+    skipped: tuple[tuple[int, str], ...]
+    """Line and reason of rows that cannot be read."""
+    summaries: tuple[RigSummary, ...]
+    """Errors by kind of experiment and operation."""
+
+    def of(self, op: str) -> RigSummary:
+        """Errors of one operation over all experiments."""
+        return summary("all", op, [result for result in self.results if result.row.op == op])
+
+
+def rig_report(path: Path) -> RigReport:
+    """Predict every line of a rig file; `InputError` when it is no such file."""
+    rows, skipped = read_rig(path)
+    results = predict_rig(rows)
+    kinds: dict[tuple[str, str], list[RigResult]] = {}
+    for result in results:
+        kinds.setdefault((_kind(result.row), result.row.op), []).append(result)
+    summaries = tuple(summary(kind, op, found) for (kind, op), found in kinds.items())
+    return RigReport(results=tuple(results), skipped=tuple(skipped), summaries=summaries)
+
+
+def read_rig(path: Path) -> tuple[list[RigRow], list[tuple[int, str]]]:
+    """The lines of a rig file, and line and reason of those that cannot be read."""
+    name, reader = str(path), csv.DictReader(io.StringIO(read_text(path)))
+    try:
+        missing = [column for column in NEEDED if column not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
+        rows: list[RigRow] = []
+        skipped: list[tuple[int, str]] = []
+        for cells in reader:
+            if len(rows) + len(skipped) == MAX_ROWS:
+                skipped.append((reader.line_num, f"beyond the first {MAX_ROWS} rows"))
+                break
+            try:
+                rows.append(_row(reader.line_num, cells))
+            except (ValueError, TypeError, AttributeError) as error:
+                skipped.append((reader.line_num, str(error)))
+    except csv.Error as error:
+        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": str(error)}, file=name)) from None
+    return rows, skipped
+
+
+def predict_rig(rows: Iterable[RigRow]) -> list[RigResult]:
+    """Each line with its prediction, or why there is none."""
+    given = list(rows)
+    compute_s = {row.experiment: row.median for row in given if row.op == "local_nosync"}
+    return [_predict(row, compute_s.get(row.experiment)) for row in given]
+
+
+def summary(experiment: str, op: str, results: list[RigResult]) -> RigSummary:
+    """Median and p90 of the absolute errors of some lines."""
+    best = [abs(result.error_best_pct) for result in results if result.error_best_pct is not None]
+    median = [abs(result.error_median_pct) for result in results if result.error_median_pct is not None]
+    return RigSummary(
+        experiment=experiment,
+        op=op,
+        rows=len(results),
+        predicted=len(median),
+        median_best_pct=_quantile(best, 0.5),
+        p90_best_pct=_quantile(best, 0.9),
+        median_median_pct=_quantile(median, 0.5),
+        p90_median_pct=_quantile(median, 0.9),
+    )
+
+
+def _predict(row: RigRow, compute_s: float | None) -> RigResult:
+    if _UNLIMITED.search(row.experiment):
+        return RigResult(row=row, predicted=None, reason=MACHINE)
+    if row.op == "local_nosync":
+        return RigResult(row=row, predicted=None, reason=COMPUTE)
+    if row.op in ("ddp_bucket2.5", "ddp_powersgd_r4", "localsgd_H8"):
+        return RigResult(row=row, predicted=None, reason=LAYERS)
+    stream = _TCP.fullmatch(row.op)
+    if stream:
+        congestion: Congestion = "bbr" if stream[1] == "bbr" else "reno" if stream[1] == "reno" else "cubic"
+        return RigResult(row=row, predicted=_stream_mbit(row, congestion, int(stream[2])))
+    predicted = _seconds(row, compute_s)
+    return RigResult(row=row, predicted=predicted, reason="" if predicted is not None else UNKNOWN)
+
+
+def _seconds(row: RigRow, compute_s: float | None) -> float | None:
+    size, per_zone, rtt = row.size_bytes, row.ranks_per_zone, max(hosts_rtt_s(row.rtt_s))
+    barrier = float(gloo_barrier_s(row.ranks, rtt))
+    match row.op:
+        case "p2p_one_way":
+            return float(gloo_turn_s(size, rtt, min(row.bytes_per_s))) + _restart_s(row)
+        case "all_reduce":
+            return _all_reduce_s(row, size, row.ranks)
+        case "barrier":
+            return barrier
+        case "flat_ring":
+            return _all_reduce_s(row, size, row.ranks) + barrier
+        case "hier_shard":
+            return _all_reduce_s(row, size / per_zone, row.zones, groups=per_zone) + barrier
+        case "hier_leader":
+            return _all_reduce_s(row, size, row.zones) + barrier
+        case "many_groups":
+            return _all_reduce_s(row, size, row.zones, groups=per_zone) + barrier
+        case "p2p_all_then_barrier":
+            return float(gloo_send_s(size, rtt, min(row.bytes_per_s) / per_zone)) + barrier
+        case "ddp_bucket25" if compute_s is not None:
+            return compute_s + _all_reduce_s(row, size, row.ranks)
+        case "ddp_fp16_hook" if compute_s is not None:
+            return compute_s + _all_reduce_s(row, size / 2, row.ranks)
+        case "ddp_accum4_no_sync" if compute_s is not None:
+            return 4 * compute_s + _all_reduce_s(row, size, row.ranks)
+    return None
+
+
+def _all_reduce_s(row: RigRow, size_bytes: float, ranks: int, groups: int = 1) -> float:
+    """The slowest hop sets the pace: every segment waits for it."""
+    rate = np.array(row.bytes_per_s) / groups
+    return float(np.max(gloo_all_reduce_s(size_bytes, ranks, hosts_rtt_s(row.rtt_s), rate)))
+
+
+def _restart_s(row: RigRow) -> float:
+    """What an idle pause costs where the host restarts slowly after one; BBR does not."""
+    idle = _IDLE.fullmatch(row.experiment)
+    if idle is None:
+        return 0.0
+    return float(slow_start_s(row.size_bytes, max(row.rtt_s), min(row.bytes_per_s), float(idle[2])))
+
+
+def _stream_mbit(row: RigRow, congestion: Congestion, flows: int) -> float:
+    """Mbit/s of payload. A buffer that is not stated does not limit: the host's own carried 5 Gbit/s over 20 ms."""
+    loss, buffer = _LOSS.search(row.experiment), _BUFFER_MIB.search(row.experiment)
+    lost = float(loss[1]) if loss else 0.0
+    window = window_bytes(float(buffer[1]) * 2**20) if buffer else math.inf
+    one = flow_bytes_per_s(max(row.rtt_s), lost, congestion, window)
+    return float(aggregate_bytes_per_s(min(row.bytes_per_s), flows, one, lost)) / BYTES_PER_S_PER_MBIT
+
+
+def _row(line: int, cells: Mapping[str, str]) -> RigRow:
+    median = _number(cells["median"], "median")
+    if median <= 0:
+        raise ValueError(f"median {median:g} is not above 0")
+    best = cells.get("best") or ""
+    payload = figure("tcp", "efficiency") * BYTES_PER_S_PER_MBIT
+    rates = cells["link_mbit"]
+    if rates == "unlimited":
+        rates = cells.get("zone_egress_mbit") or ""
+    row = RigRow(
+        line=line,
+        experiment=cells["experiment"],
+        zones=_count(cells["zones"], "zones"),
+        ranks_per_zone=_count(cells["ranks_per_zone"], "ranks_per_zone"),
+        rtt_s=tuple(_number(part, "rtt_ms") / 1e3 for part in cells["rtt_ms"].split("/")),
+        bytes_per_s=tuple(_number(part or "inf", "link_mbit") * payload for part in rates.split("/")),
+        op=cells["op"],
+        size_bytes=_number(cells.get("bytes") or "0", "bytes"),
+        unit=cells["unit"],
+        median=median,
+        best=_number(best, "best") if best else None,
+    )
+    hops = len(row.rtt_s)
+    if hops != len(row.bytes_per_s) and 1 not in (hops, len(row.bytes_per_s)):
+        raise ValueError(f"{hops} round-trip times and {len(row.bytes_per_s)} rates")
+    if min(row.bytes_per_s) <= 0 or (row.best is not None and row.best <= 0):
+        raise ValueError("a rate or the best run is not above 0")
+    return row
+
+
+def _number(text: str, name: str) -> float:
+    value = float(text)
+    if math.isnan(value) or value < 0 or (math.isinf(value) and name != "link_mbit"):
+        raise ValueError(f"{name} {text!r} is not a number of 0 or more")
+    return value
+
+
+def _count(text: str, name: str) -> int:
+    value = int(text)
+    if not 1 <= value <= 1_000_000:
+        raise ValueError(f"{name} {text!r} is not a whole number of 1 or more")
+    return value
+
+
+def _kind(row: RigRow) -> str:
+    """The experiment without its settings."""
+    return row.experiment.split("=")[0].rsplit(" ", 1)[0] if "=" in row.experiment else row.experiment
+
+
+def _quantile(values: list[float], share: float) -> float | None:
+    return float(np.quantile(values, share)) if values else None

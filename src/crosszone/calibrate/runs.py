@@ -1,0 +1,346 @@
+"""Measured runs: rows of a CSV file as cases that can be predicted, with what was measured and what was assumed.
+
+    runs, skipped = read_runs(Path("measured_runs.csv"))
+    doubtful = read_doubtful(Path("doubtful_rows.csv"))
+
+Needed columns: NEEDED and MEASURED; every other one may be missing, and an empty cell is a value the source does not
+state. Published runs are what they are: the rules of legality are not asked.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from crosszone.calibrate.runs_cluster import Clusters
+from crosszone.calibrate.runs_model import EXPERTS, STATED, Architectures
+from crosszone.calibrate.runs_model import NEEDED as SHAPE
+from crosszone.calibrate.runs_rules import Fact, Row, RowError, Told, told
+from crosszone.calibrate.runs_strategy import AXES, Assumptions, Stated, degrees, strategy_of
+from crosszone.errors import FileError, InputError, Notice
+from crosszone.inputs.catalogue import catalogue
+from crosszone.inputs.flops import training_flops_per_token
+from crosszone.inputs.job import Job
+from crosszone.inputs.model import Model
+from crosszone.inputs.rules import Case
+
+NEEDED = ("id", "gpu", "gpus", "framework")
+MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
+RATES = ("tflops_per_gpu", "mfu_pct", "hfu_pct")
+_WHOLE = re.compile(r"\+?[0-9]{1,12}(\.0{0,20})?")
+_DECIMAL = re.compile(r"\+?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
+_GIB = re.compile(r"\bGiB\b|2\^30")
+_REMEMBERED = 4096
+LONGEST_NAME = 100
+
+TimeFrom = Literal["step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One measured run as a case that can be predicted."""
+
+    id: str
+    source: str
+    """The id without its running number."""
+    case: Case
+    framework: str
+    """Framework whose states are counted."""
+    stack: str
+    """Software stack whose profile is used."""
+    release: float | None
+    """Release of the software, years after 2000 with the month as a fraction (25.09: 25.75); None: not stated."""
+    step_time_s: float | None
+    """Measured seconds of one optimizer step; None: only memory was measured."""
+    time_from: TimeFrom | None
+    """The column the step time comes from; a rate of operations is the weakest."""
+    tokens_per_s_per_gpu: float | None
+    """As published."""
+    memory_gib: float | None
+    """Measured peak memory of a GPU."""
+    memory_unit: Literal["GiB", "as printed"]
+    """As printed: the source does not say whether it counts in 2^30; the number is kept."""
+    facts: Mapping[str, Fact]
+    """Further facts the text states; their names stand in runs.yaml."""
+    assumed: tuple[str, ...]
+    """What the row does not state and was assumed, e.g. "recompute: none (stack default)"."""
+    complete: bool
+    """Architecture, degrees, micro-batch, batch, recompute, interleave and a time or tokens/s are all stated."""
+    moe: bool
+    """The model has experts."""
+    duplicate_of: str | None = None
+    """Id of an earlier row with the same set-up and the same figures: count it once."""
+    repeat_of: str | None = None
+    """Id of the first row with the same columns and other figures: the same run measured again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A row that cannot be scored, and why: a code and a plain sentence."""
+
+    id: str
+    source: str
+    code: str
+    reason: str
+
+
+def read_runs(path: Path) -> tuple[list[Run], list[Skipped]]:
+    """The runs of a CSV file and the rows that cannot be scored; `InputError` when columns are missing."""
+    runs: list[Run] = []
+    skipped: list[Skipped] = []
+    for found in iterate_runs(path):
+        if isinstance(found, Run):
+            runs.append(found)
+        else:
+            skipped.append(found)
+    return runs, skipped
+
+
+def iterate_runs(path: Path) -> Iterator[Run | Skipped]:
+    """The rows of a CSV file one by one, in its order."""
+    reader = _Reader()
+    for number, row in enumerate(_rows(path, (*NEEDED, *MEASURED)), start=1):
+        yield reader.read(row if row.get("id") else {**row, "id": f"row {number}"})
+
+
+def read_doubtful(path: Path) -> dict[str, str]:
+    """Reason by id of the rows that contradict their neighbours."""
+    return {row["id"]: row["reason"] for row in _rows(path, ("id", "reason")) if row.get("id")}
+
+
+def source_of(run_id: str) -> str:
+    """The source of a run: its id without the running number."""
+    head, _, tail = run_id.rpartition("-")
+    return head if head and tail.isdigit() else run_id
+
+
+def step_time_of_tokens(tokens_per_s_per_gpu: float, tokens_per_step: int, gpus: int) -> float:
+    """Seconds of a step from its rate: s B / (rate x G). [Q1]"""
+    return tokens_per_step / (tokens_per_s_per_gpu * gpus)
+
+
+def step_time_of_tflops(tflops_per_gpu: float, model: Model, job: Job, gpus: int, *, count_masked: bool) -> float:
+    """Seconds of a step from a published rate of model operations: F s B / (rate x G). [Q2]
+
+    F are the operations of a token as the source counts them: with or without the masked half of the attention.
+    """
+    per_token = training_flops_per_token(model, job.seq_len, count_masked=count_masked)
+    return per_token * job.tokens_per_step / (tflops_per_gpu * 1e12 * gpus)
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Rows by column name, stripped; a row that is not CSV comes as one with `unreadable`."""
+    name = str(path)
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            reader = csv.reader(line.replace("\0", "") for line in file)
+            columns = [column.strip() for column in next(reader, [])]
+            missing = [column for column in needed if column not in columns]
+            if missing:
+                params = {"missing": missing}
+                raise InputError(Notice(code="runs_columns", value=name, params=params, file=name, line=1))
+            for cells in _readable(reader):
+                if isinstance(cells, str):
+                    yield {"unreadable": cells}
+                elif any(cells):
+                    yield {c: cell.strip() for c, cell in zip(columns, cells, strict=False)}
+    except FileNotFoundError:
+        raise FileError(Notice(code="file_missing", value=name, file=name)) from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
+    except csv.Error as error:
+        raise FileError(Notice(code="file_unreadable", value=name, params={"reason": str(error)}, file=name)) from None
+
+
+def _readable(reader: Iterator[list[str]]) -> Iterator[list[str] | str]:
+    """The rows, and for one that is not CSV (a cell without end) the reason."""
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield str(error)
+
+
+@dataclass
+class _Reader:
+    """Reads rows one by one; parts that are equal are built once."""
+
+    architectures: Architectures = field(default_factory=lambda: Architectures(catalogue()))
+    clusters: Clusters = field(default_factory=lambda: Clusters(catalogue()))
+    seen: dict[bytes, str] = field(default_factory=dict)
+    """First id by fingerprint of the set-up with its figures, and of all columns but the figures."""
+
+    def read(self, row: Row) -> Run | Skipped:
+        """The row as a run, or why it cannot be one; never raises."""
+        run_id = row.get("id", "")
+        try:
+            if "unreadable" in row:
+                raise RowError("not_csv", f"The row is not CSV: {row['unreadable']}.")
+            return self._run(run_id, row)
+        except RowError as error:
+            code, reason = error.code, error.reason
+        except InputError as error:
+            code, reason = "out_of_range", f"A value cannot be: {error.notices[0].message()}"
+        return Skipped(id=run_id, source=source_of(run_id), code=code, reason=reason)
+
+    def _run(self, run_id: str, row: Row) -> Run:
+        text = told(row)
+        gpus = _needed(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
+        seq_len = _needed(row, "seq_len", "no_batch", "The sequence length is not stated.")
+        batch = _needed(row, "global_batch", "no_batch", "The global batch is not stated.")
+        step_s, tokens, memory = (_number(row, key) for key in MEASURED)
+        if not (step_s or tokens or memory or (text.rate and _number(row, text.rate.column))):
+            raise RowError("not_measured", "No step time, tokens/s or memory is published.")
+        assumed = Assumptions()
+        cluster, of_cluster = self.clusters.build(
+            row.get("gpu", "")[:LONGEST_NAME],
+            gpus,
+            _whole(row, "gpus_per_node"),
+            row.get("intra_node_link", ""),
+            _number(row, "inter_node_link_gbps_per_gpu"),
+            text.defaults.nic_gbps_per_gpu,
+        )
+        axes = degrees({axis: _whole(row, axis) for axis in AXES}, gpus, assumed)
+        multiple = text.defaults.vocab_multiple
+        columns = tuple(_whole(row, key) for key in (*STATED, *EXPERTS))
+        model, of_model = self.architectures.build(
+            row.get("model", "")[:LONGEST_NAME],
+            columns,
+            _number(row, "params_b"),
+            seq_len,
+            text.architecture,
+            multiple * axes["tp"] if multiple else None,
+            text.defaults.vocab,
+        )
+        per_node = cluster.zones[0].nodes[0].gpus
+        strategy = strategy_of(_stated(row), text, axes, batch, model.layers, per_node, assumed)
+        if text.precision is None:
+            assumed.add("precision", text.defaults.precision)
+        job = _job(seq_len, batch, text.precision or text.defaults.precision, text.optimizer, text)
+        time_s, time_from = _time(row, step_s, tokens, text, model, job, gpus)
+        whole = all(columns[STATED.index(key)] for key in SHAPE)
+        duplicate, repeat = self._earlier(run_id, row)
+        return Run(
+            id=run_id,
+            source=source_of(run_id),
+            case=Case(model=model, job=job, cluster=cluster, strategy=strategy),
+            framework=text.defaults.framework,
+            stack=text.stack,
+            release=text.release,
+            step_time_s=time_s,
+            time_from=time_from,
+            tokens_per_s_per_gpu=tokens,
+            memory_gib=memory,
+            memory_unit="GiB" if _GIB.search(row.get("notes", "")) else "as printed",
+            facts=text.facts,
+            assumed=(*of_cluster, *of_model, *text.corrected, *assumed.told),
+            complete=whole and not assumed.decisive and bool(step_s or tokens),
+            moe=model.moe is not None,
+            duplicate_of=duplicate,
+            repeat_of=repeat,
+        )
+
+    def _earlier(self, run_id: str, row: Row) -> tuple[str | None, str | None]:
+        """The rows this one duplicates and repeats."""
+        figures = {"id", *RATES}
+        same = self._first("figures", run_id, row, figures | {"source", "notes"})
+        again = self._first("columns", run_id, row, figures | set(MEASURED))
+        return same, None if same else again
+
+    def _first(self, kind: str, run_id: str, row: Row, but: set[str]) -> str | None:
+        cells = "\x1f".join((kind, *(value for column, value in row.items() if column not in but)))
+        key = hashlib.blake2b(cells.encode(errors="replace"), digest_size=16).digest()
+        first = self.seen.get(key)
+        self.seen.setdefault(key, run_id)
+        return first
+
+
+def _stated(row: Row) -> Stated:
+    return Stated(
+        ep=_whole(row, "ep"),
+        micro_batch=_whole(row, "micro_batch"),
+        interleave=_whole(row, "interleave"),
+        sequence_parallel=_whole(row, "sequence_parallel", least=0),
+        recompute=row.get("recompute", ""),
+        notes=row.get("notes", ""),
+    )
+
+
+def _time(
+    row: Row, step_s: float | None, tokens: float | None, text: Told, model: Model, job: Job, gpus: int
+) -> tuple[float | None, TimeFrom | None]:
+    """The measured step time and the column it comes from."""
+    if step_s:
+        return step_s, "step_time_s"
+    if tokens:
+        return _finite(step_time_of_tokens(tokens, job.tokens_per_step, gpus)), "tokens_per_s_per_gpu"
+    published = _number(row, text.rate.column) if text.rate else None
+    if text.rate is None or published is None:
+        return None, None
+    tflops = published if text.rate.peak_tflops is None else published / 100 * text.rate.peak_tflops
+    time_s = step_time_of_tflops(tflops, model, job, gpus, count_masked=text.rate.count_masked)
+    return _finite(time_s), "tflops_per_gpu" if text.rate.peak_tflops is None else "mfu_pct"
+
+
+def _finite(time_s: float) -> float:
+    if not (math.isfinite(time_s) and time_s > 0):
+        raise RowError("not_a_number", "The published rate gives no step time.")
+    return time_s
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _built_job(**fields: Any) -> Job:
+    return Job(**fields)
+
+
+def _job(seq_len: int, batch: int, precision: str, optimizer: str, text: Told) -> Job:
+    return _built_job(
+        seq_len=seq_len,
+        global_batch=batch,
+        precision=precision,
+        optimizer=optimizer,
+        framework=text.defaults.framework,
+        stack=text.stack,
+    )
+
+
+def _number(row: Row, key: str) -> float | None:
+    """A positive number, or None when the cell is empty."""
+    cell = row.get(key, "")
+    if not cell:
+        return None
+    value = float(cell) if _DECIMAL.fullmatch(cell) else math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise RowError("not_a_number", f"{key} is not a positive number: {cell[:60]!r}.")
+    return value
+
+
+def _whole(row: Row, key: str, least: int = 1) -> int | None:
+    """A whole number of at least `least`, or None when the cell is empty."""
+    cell = row.get(key, "")
+    if not cell:
+        return None
+    value = int(float(cell)) if _WHOLE.fullmatch(cell) else -1
+    if value < least:
+        raise RowError("not_a_number", f"{key} is not a whole number of {least} or more: {cell[:60]!r}.")
+    return value
+
+
+def _needed(row: Row, key: str, code: str, reason: str) -> int:
+    value = _whole(row, key)
+    if value is None:
+        raise RowError(code, reason)
+    return value
+
+
+__all__ = ["Run", "Skipped", "iterate_runs", "read_doubtful", "read_runs", "source_of"]

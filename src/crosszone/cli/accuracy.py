@@ -1,0 +1,220 @@
+"""`crosszone accuracy`: measured runs beside their predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.output import amount, console, print_json, said, table
+
+if TYPE_CHECKING:
+    from crosszone.calibrate.accuracy import Accuracy
+    from crosszone.calibrate.validation import CrossValidation
+
+MOST_ROWS = 60
+"""Rows of a table shown in the terminal; --json has all."""
+MOST_ASSUMED = 20
+SCORES = (
+    ("scored", "right"),
+    ("skipped", "right"),
+    ("mape_pct", "right"),
+    ("median_ape_pct", "right"),
+    ("within_10_pct", "right"),
+    ("within_20_pct", "right"),
+    ("bias_pct", "right"),
+    ("band_coverage_pct", "right"),
+    ("memory_rows", "right"),
+    ("memory_mape_pct", "right"),
+)
+Columns = Sequence[tuple[str, str]]
+
+
+def accuracy(
+    runs: Annotated[Path, typer.Argument(help="Measured runs (CSV): whole steps, components, or transfers of a rig.")],
+    doubtful: Annotated[
+        Path | None, typer.Option(help="Rows to score apart (CSV: id, reason); default: doubtful_rows.csv beside RUNS.")
+    ] = None,
+    cv: Annotated[
+        bool, typer.Option("--cv", help="Also fit without each source, model and row in turn (minutes).")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Predict measured runs and show how far off: per source and overall, time and memory, with what was assumed.
+
+    Example: crosszone accuracy my-runs.csv
+    """
+    kind = _kind(runs)
+    if kind == "rig":
+        _rig(runs, as_json)
+    elif kind == "components":
+        _components(runs, as_json)
+    else:
+        _runs(runs, doubtful, cv, as_json)
+
+
+def _kind(path: Path) -> str:
+    """What a file holds, by its columns; a file that cannot be read is left to the reader of runs to refuse."""
+    from crosszone.calibrate.components_read import is_components
+    from crosszone.calibrate.rig import NEEDED as RIG
+
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            columns = {name.strip().strip('"') for name in file.readline(100_000).split(",")}
+    except OSError:
+        return "runs"
+    if set(RIG) <= columns:
+        return "rig"
+    return "components" if is_components(columns) else "runs"
+
+
+def _runs(path: Path, doubtful: Path | None, cv: bool, as_json: bool) -> None:
+    from crosszone.calibrate.accuracy import score_runs
+    from crosszone.calibrate.training import doubtful_of
+
+    reasons = doubtful_of(path, doubtful)
+    with _progress(said("accuracy_rows"), _lines(path)) as advance:
+        found = score_runs(path, doubtful=reasons, progress=advance)
+    checks = _cross_validated(path, reasons) if cv else []
+    if as_json:
+        told = found.as_dict()
+        print_json({**told, "cross_validation": [one.as_dict() for one in checks]} if cv else told)
+        return
+    _print_runs(found)
+    if checks:
+        columns = (("left_out", "left"), ("folds", "right"), *SCORES[2:8])
+        lines = [{"left_out": said(f"left_out_{one.kind}"), "folds": one.folds, **one.scores} for one in checks]
+        _print_table(said("cv_title"), columns, lines)
+
+
+def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
+    from crosszone.calibrate.runs import read_runs
+    from crosszone.calibrate.training import training, usable
+    from crosszone.calibrate.validation import Kind, cross_validate, parts_of
+    from crosszone.cost.profile import Profiles
+
+    rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.load()
+    kinds: tuple[Kind, ...] = ("source", "model", "row")
+    total = sum(len(parts_of(rows, profiles, kind)) for kind in kinds)
+    with _progress(said("accuracy_fits"), total) as advance:
+        found = [cross_validate(rows, profiles, kind, progress=lambda: advance(1)) for kind in kinds]
+    return [one for one in found if one is not None]
+
+
+def _print_runs(found: Accuracy) -> None:
+    first = (("source", "left"),)
+    total = {"source": said("total"), **found.summary}
+    _print_table(said("accuracy_title"), (*first, *SCORES), [*found.by_source, total])
+    lines = [{"subset": said(f"subset_{name}"), **values} for name, values in found.subsets.items()]
+    if found.doubtful["rows"]:
+        lines.append({"subset": said("subset_doubtful"), **found.doubtful})
+    _print_table(said("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines)
+    rank = found.ranking
+    if rank.mean_regret is not None:
+        line = said(
+            "ranking_line",
+            groups=rank.groups,
+            regret=f"{rank.mean_regret:.3f}",
+            worst=f"{rank.max_regret:.3f}",
+            pairs=rank.pairs,
+            right=amount(rank.pairs_right_pct, 3),
+        )
+        console().print(line, soft_wrap=True)
+    if found.assumed:
+        columns = (("source", "left"), ("rows", "right"), ("assumed", "left"))
+        _print_table(said("assumed_title"), columns, found.assumed, MOST_ASSUMED)
+    if found.skipped:
+        columns = (("source", "left"), ("rows", "right"), ("reason", "left"))
+        _print_table(said("skipped_title"), columns, found.skipped)
+
+
+def _components(path: Path, as_json: bool) -> None:
+    from crosszone.calibrate.components import read_components, score_components
+    from crosszone.cost.profile import Profiles
+
+    runs, skipped = read_components(path)
+    found = score_components(runs, Profiles.load(), skipped).as_dict()
+    if as_json:
+        print_json(found)
+        return
+    columns: Columns = (("source", "left"), SCORES[0], SCORES[1], SCORES[2], SCORES[3], ("setups_mape_pct", "right"))
+    lines = [*found["by_source"], {"source": said("total"), **found["summary"]}]
+    _print_table(said("accuracy_title"), columns, lines)
+    columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
+    _print_table(said("parts_error_title"), columns, found["by_part"])
+
+
+def _rig(path: Path, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from crosszone.calibrate.rig import rig_report
+
+    report = rig_report(path)
+    lines = [asdict(one) for one in report.summaries]
+    skipped = [{"line": line, "reason": reason} for line, reason in report.skipped]
+    if as_json:
+        rows = [
+            {
+                "line": one.row.line,
+                "experiment": one.row.experiment,
+                "op": one.row.op,
+                "unit": one.row.unit,
+                "median": one.row.median,
+                "best": one.row.best,
+                "predicted": one.predicted,
+                "error_median_pct": one.error_median_pct,
+                "error_best_pct": one.error_best_pct,
+                "skipped": one.reason or None,
+            }
+            for one in report.results
+        ]
+        print_json({"summaries": lines, "rows": rows, "skipped": skipped})
+        return
+    columns: Columns = (
+        ("experiment", "left"),
+        ("op", "left"),
+        ("rows", "right"),
+        ("predicted", "right"),
+        ("median_best_pct", "right"),
+        ("p90_best_pct", "right"),
+        ("median_median_pct", "right"),
+    )
+    _print_table(said("rig_title"), columns, lines)
+
+
+def _print_table(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> None:
+    made = table(title, columns)
+    for line in lines[:most]:
+        made.add_row(*(_cell(line.get(key)) for key, _ in columns))
+    if lines:
+        console().print(made)
+    if len(lines) > most:
+        console().print(said("rows_more", count=amount(len(lines) - most)))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.1f}" if isinstance(value, float) else amount(value)
+
+
+def _lines(path: Path) -> int:
+    """About how many rows a file has; 0 where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return max(0, sum(1 for _ in file) - 1)
+    except OSError:
+        return 0
+
+
+@contextmanager
+def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, gone when done."""
+    from rich.progress import Progress
+
+    with Progress(console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done: bar.advance(task, done)

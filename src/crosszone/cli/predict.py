@@ -1,0 +1,88 @@
+"""`crosszone predict`: step time, speed, memory, cost and where the time goes, for a scenario with a strategy."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crosszone.cli.output import console, language, print_json, said
+from crosszone.cli.prediction import print_prediction
+from crosszone.errors import InputError, InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.predict.answer import Answer
+
+FORMATS = ("perfetto", "crosszone")
+
+
+def predict(
+    file: Annotated[str, typer.Argument(help="Scenario file with a strategy; - for standard input.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    trace: Annotated[str | None, typer.Option(metavar="OUT.json", help="Write the timeline of a step there.")] = None,
+    trace_format: Annotated[
+        str, typer.Option(help="perfetto (for ui.perfetto.dev) or crosszone (as measured traces are kept).")
+    ] = FORMATS[0],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the trace.")] = False,
+) -> None:
+    """Predict a step: its time with a range, speed, memory by stage, communication by link, days, $ and kWh.
+
+    Example: crosszone predict examples/three-cities.yaml --trace step.json
+    """
+    if trace_format not in FORMATS:
+        params = {"allowed": list(FORMATS), "nearest": FORMATS[0]}
+        raise InvalidError(Notice(code="not_one_of", field="--trace-format", value=trace_format, params=params))
+    if trace is not None:
+        _refuse_to_overwrite(Path(trace), force)
+
+    from crosszone.inputs.scenario import read_scenario
+    from crosszone.predict.answer import answer
+
+    found = answer(read_scenario(file), language())
+    if trace is not None:
+        _write(Path(trace), _drawn(found, trace_format), force)
+    if as_json:
+        print_json(found.prediction.model_dump(mode="json"))
+        return
+    print_prediction(found)
+    if trace is not None:
+        console().print(said("written", output=trace), soft_wrap=True)
+
+
+def _drawn(found: Answer, form: str) -> str:
+    """The timeline of the step as the text of a file."""
+    from crosszone.schedule.perfetto import perfetto_json
+    from crosszone.schedule.trace import MAX_SPANS
+
+    timeline = found.predictor.timeline()
+    if len(timeline.start_s) > MAX_SPANS:
+        notice = Notice(code="trace_too_long", value=len(timeline.start_s), params={"limit": MAX_SPANS})
+        raise InvalidError(notice)
+    drawn = timeline.to_trace(found.prediction.name, framework=found.prediction.framework)
+    return perfetto_json(drawn) if form == "perfetto" else drawn.to_json()
+
+
+def _refuse_to_overwrite(path: Path, force: bool) -> None:
+    if path.exists() and not force:
+        raise InvalidError(Notice(code="output_exists", value=str(path)))
+
+
+def _write(path: Path, text: str, force: bool) -> None:
+    """Write a file whole or not at all; what is no plain file (a pipe, a device) is written as it is."""
+    try:
+        _refuse_to_overwrite(path, force)
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
+        target = path.resolve()
+        half = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            half.write_text(text, encoding="utf-8")
+            half.replace(target)
+        finally:
+            half.unlink(missing_ok=True)
+    except OSError as error:
+        params = {"reason": error.strerror or str(error)}
+        raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None

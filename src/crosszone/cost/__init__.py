@@ -1,0 +1,1 @@
+"""What one thing costs: compute, memory, collectives, links; profiles hold the coefficients."""

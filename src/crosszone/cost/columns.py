@@ -1,0 +1,256 @@
+"""Columns: the numbers the cost formulas read, one entry a strategy (or a run).
+
+Each field is a number or an array; all of them broadcast, so that one prediction is a batch of one and a search
+is the same code over a million. `stacked` turns many single columns into arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import (
+    attention_parameters,
+    layer_norm_parameters,
+    mlp_parameters,
+    norm_parameters,
+    router_parameters,
+    shared_expert_parameters,
+)
+
+Numbers = Any
+"""A float or a NumPy array of floats; everything broadcasts."""
+
+RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
+PATH_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
+MXFP8, ROWWISE = 7, 6
+"""fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path."""
+
+Column = TypeVar("Column")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelColumns:
+    """What a layer, the embedding and the head are made of."""
+
+    layers: Numbers
+    moe_layers: Numbers
+    first_dense: Numbers
+    moe_every: Numbers
+    hidden: Numbers
+    heads: Numbers
+    kv_heads: Numbers
+    qk_dim: Numbers
+    v_dim: Numbers
+    latent: Numbers
+    """1 for latent attention (MLA)."""
+    q_rank: Numbers
+    kv_rank: Numbers
+    rope_dim: Numbers
+    ffn: Numbers
+    matrices: Numbers
+    """Matrices of an MLP: 2, gated 3."""
+    experts: Numbers
+    top_k: Numbers
+    expert_ffn: Numbers
+    shared_ffn: Numbers
+    vocab: Numbers
+    tied: Numbers
+    causal: Numbers
+    window: Numbers
+    """Tokens of the window; inf: none."""
+    full_share: Numbers
+    """Share of the layers that see the whole sequence."""
+    parallel_residual: Numbers
+    sinks: Numbers
+    attention_params: Numbers
+    """Parameters of one layer's attention and norms."""
+    mlp_params: Numbers
+    expert_params: Numbers
+    shared_params: Numbers
+    """Shared experts and router of one layer."""
+    embedding_params: Numbers
+    head_params: Numbers
+    """Head and final norm; a tied head has none of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkColumns:
+    """Job and strategy: degrees, batch, precision, sharding, options as numbers."""
+
+    seq: Numbers
+    global_batch: Numbers
+    tp: Numbers
+    pp: Numbers
+    dp: Numbers
+    cp: Numbers
+    ep: Numbers
+    expert_tp: Numbers
+    micro_batch: Numbers
+    micro_batches: Numbers
+    interleave: Numbers
+    sequence_parallel: Numbers
+    recompute: Numbers
+    """0 none, 1 selective, 2 full."""
+    zero: Numbers
+    shard_ranks: Numbers
+    """Replicas that share one set of states."""
+    dp_stride: Numbers
+    """Ranks from one replica of a stage to the next, context-parallel ranks counted as replicas."""
+    path: Numbers
+    """Bits of the linear layers' tensor path: 32, 16, 8, 4 (7, 6: fp8 with block or row scales)."""
+    weight_bytes: Numbers
+    gradient_bytes: Numbers
+    wire_bytes: Numbers
+    """Bytes of a gradient on the wire."""
+    optimizer_bytes: Numbers
+    """Master weights and moments."""
+    overlap_tensor: Numbers
+    overlap_gradients: Numbers
+    overlap_parameters: Numbers
+    overlap: Numbers
+    """Share of what could hide that does, 0 to 1; nan: as the profile says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuColumns:
+    """Datasheet of the GPU and its links."""
+
+    flops_16: Numbers
+    """Dense 16-bit peak, FLOP/s."""
+    flops_path: Numbers
+    """Dense peak of the linear layers' path, FLOP/s."""
+    memory_bytes_per_s: Numbers
+    link_bytes_per_s: Numbers
+    """Fast link (or PCIe), one direction."""
+    domain: Numbers
+    """GPUs that reach each other over it."""
+    node_gpus: Numbers
+    nic_bytes_per_s: Numbers
+    """Network per GPU, one direction."""
+    nodes: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkColumns:
+    """Where groups cross zones, and what links the stages; arrays may have a last axis of stages."""
+
+    dp_zones: Numbers = 1.0
+    """Zones that the replicas of a stage lie in."""
+    synchronous: Numbers = 1.0
+    """0: zones do not reduce gradients with each other every step (local updates)."""
+    wan_bytes_per_s: Numbers = np.inf
+    """Rate of a zone's exchange with the next one in the ring of zones, all its groups together."""
+    wan_latency_s: Numbers = 0.0
+    """Latency of one step of that ring."""
+    flat: Numbers = 0.0
+    """1: one ring over all replicas in place of a hierarchy."""
+    boundary_fast: Numbers = 0.0
+    """The boundary after a stage lies inside a fast-link domain."""
+    boundary_bytes_per_s: Numbers = np.inf
+    """Rate of one GPU over that boundary, forward, where it crosses zones; inf: it does not."""
+    boundary_back_bytes_per_s: Numbers = np.inf
+    boundary_latency_s: Numbers = 0.0
+    boundary_perfect: Numbers = 0.0
+    """1: sends cost nothing (to tell what links cost)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackColumns:
+    """What a software stack does, as switches (1: yes), and how old it is."""
+
+    unfused: Numbers
+    """Attention as two products and a softmax."""
+    triton: Numbers
+    """The fused attention is a Triton kernel."""
+    launch_added: Numbers
+    """Every launch waits for the GPU, so launches add to its time."""
+    p2p_scatter: Numbers
+    """Pipeline sends are cut among the tensor-parallel ranks."""
+    release: Numbers
+    """Years from the release that the profile's MoE overhead stands for; 0: not known."""
+    graphed: Numbers
+    """MoE dispatch is captured in graphs (recent releases)."""
+
+
+def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> ModelColumns:
+    """The columns of one model, its vocabulary padded to a multiple of `vocab_multiple` x `tp`."""
+    moe, mla, window = model.moe, model.mla, model.window
+    rows = model.embedding_rows
+    if model.vocab_padded_to is None and vocab_multiple > 1:
+        unit = vocab_multiple * tp
+        rows = -(-rows // unit) * unit
+    width = model.embedding_width
+    positions = (model.max_seq_len or 0) * model.hidden if model.positions == "learned" else 0
+    return ModelColumns(
+        layers=model.layers,
+        moe_layers=model.moe_layers,
+        first_dense=moe.first_dense if moe else 0,
+        moe_every=moe.every if moe else 1,
+        hidden=model.hidden,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        qk_dim=model.qk_head_dim,
+        v_dim=model.v_head_dim,
+        latent=float(mla is not None),
+        q_rank=(mla.q_lora_rank or 0) if mla else 0,
+        kv_rank=mla.kv_lora_rank if mla else 0,
+        rope_dim=mla.qk_rope_head_dim if mla else 0,
+        ffn=model.ffn_hidden if model.moe_layers < model.layers else 0,
+        matrices=3 if model.gated else 2,
+        experts=moe.experts if moe else 0,
+        top_k=moe.top_k if moe else 0,
+        expert_ffn=moe.ffn_hidden if moe else 0,
+        shared_ffn=moe.shared_experts * moe.shared_ffn_hidden if moe else 0,
+        vocab=rows,
+        tied=float(model.tied_embeddings),
+        causal=float(model.causal),
+        window=float(window.tokens) if window else np.inf,
+        full_share=model.full_attention_layers / model.layers,
+        parallel_residual=float(model.parallel_residual),
+        sinks=float(model.attention_sinks),
+        attention_params=attention_parameters(model) + layer_norm_parameters(model),
+        mlp_params=mlp_parameters(model, model.ffn_hidden),
+        expert_params=mlp_parameters(model, moe.ffn_hidden) if moe else 0,
+        shared_params=shared_expert_parameters(model) + router_parameters(model),
+        embedding_params=rows * width + positions + model.token_types * model.hidden,
+        head_params=(0 if model.tied_embeddings else rows * width) + norm_parameters(model),
+    )
+
+
+def stacked(columns: Sequence[Column]) -> Column:
+    """Many single columns as one whose fields are arrays [n, 1]: strategies first, stages last."""
+    first = columns[0]
+    names = [f.name for f in fields(first)]  # type: ignore[arg-type]
+    return type(first)(**{name: np.array([[getattr(c, name)] for c in columns], dtype=float) for name in names})
+
+
+def taken(columns: Mapping[int, Column], at: npt.NDArray[np.int64]) -> Column:
+    """One column whose fields are arrays: of each entry of `at`, the columns of that number."""
+    numbers = sorted(columns)
+    place = np.searchsorted(numbers, at)
+    first = columns[numbers[0]]
+    names = [f.name for f in fields(first)]  # type: ignore[arg-type]
+    return type(first)(**{n: np.array([getattr(columns[i], n) for i in numbers], dtype=float)[place] for n in names})
+
+
+def gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:
+    """The columns of one GPU kind for a compute precision; `links` are the figures of its node and network."""
+    half = gpu.peak("bf16") or gpu.peak("fp16") or gpu.peak("fp32") or 0.0
+    return GpuColumns(
+        flops_16=1e12 * half,
+        flops_path=1e12 * (gpu.peak(path) or half),
+        memory_bytes_per_s=1e9 * gpu.memory_gb_per_s,
+        **links,
+    )
+
+
+def as_float(value: Numbers) -> npt.NDArray[np.float64]:
+    """The value as an array of floats."""
+    return np.asarray(value, dtype=float)

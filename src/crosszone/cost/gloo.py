@@ -1,0 +1,77 @@
+"""Gloo over TCP: what its collectives take, from its protocol.
+
+A receiver first tells the sender that it is ready, so a message costs a round trip, not half of one. An all-reduce is
+cut into segments of at most 1 MiB with two in flight. `bytes_per_s` is the payload rate of the slowest hop as one
+group sees it: k groups that share a link get 1/k of it each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crosszone.cost.tiers import Floats, Numbers, figure
+
+
+def gloo_segments(size_bytes: Numbers, ranks: Numbers) -> Floats:
+    """Segments an all-reduce is cut into: 1 MiB each at most, two per rank at least, as many for every rank. [T7]"""
+    size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
+    wanted = np.maximum(np.ceil(size / figure("gloo", "segment_bytes")), figure("gloo", "in_flight") * n)
+    return np.asarray(np.ceil(wanted / n) * n)
+
+
+def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
+    """Seconds of Gloo's ring all-reduce, where every hop has this round-trip time and rate. [T8]
+
+    Two phases of I segments, s seconds each on the wire, two in flight: T_i = max(T_(i-1) + s, T_(i-2) + rtt + s). A
+    phase ends when its last segment has found room in the socket, that is when the one before is acknowledged. Between
+    two ranks the notice of readiness queues behind the rank's own data, so each segment costs s + rtt/2.
+    """
+    size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
+    rtt = np.asarray(rtt_s, dtype=float)
+    segments = gloo_segments(size, n)
+    sent = segments - segments / n
+    segment_bytes = size / segments
+    wire_s = segment_bytes / np.asarray(bytes_per_s, dtype=float)
+    arrived = _arrival_s(sent, wire_s, rtt)
+    before_last = _arrival_s(sent - 1, wire_s, rtt) + rtt / 2
+    acknowledged = np.where(segment_bytes > figure("gloo", "eager_bytes"), before_last, 0.0)
+    phase = np.where(n > 2, np.maximum(arrived, acknowledged), sent * (wire_s + rtt / 2))
+    return np.where((n > 1) & (size > 0), 2 * phase, 0.0)
+
+
+def gloo_send_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
+    """Seconds until a message has arrived whose receiver was waiting for it. [T9]"""
+    size = np.asarray(size_bytes, dtype=float)
+    return np.asarray(np.asarray(rtt_s, dtype=float) / 2 + size / np.asarray(bytes_per_s, dtype=float))
+
+
+def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
+    """Seconds from one message to the answer's start, where ranks take turns (half a ping-pong). [T9]
+
+    The sender is free only when its data is acknowledged, so a turn takes a round trip at least, unless the message
+    fits the smallest socket buffer.
+    """
+    size, rtt = np.asarray(size_bytes, dtype=float), np.asarray(rtt_s, dtype=float)
+    held = np.where(size > figure("gloo", "eager_bytes"), rtt, 0.0)
+    return np.maximum(gloo_send_s(size, rtt, bytes_per_s), held)
+
+
+def gloo_barrier_s(ranks: Numbers, rtt_s: Numbers) -> Floats:
+    """Seconds of a barrier: log2 n rounds, each a round trip. [T10]"""
+    n = np.asarray(ranks, dtype=float)
+    return np.asarray(np.ceil(np.log2(np.maximum(n, 1.0))) * np.asarray(rtt_s, dtype=float))
+
+
+def gloo_bytes_per_s(rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
+    """Rate a long all-reduce over more than two ranks settles at: two segments per round trip and segment time. [T8]"""
+    rate = np.asarray(bytes_per_s, dtype=float)
+    segment, in_flight = figure("gloo", "segment_bytes"), figure("gloo", "in_flight")
+    return np.asarray(np.minimum(rate, in_flight * segment / (np.asarray(rtt_s, dtype=float) + segment / rate)))
+
+
+def _arrival_s(segments: Floats, wire_s: Floats, rtt: Floats) -> Floats:
+    """When the last of so many segments has arrived, two in flight: the recurrence of [T8] solved."""
+    pairs = np.floor(segments / 2)
+    one_after_the_other = rtt + segments * wire_s
+    waiting = np.ceil(segments / 2) * rtt + (pairs + 1) * wire_s
+    return np.where(segments > 0, np.maximum(one_after_the_other, waiting), 0.0)

@@ -1,0 +1,348 @@
+"""What one transformer layer costs on one GPU: forward, backward and recomputation, by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.columns import MXFP8, PATH_BITS, ROWWISE, GpuColumns, ModelColumns, Numbers, StackColumns, WorkColumns
+from crosszone.cost.operators import (
+    flash_attention_s,
+    flash_share,
+    longer_s,
+    matmul_s,
+    tokens_seen,
+    traffic_s,
+    unfused_attention_s,
+)
+
+WORD = 2.0
+"""Bytes of an activation."""
+FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
+"""Traffic of one score of unfused attention: score, mask, softmax and dropout, each written and read; and gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """Seconds of one pass through one layer, by part; `host` is what launches add to the GPU's time."""
+
+    matmul: Numbers
+    attention: Numbers
+    elementwise: Numbers
+    routing: Numbers
+    tp: Numbers
+    ep: Numbers
+    cp: Numbers
+    host: Numbers
+
+    @property
+    def gpu(self) -> Numbers:
+        """Kernels and exposed communication."""
+        return self.matmul + self.attention + self.elementwise + self.routing + self.tp + self.ep + self.cp
+
+    @property
+    def total(self) -> Numbers:
+        """All parts."""
+        return self.gpu + self.host
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One kind of layer: its passes; `again` is what recomputation adds to the backward pass."""
+
+    forward: Pass
+    backward: Pass
+    again: Numbers
+
+    @property
+    def forward_s(self) -> Numbers:
+        """The forward pass."""
+        return self.forward.total
+
+    @property
+    def backward_s(self) -> Numbers:
+        """The backward pass with its recomputation."""
+        return self.backward.total + self.again
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTotals:
+    """A layer of which only the totals are kept."""
+
+    forward_s: Numbers
+    backward_s: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Parts:
+    """Forward parts of a layer before overlap and launches."""
+
+    matmul: Numbers
+    attention: Numbers
+    attention_back: Numbers
+    elementwise: Numbers
+    routing: Numbers
+    ep: Numbers
+    wait: Numbers
+
+
+class LayerCost:
+    """The cost of a dense and of an MoE layer for a batch of strategies.
+
+    LayerCost(model, work, gpu, stack, k).dense.forward.total
+    """
+
+    def __init__(self, model: ModelColumns, work: WorkColumns, gpu: GpuColumns, stack: StackColumns, k: Coefficients):
+        self.model, self.work, self.gpu, self.stack, self.k = model, work, gpu, stack, k
+        self.tokens = work.micro_batch * work.seq / work.cp
+        """Tokens of a micro-batch on this GPU, before sequence parallelism."""
+        self.byte_s = k.tile / gpu.memory_bytes_per_s
+        self.memory_rate = k.memory * gpu.memory_bytes_per_s
+        self.linear_rate = self._linear_rate()
+        self.flops_16 = np.where(np.asarray(work.path) == PATH_BITS["fp32"], gpu.flops_path, gpu.flops_16)
+        """Peak of attention and head, which stay in 16 bit; an fp32 job runs them in fp32 too."""
+        self.nic_rate = k.nic * gpu.nic_bytes_per_s / (1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0)))
+        """Bytes/s a GPU's share of the network reaches, less over many nodes. [X2]"""
+        self.cast = np.where(np.asarray(work.path) < 16, k.cast, 0.0) * WORD
+        """Bytes moved to quantise one value that goes into a linear layer."""
+        self.split = np.where(work.sequence_parallel > 0, 1.0 / work.tp, 1.0)
+        """Share of what tensor parallelism leaves whole that this GPU holds."""
+        lanes = work.micro_batch * model.heads / work.tp
+        self.plain_softmax = (np.asarray(stack.unfused) > 1) | ((np.asarray(stack.unfused) > 0) & (lanes % 4 != 0))
+        """The fused softmax kernel wants a multiple of four score matrices; without it more and longer kernels run."""
+        self.tp_s = self._tp_collective_s()
+        self.tp_exposed_s = np.where(np.asarray(work.overlap_tensor) > 0, k.tp_exposed, 1.0) * self.tp_s
+        block = self._attention_block()
+        self.dense: Layer | LayerTotals = self._layer(self._with_mlp(block))
+        self.moe: Layer | LayerTotals = (
+            self._layer(self._with_experts(block)) if np.any(np.asarray(model.moe_layers) > 0) else self.dense
+        )
+        self.embedding_s = traffic_s(k.elementwise * 2.0 * WORD * self.tokens * model.hidden, self.memory_rate)
+        """Look-up: a row read and written for each token. [O8]"""
+        self.head_s, self.loss_s = self._head()
+        """The head's forward product, and the traffic of logits and loss over both passes. [O9]"""
+
+    @property
+    def whole(self) -> tuple[Layer, Layer]:
+        """The dense and the MoE layer with their parts; costs that were gathered have none."""
+        dense, moe = self.dense, self.moe
+        if isinstance(dense, LayerTotals) or isinstance(moe, LayerTotals):
+            raise TypeError("parts of gathered layers are not kept")
+        return dense, moe
+
+    def gathered(self, at: npt.NDArray[np.int64], work: WorkColumns) -> LayerCost:
+        """The costs of many strategies, of which each one's layer is number `at` of these; parts are left out.
+
+        Layers of many strategies are alike: they differ in tp, cp, ep, micro-batch, recomputation and little else.
+        """
+        other = object.__new__(LayerCost)
+        for name, value in vars(self).items():
+            wide = isinstance(value, np.ndarray) and value.ndim == 2 and len(value) > 1
+            setattr(other, name, value[at] if wide else value)
+        for name in ("dense", "moe"):
+            layer = getattr(self, name)
+            setattr(other, name, LayerTotals(forward_s=layer.forward_s[at], backward_s=layer.backward_s[at]))
+        other.work = work
+        return other
+
+    def _head(self) -> tuple[Numbers, Numbers]:
+        """The head stays in 16 bit; rows that are no multiple of 8 lose the tensor cores' alignment. [O9]"""
+        m, k = self.model, self.k
+        rows = m.vocab / self.work.tp
+        aligned = np.where(np.asarray(m.vocab) % 8 == 0, 1.0, k.unaligned)
+        product = matmul_s(self.tokens, m.hidden, rows, k.matmul * self.flops_16, self.byte_s)
+        return product * aligned, traffic_s(k.head_traffic * self.tokens * rows, self.memory_rate)
+
+    def _linear_rate(self) -> Numbers:
+        """FLOP/s of the linear layers in the job's precision."""
+        k, path = self.k, np.asarray(self.work.path)
+        fp8 = k.matmul_fp8 * np.where(path == MXFP8, k.mxfp8, np.where(path == ROWWISE, k.rowwise, 1.0))
+        share = np.where(path >= 16, k.matmul, np.where(path == 4, k.matmul_fp8 * k.nvfp4, fp8))
+        return share * self.gpu.flops_path
+
+    def _attention_block(self) -> _Parts:
+        """Projections and core of the attention, norms and residuals of the layer. [O2] [O3]"""
+        m, w, k, tokens = self.model, self.work, self.k, self.tokens
+        t = w.tp
+        query = m.heads * m.qk_dim
+        key_value = np.maximum(m.kv_heads / t, 1.0) * (m.qk_dim + m.v_dim)
+        value = m.heads * m.v_dim
+        plain = 1.0 - m.latent
+        direct = plain + m.latent * (np.asarray(m.q_rank) == 0)
+        projections = (
+            (m.hidden, direct * query / t + plain * key_value),
+            (m.hidden, m.latent * m.q_rank),
+            (m.latent * m.q_rank, query / t),
+            (m.hidden, m.latent * (m.kv_rank + m.rope_dim)),
+            (m.latent * m.kv_rank, m.heads * (m.qk_dim - m.rope_dim + m.v_dim) / t),
+            (value / t, m.hidden),
+        )
+        matmul = sum(matmul_s(tokens, inner, columns, self.linear_rate, self.byte_s) for inner, columns in projections)
+        width = m.heads * (m.qk_dim + m.v_dim) / t
+        windowed = tokens_seen(w.seq, m.window, m.causal)
+        seen = m.full_share * tokens_seen(w.seq, np.inf, m.causal) + (1 - m.full_share) * windowed
+        kernel = np.where(self.stack.triton > 0, k.triton, 1.0)
+        head, reach = (
+            (m.qk_dim + m.v_dim) / 2.0,
+            m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window),
+        )
+        share = flash_share(head, reach, k.flash_width, k.flash_ramp)
+        flash = flash_attention_s(tokens, seen, width, kernel * share * k.flash * self.flops_16)
+        passes = np.where(
+            m.sinks > 0, k.sink_traffic, k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
+        )
+        score_s = passes / self.memory_rate
+        scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16, score_s)
+        plainly = unfused_attention_s(*scores, FORWARD_SCORE_BYTES)
+        plainly_back = 2.0 * unfused_attention_s(*scores, BACKWARD_SCORE_BYTES / 2.0)
+        unfused = (self.stack.unfused > 0) | (np.asarray(m.sinks) > 0)
+        inner_width = query / t + 2 * key_value
+        traffic = WORD * tokens * (10.0 * m.hidden * self.split + 2.0 * inner_width)
+        cast = self.cast * tokens * (m.hidden + value / t)
+        return _Parts(
+            matmul=matmul,
+            attention=np.where(unfused, plainly, flash),
+            attention_back=np.where(unfused, plainly_back, k.flash_backward * flash),
+            elementwise=traffic_s(k.elementwise * traffic + cast, self.memory_rate),
+            routing=0.0,
+            ep=0.0,
+            wait=0.0,
+        )
+
+    def _with_mlp(self, block: _Parts) -> _Parts:
+        """The attention block followed by a dense MLP."""
+        m, w, k, tokens = self.model, self.work, self.k, self.tokens
+        inner = m.ffn / w.tp
+        up = matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s)
+        down = matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s)
+        cast = self.cast * tokens * (m.hidden + inner)
+        traffic = k.elementwise * WORD * tokens * m.matrices * inner + cast
+        return _Parts(
+            matmul=block.matmul + up + down,
+            attention=block.attention,
+            attention_back=block.attention_back,
+            elementwise=block.elementwise + traffic_s(traffic, self.memory_rate),
+            routing=0.0,
+            ep=0.0,
+            wait=0.0,
+        )
+
+    def _with_experts(self, block: _Parts) -> _Parts:
+        """The attention block followed by routed and shared experts. [O6]"""
+        m, w, k, tokens = self.model, self.work, self.k, self.tokens
+        routed = tokens * m.top_k / w.tp * w.expert_tp
+        local = m.experts / w.ep
+        inner = m.expert_ffn / w.expert_tp
+        rate = self.linear_rate * k.grouped
+        up = matmul_s(routed, m.hidden, (m.matrices - 1) * inner, rate, self.byte_s, local)
+        down = matmul_s(routed, inner, m.hidden, rate, self.byte_s, local)
+        shared_inner = m.shared_ffn / w.tp
+        shared = matmul_s(tokens, m.hidden, (m.matrices - 1) * shared_inner, self.linear_rate, self.byte_s)
+        shared = shared + matmul_s(tokens, shared_inner, m.hidden, self.linear_rate, self.byte_s)
+        width = m.matrices * (routed * inner + tokens * shared_inner)
+        cast = (
+            np.where(np.asarray(w.path) < 16, k.cast, 0.0)
+            * WORD
+            * (routed * (m.hidden + inner) + tokens * shared_inner)
+        )
+        age = np.exp(-k.release_decay * self.stack.release) * np.where(self.stack.graphed > 0, k.graphed, 1.0)
+        permuted = age * k.permute * 16.0 * tokens * m.top_k * m.hidden / w.tp
+        return _Parts(
+            matmul=block.matmul + up + down + shared,
+            attention=block.attention,
+            attention_back=block.attention_back,
+            elementwise=block.elementwise + traffic_s(k.elementwise * WORD * width + cast, self.memory_rate),
+            routing=traffic_s(permuted, self.memory_rate),
+            ep=age * k.a2a_exposed * self._all_to_all_s(),
+            wait=age * k.moe_s * np.where(np.asarray(w.path) == MXFP8, k.mxfp8_moe, 1.0),
+        )
+
+    def _all_to_all_s(self) -> Numbers:
+        """Dispatch and combine of one pass: to experts inside the domain, and once to each other domain. [X3]"""
+        m, w, g, k = self.model, self.work, self.gpu, self.k
+        size = WORD * self.tokens * m.hidden / w.tp
+        inside = np.clip(g.domain / w.expert_tp, 1.0, w.ep)
+        domains = w.ep / inside
+        remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(m.top_k, 1.0))
+        near = size * m.top_k * (1.0 - 1.0 / w.ep) / (k.link * g.link_bytes_per_s)
+        far = size * remote / self.nic_rate
+        return 2.0 * (near + far)
+
+    def _tp_collective_s(self) -> Numbers:
+        """One tensor-parallel all-reduce (or gather and scatter) of the activations. [X1]"""
+        g, k, t = self.gpu, self.k, self.work.tp
+        inside = k.link * g.link_bytes_per_s
+        across = np.minimum(inside, g.node_gpus * self.nic_rate)
+        bus = np.where(t <= g.domain, inside, across)
+        size = 2.0 * (t - 1.0) / t * WORD * self.tokens * self.model.hidden
+        return np.where(t > 1, size / bus + k.tp_message_s, 0.0)
+
+    def _layer(self, parts: _Parts) -> Layer:
+        """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
+        w, k = self.work, self.k
+        full, selective = np.asarray(w.recompute) == 2, np.asarray(w.recompute) == 1
+        count = 2.0 - self.model.parallel_residual
+        tp = self.tp_exposed_s
+        cp, cp_back = self._context_s(parts.attention), self._context_s(parts.attention_back, 2.0)
+        launch = k.host_s * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
+        launch = launch + count * k.collective_host_s * (w.tp - 1.0)
+        forward = Pass(
+            matmul=parts.matmul,
+            attention=parts.attention,
+            elementwise=parts.elementwise,
+            routing=parts.routing,
+            tp=count * tp,
+            ep=parts.ep,
+            cp=cp,
+            host=0.0,
+        )
+        again = np.where(full, forward.gpu, 0.0)
+        core = np.where(self.stack.unfused > 0, parts.attention, 0.0)
+        repeated = core + k.selective_share * parts.matmul + (k.selective_share > 0) * parts.elementwise
+        again = again + np.where(selective, repeated, 0.0)
+        backward = Pass(
+            matmul=2.0 * parts.matmul,
+            attention=parts.attention_back,
+            elementwise=2.0 * parts.elementwise,
+            routing=2.0 * parts.routing,
+            tp=2.0 * tp,
+            ep=parts.ep,
+            cp=cp_back,
+            host=0.0,
+        )
+        host = self._host_s(forward.gpu, launch)
+        host_back = self._host_s(backward.gpu + again, (k.host_backward + full) * launch)
+        return Layer(
+            forward=_with_host(forward, host),
+            backward=_with_host(backward, host_back),
+            again=again,
+        )
+
+    def _host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
+        """What launches add: all of them where each one waits, else only what is longer than the kernels."""
+        return np.where(self.stack.launch_added > 0, launch_s, longer_s(gpu_s, launch_s) - gpu_s)
+
+    def _context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
+        """Exposed part of the key/value exchange along the sequence. [X4]"""
+        m, w, g, k = self.model, self.work, self.gpu, self.k
+        kv = np.where(m.latent > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0)) * (m.qk_dim + m.v_dim)
+        size = passes * WORD * self.tokens * kv * (w.cp - 1.0)
+        rate = np.where(w.tp * w.cp <= g.domain, k.link * g.link_bytes_per_s, self.nic_rate)
+        exchange = size / rate
+        return np.where(np.asarray(w.cp) > 1, np.maximum(0.0, exchange - attention_s) + k.cp_exposed * exchange, 0.0)
+
+
+def _with_host(done: Pass, host: Numbers) -> Pass:
+    return Pass(
+        matmul=done.matmul,
+        attention=done.attention,
+        elementwise=done.elementwise,
+        routing=done.routing,
+        tp=done.tp,
+        ep=done.ep,
+        cp=done.cp,
+        host=host,
+    )

@@ -1,0 +1,206 @@
+"""Peak memory of one GPU of each pipeline stage, by part.
+
+Arrays have a last axis of stages, as in `stages`; columns of length 1 there hold for all stages. The parts are those of
+the moment at which the peak falls, so they add up to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns
+from crosszone.cost.layer import WORD
+from crosszone.cost.memory_layer import layer_memory, tokens_held, undivided
+from crosszone.cost.memory_profile import MemoryCoefficients
+from crosszone.cost.replicas import StageParameters, stage_parameters
+from crosszone.cost.stages import StageLayers
+
+GIB = 2.0**30
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working", "buffers", "base")
+"""Parts that add up to the total."""
+MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
+"""When the peak can fall, by `StageMemory.moment`."""
+OFFLOAD = {"none": 0, "optimizer": 1, "optimizer+weights": 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
+    """Bytes on one GPU of each stage at its peak, by part; 0 for a stage without layers."""
+
+    weights: Numbers
+    gradients: Numbers
+    optimizer: Numbers
+    """Master weights and moments."""
+    activations: Numbers
+    """Kept for the backward pass, all micro-batches in flight."""
+    logits: Numbers
+    working: Numbers
+    """Recomputed layer, gradients of activations, gathered layers of sharded weights, temporaries of the optimizer."""
+    buffers: Numbers
+    """Buckets and messages of collectives."""
+    base: Numbers
+    """Context of the GPU, libraries, reserve of the allocator."""
+    moment: Numbers
+    """Index in `MOMENTS`."""
+    host: Numbers
+    """Bytes in host memory for this GPU (offload); not part of the total."""
+
+    @property
+    def total(self) -> Numbers:
+        """All parts on the GPU."""
+        return sum(getattr(self, part) for part in PARTS)
+
+    @property
+    def peak(self) -> Numbers:
+        """The fullest stage of each strategy."""
+        return self.total.max(axis=-1)
+
+    def gib(self) -> dict[str, Numbers]:
+        """The parts and their total in GiB."""
+        return {part: getattr(self, part) / GIB for part in (*PARTS, "total")}
+
+
+def micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
+    """Micro-batches whose activations a stage holds at once in 1F1B, plain or interleaved. [M4]
+
+    Stage s of p holds min(m, p - s). With v chunks it holds 2 (p - s - 1) + (v - 1) p + 1 of them, each 1/v of its
+    layers: p + (p - 1)/v micro-batches on the first stage.
+    """
+    m, p, v = (np.asarray(x, dtype=float) for x in (work.micro_batches, work.pp, work.interleave))
+    s = np.arange(np.shape(stages.layers)[-1], dtype=float)
+    later = np.maximum(p - s - 1.0, 0.0)
+    chunks = np.where(v > 1, 2.0 * later + (v - 1.0) * p + 1.0, later + 1.0)
+    return np.minimum(m, chunks / v)
+
+
+def shards(w: WorkColumns) -> tuple[Numbers, Numbers]:
+    """Ranks that share one set of states, of the shared weights and of the experts. [M2]"""
+    shared = w.shard_ranks * w.cp
+    copies = np.maximum(1.0, w.dp * w.cp * w.tp / (w.ep * w.expert_tp))
+    return shared, np.minimum(copies, shared)
+
+
+def casts(w: WorkColumns) -> Numbers:
+    """Whether fp32 weights are cast for 16-bit (or narrower) products: autocast, FSDP's mixed precision."""
+    return (np.asarray(w.weight_bytes) > WORD) & (np.asarray(w.path) <= PATH_BITS["bf16"])
+
+
+def stage_memory(
+    model: ModelColumns,
+    work: WorkColumns,
+    stack: StackColumns,
+    stages: StageLayers,
+    k: MemoryCoefficients,
+    in_flight: Numbers | None = None,
+    offload: Numbers = 0,
+) -> StageMemory:
+    """Peak memory of each stage, `in_flight` micro-batches alive (default: 1F1B), `offload` as in `OFFLOAD`. [M7]
+
+    The peak is the largest of four moments: the loss (all activations, logits), the backward pass of the last layer
+    (all activations, temporaries), that of the first layer (all gradients, few activations), the optimizer's step.
+    """
+    w = work
+    held = stage_parameters(model, w, stages)
+    alive = micro_batches_in_flight(w, stages) if in_flight is None else in_flight
+    states = _States(held, w, k, offload)
+    once = _Transient(model, w, stages, k, held)
+    dense, moe = layer_memory(model, w, stack, k)
+    micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
+    activations = alive * micro_batch + stages.last * 2.0 * WORD * tokens_held(w) * model.hidden * undivided(w)
+    whole: Numbers = np.where(stages.moe > 0, moe.whole, dense.whole)
+    kept: Numbers = np.where(stages.moe > 0, moe.kept, dense.kept)
+    one_layer = once.gathered + once.layer + k.working * whole + whole - kept
+    others = np.maximum(alive - 1.0, 0.0) * micro_batch
+    none = np.zeros_like(activations)
+    freed = (np.asarray(k.gradients_freed) > 0) & (np.asarray(w.micro_batches) <= 1)
+    before = np.where(freed, 0.0, states.gradients)
+    cached = k.step_kept * states.step
+    moments = (
+        (before, activations, _logits(model, w, stages, k), once.gathered + once.head + cached),
+        (before, activations, none, one_layer + once.head + cached),
+        (states.gradients, others + kept, none, one_layer + once.embedding + cached),
+        (states.gradients, none, none, states.step),
+    )
+    chosen = np.argmax(np.stack([sum(moment) + none for moment in moments]), axis=0)
+    present = stages.layers > 0
+
+    def at_peak(part: int) -> Numbers:
+        return np.where(present, np.choose(chosen, [moment[part] + none for moment in moments]), 0.0)
+
+    def always(part: Numbers) -> Numbers:
+        return np.where(present, part + none, 0.0)
+
+    return StageMemory(
+        weights=always(states.weights),
+        gradients=at_peak(0),
+        optimizer=always(states.optimizer),
+        activations=at_peak(1),
+        logits=at_peak(2),
+        working=at_peak(3),
+        buffers=always(states.buckets + _messages(model, w)),
+        base=always(k.base_gib * GIB),
+        moment=np.where(present, chosen, 0),
+        host=always(states.host),
+    )
+
+
+class _States:
+    """Weights, gradients and optimizer states of each stage, sharded and offloaded. [M2] [M8]"""
+
+    def __init__(self, held: StageParameters, w: WorkColumns, k: MemoryCoefficients, offload: Numbers):
+        zero, moved = np.asarray(w.zero), np.asarray(offload)
+        ranks, expert_ranks = shards(w)
+        local = held.shared / ranks + held.experts / expert_ranks
+        optimizer = w.optimizer_bytes * np.where(zero >= 1, local, held.total)
+        weights = w.weight_bytes * np.where((zero >= 3) | ((zero == 2) & casts(w)), local, held.total)
+        gradients = w.gradient_bytes * np.where(zero >= 2, local, held.total)
+        wider = np.where((zero < 2) & (np.asarray(w.wire_bytes) > w.gradient_bytes), w.wire_bytes, 0.0)
+        away, all_away = moved >= 1, (moved >= 2) & (zero >= 3)
+        self.gradients = gradients + np.where(zero < 3, k.gradient_copy_bytes + wider, 0.0) * held.total
+        self.buckets = np.where(np.asarray(w.dp) > 1, k.bucket_copy * gradients, 0.0)
+        self.step = np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, held.total))
+        self.optimizer = np.where(away, 0.0, optimizer)
+        self.weights = np.where(all_away, 0.0, weights)
+        self.host = np.where(away, optimizer + gradients, 0.0) + np.where(all_away, weights, 0.0)
+
+
+class _Transient:
+    """Weights that are gathered and gradients that are whole for one layer at a time. [M6]
+
+    ZeRO 3 gathers the current layer and those fetched ahead, embedding and head; in a pipeline it keeps the stage
+    gathered, and its gradients whole, until the last micro-batch. fp32 weights that are cast for 16-bit products have
+    a copy of 2 bytes. Where gradients are sharded or added to wider ones, those of one layer exist in 16 bit first.
+    """
+
+    def __init__(
+        self, m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients, held: StageParameters
+    ):
+        zero, pipelined = np.asarray(w.zero), np.asarray(w.pp) > 1
+        head = stages.last * np.where(np.asarray(m.tied) > 0, m.embedding_params, m.head_params) / w.tp
+        embedding = stages.first * m.embedding_params / w.tp
+        dense = (m.attention_params + np.where(stages.dense > 0, m.mlp_params, m.shared_params)) / w.tp
+        experts = np.where(stages.moe > 0, m.experts * m.expert_params / (w.ep * w.expert_tp), 0.0)
+        layers = np.minimum(k.gathered_layers, stages.layers) * (dense + experts)
+        gathered = np.where(pipelined, held.total, layers + held.embedding)
+        whole = np.where(pipelined & (np.asarray(w.micro_batches) > 1), w.wire_bytes * held.total, 0.0)
+        copied = np.where(casts(w), WORD * held.total, 0.0)
+        self.gathered = np.where(zero >= 3, WORD * gathered + whole, copied)
+        wider = np.maximum(w.gradient_bytes, w.wire_bytes) > WORD
+        each = np.where(zero >= 2, WORD + w.wire_bytes, np.where(wider, WORD, 0.0))
+        self.layer = each * (dense + np.where(zero >= 2, experts, 0.0))
+        self.head, self.embedding = each * head, each * embedding
+
+
+def _logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients) -> Numbers:
+    """Logits of one micro-batch with their loss and gradient, on the last stage, cut by tensor parallelism. [M5]"""
+    each = k.logit_bytes + np.where(np.asarray(w.tp) > 1, k.split_logit_bytes, 0.0)
+    return stages.last * each * tokens_held(w) * m.vocab / w.tp
+
+
+def _messages(m: ModelColumns, w: WorkColumns) -> Numbers:
+    """Activations on their way: one sent and one received between stages, one gathered over the sequence. [M9]"""
+    size = WORD * tokens_held(w) * m.hidden
+    gathered = np.where(np.asarray(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)
+    return size * (np.where(np.asarray(w.pp) > 1, 2.0 * undivided(w), 0.0) + gathered)

@@ -1,0 +1,205 @@
+"""What data parallelism costs: gradients and sharded weights exchanged among replicas of a stage, and the optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
+from crosszone.cost.layer import WORD, LayerCost
+from crosszone.cost.operators import traffic_s
+from crosszone.cost.stages import StageLayers
+
+WEIGHT_TRAFFIC = 6.0
+"""Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageParameters:
+    """Parameters one GPU of each stage holds before sharding; experts apart, for they have fewer copies."""
+
+    shared: Numbers
+    experts: Numbers
+    embedding: Numbers
+    """Of the shared ones: embedding and head."""
+
+    @property
+    def total(self) -> Numbers:
+        """All of them."""
+        return self.shared + self.experts
+
+
+def stage_parameters(m: ModelColumns, w: WorkColumns, stages: StageLayers) -> StageParameters:
+    """Parameters of each stage on one GPU. [M1]"""
+    tied = m.tied * stages.last * (1.0 - stages.first)
+    outer = stages.first * m.embedding_params + stages.last * m.head_params + tied * m.embedding_params
+    layers = stages.dense * (m.attention_params + m.mlp_params)
+    if np.ndim(stages.moe):
+        layers = layers + stages.moe * (m.attention_params + m.shared_params)
+    experts = stages.moe * (m.experts * m.expert_params / (w.ep * w.expert_tp)) if np.ndim(stages.moe) else 0.0
+    return StageParameters(shared=(layers + outer) / w.tp, experts=experts, embedding=outer / w.tp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replicas:
+    """Groups that hold the same part of the model."""
+
+    shared: Numbers
+    """Replicas of the shared weights in all zones."""
+    zone: Numbers
+    """Of them, those of one zone."""
+    inner: Numbers
+    """Of those, the ones that share one set of states."""
+    experts: Numbers
+    """Replicas of the experts in one zone."""
+    zone_bus: Numbers
+    """Bytes/s of a ring through the replicas of a zone."""
+    inner_bus: Numbers
+    expert_bus: Numbers
+
+
+def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
+    """The groups and their bus rates: the fast link inside a domain, else the network of all local members. [X5]"""
+    w, g, k = cost.work, cost.gpu, cost.k
+    shared = w.dp * w.cp
+    zone = np.maximum(1.0, shared / links.dp_zones)
+    inner = np.minimum(zone, w.shard_ranks * w.cp)
+    experts = np.maximum(1.0, zone * w.tp / (w.ep * w.expert_tp))
+
+    def bus(count: Numbers, stride: Numbers) -> Numbers:
+        inside = k.link * g.link_bytes_per_s
+        local = np.clip(np.floor(g.domain / stride), 1.0, count)
+        return np.where(count * stride <= g.domain, inside, np.minimum(inside, local * cost.nic_rate))
+
+    return Replicas(
+        shared=shared,
+        zone=zone,
+        inner=inner,
+        experts=experts,
+        zone_bus=bus(zone, w.dp_stride),
+        inner_bus=bus(inner, w.dp_stride),
+        expert_bus=bus(experts, w.ep * w.expert_tp),
+    )
+
+
+def ring_share(count: Numbers) -> Numbers:
+    """(n - 1) / n: share of a tensor that crosses a link of the ring in a gather or a scatter. [X6]"""
+    return (count - 1.0) / count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One gather of the weights and one reduction of the gradients of each stage: seconds, unhidden, and bytes.
+
+    `wan_*`: the share of it between zones.
+    """
+
+    held: StageParameters
+    gather: Numbers
+    reduce: Numbers
+    wan_gather: Numbers
+    wan_reduce: Numbers
+    zone_gather_bytes: Numbers
+    """Bytes a zone sends to the next."""
+    zone_reduce_bytes: Numbers
+    reduce_per_parameter: tuple[Numbers, Numbers]
+    """Bytes one GPU sends inside its zone for a shared parameter and for one of an expert."""
+    gather_per_parameter: tuple[Numbers, Numbers]
+
+    @property
+    def reduce_bytes(self) -> Numbers:
+        """Bytes one GPU of each stage sends inside its zone to reduce gradients."""
+        return self.held.shared * self.reduce_per_parameter[0] + self.held.experts * self.reduce_per_parameter[1]
+
+    @property
+    def gather_bytes(self) -> Numbers:
+        """Bytes one GPU of each stage sends inside its zone to gather weights."""
+        return self.held.shared * self.gather_per_parameter[0] + self.held.experts * self.gather_per_parameter[1]
+
+
+def exchange(
+    cost: LayerCost, held: StageParameters, group: Replicas, links: LinkColumns, repeats: Numbers = 1.0
+) -> Exchange:
+    """Ring times over the replicas: an all-reduce where nothing is sharded, else a scatter and a gather. [X7]
+
+    Where states are shared by fewer ranks than there are replicas, gradients are scattered among these and the shards
+    reduced over the others; weights are gathered inside only. Replicas in several zones reduce inside each zone first
+    and exchange shards between zones (`_between_zones`), all groups of a zone over the same links; a flat ring crosses
+    zones with everything.
+    """
+    w, k = cost.work, cost.k
+    sharded = (np.asarray(w.zero) > 0) & (w.shard_ranks > 1)
+    one_ring = (group.inner >= group.zone) | ~sharded
+    whole, scattered, apart = ring_share(group.zone), ring_share(group.inner), ring_share(group.experts)
+    across = 2.0 * ring_share(group.zone / group.inner) / group.inner
+    passes = np.where(sharded, 1.0, 2.0) * w.wire_bytes
+    once_bytes = np.where(one_ring, whole, scattered + across)
+    once = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus + across / cost.nic_rate)
+    back_bytes = np.where(one_ring, whole, scattered)
+    back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
+    inside = np.where((np.asarray(links.flat) > 0) & (np.asarray(links.dp_zones) > 1), 0.0, 1.0)
+    reduce = held.shared * (inside * k.dp_traffic * passes * once)
+    gather = held.shared * (inside * sharded * k.dp_traffic * WORD * back)
+    if np.ndim(held.experts):
+        each = inside * k.dp_traffic * apart / group.expert_bus
+        reduce = reduce + held.experts * (each * passes)
+        gather = gather + held.experts * (each * sharded * WORD)
+    gather = gather + (held.shared > 0) * (sharded * k.shard_message_s * (group.inner - 1.0))
+    wan_reduce, wan_gather, zone_reduce, zone_gather = _between_zones(cost, held, group, links, sharded, repeats)
+    return Exchange(
+        held=held,
+        gather=gather + wan_gather,
+        reduce=reduce + wan_reduce,
+        wan_gather=wan_gather,
+        wan_reduce=wan_reduce,
+        zone_gather_bytes=zone_gather,
+        zone_reduce_bytes=zone_reduce,
+        reduce_per_parameter=(passes * once_bytes, passes * apart),
+        gather_per_parameter=(sharded * WORD * back_bytes, sharded * WORD * apart),
+    )
+
+
+def _between_zones(
+    cost: LayerCost, held: StageParameters, group: Replicas, links: LinkColumns, sharded: Numbers, repeats: Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Seconds of reduction and gather between zones, and the bytes a zone sends for them, all stages together. [X7]
+
+    Shards of all groups go round the ring of zones: 2 (Z - 1) / Z of a zone's gradients, half of it where every replica
+    owns a shard of its own, which then costs a gather too.
+    """
+    zones = np.asarray(links.dp_zones)
+    if not np.any((zones > 1) & (np.asarray(links.synchronous) > 0)):
+        return 0.0, 0.0, 0.0, 0.0
+    w = cost.work
+    crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
+    whole = (held.shared * w.tp + held.experts * w.ep * w.expert_tp) * repeats
+    total = np.where(crosses, whole, 0.0).sum(axis=-1, keepdims=True)
+    flat = np.asarray(links.flat) > 0
+    share = np.where(flat, ring_share(group.shared), ring_share(zones))
+    turns = np.where(flat, group.shared - 1.0, zones - 1.0)
+    own = sharded & (w.shard_ranks * w.cp >= group.shared)
+    passes = np.where(own, 1.0, 2.0)
+    reduce_bytes = np.where(crosses, passes * share * total * w.wire_bytes, 0.0)
+    gather_bytes = np.where(crosses & own, share * total * WORD, 0.0)
+    reduce = np.where(crosses, reduce_bytes / links.wan_bytes_per_s + passes * turns * links.wan_latency_s, 0.0)
+    gather = np.where(crosses & own, gather_bytes / links.wan_bytes_per_s + turns * links.wan_latency_s, 0.0)
+    return reduce, gather, reduce_bytes, gather_bytes
+
+
+def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:
+    """The optimizer's step: states of the local shard read and written, weights written. [O10]"""
+    w, k = cost.work, cost.k
+    sharded = np.asarray(w.zero) > 0
+    shards = np.where(sharded, np.minimum(w.shard_ranks * w.cp, group.shared), 1.0)
+    expert_shards = np.where(sharded, np.minimum(group.experts, shards), 1.0)
+    states = k.optimizer_traffic * (w.optimizer_bytes + w.gradient_bytes) / 16.0
+    whole = np.asarray(w.zero) >= 3
+
+    def per_parameter(count: Numbers) -> Numbers:
+        return (states + np.where(whole, WEIGHT_TRAFFIC, 0.0)) / count + np.where(whole, 0.0, WEIGHT_TRAFFIC)
+
+    size = held.shared * per_parameter(shards)
+    if np.ndim(held.experts):
+        size = size + held.experts * per_parameter(expert_shards)
+    return traffic_s(size, cost.memory_rate)

@@ -1,0 +1,103 @@
+"""What one pipeline stage costs for one micro-batch: its layers, the embedding on the first, head and loss on the last.
+
+Arrays have a last axis of stages; columns of length 1 there hold for all stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from crosszone.cost.columns import Numbers
+from crosszone.cost.layer import LayerCost, Pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageLayers:
+    """Layers of each stage, and which stages hold the embedding and the head."""
+
+    dense: Numbers
+    moe: Numbers
+    first: Numbers
+    last: Numbers
+
+    @property
+    def layers(self) -> Numbers:
+        """All layers of each stage."""
+        return self.dense + self.moe
+
+
+def stage_layers(
+    counts: Numbers, first_dense: Numbers, moe_every: Numbers, moe_layers: Numbers, repeats: Numbers = 1.0
+) -> StageLayers:
+    """Dense and MoE layers of stages that hold `counts` layers each, in model order; 0 layers: no such stage. [R4]
+
+    A stage that stands for `repeats` equal ones has their mean.
+    """
+    counts = np.asarray(counts, dtype=float)
+    rows = counts * repeats
+    ends = np.cumsum(rows, axis=-1)
+
+    moe: Numbers = 0.0
+    if np.any(np.asarray(moe_layers) > 0):
+
+        def sparse_below(layer: Numbers) -> Numbers:
+            after = np.maximum(0.0, layer - first_dense)
+            return np.where(np.asarray(moe_layers) > 0, np.floor(after / moe_every), 0.0)
+
+        moe = (sparse_below(ends) - sparse_below(ends - rows)) / repeats
+    present = counts > 0
+    total = ends[..., -1:]
+    return StageLayers(
+        dense=counts - moe,
+        moe=moe,
+        first=(present & (ends - rows == 0)).astype(float),
+        last=(present & (ends == total)).astype(float),
+    )
+
+
+class StageCost:
+    """Seconds of one micro-batch on each stage, forward and backward; by part where asked."""
+
+    def __init__(self, cost: LayerCost, stages: StageLayers):
+        self.cost, self.stages = cost, stages
+        head, loss = cost.head_s, cost.loss_s
+        self._head, self._head_back = head + loss / 3.0, 2.0 * head + loss * 2.0 / 3.0
+        layer = cost.dense, cost.moe
+        first, last = cost.embedding_s + cost.tp_exposed_s, self._head_back + cost.tp_exposed_s
+        self.forward_s = (
+            self._layers(*(one.forward_s for one in layer)) + stages.first * first + stages.last * self._head
+        )
+        """The whole forward pass."""
+        ends = stages.first * (2.0 * cost.embedding_s) + stages.last * last
+        self.backward_s = self._layers(*(one.backward_s for one in layer)) + ends
+        """The whole backward pass, recomputation included."""
+
+    def _layers(self, dense: Numbers, moe: Numbers) -> Numbers:
+        total = self.stages.dense * dense
+        return total + self.stages.moe * moe if np.ndim(self.stages.moe) else total
+
+    def _parts(self, way: str) -> dict[str, Numbers]:
+        dense, moe = (getattr(layer, way) for layer in self.cost.whole)
+        return {f.name: self._layers(getattr(dense, f.name), getattr(moe, f.name)) for f in fields(Pass)}
+
+    @cached_property
+    def forward(self) -> dict[str, Numbers]:
+        """The forward pass by part."""
+        parts = self._parts("forward")
+        parts["embedding"] = self.stages.first * self.cost.embedding_s
+        parts["head"] = self.stages.last * self._head
+        parts["tp"] = parts["tp"] + self.stages.first * self.cost.tp_exposed_s
+        return parts
+
+    @cached_property
+    def backward(self) -> dict[str, Numbers]:
+        """The backward pass by part, recomputation apart."""
+        parts = self._parts("backward")
+        parts["recompute"] = self._layers(*(layer.again for layer in self.cost.whole))
+        parts["embedding"] = self.stages.first * 2.0 * self.cost.embedding_s
+        parts["head"] = self.stages.last * self._head_back
+        parts["tp"] = parts["tp"] + self.stages.last * self.cost.tp_exposed_s
+        return parts

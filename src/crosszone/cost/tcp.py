@@ -1,0 +1,95 @@
+"""TCP between zones: what one connection carries, what several carry together, and how a cold one starts.
+
+Rates are bytes/s of payload, times seconds; all arguments may be arrays.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from crosszone.cost.tiers import Floats, Numbers, figure
+
+Congestion = Literal["reno", "cubic", "bbr"]
+
+
+def default_window_bytes() -> float:
+    """Payload one connection keeps in flight on a host with Linux defaults. [T1]"""
+    return window_bytes(figure("window", "buffer_bytes"))
+
+
+def window_bytes(buffer_bytes: float) -> float:
+    """Payload that fits a socket buffer; the rest of it is the kernel's bookkeeping. [T1]"""
+    return buffer_bytes * figure("window", "payload_share")
+
+
+def window_bytes_per_s(rtt_s: Numbers, window: Numbers | None = None) -> Floats:
+    """Rate a window allows: it is sent once per round trip. [T1]"""
+    in_flight = default_window_bytes() if window is None else window
+    return _per(in_flight, rtt_s)
+
+
+def loss_bytes_per_s(rtt_s: Numbers, loss: Numbers, congestion: Congestion = "cubic") -> Floats:
+    """Rate random loss (a share of packets, 0 to 1) allows one connection; inf without loss. [T2]
+
+    Reno: 1.22 packets a round trip / sqrt(loss). CUBIC: its own response where that is more (long fat paths), else as
+    Reno. BBR does not slow down for loss below its limit; above it, as Reno.
+    """
+    rtt, p = np.asarray(rtt_s, dtype=float), np.asarray(loss, dtype=float)
+    safe = np.where(p > 0, p, 1.0)
+    packets = figure("mathis") / np.sqrt(safe)
+    if congestion == "cubic":
+        c, kept = figure("cubic", "packets_per_s3"), figure("cubic", "kept_after_loss")
+        response = (c * (3 + kept) / (4 * (1 - kept))) ** 0.25
+        packets = np.maximum(packets, response * (rtt / safe) ** 0.75)
+    rate = _per(packets * figure("packet", "payload_bytes"), rtt)
+    unhurt = p <= (figure("bbr", "loss_limit") if congestion == "bbr" else 0.0)
+    return np.where(unhurt, np.inf, rate)
+
+
+def flow_bytes_per_s(
+    rtt_s: Numbers,
+    loss: Numbers = 0.0,
+    congestion: Congestion = "cubic",
+    window: Numbers | None = None,
+    cap_bytes_per_s: Numbers = np.inf,
+) -> Floats:
+    """Rate of one connection on an idle link: the least of window, loss and the provider's cap. [T3]"""
+    allowed = np.minimum(window_bytes_per_s(rtt_s, window), loss_bytes_per_s(rtt_s, loss, congestion))
+    return np.asarray(np.minimum(allowed, np.asarray(cap_bytes_per_s, dtype=float)))
+
+
+def aggregate_bytes_per_s(link_bytes_per_s: Numbers, flows: Numbers, flow: Numbers, loss: Numbers = 0.0) -> Floats:
+    """Rate of several connections together: n times one, at most the link less what is lost and sent again. [T4]"""
+    link = np.asarray(link_bytes_per_s, dtype=float) * (1 - np.asarray(loss, dtype=float))
+    return np.asarray(np.minimum(link, np.asarray(flows, dtype=float) * np.asarray(flow, dtype=float)))
+
+
+def nccl_channel_bytes_per_s(rtt_s: Numbers, buffer_bytes: Numbers | None = None) -> Floats:
+    """Rate of one NCCL channel over sockets: its buffer (NCCL_BUFFSIZE) once per round trip. [T5]"""
+    return _per(figure("nccl_sockets", "channel_bytes") if buffer_bytes is None else buffer_bytes, rtt_s)
+
+
+def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle_s: Numbers = np.inf) -> Floats:
+    """Seconds the first message of a burst takes longer than on a warm connection. [T6]
+
+    The window starts at 10 packets and doubles each round trip until it fills the path. `idle_s`: silence before the
+    message; an idle window is halved once per retransmission timeout, down to those 10 packets (inf: a new connection).
+    """
+    size, rtt = np.asarray(size_bytes, dtype=float), np.asarray(rtt_s, dtype=float)
+    rate, idle = np.asarray(bytes_per_s, dtype=float), np.asarray(idle_s, dtype=float)
+    path = np.maximum(rate * rtt, 1.0)
+    initial = figure("window", "initial_packets") * figure("packet", "payload_bytes")
+    halvings = np.floor(np.minimum(idle / (rtt + figure("window", "retransmit_floor_s")), 64.0))
+    start = np.minimum(np.maximum(path * 0.5**halvings, initial), path)
+    doublings = np.ceil(np.log2(path / start))
+    needed = np.ceil(np.log2(size / start + 1)) - 1
+    rounds = np.maximum(np.minimum(doublings, needed), 0.0)
+    return np.asarray(np.maximum(rounds * rtt - start * (2**rounds - 1) / rate, 0.0))
+
+
+def _per(amount: Numbers, seconds: Numbers) -> Floats:
+    """Amount over seconds; no time at all is no limit."""
+    value, time = np.asarray(amount, dtype=float), np.asarray(seconds, dtype=float)
+    return np.where(time > 0, value / np.where(time > 0, time, 1.0), np.inf)

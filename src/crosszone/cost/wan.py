@@ -1,0 +1,292 @@
+"""Links between zones: what a group gets of them, and what an exchange between all zones takes.
+
+A round-trip time may be a band, so figures come as arrays of three: RTT low, expected and high.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.cost.collectives import ring_all_reduce_s
+from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
+from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s, nccl_channel_bytes_per_s
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.links import ZoneLink, zone_links
+
+Library = Literal["nccl", "gloo", "eager"]
+"""Who sends: NCCL over sockets, Gloo, or a library that sends without asking (MPI's eager protocol)."""
+
+EXPECTED = 1
+"""Place of the expected RTT in the arrays of three."""
+EXACT_RING_ZONES = 8
+"""Zones up to which every ring is tried."""
+RING_POWER = 8
+"""Power that makes the sum of a long ring's edges behave like its slowest edge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport:
+    """How a group's ranks talk across zones."""
+
+    library: Library = "nccl"
+    flows: int = 1
+    """TCP connections per channel."""
+    channels: int | None = None
+    """Channels of a group; None: 1, and NCCL's own number for NCCL."""
+    congestion: Congestion = "cubic"
+    window_bytes: float | None = None
+    """Payload in flight per connection; None: what Linux defaults allow."""
+
+    @property
+    def connections(self) -> int:
+        """TCP connections of one group over one path."""
+        return self.flows * self._channels
+
+    @property
+    def _channels(self) -> int:
+        if self.channels is not None:
+            return self.channels
+        return int(figure("nccl_sockets", "channels")) if self.library == "nccl" else 1
+
+    def group_bytes_per_s(self, rtt_s: Numbers, loss: Numbers = 0.0, flow_cap_bytes_per_s: Numbers = np.inf) -> Floats:
+        """Rate one group's connections allow on an idle path of any width. [T11]"""
+        flow = flow_bytes_per_s(rtt_s, loss, self.congestion, self.window_bytes, flow_cap_bytes_per_s)
+        rate = self.connections * flow
+        if self.library == "nccl":
+            rate = np.minimum(rate, self._channels * nccl_channel_bytes_per_s(rtt_s))
+        return rate
+
+    def latency_s(self, rtt_s: Numbers) -> Floats:
+        """Seconds a message pays: one way, or a round trip where the receiver must ask first (Gloo). [T11]"""
+        one_way = hosts_rtt_s(rtt_s) / 2
+        return np.asarray(one_way * (2 if self.library == "gloo" else 1))
+
+
+class Limits(NamedTuple):
+    """Bytes/s that all traffic together may reach; inf: no limit."""
+
+    egress: Floats
+    """Out of each zone."""
+    ingress: Floats
+    """Into each zone."""
+    pair: Floats
+    """From each zone (row) to each other (column)."""
+
+
+class Paths(NamedTuple):
+    """Every way from one zone (row) to another (column)."""
+
+    limits: Limits
+    group_bytes_per_s: Floats
+    """[3, zones, zones] What one group's connections carry on an idle path."""
+    rtt_s: Floats
+    """[3, zones, zones] Round-trip time."""
+
+
+def hosts_rtt_s(rtt_s: Numbers) -> Floats:
+    """Round-trip time with what the hosts at both ends add, each way. [T11]"""
+    return np.asarray(np.asarray(rtt_s, dtype=float) + 2 * figure("tcp", "latency_us") * 1e-6)
+
+
+def wan_tier(
+    link: ZoneLink,
+    transport: Transport | None = None,
+    *,
+    groups: Numbers = 1,
+    back: bool = False,
+    cap_bytes_per_s: Numbers = np.inf,
+) -> Tier:
+    """The link as one of `groups` groups sees it that use it together; arrays end in low, expected, high RTT. [T11]
+
+    `back`: from the second zone to the first. `cap_bytes_per_s`: what both zones' uplinks leave for all groups.
+    """
+    how, rtt = transport or Transport(), _rtt_s(link)
+    loss, cap = link.loss_pct / 100, _rate(link.flow_gbps)
+    everything = np.minimum(_rate(link.gbps_back if back else link.gbps), np.asarray(cap_bytes_per_s, dtype=float))
+    share = (everything / np.asarray(groups, dtype=float))[..., np.newaxis]
+    rate = aggregate_bytes_per_s(share, 1, how.group_bytes_per_s(rtt, loss, cap), loss)
+    if how.library == "gloo":
+        rate = gloo_bytes_per_s(rtt, rate)
+    return Tier(rate, how.latency_s(rtt))
+
+
+def zone_paths(
+    cluster: Cluster,
+    transport: Transport | None = None,
+    links: Mapping[tuple[int, int], ZoneLink] | None = None,
+) -> Paths:
+    """Every path between the zones of a cluster, with the zones' uplinks. [T11]"""
+    how, known = transport or Transport(), zone_links(cluster) if links is None else links
+    zones = len(cluster.zones)
+    pair = np.full((zones, zones), np.inf)
+    group, rtt = np.full((3, zones, zones), np.inf), np.zeros((3, zones, zones))
+    for (a, b), link in known.items():
+        loss = link.loss_pct / 100
+        pair[a, b], pair[b, a] = _rate(link.gbps) * (1 - loss), _rate(link.gbps_back) * (1 - loss)
+        rtt[:, a, b] = rtt[:, b, a] = _rtt_s(link)
+        group[:, a, b] = group[:, b, a] = how.group_bytes_per_s(_rtt_s(link), loss, _rate(link.flow_gbps))
+    egress, ingress = zone_uplinks(cluster)
+    return Paths(Limits(egress, ingress, pair), group, rtt)
+
+
+def fair_rates(senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits, caps: Numbers = np.inf) -> Floats:
+    """Bytes/s of flows that run at the same time: each gets a fair share of its tightest limit (max-min). [T12]
+
+    All rates rise together; a flow stops where one of its limits is used up or at its own cap, and the others go on.
+    """
+    a, b, zones = np.asarray(senders, dtype=int), np.asarray(receivers, dtype=int), len(limits.egress)
+    left = np.concatenate([limits.egress, limits.ingress, np.ravel(limits.pair)]).astype(float)
+    uses = np.stack([a, zones + b, 2 * zones + a * zones + b], axis=1)
+    own = np.broadcast_to(np.asarray(caps, dtype=float), a.shape)
+    rates, rising = np.zeros(a.shape), np.ones(a.shape, dtype=bool)
+    while rising.any():
+        users = np.bincount(uses[rising].ravel(), minlength=len(left))
+        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
+        step = min(share[uses[rising]].min(), (own - rates)[rising].min())
+        if np.isinf(step):
+            rates[rising] = np.inf
+            break
+        full = share <= step
+        rates[rising] += step
+        left = np.where(full, 0.0, left - step * users)
+        rising &= ~(full[uses].any(axis=1) | (own - rates <= 0.0))
+    return rates
+
+
+def drain_s(
+    sizes_bytes: npt.ArrayLike, senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits, caps: Numbers = np.inf
+) -> Floats:
+    """Seconds until each of several transfers that start together is done; who is done leaves its share. [T12]"""
+    left = np.array(sizes_bytes, dtype=float)
+    a, b = np.asarray(senders, dtype=int), np.asarray(receivers, dtype=int)
+    own, done, now = np.broadcast_to(np.asarray(caps, dtype=float), left.shape), np.zeros(left.shape), 0.0
+    moving = left > 0
+    while moving.any():
+        rates = fair_rates(a[moving], b[moving], limits, own[moving])
+        needed = left[moving] / rates
+        now += needed.min()
+        left[moving] = np.where(needed <= needed.min(), 0.0, left[moving] - rates * needed.min())
+        done[moving & (left <= 0)] = now
+        moving = left > 0
+    return done
+
+
+def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
+    """Order of zones whose ring has the fastest slowest edge, and the shortest sum among those. [T13]
+
+    `seconds[a, b]`: what a step from a to b takes. Every order is tried up to 8 zones; beyond, a good one is improved
+    by turning parts of it round.
+    """
+    cost = np.asarray(seconds, dtype=float)
+    cost = np.maximum(cost, cost.T)
+    zones = len(cost)
+    if zones <= EXACT_RING_ZONES:
+        orders = np.array([(0, *rest) for rest in permutations(range(1, zones))])
+        edges = cost[orders, np.roll(orders, -1, axis=1)]
+        best = np.lexsort((edges.sum(axis=1), edges.max(axis=1)))[0]
+        return tuple(int(zone) for zone in orders[best])
+    return _turned(_nearest(cost), (cost / max(cost.max(), 1e-300)) ** RING_POWER)
+
+
+def zone_exchange_s(
+    size_bytes: Numbers,
+    paths: Paths,
+    transport: Transport | None = None,
+    *,
+    groups: int = 1,
+    order: Sequence[int] | None = None,
+    nic_bytes_per_s: float = np.inf,
+) -> Floats:
+    """Seconds until all zones hold the sum of `size_bytes`, which `groups` ranks of each zone exchange in shards. [T14]
+
+    A ring over the zones (`order`; None: the best), with what its edges get of pairs and uplinks. `nic_bytes_per_s`:
+    what one rank can send. The last axis of the answer is low, expected, high RTT.
+    """
+    how, zones = transport or Transport(), len(paths.limits.egress)
+    size = np.asarray(size_bytes, dtype=float)
+    if zones == 1:
+        return np.zeros((*size.shape, 3))
+    if order is None:
+        order = best_zone_ring(float(size.max(initial=0.0)), paths, how, groups=groups)
+    if how.library != "gloo":
+        ring = zone_ring_tier(paths, how, order, groups=groups, nic_bytes_per_s=nic_bytes_per_s)
+        return np.asarray(ring_all_reduce_s(size[..., np.newaxis], len(order), ring))
+    at, after = np.asarray(order, dtype=int), np.roll(order, -1)
+    answers = []
+    for band in range(3):
+        rates = _edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
+        rtt = hosts_rtt_s(paths.rtt_s[band, at, after])
+        each = gloo_all_reduce_s(size[..., np.newaxis] / groups, len(at), rtt, rates / groups)
+        answers.append(each.max(axis=-1))
+    return np.stack(answers, axis=-1)
+
+
+def zone_ring_tier(
+    paths: Paths, transport: Transport, order: Sequence[int], *, groups: int = 1, nic_bytes_per_s: float = np.inf
+) -> Tier:
+    """The ring over zones as one link that `groups` ranks of a zone share; arrays are low, expected, high RTT. [T14]"""
+    at, after = np.asarray(order, dtype=int), np.roll(order, -1)
+    tiers = []
+    for band in range(3):
+        rates = _edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
+        latency = transport.latency_s(paths.rtt_s[band, at, after])
+        tiers.append(ring_over(*((Tier(rate, late), 1) for rate, late in zip(rates, latency, strict=True))))
+    return Tier(np.array([float(t.bytes_per_s) for t in tiers]), np.array([float(t.latency_s) for t in tiers]))
+
+
+def _edge_rates(
+    paths: Paths, at: npt.NDArray[np.int_], after: npt.NDArray[np.int_], band: int, groups: int, nic_bytes_per_s: float
+) -> Floats:
+    """What all groups together get of each edge of the ring."""
+    alone = np.minimum(paths.group_bytes_per_s[band, at, after], nic_bytes_per_s)
+    return fair_rates(at, after, paths.limits, groups * alone)
+
+
+def best_zone_ring(size_bytes: float, paths: Paths, transport: Transport, *, groups: int = 1) -> tuple[int, ...]:
+    """The order of zones in which exchanging so many bytes meets the slowest edge as rarely as it can. [T13]"""
+    egress, ingress, pair = paths.limits
+    rate = np.minimum(np.minimum(pair, groups * paths.group_bytes_per_s[EXPECTED]), egress[:, np.newaxis])
+    rate = np.minimum(rate, ingress[np.newaxis, :])
+    return zone_ring(transport.latency_s(paths.rtt_s[EXPECTED]) + size_bytes / len(egress) / rate)
+
+
+def _rate(gbps: float | None) -> float:
+    """Bytes/s of payload."""
+    return np.inf if gbps is None else gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
+
+
+def _rtt_s(link: ZoneLink) -> Floats:
+    """Low, expected and high round-trip time; jitter widens the high end."""
+    return np.array([link.rtt_ms.low, link.rtt_ms.expected, link.rtt_ms.high + (link.jitter_ms or 0.0)]) * 1e-3
+
+
+def _nearest(cost: Floats) -> tuple[int, ...]:
+    """A ring that always goes on to the nearest zone not yet seen."""
+    order, far = [0], cost + np.diag(np.full(len(cost), np.inf))
+    for _ in range(len(cost) - 1):
+        reach = far[order[-1]].copy()
+        reach[order] = np.inf
+        order.append(int(reach.argmin()))
+    return tuple(order)
+
+
+def _turned(order: tuple[int, ...], weight: Floats) -> tuple[int, ...]:
+    """The ring after turning round parts of it as long as that lowers the sum of its edges' weights (2-opt)."""
+    ring = np.array(order)
+    for _ in range(len(ring) ** 2):
+        after = np.roll(ring, -1)
+        now = weight[ring, after]
+        new = weight[np.ix_(ring, ring)] + weight[np.ix_(after, after)]
+        gain = np.triu(now[:, np.newaxis] + now[np.newaxis, :] - new, k=1)
+        first, last = np.unravel_index(gain.argmax(), gain.shape)
+        if gain[first, last] <= 1e-12 * now.sum():
+            break
+        ring[first + 1 : last + 1] = ring[first + 1 : last + 1][::-1]
+    return tuple(int(zone) for zone in ring)

@@ -1,0 +1,24 @@
+"""Scenario and strategy in, Prediction out.
+
+`crosszone.predict(scenario)` is `crosszone.predict.predictor.predict(scenario)`: the folder answers to its name, for
+Python puts a folder that was imported in the place of a function of the same name.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crosszone.predict.prediction import Prediction
+
+
+class _Predict(ModuleType):
+    def __call__(self, *given: Any, **named: Any) -> Prediction:
+        from crosszone.predict.predictor import predict
+
+        return predict(*given, **named)
+
+
+sys.modules[__name__].__class__ = _Predict

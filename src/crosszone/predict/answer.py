@@ -1,0 +1,39 @@
+"""Answer: the prediction of a scenario file with every notice on it, the same for every surface."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+from crosszone.errors import InputError, Level
+from crosszone.inputs.scenario import Loaded, scenario_notices
+from crosszone.inputs.summary import chosen_dp, few_alike
+from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor, predictor
+from crosszone.text import DEFAULT_LANGUAGE
+
+LEVELS: tuple[Level, ...] = ("error", "warning", "note")
+
+
+class Answer(NamedTuple):
+    """A prediction, and the predictor that can also draw its timeline."""
+
+    predictor: Predictor
+    prediction: Prediction
+
+
+def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> Answer:
+    """Predict a scenario that was read from a file: notices have their lines, and tell what was assumed on the way.
+
+    An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
+    """
+    scenario, document = loaded.scenario, loaded.document
+    try:
+        found = predictor(scenario)
+    except InputError as error:
+        raise type(error)(*map(document.placed, error.notices)) from None
+    told = [*chosen_dp(scenario, found.strategy), *found.notices, *loaded.notices, *scenario_notices(scenario)]
+    whole = replace(found, notices=tuple(few_alike(list(map(document.placed, told)))))
+    prediction = whole.prediction(language)
+    worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
+    return Answer(whole, prediction.model_copy(update={"warnings": tuple(worst_first)}))

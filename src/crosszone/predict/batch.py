@@ -1,0 +1,186 @@
+"""Batch: a case (or many) as the columns that the cost formulas read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crosszone.cost.columns import (
+    MXFP8,
+    PATH_BITS,
+    RECOMPUTE,
+    ROWWISE,
+    GpuColumns,
+    LinkColumns,
+    ModelColumns,
+    Numbers,
+    StackColumns,
+    WorkColumns,
+    gpu_columns,
+    model_columns,
+    stacked,
+)
+from crosszone.inputs.cluster import NodeGroup
+from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.rules import Case
+from crosszone.inputs.states import compute_precision, state_bytes
+from crosszone.schedule.orders import stages_in_order
+
+GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+COMPRESSED_BYTES = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5, "1-bit": 0.125}
+"""Bytes of a gradient after compression; scales and indices are not counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Everything a step's cost depends on; arrays have strategies first and stages last."""
+
+    model: ModelColumns
+    work: WorkColumns
+    gpu: GpuColumns
+    stack: StackColumns
+    links: LinkColumns
+    counts: Numbers
+    """Layers of each stage."""
+    repeats: Numbers = 1.0
+    """Equal stages in a row that each of them stands for."""
+
+
+def layer_counts(layers: int, chunks: int) -> list[int]:
+    """Layers dealt out evenly; those left over go to the stages after the first, which holds the embedding. [R3]"""
+    base, extra = divmod(layers, chunks)
+    first = 1 if extra < chunks - 1 else 0
+    return [base + (first <= chunk < first + extra) for chunk in range(chunks)]
+
+
+def chunk_layers(case: Case) -> list[int]:
+    """Layers of each stage and chunk in pipeline order."""
+    s = case.strategy
+    return list(s.layers_per_stage or layer_counts(case.model.layers, s.pp * s.interleave))
+
+
+def stage_counts(case: Case) -> list[float]:
+    """Layers of each stage, its chunks added up."""
+    s = case.strategy
+    held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
+    found: list[float] = np.bincount(held_by, weights=chunk_layers(case), minlength=s.pp).tolist()
+    return found
+
+
+def work_columns(case: Case, framework: str, facts: Mapping[str, Any], dp_stride: int | None = None) -> WorkColumns:
+    """Job and strategy of one case."""
+    s, job = case.strategy, case.job
+    dp, zero = s.dp or 1, s.zero or 0
+    states = state_bytes(job, framework=framework)
+    path = PATH_BITS[compute_precision(job)]
+    wire = wire_bytes(case, states.gradients)
+    shard = facts.get("shard_group") or _shard_ranks(case, dp)
+    return WorkColumns(
+        seq=job.seq_len,
+        global_batch=job.global_batch,
+        tp=s.tp,
+        pp=s.pp,
+        dp=dp,
+        cp=s.cp,
+        ep=s.ep,
+        expert_tp=facts.get("expert_tp") or (1 if s.ep > 1 else s.tp),
+        micro_batch=s.micro_batch,
+        micro_batches=max(1.0, job.global_batch / (s.micro_batch * dp)),
+        interleave=s.interleave,
+        sequence_parallel=float(s.sequence_parallel),
+        recompute=RECOMPUTE[s.recompute],
+        zero=zero,
+        shard_ranks=min(dp, shard),
+        dp_stride=s.tp if dp_stride is None else dp_stride,
+        path=_path(case, facts, path),
+        weight_bytes=states.weights,
+        gradient_bytes=states.gradients,
+        wire_bytes=wire,
+        optimizer_bytes=states.master + states.moments,
+        overlap_tensor=float(s.communication.overlap_tensor),
+        overlap_gradients=float(s.communication.overlap_gradients),
+        overlap_parameters=float(s.communication.overlap_parameters),
+        overlap=np.nan if s.communication.overlap is None else s.communication.overlap,
+    )
+
+
+def wire_bytes(case: Case, kept: float) -> float:
+    """Bytes of a gradient on the wire: its type, and what compression leaves of it. [V4]
+
+    PowerSGD sends r (rows + columns) values of a matrix; the model's square matrices stand for all.
+    """
+    c = case.strategy.communication
+    plain = GRADIENT_BYTES[c.gradient_dtype] if c.gradient_dtype else kept
+    if c.compression == "powersgd":
+        return min(plain, plain * 2.0 * (c.compression_rank or 1) / case.model.hidden)
+    return min(plain, COMPRESSED_BYTES.get(c.compression, plain))
+
+
+def _shard_ranks(case: Case, dp: int) -> int:
+    """Replicas that share one set of states: all, or those of a zone or node (HSDP)."""
+    s = case.strategy
+    if s.shard_within == "zone":
+        return max(1, dp // len(case.cluster.zones))
+    if s.shard_within == "node":
+        return max(1, min(group.gpus for _, group in case.cluster.groups()) // (s.tp * s.cp))
+    return dp
+
+
+def _path(case: Case, facts: Mapping[str, Any], path: int) -> int:
+    if path != 8:
+        return path
+    recipe = facts.get("fp8_recipe")
+    if case.job.precision == "mxfp8" or recipe == "blockwise":
+        return MXFP8
+    return ROWWISE if recipe == "rowwise" else path
+
+
+def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
+    """The GPUs of a node group with their links."""
+    link = group.gpu.link.gb_per_s if group.fast_link and group.gpu.link else group.gpu.pcie.gb_per_s
+    nic = (group.nic_gbps_node or 100.0) / group.gpus / 8.0
+    return gpu_columns(
+        group.gpu,
+        path,
+        link_bytes_per_s=1e9 * link,
+        domain=max(group.domain, group.gpus),
+        node_gpus=group.gpus,
+        nic_bytes_per_s=1e9 * nic,
+        nodes=nodes,
+    )
+
+
+def stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
+    """A stack's switches as numbers."""
+    return StackColumns(
+        unfused=2.0 if settings.get("unfused") == "plain" else float(settings.get("unfused", False)),
+        triton=float(settings.get("triton", False)),
+        launch_added=float(settings.get("launch_added", False)),
+        p2p_scatter=float(settings.get("p2p_scatter", False)),
+        release=age,
+        graphed=float(age >= 0.7),
+    )
+
+
+def batch_of(cases: Sequence[tuple[Case, str, Mapping[str, Any], Mapping[str, Any], float]]) -> Batch:
+    """Cases with framework, facts, settings of their stack and its age, stacked into arrays."""
+    models, works, gpus, stacks, counts = [], [], [], [], []
+    for case, framework, facts, settings, age in cases:
+        multiple = frameworks()[framework].vocab_multiple
+        models.append(model_columns(case.model, vocab_multiple=multiple, tp=case.strategy.tp))
+        works.append(work_columns(case, framework, facts))
+        group = case.cluster.zones[0].nodes[0]
+        gpus.append(group_columns(group, compute_precision(case.job), group.count))
+        stacks.append(stack_columns(settings, age))
+        counts.append(stage_counts(case))
+    widest = max(len(c) for c in counts)
+    padded = np.zeros((len(counts), widest))
+    for row, c in enumerate(counts):
+        padded[row, : len(c)] = c
+    work, gpu = stacked(works), stacked(gpus)
+    inside = work.tp * work.cp * work.dp * work.pp <= gpu.domain
+    links = LinkColumns(boundary_fast=inside.astype(float))
+    return Batch(model=stacked(models), work=work, gpu=gpu, stack=stacked(stacks), links=links, counts=padded)

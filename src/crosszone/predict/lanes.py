@@ -1,0 +1,46 @@
+"""The timeline of a predicted step: the simulated pipeline, then gradients, update and what is left of the step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crosszone.errors import InvalidError, Notice
+from crosszone.schedule.timeline import Timeline, timeline_of
+from crosszone.schedule.trace import MAX_SPANS, Lane
+
+if TYPE_CHECKING:
+    from crosszone.predict.predictor import Predictor
+
+EXPECTED = 1
+
+
+def timeline_of_step(p: Predictor) -> Timeline:
+    """Lanes of stages, links, gradient exchange and updates; the last span ends with the step. [S10]"""
+    step, s = p.step, p.strategy
+    spans = 4 * s.pp * s.interleave * p.micro_batches
+    if spans > MAX_SPANS:
+        params = {"limit": MAX_SPANS, "micro_batches": p.micro_batches}
+        raise InvalidError(Notice(code="trace_spans", value=spans, field="strategy", params=params))
+    row = p.row
+    t = step.times
+    zones = p.site.zone[:, p.site.kinds[0][p.slowest], 0, 0]
+    names = tuple(f"stage {i} ({p.site.cluster.zones[int(z)].name})" for i, z in enumerate(zones))
+    run = step.pipelines.alone(row)
+    timeline = timeline_of(run, names)
+    ready = run.gradients_ready_s.reshape(s.pp, -1).max(axis=-1)
+    reduce, gather, update = (np.broadcast_to(x, t.forward.shape)[row] for x in (t.reduce, t.gather, t.update))
+    reduced = float(step.reduced_s[row])
+    for stage, name in enumerate(names):
+        lane = Lane(id=f"replicas-{stage}", name=f"replicas of {name}", group="gradients")
+        if reduce[stage] > 0:
+            timeline = timeline.with_spans(lane, "gradients", float(ready[stage]), float(ready[stage] + reduce[stage]))
+        compute = timeline.lanes[stage]
+        end = reduced + float(update[stage])
+        timeline = timeline.with_spans(compute, "optimizer", reduced, end)
+        if gather[stage] > 0:
+            timeline = timeline.with_spans(lane, "parameters", end, end + float(gather[stage]))
+    done = reduced + float(step.update_s[row])
+    rest = Lane(id="host", name="host", group="host")
+    return timeline.with_spans(rest, "other", done, float(p.step_s[EXPECTED]))

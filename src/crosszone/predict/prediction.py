@@ -1,0 +1,199 @@
+"""Prediction: the numbers for one scenario with one strategy and placement, each with low / expected / high."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from crosszone.inputs.value import Value
+
+Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights", "local update"]
+Bottleneck = Literal["compute", "communication", "pipeline", "host"]
+
+
+class Triple(Value):
+    """A number with its range: eight of ten runs fall between low and high."""
+
+    low: float
+    """One run in ten is below."""
+    expected: float
+    """The prediction itself."""
+    high: float
+    """One run in ten is above."""
+
+    def times(self, factor: float) -> Triple:
+        """The same range on another scale."""
+        return Triple(low=self.low * factor, expected=self.expected * factor, high=self.high * factor)
+
+    def plus(self, number: float) -> Triple:
+        """The same range moved up."""
+        return Triple(low=self.low + number, expected=self.expected + number, high=self.high + number)
+
+    def over(self, number: float) -> Triple:
+        """`number` divided by it: the high end gives the low one."""
+        return Triple(low=number / self.high, expected=number / self.expected, high=number / self.low)
+
+
+class StageMemory(Value):
+    """Memory of one GPU of a stage at its peak, GiB."""
+
+    stage: int
+    """Stage of the pipeline, from 0."""
+    gpu: str
+    """GPU kind with the least memory among its replicas."""
+    layers: int
+    """Layers the stage holds."""
+    parts: dict[str, float]
+    """GiB by part; they add up to `total`."""
+    total: float
+    """All parts at the peak."""
+    limit: float
+    """Memory of the GPU."""
+    host: float
+    """GiB in host memory for this GPU (offload)."""
+    peak_at: str
+    """When the peak falls."""
+
+
+class Memory(Value):
+    """Memory of the fullest GPU, GiB."""
+
+    worst_stage: int
+    """Stage, from 0, that comes nearest to its limit."""
+    peak: Triple
+    """Peak of the stage that comes nearest to its limit."""
+    limit: float
+    """Memory of that stage's GPU."""
+    fits: bool
+    """The expected peak is within the limit."""
+    margin: float
+    """Limit less expected peak."""
+    stages: tuple[StageMemory, ...]
+    """Every stage, from 0."""
+
+
+class Traffic(Value):
+    """What one kind of communication does on one link in one step."""
+
+    kind: Kind
+    """What is exchanged."""
+    link: str
+    """fast link, network, or two zones in the direction of the traffic."""
+    bytes_per_step: float
+    """All bytes that cross the link (for links of a GPU: of all GPUs)."""
+    messages: float
+    """Messages of one GPU."""
+    busy_s: float
+    """Time the link of one GPU (or the path between the zones) is busy."""
+    exposed_s: float
+    """Of the step's time: what does not hide."""
+
+
+class Goodput(Value):
+    """Share of the run that makes progress, with failures and checkpoints."""
+
+    share: float
+    """Useful time over all time."""
+    mtbf_hours: float
+    """Mean time between failures of the whole job."""
+    checkpoint_gb: float
+    """Size of a checkpoint: weights, master weights and moments."""
+    checkpoint_s: float
+    """Time to write one."""
+    interval_s: float
+    """Best time between checkpoints."""
+    lost_per_failure_s: float
+    """Half an interval and a restart."""
+
+
+class Run(Value):
+    """The whole run; null where the job does not say how long it is, or a price or power is not known."""
+
+    steps: int | None
+    """Optimizer steps."""
+    days: Triple | None
+    """With failures and checkpoints."""
+    gpu_hours: Triple | None = None
+    """GPUs in use times hours."""
+    usd: Triple | None = None
+    """GPUs and egress."""
+    usd_egress: float | None = None
+    """Of it: bytes that leave zones."""
+    kwh: Triple | None = None
+    """Energy of GPUs, hosts and sites."""
+    co2_kg: Triple | None = None
+    """Carbon of that energy on the zones' grids."""
+    usd_per_hour: float | None
+    """Of all GPUs in use."""
+    kw: float | None
+    """Power of all GPUs in use with hosts and sites."""
+    goodput: Goodput
+    """What failures and checkpoints leave."""
+
+
+class Record(Value):
+    """How a number came about: the formula's id in docs/formulas.md, and what went in."""
+
+    formula: str
+    """Id of the formula in docs/formulas.md."""
+    inputs: dict[str, Any]
+    """What went in, by name."""
+
+
+class Basis(Value):
+    """What the numbers rest on."""
+
+    stack: str
+    """Software stack whose coefficients are used."""
+    gpu_profiles: dict[str, str]
+    """Profile of each GPU kind."""
+    measured: bool
+    """All of them were measured; else derived from the family, with a wider range."""
+    low: float
+    """Factor on the expected step for the low end, from the profile's own error."""
+    high: float
+    """The same for the high end."""
+
+
+class Prediction(Value):
+    """The numbers for one scenario with one strategy and placement."""
+
+    name: str
+    """Name of the scenario."""
+    framework: str
+    """Training framework."""
+    strategy: dict[str, Any]
+    """With everything that was filled in."""
+    gpus: int
+    """GPUs in use."""
+    micro_batches: int
+    """Micro-batches of one replica a step."""
+    step_time_s: Triple
+    """Time of one optimizer step, s."""
+    tokens_per_s: Triple
+    """Tokens of a step over its time."""
+    tokens_per_s_per_gpu: Triple
+    """The same for one GPU in use."""
+    tflops_per_gpu: Triple
+    """Model FLOPs of one step (forward and backward, no recomputation, masked half of causal attention left out)."""
+    mfu: Triple
+    """Model FLOPs over the dense peak of the job's precision."""
+    hfu: Triple
+    """With recomputed FLOPs."""
+    breakdown_s: dict[str, float]
+    """Parts of the expected step; they add up to it."""
+    memory_gib: Memory
+    """Peak memory, GiB."""
+    communication: tuple[Traffic, ...]
+    """Every kind of communication on every link."""
+    bottleneck: Bottleneck
+    """Class with the largest share of the step."""
+    shares: dict[str, float]
+    """Share of the step in compute, communication, pipeline bubble and host."""
+    run: Run
+    """The whole run."""
+    basis: Basis
+    """What the numbers rest on."""
+    records: dict[str, Record]
+    """For each number shown, its formula and inputs."""
+    warnings: tuple[dict[str, Any], ...]
+    """Notices: code, level, message, hint, field."""

@@ -1,0 +1,397 @@
+"""Predict: one scenario with one strategy and placement -> Prediction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.cost.bands import band_factors
+from crosszone.cost.columns import model_columns, taken
+from crosszone.cost.memory import GIB, MOMENTS, OFFLOAD, PARTS, stage_memory
+from crosszone.cost.memory_profile import memory_coefficients
+from crosszone.cost.profile import Profile, Profiles
+from crosszone.errors import IllegalError, InvalidError, Notice
+from crosszone.inputs.flops import forward_flops_per_token, training_flops_per_token
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.placement import Placement, packed
+from crosszone.inputs.rules import Case, require_legal
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.states import compute_precision
+from crosszone.inputs.strategy import Strategy
+from crosszone.predict.batch import Batch, chunk_layers, stack_columns, stage_counts, work_columns
+from crosszone.predict.breakdown import bottleneck_of, breakdown_of
+from crosszone.predict.lanes import timeline_of_step
+from crosszone.predict.prediction import Basis, Memory, Prediction, Record, StageMemory, Triple
+from crosszone.predict.run import run_of
+from crosszone.predict.simulated import SimulatedStep, simulated_step
+from crosszone.predict.site import BANDS, EXPECTED, Site
+from crosszone.predict.traffic import traffic_of
+from crosszone.schedule.orders import in_flight
+from crosszone.schedule.timeline import Timeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """One placed strategy and everything that is computed of it, each part once."""
+
+    name: str
+    site: Site
+    framework: Framework
+    profiles: Profiles
+    stack: str
+    release: float | None
+    notices: tuple[Notice, ...]
+
+    @property
+    def case(self) -> Case:
+        """The case with its settled strategy."""
+        return self.site.case
+
+    @property
+    def strategy(self) -> Strategy:
+        """The settled strategy."""
+        return self.case.strategy
+
+    @cached_property
+    def profile(self) -> dict[int, Profile]:
+        """Profile of each node group in use."""
+        return {g: self.profiles.select(self.site.groups[g].gpu, self.stack) for g in self.site.groups_in_use}
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Columns of every kind of replica (rows as in `Site.link_columns`)."""
+        s, case, site = self.strategy, self.case, self.site
+        settings = next(iter(self.profile.values())).settings
+        rows = len(site.kinds[0]) * (site.bands + site.crosses)
+        return Batch(
+            model=model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
+            work=work_columns(case, self.framework.name, {}, self.placement_stride),
+            gpu=site.gpu_columns(),
+            stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
+            links=site.link_columns(),
+            counts=np.broadcast_to(stage_counts(case), (rows, s.pp)),
+        )
+
+    @property
+    def placement_stride(self) -> int:
+        """Ranks from one replica of a stage to the next."""
+        s, stride = self.strategy, 1
+        for axis in self.site.placement.order:
+            if axis == "dp":
+                break
+            stride *= 1 if axis == "cp" else getattr(s, axis)
+        return stride
+
+    @cached_property
+    def step(self) -> SimulatedStep:
+        """The simulated step of every row of the batch."""
+        kinds = {id(p.coefficients): p.coefficients for p in self.profile.values()}
+        if len(kinds) == 1:
+            (k,) = kinds.values()
+        else:
+            here = self.site.group[:, self.site.kinds[0], 0, 0].T
+            rows = np.tile(here, (self.site.bands + self.site.crosses, 1))
+            k = taken({g: p.coefficients for g, p in self.profile.items()}, rows)
+        return simulated_step(self.batch, chunk_layers(self.case), self.strategy, k)
+
+    @cached_property
+    def inner_step_s(self) -> npt.NDArray[np.float64]:
+        """Step without periodic averaging at low, expected and high RTT, the slowest replica's."""
+        kinds, bands = len(self.site.kinds[0]), self.site.bands
+        found = self.step.total_s[: bands * kinds].reshape(bands, kinds).max(axis=1)
+        return np.broadcast_to(found, (BANDS,)) if bands == 1 else found
+
+    @cached_property
+    def slowest(self) -> int:
+        """The kind of replica that ends last at the expected RTT."""
+        kinds = len(self.site.kinds[0])
+        first = EXPECTED * kinds if self.site.crosses else 0
+        return int(np.argmax(self.step.total_s[first : first + kinds]))
+
+    @property
+    def row(self) -> int:
+        """The row of that replica at the expected RTT."""
+        return (EXPECTED * len(self.site.kinds[0]) if self.site.crosses else 0) + self.slowest
+
+    @property
+    def bare_row(self) -> int | None:
+        """The same with perfect links between stages; None where no zone is crossed."""
+        return BANDS * len(self.site.kinds[0]) + self.slowest if self.site.crosses else None
+
+    @cached_property
+    def local_update_s(self) -> npt.NDArray[np.float64]:
+        """Exposed time of periodic averaging across zones, a step: [low, expected, high]. [V5]"""
+        from crosszone.predict.local_update import local_update_s
+
+        return local_update_s(self)
+
+    @cached_property
+    def step_s(self) -> npt.NDArray[np.float64]:
+        """Step time at low, expected and high RTT, the slowest replica's."""
+        return self.inner_step_s + self.local_update_s
+
+    @cached_property
+    def factors(self) -> tuple[float, float]:
+        """Low and high factor of the profile's own error; the widest of the profiles in use."""
+        found = [
+            band_factors(
+                moe=self.case.model.moe is not None, gpu_measured=p.gpu_measured, stack_measured=p.stack_measured
+            )
+            for p in self.profile.values()
+        ]
+        return min(low for low, _ in found), max(high for _, high in found)
+
+    @cached_property
+    def step_time(self) -> Triple:
+        """Step time with the profile's error and the links' band."""
+        low, expected, high = (float(x) for x in self.step_s)
+        return Triple(
+            low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
+        )
+
+    def timeline(self) -> Timeline:
+        """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
+        return timeline_of_step(self)
+
+    def memory(self) -> Memory:
+        """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
+        s, b = self.strategy, self.batch
+        flying = in_flight(s.pipeline_schedule, s.pp, self.micro_batches, s.interleave, s.extra_warmup) / s.interleave
+        k = memory_coefficients(self.stack)
+        found = stage_memory(
+            b.model, b.work, b.stack, self.step.times.layers, k, in_flight=flying, offload=OFFLOAD[s.offload]
+        )
+        parts = {part: np.broadcast_to(getattr(found, part), b.counts.shape)[0] / GIB for part in PARTS}
+        total, host = sum(parts.values()), np.broadcast_to(found.host, b.counts.shape)[0] / GIB
+        moment = np.broadcast_to(found.moment, b.counts.shape)[0]
+        groups = self.site.group[:, :, 0, 0]
+        limits = np.array([g.gpu.memory_gib for g in self.site.groups])
+        stages = []
+        for stage in range(s.pp):
+            tightest = min(np.unique(groups[stage]).tolist(), key=lambda g: limits[g])
+            stages.append(
+                StageMemory(
+                    stage=stage,
+                    gpu=self.site.groups[tightest].gpu.name,
+                    layers=int(b.counts[0, stage]),
+                    parts={part: float(values[stage]) for part, values in parts.items()},
+                    total=float(total[stage]),
+                    limit=float(limits[tightest]),
+                    host=float(host[stage]),
+                    peak_at=MOMENTS[int(moment[stage])],
+                )
+            )
+        worst = max(stages, key=lambda one: one.total - one.limit)
+        low, high = band_factors(stack_measured=all(p.stack_measured for p in self.profile.values()), memory=True)
+        peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
+        return Memory(
+            worst_stage=worst.stage,
+            peak=peak,
+            limit=worst.limit,
+            fits=all(one.total <= one.limit for one in stages),
+            margin=worst.limit - worst.total,
+            stages=tuple(stages),
+        )
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one replica a step."""
+        return self.strategy.micro_batches(self.case.job.global_batch)
+
+    @cached_property
+    def model_flops(self) -> float:
+        """Model FLOPs of one step."""
+        job = self.case.job
+        return training_flops_per_token(self.case.model, job.seq_len) * job.tokens_per_step
+
+    @cached_property
+    def hardware_flops(self) -> float:
+        """FLOPs of one step with those that recomputation repeats."""
+        forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
+        layers = forward.total - forward.head
+        again = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
+        return self.model_flops + again * self.case.job.tokens_per_step
+
+    @cached_property
+    def peak_flops(self) -> float:
+        """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
+        path = compute_precision(self.case.job)
+        groups, counts = np.unique(self.site.group, return_counts=True)
+        return (
+            float(sum(c * (self.site.groups[g].gpu.peak(path) or 0.0) for g, c in zip(groups, counts, strict=True)))
+            * 1e12
+        )
+
+    def prediction(self, language: str = "en") -> Prediction:
+        """All numbers."""
+        s, job, time = self.strategy, self.case.job, self.step_time
+        gpus = s.ranks
+        breakdown = breakdown_of(self)
+        kind, shares = bottleneck_of(breakdown)
+        traffic, egress = traffic_of(self, breakdown)
+        memory = self.memory()
+        busy = shares["compute"]
+        notices = [*self.notices, *self._remarks(memory)]
+        tokens = time.over(float(job.tokens_per_step))
+        per_gpu = time.over(self.model_flops / gpus / 1e12)
+        return Prediction(
+            name=self.name,
+            framework=self.framework.name,
+            strategy=_written(s),
+            gpus=gpus,
+            micro_batches=self.micro_batches,
+            step_time_s=time,
+            tokens_per_s=tokens,
+            tokens_per_s_per_gpu=tokens.times(1.0 / gpus),
+            tflops_per_gpu=per_gpu,
+            mfu=time.over(self.model_flops / self.peak_flops),
+            hfu=time.over(self.hardware_flops / self.peak_flops),
+            breakdown_s=breakdown,
+            memory_gib=memory,
+            communication=traffic,
+            bottleneck=kind,
+            shares=shares,
+            run=run_of(self.site, self.framework.name, time, busy, egress),
+            basis=Basis(
+                stack=self.stack,
+                gpu_profiles={self.site.groups[g].gpu.name: p.family for g, p in self.profile.items()},
+                measured=all(p.gpu_measured for p in self.profile.values()),
+                low=self.factors[0],
+                high=self.factors[1],
+            ),
+            records=self._records(breakdown),
+            warnings=tuple(notice.as_dict(language) for notice in notices),
+        )
+
+    def _remarks(self, memory: Memory) -> list[Notice]:
+        """What a user should know of this prediction."""
+        found = []
+        derived = {self.site.groups[g].gpu.name: p.family for g, p in self.profile.items() if not p.gpu_measured}
+        for gpu, family in derived.items():
+            found.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
+        if not all(p.stack_measured for p in self.profile.values()):
+            found.append(Notice(code="stack_unmeasured", level="note", params={"stack": self.stack}))
+        if not memory.fits:
+            worst = memory.stages[memory.worst_stage]
+            params = {
+                "stage": worst.stage,
+                "needed": round(worst.total, 1),
+                "limit": round(worst.limit, 1),
+                "gpu": worst.gpu,
+            }
+            found.append(Notice(code="does_not_fit", level="warning", field="strategy", params=params))
+        elif memory.peak.high > memory.limit:
+            params = {"high": round(memory.peak.high, 1), "limit": round(memory.limit, 1)}
+            found.append(Notice(code="may_not_fit", level="warning", field="strategy", params=params))
+        local, compression = self.strategy.local_update, self.strategy.communication.compression
+        if local is not None:
+            field = "strategy.local_update"
+            found.append(Notice(code="local_update_changes", level="warning", field=field, value=local.steps))
+        if compression != "none":
+            field = "strategy.communication.compression"
+            found.append(Notice(code="compression_changes", level="warning", field=field, value=compression))
+        if self.strategy.pipeline_schedule == "delay-aware":
+            found.append(Notice(code="schedule_simulated_only", level="warning", field="strategy.schedule"))
+        return found
+
+    def _records(self, breakdown: dict[str, float]) -> dict[str, Record]:
+        """For each number shown, its formula and inputs."""
+        s, job, m = self.strategy, self.case.job, self.case.model
+        step = self.step_time.expected
+        return {
+            "step_time_s": Record(formula="V3", inputs=dict(breakdown)),
+            "tokens_per_s": Record(formula="J1", inputs={"tokens_per_step": job.tokens_per_step, "step_time_s": step}),
+            "tflops_per_gpu": Record(
+                formula="F1", inputs={"model_flops": self.model_flops, "step_time_s": step, "gpus": s.ranks}
+            ),
+            "mfu": Record(
+                formula="V6",
+                inputs={"model_flops": self.model_flops, "step_time_s": step, "peak_flops": self.peak_flops},
+            ),
+            "hfu": Record(
+                formula="V6",
+                inputs={"hardware_flops": self.hardware_flops, "step_time_s": step, "peak_flops": self.peak_flops},
+            ),
+            "memory_gib": Record(
+                formula="M1",
+                inputs={"layers": m.layers, "pp": s.pp, "tp": s.tp, "zero": s.zero, "micro_batch": s.micro_batch},
+            ),
+            "run.days": Record(formula="J2", inputs={"steps": job.steps, "step_time_s": step}),
+            "run.goodput": Record(formula="E1", inputs={"gpus": s.ranks, "nodes": self.site.nodes}),
+            "run.usd": Record(formula="E2", inputs={"gpus": s.ranks}),
+            "run.kwh": Record(formula="E3", inputs={"gpus": s.ranks}),
+        }
+
+
+def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predictor:
+    """Everything needed to predict a scenario; `IllegalError` when its strategy breaks a rule."""
+    if scenario.strategy is None:
+        raise InvalidError(Notice(code="strategy_missing", field="strategy"))
+    case = scenario.case()
+    framework, strategy = _legal(case)
+    notices: list[Notice] = []
+    if scenario.job.framework == "any":
+        params = {"framework": framework.title}
+        notices.append(Notice(code="framework_taken", level="note", field="job.framework", params=params))
+    case = replace(case, strategy=strategy)
+    placement: Placement
+    if case.placement is None:
+        placement, idle = packed(case.cluster, strategy)
+        notices += [one.reason for one in idle]
+    else:
+        placement = case.placement
+        refused = placement.check(case.cluster, strategy)
+        if refused:
+            raise IllegalError(*refused)
+        notices += placement.remarks(case.cluster, strategy)
+    site = Site(case=case, placement=placement, links=scenario.links)
+    site.check()
+    known = profiles or Profiles.load()
+    stack, release = stack_and_release(case.job.stack)
+    return Predictor(
+        name=scenario.name,
+        site=site,
+        framework=framework,
+        profiles=known,
+        stack=known.stack_of(framework.name, stack),
+        release=release,
+        notices=tuple(notices),
+    )
+
+
+def predict(scenario: Scenario, *, language: str = "en", profiles: Profiles | None = None) -> Prediction:
+    """The numbers for a scenario's strategy on its placement (a default one is made when none is given)."""
+    return predictor(scenario, profiles=profiles).prediction(language)
+
+
+def stack_and_release(text: str | None) -> tuple[str | None, float | None]:
+    """A stack may name its release: `megatron-core@25.09` (year.month)."""
+    if text is None or "@" not in text:
+        return text, None
+    name, _, release = text.partition("@")
+    year, _, month = release.partition(".")
+    if not (year.isdigit() and month.isdigit() and 1 <= int(month) <= 12):
+        raise IllegalError(Notice(code="stack_release", field="job.stack", value=text))
+    return name, int(year) + int(month) / 12.0
+
+
+def _legal(case: Case) -> tuple[Framework, Strategy]:
+    """As `require_legal`; a delay-aware schedule, which no framework has, is checked as the 1F1B it grows out of."""
+    s = case.strategy
+    if s.pipeline_schedule != "delay-aware":
+        return require_legal(case)
+    plain = replace(case, strategy=s.replace(schedule="1f1b", extra_warmup=0))
+    framework, settled = require_legal(plain)
+    return framework, settled.replace(schedule="delay-aware", extra_warmup=s.extra_warmup)
+
+
+def _written(strategy: Strategy) -> dict[str, Any]:
+    found: dict[str, Any] = strategy.model_dump(mode="json")
+    return found
+
+
+__all__ = ["Predictor", "predict", "predictor"]

@@ -1,0 +1,159 @@
+"""The whole run: length, GPU-hours, money, energy, and the share that failures and checkpoints leave."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from crosszone.inputs.catalogue import catalogue
+from crosszone.inputs.cluster import NodeGroup, Zone
+from crosszone.inputs.document import parse_document
+from crosszone.inputs.parameters import parameters
+from crosszone.inputs.states import state_bytes
+from crosszone.predict.prediction import Goodput, Run, Triple
+from crosszone.predict.site import Site
+
+HOUR_S, DAY_S, GB = 3600.0, 86400.0, 1e9
+
+Used = list[tuple[Zone, NodeGroup, int]]
+
+
+@cache
+def power_figures() -> dict[str, float]:
+    """Figures of `cost/power.yaml` by name."""
+    text = files("crosszone.cost").joinpath("power.yaml").read_text("utf-8")
+    found: dict[str, Any] = parse_document(text, "power.yaml").value
+    return {name: float(entry["value"]) for name, entry in found.items()}
+
+
+def run_of(site: Site, framework: str, step_s: Triple, busy_share: float, egress: dict[tuple[int, int], float]) -> Run:
+    """Everything about the whole run; `egress` is bytes per step from zone to zone, `busy_share` time GPUs compute."""
+    job, good = site.case.job, goodput_of(site, framework)
+    used = _used(site)
+    price, kilowatt = _usd_per_hour(used), _kilowatt(used, busy_share)
+    if job.steps is None:
+        return Run(
+            steps=None,
+            days=None,
+            gpu_hours=None,
+            usd=None,
+            usd_egress=None,
+            kwh=None,
+            co2_kg=None,
+            usd_per_hour=price,
+            kw=kilowatt,
+            goodput=good,
+        )
+    days = step_s.times(job.steps / DAY_S / good.share)
+    hours = days.times(24.0)
+    gpus = sum(count for _, _, count in used)
+    out = _usd_egress(site, egress, job.steps)
+    usd = (
+        None
+        if price is None
+        else Triple(
+            low=hours.low * price + (out or 0.0),
+            expected=hours.expected * price + (out or 0.0),
+            high=hours.high * price + (out or 0.0),
+        )
+    )
+    kwh = None if kilowatt is None else hours.times(kilowatt)
+    grams = _grams_per_kwh(used, busy_share)
+    return Run(
+        steps=job.steps,
+        days=days,
+        gpu_hours=hours.times(gpus),
+        usd=usd,
+        usd_egress=out,
+        kwh=kwh,
+        co2_kg=None if kwh is None or grams is None else kwh.times(grams / 1000.0),
+        usd_per_hour=price,
+        kw=kilowatt,
+        goodput=good,
+    )
+
+
+def goodput_of(site: Site, framework: str) -> Goodput:
+    """Share of time that makes progress: checkpoints cost time, a failure costs half an interval and a restart. [E1]
+
+    Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
+    """
+    figures, known, used = power_figures(), catalogue(), _used(site)
+    per_day = sum(count * known.failure_rate(group.gpu).failures_per_1000_gpu_days / 1000.0 for _, group, count in used)
+    mtbf = DAY_S / per_day if per_day > 0 else math.inf
+    states = state_bytes(site.case.job, framework=framework)
+    size = parameters(site.case.model).total * (states.weights + states.master + states.moments)
+    nodes = max(1, min(site.nodes, sum(count for _, _, count in used)))
+    write = size / GB / (figures["checkpoint_gb_per_s_per_node"] * nodes)
+    interval = math.sqrt(2.0 * write * mtbf)
+    lost = interval / 2.0 + figures["restart_s"]
+    share = 1.0 / (1.0 + write / interval + lost / mtbf)
+    return Goodput(
+        share=share,
+        mtbf_hours=mtbf / HOUR_S,
+        checkpoint_gb=size / GB,
+        checkpoint_s=write,
+        interval_s=interval,
+        lost_per_failure_s=lost,
+    )
+
+
+def _used(site: Site) -> Used:
+    """Zone, node group and GPUs in use of each group."""
+    counts = Counter(site.group.ravel().tolist())
+    groups = list(site.cluster.groups())
+    return [(*groups[number], count) for number, count in sorted(counts.items())]
+
+
+def _usd_per_hour(used: Used) -> float | None:
+    """Price of all GPUs in use for an hour; None where one is not known. [E2]"""
+    total = 0.0
+    for _, group, count in used:
+        price = group.usd_per_gpu_hour if group.usd_per_gpu_hour is not None else group.gpu.usd_per_hour
+        if price is None:
+            return None
+        total += count * price
+    return total
+
+
+def _kilowatt(used: Used, busy_share: float) -> float | None:
+    """Power of the GPUs in use with their hosts and sites. [E3]"""
+    parts = [_group_kilowatt(zone, group, count, busy_share) for zone, group, count in used]
+    return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
+
+
+def _group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: float) -> float | None:
+    if group.gpu.tdp_w is None:
+        return None
+    f = power_figures()
+    draw = f["idle_share"] + (f["busy_share"] - f["idle_share"]) * busy_share + f["host_share"]
+    return count * group.gpu.tdp_w * draw * (zone.pue or 1.0) / 1000.0
+
+
+def _grams_per_kwh(used: Used, busy_share: float) -> float | None:
+    """Carbon of a kWh over all zones in use, weighted by their power; None where one is not known."""
+    grams = power = 0.0
+    for zone, group, count in used:
+        own = zone.carbon_g_per_kwh
+        if own is None and zone.region is not None:
+            own = zone.region.carbon_g_per_kwh
+        part = _group_kilowatt(zone, group, count, busy_share)
+        if own is None or part is None:
+            return None
+        grams, power = grams + own * part, power + part
+    return grams / power if power else None
+
+
+def _usd_egress(site: Site, egress: dict[tuple[int, int], float], steps: int) -> float | None:
+    """Price of what leaves the zones over the whole run; None where a price is not known. [E2]"""
+    total = 0.0
+    for (a, b), size in egress.items():
+        link = site.links[min(a, b), max(a, b)]
+        price = link.usd_per_gb if a < b else link.usd_per_gb_back
+        if price is None:
+            return None
+        total += price * size * steps / GB
+    return total

@@ -1,0 +1,160 @@
+"""The step in closed form, for a batch of strategies: stages, pipeline, exchange among replicas, optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.columns import Numbers
+from crosszone.cost.layer import WORD, LayerCost
+from crosszone.cost.replicas import (
+    Exchange,
+    Replicas,
+    StageParameters,
+    exchange,
+    optimizer_s,
+    replicas,
+    stage_parameters,
+)
+from crosszone.cost.stages import StageCost, StageLayers, stage_layers
+from crosszone.predict.batch import Batch
+from crosszone.schedule.bound import largest, pipeline_bound_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTimes:
+    """What the pipeline schedules: seconds of one micro-batch on each stage, of its sends, of its exchange.
+
+    Arrays [strategies, stages]; 0 where a strategy has no such stage.
+    """
+
+    layer: LayerCost
+    cost: StageCost
+    layers: StageLayers
+    held: StageParameters
+    group: Replicas
+    sent: Exchange
+    forward: Numbers
+    """Compute, exposed gathers of sharded weights and exposed sends."""
+    backward: Numbers
+    gathers: Numbers
+    """Of both: exposed gathers and reductions of sharded weights."""
+    send: Numbers
+    """One message to the next stage, all chunks together: all of it."""
+    send_back: Numbers
+    piped: Numbers
+    """Share of the sends that adds to the stage's time; the rest runs beside it."""
+    send_bytes: Numbers
+    latency: Numbers
+    """Of that boundary, where it crosses zones."""
+    reduce: Numbers
+    """Exposed part of the gradient reduction after the last backward pass."""
+    gather: Numbers
+    """Exposed part of the weights' gather before the first forward pass."""
+    update: Numbers
+    jitter: Numbers
+    fixed: Numbers
+
+
+def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, overlap: Numbers) -> Numbers:
+    """What communication adds to the compute it overlaps. [V1]
+
+    Off: all of it. On: what is longer than the window, and a share (contention) of what hides; where a coefficient x is
+    given, comm - x min(comm, window): 0 hides nothing, 1 all that can hide.
+    """
+    given = ~np.isnan(overlap)
+    saved = np.where(given, overlap, 1.0 - contention) * (np.asarray(on) > 0)
+    return comm - saved * np.minimum(comm, window)
+
+
+def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> StageTimes:
+    """Times of every stage of every strategy; `layer`: its layers' costs, where they are known already."""
+    w, g, links = batch.work, batch.gpu, batch.links
+    cost = layer or LayerCost(batch.model, w, g, batch.stack, k)
+    m = batch.model
+    layers = stage_layers(batch.counts, m.first_dense, m.moe_every, m.moe_layers, batch.repeats)
+    per = StageCost(cost, layers)
+    held = stage_parameters(batch.model, w, layers)
+    group = replicas(cost, links)
+    sent = exchange(cost, held, group, links, batch.repeats)
+    present = layers.layers > 0
+    send_bytes, send, send_back = _sends(batch, cost, k)
+    forward, backward = per.forward_s, per.backward_s
+    piped = np.where(np.asarray(w.pp) > 1, k.p2p_exposed, 0.0) * present
+    alone = np.asarray(w.pp) == 1
+    each_gather, each_reduce = alone & (np.asarray(w.zero) >= 3), alone & (np.asarray(w.zero) >= 2)
+    gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
+    reduce = exposed_s(sent.reduce, backward, w.overlap_gradients, k.dp_contention, w.overlap)
+    forward, backward, gathers = forward * present, backward * present, 0.0
+    if np.any(each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
+        gather_each = exposed_s(sent.gather, forward, w.overlap_parameters, k.fsdp_contention, w.overlap) * each_gather
+        again = sent.gather * each_gather + sent.reduce
+        reduce_each = exposed_s(again, backward, w.overlap_gradients, k.fsdp_contention, w.overlap) * each_reduce
+        gathers = (gather_each + reduce_each) * present
+        forward, backward = forward + gather_each * present, backward + reduce_each * present
+        gather, reduce = gather * ~each_gather, reduce * ~each_reduce
+    return StageTimes(
+        layer=cost,
+        cost=per,
+        layers=layers,
+        held=held,
+        group=group,
+        sent=sent,
+        forward=forward + piped * send,
+        backward=backward + piped * send_back,
+        gathers=gathers,
+        send=send,
+        send_back=send_back,
+        piped=piped,
+        send_bytes=send_bytes,
+        latency=links.boundary_latency_s,
+        reduce=reduce * present,
+        gather=gather * present,
+        update=optimizer_s(cost, held, group),
+        jitter=k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
+        fixed=k.step_s,
+    )
+
+
+def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Numbers, Numbers]:
+    """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]"""
+    w, g, links = batch.work, batch.gpu, batch.links
+    cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
+    size = w.interleave * WORD * cost.tokens * batch.model.hidden * cut
+    inside = np.where(np.asarray(links.boundary_fast) > 0, k.link * g.link_bytes_per_s, cost.nic_rate)
+    piped = (np.asarray(w.pp) > 1) & (np.asarray(links.boundary_perfect) == 0)
+
+    def time(rate: Numbers) -> Numbers:
+        return np.where(piped, size / np.minimum(inside, rate) + w.interleave * k.p2p_message_s, 0.0)
+
+    there, back = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
+    return np.where(piped, size, 0.0), there, back
+
+
+def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
+    """End of all gradient reductions, and the update after it; `ready`: when each stage's gradients are whole. [V2]
+
+    The update waits for the gradients' norm, so for every stage.
+    """
+    present = t.layers.layers > 0
+    reduced = largest((ready + t.reduce) * present)
+    updated = largest(t.update + t.gather)
+    return reduced, updated
+
+
+def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
+    """Seconds of the step of each strategy, by the quick bound of its pipeline. [V3]"""
+    t = stage_times(batch, k, layer)
+    w = batch.work
+    between = (1.0 - t.piped) * (t.send + t.send_back) / 2.0 + w.interleave * t.latency
+    between = np.where((t.forward > 0) & (np.asarray(t.layers.last) == 0), between, 0.0)
+    pipeline = pipeline_bound_s(
+        t.forward, t.backward, between, w.micro_batches, w.interleave, w.pp, repeats=batch.repeats
+    )
+    row = (t.backward + between) * batch.repeats
+    earlier = (np.cumsum(row, axis=-1) - row) / w.interleave
+    reduced, updated = tail_s(t, pipeline - earlier)
+    fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
+    return ((reduced + updated + fixed) * (1.0 + jitter))[..., 0]

@@ -1,0 +1,243 @@
+"""Traffic: bytes, messages, busy and exposed time of every kind of communication on every link, in one step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from crosszone.cost.layer import WORD
+from crosszone.inputs.cluster import NodeGroup
+from crosszone.predict.cells import cell, row_of, top
+from crosszone.predict.local_update import local_update_traffic
+from crosszone.predict.prediction import Kind, Traffic
+
+if TYPE_CHECKING:
+    from crosszone.predict.predictor import Predictor
+
+FAST, NETWORK = "fast link", "network"
+Egress = dict[tuple[int, int], float]
+"""Bytes a step from zone to zone, by their places in the cluster."""
+
+
+def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic, ...], Egress]:
+    """Every kind of communication on every link, and bytes a step from zone to zone."""
+    s = p.strategy
+    found: list[Traffic] = []
+    egress: Egress = defaultdict(float)
+    if s.tp > 1:
+        found.append(_tensor(p, breakdown["tensor"]))
+    if s.cp > 1:
+        found.append(_context(p, breakdown["context"]))
+    if s.ep > 1:
+        found += _expert(p, breakdown["expert"])
+    if s.pp > 1:
+        found += _pipeline(p, breakdown["pipeline"], egress)
+    if (s.dp or 1) * s.cp > 1:
+        found += _replicas(p, breakdown, egress)
+    if s.local_update:
+        found += local_update_traffic(p, egress)
+    return tuple(found), dict(egress)
+
+
+def _tensor(p: Predictor, exposed: float) -> Traffic:
+    """Two collectives of a layer forward (one with a parallel residual) and two backward, again if recomputed.
+
+    One more forward on the first stage (embedding) and one backward on the last (head). [X1]
+    """
+    s, m, t, model = p.strategy, p.micro_batches, p.step.times, p.case.model
+    count = (1 if model.parallel_residual else 2) * (2 if s.recompute == "full" else 1) + 2
+    size = 2.0 * (s.tp - 1) / s.tp * WORD * _tokens(p) * model.hidden
+    stage = int(np.argmax(row_of(t.forward + t.backward, p.row)))
+    layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
+    each = m * (count * layers + first + last)
+    return Traffic(
+        kind="tensor",
+        link=_inside(p, s.tp),
+        bytes_per_step=s.tp * s.cp * (s.dp or 1) * (model.layers * count + 2) * m * size,
+        messages=each,
+        busy_s=each * cell(t.layer.tp_s, p.row, stage),
+        exposed_s=exposed,
+    )
+
+
+def _context(p: Predictor, exposed: float) -> Traffic:
+    """Keys and values of every layer round the ring, and their gradients back: three times. [X4]"""
+    s, m, model = p.strategy, p.micro_batches, p.case.model
+    heads = model.heads / s.tp if model.mla else max(model.kv_heads / s.tp, 1.0)
+    size = WORD * _tokens(p) * heads * (model.qk_head_dim + model.v_head_dim) * (s.cp - 1)
+    link = _inside(p, s.tp * s.cp)
+    layer, calls = p.step.times.layer, 3.0 * m * model.layers
+    rate = layer.k.link * layer.gpu.link_bytes_per_s if link == FAST else layer.nic_rate
+    return Traffic(
+        kind="context",
+        link=link,
+        bytes_per_step=calls * size * s.tp * s.cp * (s.dp or 1),
+        messages=calls / s.pp * (s.cp - 1),
+        busy_s=calls / s.pp * top(size / rate, p.row),
+        exposed_s=exposed,
+    )
+
+
+def _expert(p: Predictor, exposed: float) -> list[Traffic]:
+    """Tokens to their experts and back, forward and backward: inside the domain, and once to each remote one. [X3]"""
+    s, moe = p.strategy, p.case.model.moe
+    if moe is None:
+        return []
+    size = WORD * _tokens(p) * p.case.model.hidden / s.tp
+    inside = min(max(min(g.domain for g in _groups(p)), 1), s.ep)
+    domains = s.ep / inside
+    remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** moe.top_k)
+    calls = 4.0 * p.micro_batches * p.case.model.moe_layers
+    layer = p.step.times.layer
+    near, far = layer.k.link * layer.gpu.link_bytes_per_s, layer.nic_rate
+    ways = {FAST: (size * moe.top_k * (1.0 - 1.0 / s.ep), near), NETWORK: (size * remote, far)}
+    busy = {link: calls / s.pp * top(one / rate, p.row) for link, (one, rate) in ways.items()}
+    total = sum(busy.values())
+    return [
+        Traffic(
+            kind="expert",
+            link=link,
+            bytes_per_step=calls * ways[link][0] * s.tp * s.cp * (s.dp or 1),
+            messages=calls / s.pp,
+            busy_s=time,
+            exposed_s=exposed * time / total,
+        )
+        for link, time in busy.items()
+        if time > 0
+    ]
+
+
+@dataclass
+class _Way:
+    """What adds up on one link."""
+
+    size: float = 0.0
+    messages: float = 0.0
+    busy_s: float = 0.0
+    late_s: float = field(default=0.0)
+    """Busy time and latency of the slowest replica: what the exposed time is shared out by."""
+
+
+def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
+    """Activations over every boundary and their gradients back. [X8]"""
+    s, m, site, t = p.strategy, p.micro_batches, p.site, p.step.times
+    zones, names = site.zone[:, :, 0, 0].tolist(), [zone.name for zone in site.cluster.zones]
+    ways: dict[str, _Way] = defaultdict(_Way)
+    for stage in range(s.pp - 1):
+        seen: set[str] = set()
+        for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
+            row = p.row - p.slowest + kind
+            size = m * cell(t.send_bytes, row, stage) * s.tp * s.cp * number
+            times = cell(t.send, row, stage), cell(t.send_back, row, stage)
+            late = s.interleave * cell(t.latency, row, stage)
+            a, b = zones[stage][replica], zones[stage + 1][replica]
+            if a != b:
+                links = f"{names[a]} > {names[b]}", f"{names[b]} > {names[a]}"
+                egress[a, b] += size
+                egress[b, a] += size
+            else:
+                links = (FAST, FAST) if site.boundary_fast(stage, replica) else (NETWORK, NETWORK)
+            for link, time in zip(links, times, strict=True):
+                way = ways[link]
+                way.size += size
+                if link not in seen:  # other replicas send at the same time
+                    way.messages += m * s.interleave
+                    way.busy_s += m * time
+                if kind == p.slowest:
+                    way.late_s += m * (time + late)
+            seen.update(links)
+    total = sum(way.late_s for way in ways.values()) or 1.0
+    return [
+        Traffic(
+            kind="pipeline",
+            link=link,
+            bytes_per_step=way.size,
+            messages=way.messages,
+            busy_s=way.busy_s,
+            exposed_s=exposed * way.late_s / total,
+        )
+        for link, way in ways.items()
+    ]
+
+
+def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
+    """Gradients reduced and weights gathered among replicas, inside zones and between them. [X7]"""
+    s, sent, row = p.strategy, p.step.times.sent, p.row
+    each = p.micro_batches if s.pp == 1 else 1
+    zero = s.zero or 0
+    gradients = _Exchange(
+        each if zero >= 2 else 1, sent.reduce, sent.wan_reduce, sent.reduce_bytes, sent.zone_reduce_bytes
+    )
+    weights = _Exchange(
+        2 * each if zero >= 3 else 1, sent.gather, sent.wan_gather, sent.gather_bytes, sent.zone_gather_bytes
+    )
+    kinds: dict[Kind, _Exchange] = {"gradients": gradients, "weights": weights}
+    total = sum(one.times * top(one.seconds, row) for one in kinds.values()) or 1.0
+    found = []
+    for kind, one in kinds.items():
+        part = one.times * top(one.seconds, row) / total if zero >= 3 else float(kind == "gradients")
+        exposed = breakdown[kind] + breakdown["sharding"] * part
+        found += one.traffic(p, kind, exposed, egress)
+    return found
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    """A kind of exchange among replicas: how often a step, seconds in all and between zones, bytes of GPU and zone."""
+
+    times: int
+    seconds: object
+    wan_s: object
+    gpu_bytes: object
+    zone_bytes: object
+
+    def traffic(self, p: Predictor, kind: Kind, exposed: float, egress: Egress) -> list[Traffic]:
+        """Its rows: inside the zones, and over every edge of the ring of zones."""
+        s, row, site = p.strategy, p.row, p.site
+        whole, across = top(self.seconds, row), top(self.wan_s, row)
+        share = across / whole if whole else 0.0
+        found = []
+        inside = float(row_of(self.gpu_bytes, row).sum())
+        if inside > 0 and whole > across:
+            found.append(
+                Traffic(
+                    kind=kind,
+                    link=_inside(p, int(top(p.step.times.group.zone, row)) * p.placement_stride),
+                    bytes_per_step=inside * s.tp * s.cp * (s.dp or 1) * self.times,
+                    messages=float(self.times),
+                    busy_s=self.times * (whole - across),
+                    exposed_s=exposed * (1.0 - share),
+                )
+            )
+        if across > 0:
+            names = [zone.name for zone in site.cluster.zones]
+            size = top(self.zone_bytes, row) * self.times
+            for a, b in zip(site.ring, (*site.ring[1:], site.ring[0]), strict=True):
+                egress[a, b] += size
+                found.append(
+                    Traffic(
+                        kind=kind,
+                        link=f"{names[a]} > {names[b]}",
+                        bytes_per_step=size,
+                        messages=float(self.times * len(site.ring)),
+                        busy_s=self.times * across,
+                        exposed_s=exposed * share / len(site.ring),
+                    )
+                )
+        return found
+
+
+def _groups(p: Predictor) -> list[NodeGroup]:
+    return [p.site.groups[g] for g in p.site.groups_in_use]
+
+
+def _inside(p: Predictor, ranks: int) -> str:
+    """The link of a group of so many ranks in a row."""
+    return FAST if ranks <= min(g.domain for g in _groups(p)) else NETWORK
+
+
+def _tokens(p: Predictor) -> float:
+    return p.strategy.micro_batch * p.case.job.seq_len / p.strategy.cp

@@ -1,0 +1,1 @@
+"""When things happen during one optimizer step: schedules, simulation, timeline, trace."""

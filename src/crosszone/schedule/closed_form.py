@@ -1,0 +1,296 @@
+"""Closed form: a lower bound of the simulated makespan, for arrays of strategies. [S6] [S7] [S8]
+
+    bound = makespan_bound_s("1f1b", stages=4, micro_batches=np.array([8, 32]), forward_s=0.1, backward_s=0.2)
+
+Each bound is the length of a chain of waits that the simulation has too, so it is never above it: a micro-batch comes
+to a stage, the stage works without a pause, a micro-batch goes back to the first stage [S6]; a link works without a
+pause [S7]; micro-batches in flight go round between two stages again and again [S8]. The longest is taken. It is the
+simulated makespan for stages of equal times without links, and for GPipe always [S9]; elsewhere it comes close (how
+close: docs/formulas.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property, lru_cache
+from math import prod
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crosszone.schedule.orders import (
+    BACKWARD,
+    FORWARD,
+    SPLIT,
+    Extra,
+    group_size,
+    in_flight,
+    orders,
+    stages_in_order,
+    virtual_stages,
+)
+
+Floats = NDArray[np.float64]
+
+
+def makespan_bound_s(
+    schedule: str,
+    *,
+    stages: int,
+    micro_batches: ArrayLike,
+    chunks: int = 1,
+    extra_warmup: Extra = 0,
+    forward_s: ArrayLike,
+    backward_s: ArrayLike,
+    weight_s: ArrayLike = 0.0,
+    send_forward_s: ArrayLike = 0.0,
+    send_backward_s: ArrayLike = 0.0,
+    latency_forward_s: ArrayLike = 0.0,
+    latency_backward_s: ArrayLike = 0.0,
+    blocking: bool = False,
+) -> Floats:
+    """Least time one step can take, never above `simulate`: array [...]. [S6] [S7] [S8]
+
+    Times are those of `simulate`; `micro_batches` may be an array [...] too.
+    """
+    compute = [np.asarray(time, float) for time in (forward_s, backward_s, weight_s)]
+    given = (send_forward_s, send_backward_s, latency_forward_s, latency_backward_s)
+    links = [np.asarray(time, float) for time in given]
+    counts = np.asarray(micro_batches, int)
+    batch = np.broadcast_shapes(counts.shape, *(t.shape[:-2] for t in compute), *(t.shape[:-1] for t in links))
+    place = virtual_stages(schedule, stages, chunks)
+    crosses = np.diff(stages_in_order(schedule, stages, chunks)) != 0
+    steps = prod(batch)
+    by_part = np.empty((3, steps, place.size))
+    for kind, time in enumerate(compute):
+        by_part[kind][:, place.ravel()] = np.broadcast_to(time, (*batch, *place.shape)).reshape(steps, place.size)
+    wide = (*batch, len(crosses))
+    between = [np.broadcast_to(time, wide).reshape(steps, len(crosses)) * crosses for time in links]
+    if schedule not in SPLIT:
+        by_part[BACKWARD] += by_part[2]
+        by_part[2] = 0.0
+    if blocking:  # a send that blocks lengthens the operation before it
+        by_part[FORWARD][:, :-1] += between[0]
+        by_part[BACKWARD][:, 1:] += between[1]
+        between[:2] = [np.zeros_like(between[0])] * 2
+    chain = _Chain(*by_part, *between)
+    each = np.broadcast_to(counts, batch).ravel()
+    bound = np.zeros(len(each))
+    for count in np.unique(each).tolist():
+        here = np.flatnonzero(each == count)
+        size = (schedule, stages, count, chunks, extra_warmup)
+        bound[here] = _bound_s(chain if len(here) == len(each) else chain.pick(here), size)
+    return bound.reshape(batch)
+
+
+Size = tuple[str, int, int, int, Extra]
+"""Schedule, stages, micro-batches, chunks, extra warm-up."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Chain:
+    """The parts of the model in a row: times of their passes [steps, parts], of the boundaries [steps, parts - 1]."""
+
+    forward: Floats
+    backward: Floats
+    weight: Floats
+    send_forward: Floats
+    send_backward: Floats
+    latency_forward: Floats
+    latency_backward: Floats
+
+    def pick(self, which: NDArray[np.int_]) -> _Chain:
+        """The same for some of the steps."""
+        return _Chain(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    @cached_property
+    def reach(self) -> Floats:
+        """When the first micro-batch can be at each part, going forward."""
+        return _summed(self.forward[:, :-1] + self.send_forward + self.latency_forward)
+
+    @cached_property
+    def leave(self) -> Floats:
+        """From the end of a backward pass of each part to the end of that of part 0."""
+        return _summed(self.backward[:, :-1] + self.send_backward + self.latency_backward)
+
+    @cached_property
+    def through(self) -> Floats:
+        """From the start of a forward pass of each part to the end of the backward pass of the same micro-batch."""
+        there = self.send_forward + self.latency_forward + self.send_backward + self.latency_backward
+        both = self.forward + self.backward
+        return both[:, -1:] + _summed((both[:, :-1] + there)[:, ::-1])[:, ::-1]
+
+
+def _summed(terms: Floats) -> Floats:
+    """Sums of the first 0, 1, 2, ... terms."""
+    sums = np.zeros((len(terms), terms.shape[1] + 1))
+    np.cumsum(terms, axis=1, out=sums[:, 1:])
+    return sums
+
+
+def _bound_s(chain: _Chain, size: Size) -> Floats:
+    """The longest of all chains of waits: array [steps]."""
+    schedule, stages, _, chunks, _ = size
+    if schedule == "gpipe":
+        return _gpipe(chain, size)
+    marks = _marks(*size)
+    passes = np.stack([chain.forward, chain.backward, chain.weight], axis=2)[:, marks.part]
+    work = passes.reshape(*passes.shape[:2], -1).swapaxes(0, 1)  # stages, steps, chunks and kinds
+    done = work @ marks.done  # stages, steps, marks
+    rest = done[0, :, -1] - done[0, :, marks.last_backward]  # work of the first stage after its last backward pass
+    found = [_stages(chain, marks, done, rest)]
+    if stages > 1:
+        found.append(_links(chain, size, rest))
+    if stages > 1 and chunks == 1:
+        found.append(_rounds(chain, size, rest))
+    if stages > 1 and schedule in ("1f1b", "zero-bubble"):
+        found.append(_paced(chain, size, rest))
+    return np.asarray(np.max(found, axis=0))
+
+
+def _gpipe(chain: _Chain, size: Size) -> Floats:
+    """All forward passes, then all backward passes, each at the pace of the slowest stage or link: exact. [S9]"""
+    slowest = [
+        _pace(passes, sends)[:, -1]
+        for passes, sends in ((chain.forward, chain.send_forward), (chain.backward, chain.send_backward))
+    ]
+    return np.asarray(chain.through[:, 0] + (size[2] - 1) * (slowest[0] + slowest[1]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Marks:
+    """Operations of each stage where a chain may come in or go out, and what the stage has done by then."""
+
+    part: NDArray[np.int32]
+    """Part of the model: array [stages, chunks]."""
+    chunk: NDArray[np.int_]
+    """Chunk of each way in or out; ways in: first forward, first backward; out: last forward, last backward."""
+    done: Floats
+    """Operations done: array [stages, chunks and kinds, marks]; before a way in, after a way out, and in all (last)."""
+    open: NDArray[np.bool_]
+    """Whether a way out comes after a way in: array [stages, ways in, ways out]."""
+
+    @property
+    def last_backward(self) -> int:
+        """Mark after the last backward pass of chunk 0."""
+        return 3 * len(self.chunk)
+
+
+@lru_cache(maxsize=512)
+def _marks(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: Extra) -> _Marks:
+    """Count what each stage has done at each mark; long steps only do more of everything before the ways out."""
+    group = group_size(stages, micro_batches) if schedule == "interleaved" and chunks > 1 else 1
+    least = 4 * stages + int(np.max(extra_warmup))
+    short = least + (micro_batches - least) % group
+    same = group == 1 or group_size(stages, short) == group
+    count = short if short < micro_batches and same else micro_batches
+    made = orders(schedule, stages, count, chunks, extra_warmup)
+    chunk = np.unique([0, chunks - 1])
+    one_of = np.arange(3 * chunks)[:, None] == (made.chunk * 3 + made.kind)[:, None, :]
+    before = np.pad(np.cumsum(one_of, axis=2), ((0, 0), (0, 0), (1, 0)))  # stages, chunks and kinds, positions
+
+    def at(kind: int, micro_batch: int) -> NDArray[np.int_]:
+        """Position of an operation on each stage: array [stages, ways]."""
+        where = (made.kind == kind) & (made.micro_batch == micro_batch)
+        return np.stack([np.argmax(where & (made.chunk == one), axis=1) for one in chunk], axis=1)
+
+    ways_in = np.concatenate([at(FORWARD, 0), at(BACKWARD, 0)], axis=1)
+    ways_out = np.concatenate([at(FORWARD, count - 1), at(BACKWARD, count - 1)], axis=1)
+    positions = np.concatenate([ways_in, ways_out + 1, np.full((stages, 1), made.kind.shape[1])], axis=1)
+    done = np.take_along_axis(before, positions[:, None, :], axis=2).astype(float)
+    repeated = np.ones(3) if made.splits else np.array([1.0, 1.0, 0.0])
+    done[:, :, ways_in.shape[1] :] += (micro_batches - count) * np.tile(repeated, chunks)[None, :, None]
+    return _Marks(
+        part=virtual_stages(schedule, stages, chunks),
+        chunk=chunk,
+        done=done,
+        open=ways_in[:, :, None] <= ways_out[:, None, :],
+    )
+
+
+def _stages(chain: _Chain, marks: _Marks, done: Floats, rest: Floats) -> Floats:
+    """A micro-batch comes to a stage, the stage works without a pause, a micro-batch goes back to stage 0. [S6]"""
+    part = marks.part[:, marks.chunk]  # stages, ways
+    ways = 2 * len(marks.chunk)
+    reach, leave, through = (time[:, part].swapaxes(0, 1) for time in (chain.reach, chain.leave, chain.through))
+    forward, backward = (time[:, part].swapaxes(0, 1) for time in (chain.forward, chain.backward))
+    come = np.concatenate([reach, reach + through - backward], axis=2)  # stages, steps, ways
+    back = leave + rest[:, None]
+    go = np.concatenate([through - forward + back, back], axis=2)
+    idle_before = come - done[:, :, :ways]
+    after = go + done[:, :, ways : 2 * ways]
+    chains = np.where(marks.open[:, None], idle_before[..., None] + after[:, :, None, :], 0.0)
+    to_its_end = idle_before + done[:, :, -1:]
+    return np.asarray(np.maximum(chains.max(axis=(0, 2, 3)), to_its_end.max(axis=(0, 2))))
+
+
+def _links(chain: _Chain, size: Size, rest: Floats) -> Floats:
+    """A link and direction carries all its messages without a pause, then the last one goes its way. [S7]"""
+    schedule, stages, micro_batches, chunks, _ = size
+    held_by = stages_in_order(schedule, stages, chunks)
+    sender = np.concatenate([held_by[:-1], held_by[1:]])
+    taker = np.concatenate([held_by[1:], held_by[:-1]])
+    ready = np.concatenate([chain.reach[:, :-1] + chain.forward[:, :-1], chain.reach[:, 1:] + chain.through[:, 1:]], 1)
+    busy = micro_batches * np.concatenate([chain.send_forward, chain.send_backward], axis=1)
+    goes_on = [
+        chain.latency_forward + chain.through[:, 1:] + chain.leave[:, 1:],
+        chain.latency_backward + chain.backward[:, :-1] + chain.leave[:, :-1],
+    ]
+    left = np.concatenate(goes_on, axis=1) + rest[:, None]
+    order = np.argsort(sender * stages + taker, kind="stable")
+    link = (sender * stages + taker)[order]
+    starts = np.flatnonzero(np.diff(link, prepend=-1))
+    first = np.minimum.reduceat(ready[:, order], starts, axis=1)
+    carried = np.add.reduceat(busy[:, order], starts, axis=1)
+    last = np.minimum.reduceat(left[:, order], starts, axis=1)
+    return np.asarray((first + carried + last)[:, link[starts] // stages != link[starts] % stages].max(axis=1))
+
+
+def _rounds(chain: _Chain, size: Size, rest: Floats) -> Floats:
+    """Micro-batches go round between stages s and u: a round lets W_s - W_u + 1 more of them in. [S8]
+
+    Stage s begins a forward pass only after the backward pass W_s micro-batches before; a stage with a fixed order
+    begins that backward pass only after the forward pass W_u - 1 later, which stage s must have sent.
+    """
+    schedule, stages, micro_batches, _, _ = size
+    limit = _limits(size)
+    turn = np.arange(stages) if schedule != "delay-aware" else np.array([stages - 1])
+    held = np.where(turn == stages - 1, 1, limit[turn])
+    more = limit[:, None] - held[None, :] + 1  # stages, turns
+    real = np.arange(stages)[:, None] < turn[None, :]
+    more = np.where(real, more, micro_batches + 1)
+    rounds = np.maximum(micro_batches - held, 0) // more
+    left = micro_batches - held - rounds * more
+    both = chain.forward + chain.backward
+    length = chain.through[:, :, None] - chain.through[:, None, turn] + both[:, None, turn]
+    late = rounds - 1 - np.arange(stages)[:, None] // more  # rounds in which stage s has a weight gradient to do
+    weights = chain.weight[:, :, None] * np.maximum(late, 0)
+    pace = _pace(chain.forward, chain.send_forward)
+    before = chain.reach[:, :, None] + (held - 1) * pace[:, :, None]
+    after = (chain.through + chain.leave)[:, :, None] + left * both[:, :, None]
+    chains = np.where(rounds > 0, before + rounds * length + weights + after, 0.0)
+    return np.asarray(chains.max(axis=(1, 2)) + rest)
+
+
+def _paced(chain: _Chain, size: Size, rest: Floats) -> Floats:
+    """As `_stages`, where slower passes of earlier stages fill and drain the pipeline. [S6]"""
+    limit, micro_batches = _limits(size), size[2]
+    fill = (limit - 1) * _pace(chain.forward, chain.send_forward)
+    drain = (limit - 1) * _pace(chain.backward, chain.send_backward)
+    both = chain.forward + chain.backward
+    steady = (micro_batches - limit) * both
+    inside = np.maximum(fill + both + drain, np.maximum(fill, drain) + chain.through)
+    return np.asarray((chain.reach + steady + inside + chain.leave).max(axis=1) + rest)
+
+
+def _pace(passes: Floats, sends: Floats) -> Floats:
+    """The slowest pass of each stage and those before it, and of the links between them."""
+    pace = passes.copy()
+    pace[:, 1:] = np.maximum(pace[:, 1:], sends)
+    return np.asarray(np.maximum.accumulate(pace, axis=1))
+
+
+def _limits(size: Size) -> NDArray[np.int32]:
+    """Forward passes ahead of backward passes that each stage may have (ZB-H1: as 1F1B)."""
+    schedule, *rest = size
+    return in_flight("1f1b" if schedule == "zero-bubble" else schedule, *rest)

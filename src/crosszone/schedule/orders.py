@@ -1,0 +1,257 @@
+"""Orders: what each pipeline stage does, one operation after the other, under each schedule.
+
+A stage holds one or more chunks of the model. A chunk runs the forward pass of a micro-batch (F), its backward pass for
+the inputs (B) and for the weights (W). Schedules that do not split the backward pass have no W: B is the whole of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORWARD, BACKWARD, WEIGHT = 0, 1, 2
+KIND_NAMES = ("forward", "backward", "weight")
+
+SPLIT = frozenset({"zero-bubble", "zbv", "dualpipev"})
+"""Schedules that run the two halves of the backward pass apart."""
+V_SHAPED = frozenset({"zbv", "dualpipev"})
+"""Schedules whose second chunks run from the last stage back to the first."""
+
+Ints = NDArray[np.int32]
+Operation = tuple[int, int, int]
+Extra = int | tuple[int, ...]
+"""Micro-batches more in flight than 1F1B has: on all stages but the last, or on each stage (`spread_warmup`)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Orders:
+    """The operations of every stage in order: three arrays [stages, operations of a stage]."""
+
+    schedule: str
+    stages: int
+    micro_batches: int
+    chunks: int
+    kind: Ints
+    micro_batch: Ints
+    chunk: Ints
+
+    @property
+    def splits(self) -> bool:
+        """Whether weight gradients are operations of their own."""
+        return self.schedule in SPLIT
+
+
+@lru_cache(maxsize=256)
+def orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Orders:
+    """What each stage runs, in order, during one step.
+
+    orders("1f1b", 4, 8)
+    orders("interleaved", 4, 8, chunks=2)
+    orders("delay-aware", 8, 32, extra_warmup=3)
+
+    A delay-aware stage takes what has arrived first: this is its order as long as nothing comes late (`eager`).
+    """
+    if min(stages, micro_batches, chunks) < 1 or np.min(extra_warmup) < 0:
+        raise ValueError(f"{stages=}, {micro_batches=} and {chunks=} must be at least 1, {extra_warmup=} at least 0")
+    if schedule in V_SHAPED and not stages == chunks == 1:
+        if chunks != 2:
+            raise ValueError(f"{schedule} runs two chunks on a stage, not {chunks}")
+        phases = _zbv if schedule == "zbv" else _dualpipev
+        rows = [_listed(phases(stage, stages, micro_batches), micro_batches) for stage in range(stages)]
+    elif schedule in SPLIT:
+        _one_chunk(schedule, chunks)
+        rows = [_zero_bubble(stage, stages, micro_batches) for stage in range(stages)]
+    else:
+        if schedule != "interleaved":
+            _one_chunk(schedule, chunks)
+        limits = _limits(schedule, stages, micro_batches, chunks, extra_warmup)
+        forward = _chunk_sequence(stages, micro_batches, chunks)
+        backward = forward[0], chunks - 1 - forward[1]
+        rows = [_alternating(forward, backward, int(limit)) for limit in limits]
+    kind, micro_batch, chunk = (_frozen(np.stack(arrays)) for arrays in zip(*rows, strict=True))
+    return Orders(schedule, stages, micro_batches, chunks, kind, micro_batch, chunk)
+
+
+def virtual_stages(schedule: str, stages: int, chunks: int = 1) -> Ints:
+    """Position in the model of each chunk: array [stages, chunks] of 0 .. stages x chunks - 1. [S2]
+
+    Chunk c of stage s is part c p + s; in a V, chunk 1 is part 2p - 1 - s, so that the last stage holds the middle.
+    """
+    stage, chunk = np.arange(stages)[:, None], np.arange(chunks)[None, :]
+    place = chunk * stages + stage
+    if schedule in V_SHAPED:
+        place = np.where(chunk % 2, (chunk + 1) * stages - 1 - stage, place)
+    return place.astype(np.int32)
+
+
+def stages_in_order(schedule: str, stages: int, chunks: int = 1) -> Ints:
+    """The stage that holds each part of the model: array [stages x chunks]; boundary k is between parts k and k + 1."""
+    place = virtual_stages(schedule, stages, chunks)
+    found = np.empty(stages * chunks, np.int32)
+    found[place] = np.arange(stages)[:, None]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Ints:
+    """Most activations each stage holds at a time, counted in micro-batches of one chunk: array [stages]. [S1]
+
+    Held from the forward pass to the end of the backward pass (for the weights, where that is apart).
+    """
+    if schedule in SPLIT:
+        made = orders(schedule, stages, micro_batches, chunks, extra_warmup)
+        step = np.where(made.kind == FORWARD, 1, np.where(made.kind == WEIGHT, -1, 0))
+        return _frozen(np.cumsum(step, axis=1).max(axis=1).astype(np.int32))
+    return _frozen(_limits(schedule, stages, micro_batches, chunks, extra_warmup))
+
+
+def spread_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...]:
+    """Extra micro-batches of each stage, given the delay of each boundary: only stages before a delay need them. [S1]
+
+    A stage holds as much of `extra_warmup` as its share of the delay that lies after it, rounded up.
+    """
+    after = [*np.cumsum(delay_s[::-1])[::-1].tolist(), 0.0]
+    return tuple(math.ceil(round(extra_warmup * rest / after[0], 9)) if after[0] else 0 for rest in after)
+
+
+def group_size(stages: int, micro_batches: int) -> int:
+    """Micro-batches that an interleaved stage runs on one chunk before it turns to the next.
+
+    As many as there are stages; where the micro-batches do not divide by that, the least larger number that leaves no
+    last group shorter than the pipeline, which would stall it.
+    """
+    fits = (n for n in range(stages, micro_batches) if micro_batches % n == 0 or micro_batches % n >= stages)
+    return next(fits, micro_batches)
+
+
+def _limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: Extra) -> Ints:
+    """Forward passes ahead of backward passes that each stage may have. [S1]"""
+    after = np.arange(stages - 1, -1, -1)
+    if schedule == "gpipe":
+        limit = np.full(stages, micro_batches)
+    elif schedule == "interleaved" and chunks > 1:
+        limit = 2 * after + (chunks - 1) * group_size(stages, micro_batches) + 1
+    elif schedule in ("1f1b", "interleaved"):
+        limit = after + 1
+    elif schedule == "delay-aware":
+        limit = after + 1 + (np.where(after > 0, extra_warmup, 0) if isinstance(extra_warmup, int) else extra_warmup)
+    else:
+        raise ValueError(f"no schedule {schedule!r}")
+    return np.asarray(np.minimum(limit, micro_batches * chunks), np.int32)
+
+
+def _chunk_sequence(stages: int, micro_batches: int, chunks: int) -> tuple[Ints, Ints]:
+    """Micro-batch and chunk of each forward pass of a stage: group after group, in a group chunk after chunk."""
+    group = group_size(stages, micro_batches) if chunks > 1 else micro_batches
+    micro_batch, chunk = np.divmod(np.arange(micro_batches * chunks), chunks)
+    order = np.lexsort((micro_batch, chunk, micro_batch // group))
+    return micro_batch[order].astype(np.int32), chunk[order].astype(np.int32)
+
+
+def _alternating(forward: tuple[Ints, Ints], backward: tuple[Ints, Ints], limit: int) -> tuple[Ints, Ints, Ints]:
+    """`limit` forward passes, then a backward and a forward pass in turn, then the backward passes left."""
+    count = len(forward[0])
+    index = np.arange(count)
+    at_forward = np.where(index < limit, index, 2 * index - limit + 1)
+    at_backward = np.minimum(limit + 2 * index, count + index)
+    kind, micro_batch, chunk = np.empty((3, 2 * count), np.int32)
+    for which, at, (micro, part) in ((FORWARD, at_forward, forward), (BACKWARD, at_backward, backward)):
+        kind[at], micro_batch[at], chunk[at] = which, micro, part
+    return kind, micro_batch, chunk
+
+
+def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Ints, Ints, Ints]:
+    """ZB-H1: 1F1B, with the weight gradients of stage s as many as s micro-batches late.
+
+    All stages then hold what the first one holds in 1F1B. Qi et al. 2024 (arXiv 2401.10241), section 3.1.
+    """
+    index = np.arange(micro_batches, dtype=np.int32)
+    one = (index, np.zeros_like(index))
+    kind, micro_batch, _ = _alternating(one, one, min(stages - stage, micro_batches))
+    late = min(stage, micro_batches)
+    after = np.flatnonzero(kind == BACKWARD)
+    places = np.concatenate([after[late:] + 1, np.full(late, len(kind))])
+    kind, micro_batch = np.insert(kind, places, WEIGHT), np.insert(micro_batch, places, index)
+    return kind, micro_batch, np.zeros_like(kind)
+
+
+def _zbv(stage: int, stages: int, micro_batches: int) -> Iterator[Operation]:
+    """ZB-V. Qi et al. 2024 (arXiv 2401.10241), section 6; PyTorch's ScheduleZBVZeroBubble runs the same order."""
+    after = stages - stage
+    lane = _Lane()
+    count = max(micro_batches, 2 * stages - 1)
+    yield from lane.run(2 * after - 1, "F0")
+    yield from lane.run(stage, "F1 F0")
+    yield from lane.run(after, "F1 B1 W1")
+    steady = count - lane.done["F0"]
+    yield from lane.run(steady, "F0 B0 W0 F1 B1 W1")
+    yield from lane.run(count - lane.done["F1"], "B0 W0 F1 B1 W1")
+    yield from lane.run(stage, "B0 B1")
+    yield from lane.run(after, "B0 W0")
+    yield from lane.run(count - lane.done["W1"], "W1")
+    yield from lane.run(count - lane.done["W0"], "W0")
+
+
+def _dualpipev(stage: int, stages: int, micro_batches: int) -> Iterator[Operation]:
+    """DualPipeV: forward and backward passes of the two chunks side by side; few weight gradients come late.
+
+    DeepSeek-AI's DualPipe (2025), the "cut in half" form of DeepSeek-V3's schedule (arXiv 2412.19437).
+    """
+    after = stages - stage - 1
+    lane = _Lane()
+    count = max(micro_batches, 2 * stages)
+    yield from lane.run(2 * after, "F0")
+    yield from lane.run(stage + 1, "F0 F1")
+    yield from lane.run(after, "B1 W1 F1")
+    yield from lane.run(count - 2 * stages + stage + 1, "F0 B1 W1 F1 B0 W0")
+    yield from lane.run(after, "B1 W1 F1 B0 W0")
+    whole, odd = divmod(stage + 1, 2)
+    yield from lane.run(whole, "B1 W1 B0 W0")
+    if odd:
+        yield from lane.run(1, "B1 W1 B0")
+    yield from lane.run(whole, "B1 B0")
+    yield from lane.run(after, "W? B0")
+    yield from lane.run(stage + 1, "W?")
+
+
+class _Lane:
+    """Counts what a stage has done, so that phases can be written as words: `F0` is a forward pass of chunk 0."""
+
+    def __init__(self) -> None:
+        self.done = dict.fromkeys(("F0", "F1", "B0", "B1", "W0", "W1"), 0)
+        self.owed: list[str] = []
+        """Weight gradients whose inputs' half is done, oldest first."""
+
+    def run(self, times: int, words: str) -> Iterator[Operation]:
+        """The operations of a phase, `times` over; `W?` is the weight gradient owed longest."""
+        for _ in range(times):
+            for said in words.split():
+                word = self.owed[0] if said == "W?" else said
+                if word[0] == "B":
+                    self.owed.append("W" + word[1])
+                elif word[0] == "W":
+                    self.owed.remove(word)
+                yield "FBW".index(word[0]), self.done[word], int(word[1])
+                self.done[word] += 1
+
+
+def _listed(operations: Iterator[Operation], micro_batches: int) -> tuple[Ints, Ints, Ints]:
+    """The operations as arrays, without micro-batches that only fill a short step up."""
+    kind, micro_batch, chunk = np.array(list(operations), np.int32).T
+    real = micro_batch < micro_batches
+    return kind[real], micro_batch[real], chunk[real]
+
+
+def _one_chunk(schedule: str, chunks: int) -> None:
+    if chunks != 1:
+        raise ValueError(f"{schedule} runs one chunk on a stage, not {chunks}")
+
+
+def _frozen(array: Ints) -> Ints:
+    array.setflags(write=False)
+    return array

@@ -1,0 +1,247 @@
+"""Step times: what a planner needs of a simulation, for long steps without simulating every micro-batch. [S5]
+
+    times = step_times("1f1b", stages=8, micro_batches=4096, forward_s=0.1, backward_s=0.2)
+    times.makespan_s, times.gradients_ready_s, times.simulated_micro_batches
+
+After some rounds a pipeline repeats itself: every operation and message of a micro-batch comes as much later than that
+of c micro-batches before. From there on a longer step only repeats the same rounds. A shorter step is simulated; where
+it repeats itself, rounds are added to it; where it does not, the whole step is simulated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosszone.schedule.orders import Extra, group_size
+from crosszone.schedule.simulation import Simulation, simulate
+
+Floats = NDArray[np.float64]
+
+SETTLED = 1e-11
+"""Share of a round by which two rounds may differ and still be the same: rounding, and never more in the result."""
+ROUNDS = (5, 12)
+"""Lengths of the shorter steps that are tried, in rounds of micro-batches in flight, beyond filling and draining."""
+WORTH = 0.6
+"""A shorter step is worth trying if it has at most this share of the micro-batches."""
+TIMES = (
+    "forward_s",
+    "backward_s",
+    "weight_s",
+    "send_forward_s",
+    "send_backward_s",
+    "latency_forward_s",
+    "latency_backward_s",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class StepTimes:
+    """When the stages of a step, or of a batch of steps (leading dimensions `...`), start, end and wait."""
+
+    makespan_s: Floats
+    """array [...]"""
+    first_start_s: Floats
+    """array [..., stages]"""
+    last_end_s: Floats
+    """array [..., stages]"""
+    gradients_ready_s: Floats
+    """array [..., stages, chunks]"""
+    busy_s: Floats
+    """array [..., stages]"""
+    simulated_micro_batches: NDArray[np.int64]
+    """How many micro-batches were simulated: array [...]."""
+
+    @property
+    def idle_s(self) -> Floats:
+        """Time each stage waits, of the whole step: array [..., stages]."""
+        return np.asarray(self.makespan_s[..., None] - self.busy_s)
+
+
+def step_times(
+    schedule: str,
+    *,
+    stages: int,
+    micro_batches: int,
+    chunks: int = 1,
+    extra_warmup: Extra = 0,
+    blocking: bool = False,
+    periodic: bool = True,
+    **times: Any,
+) -> StepTimes:
+    """Start, end and waiting of each stage; `times` as `simulate` takes them (`forward_s` and so on). [S5]
+
+    `periodic=False` simulates every micro-batch. Delay-aware steps always are, one after the other.
+    """
+    if unknown := set(times) - set(TIMES):
+        raise TypeError(f"no times {sorted(unknown)}; known are {TIMES}")
+    batch, columns = _columns(times)
+    case = _Case(schedule, stages, chunks, extra_warmup, blocking)
+    steps = prod(batch)
+    found = _Found(steps, case)
+    left = np.arange(steps)
+    if periodic and schedule != "delay-aware":
+        for short in case.short_steps(micro_batches):
+            left = _extrapolate(case, columns, left, short, micro_batches, found)
+            if not len(left):
+                break
+    if len(left):
+        if schedule == "delay-aware":
+            for one in left:
+                found.put(np.array([one]), case.run(_pick(columns, [one]), micro_batches))
+        else:
+            found.put(left, case.run(_pick(columns, left), micro_batches))
+    return found.shaped(batch)
+
+
+def _extrapolate(
+    case: _Case, columns: dict[str, Floats], which: NDArray[Any], short: int, micro_batches: int, found: _Found
+) -> NDArray[Any]:
+    """Find the times of those steps that repeat themselves; returns the others."""
+    first = case.run(_pick(columns, which), short)
+    cycles = _cycles(case, first)
+    unsettled = list(which[cycles == 0])
+    lengths = short + (micro_batches - short) % np.lcm(np.maximum(cycles, 1), case.group(micro_batches))
+    lengths[cycles == 0] = 0
+    for length in np.unique(lengths[cycles > 0]).tolist():
+        here = np.flatnonzero(lengths == length)
+        if length > WORTH * micro_batches or case.group(length) != case.group(micro_batches):
+            unsettled += list(which[here])
+            continue
+        run = first if length == short and len(here) == len(which) else case.run(_pick(columns, which[here]), length)
+        for cycle in np.unique(cycles[here]).tolist():
+            same = np.flatnonzero(cycles[here] == cycle)
+            round_s, settled = _round(case, run, cycle)
+            good = same[settled[same]]
+            unsettled += list(which[here[same[~settled[same]]]])
+            found.put(which[here[good]], run, good, (micro_batches - length) // cycle * round_s[good], micro_batches)
+    return np.array(sorted(unsettled), int)
+
+
+def _cycles(case: _Case, run: Simulation) -> NDArray[np.int64]:
+    """Micro-batches after which each step repeats itself, 0 where it does not."""
+    steps = run.ends.shape[1]
+    cycles = np.zeros(steps, np.int64)
+    stop = run.shape.orders.micro_batches - case.draining
+    late, *earlier = (run.ends[nodes] for nodes in run.shape.by_micro_batch[stop - 1 - case.round_length : stop][::-1])
+    group = case.group(run.shape.orders.micro_batches)
+    for cycle in range(group, case.round_length + 1, group):
+        apart = late - earlier[cycle - 1]  # a glance at one micro-batch before all are looked at
+        maybe = (cycles == 0) & (np.ptp(apart, axis=0) <= SETTLED * apart[0])
+        if maybe.any():
+            cycles[maybe & _round(case, run, cycle)[1]] = cycle
+    return cycles
+
+
+def _round(case: _Case, run: Simulation, cycle: int) -> tuple[Floats, NDArray[np.bool_]]:
+    """Time of `cycle` micro-batches, and whether the last two rounds before draining repeat themselves exactly."""
+    stop = run.shape.orders.micro_batches - case.draining
+    start = stop - 2 * case.round_length
+    nodes = run.shape.by_micro_batch
+    apart = run.ends[nodes[start:stop]] - run.ends[nodes[start - cycle : stop - cycle]]
+    round_s = apart[-1, 0]
+    return round_s, np.abs(apart - round_s).max(axis=(0, 1)) <= SETTLED * round_s
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One schedule and its size, but for the number of micro-batches."""
+
+    schedule: str
+    stages: int
+    chunks: int
+    extra_warmup: Extra
+    blocking: bool
+
+    @property
+    def round_length(self) -> int:
+        """Micro-batches within which all waits of a micro-batch lie: those in flight."""
+        return self.stages if self.schedule in ("1f1b", "zero-bubble") else 2 * self.stages + 1
+
+    @property
+    def draining(self) -> int:
+        """Micro-batches at the end whose passes belong to draining."""
+        return self.round_length + self.stages
+
+    def group(self, micro_batches: int) -> int:
+        """Micro-batches that are dealt with together."""
+        return group_size(self.stages, micro_batches) if self.chunks > 1 and self.schedule == "interleaved" else 1
+
+    def short_steps(self, micro_batches: int) -> list[int]:
+        """Numbers of micro-batches to try."""
+        if self.schedule == "gpipe" or self.stages == 1:
+            return []
+        group = self.group(micro_batches)
+        base = [self.draining + rounds * self.round_length for rounds in ROUNDS]
+        tried = [least + (micro_batches - least) % group for least in base]
+        return [short for short in tried if short <= WORTH * micro_batches and self.group(short) == group]
+
+    def run(self, times: dict[str, Floats], micro_batches: int) -> Simulation:
+        """Simulate steps of `micro_batches`."""
+        return simulate(
+            self.schedule,
+            stages=self.stages,
+            micro_batches=micro_batches,
+            chunks=self.chunks,
+            extra_warmup=self.extra_warmup,
+            blocking=self.blocking,
+            **times,
+        )
+
+
+class _Found:
+    """The times of a flat batch of steps, as they are found."""
+
+    def __init__(self, steps: int, case: _Case) -> None:
+        self.per_stage = np.zeros((3, steps, case.stages))  # first start, last end, busy
+        self.ready = np.zeros((steps, case.stages, case.chunks))
+        self.simulated = np.zeros(steps, np.int64)
+
+    def put(
+        self,
+        which: NDArray[Any],
+        run: Simulation,
+        columns: NDArray[Any] | slice = slice(None),
+        later_s: Floats | float = 0.0,
+        micro_batches: int | None = None,
+    ) -> None:
+        """Note the times of some columns of a run as those of the steps `which`, `later_s` longer."""
+        simulated = run.shape.orders.micro_batches
+        first, last, busy = (time[columns] for time in (run.first_start_s, run.last_end_s, run.busy_s))
+        late = np.reshape(later_s, (-1, 1))
+        self.per_stage[:, which] = first, last + late, busy * ((micro_batches or simulated) / simulated)
+        self.ready[which] = run.gradients_ready_s[columns] + late[..., None]
+        self.simulated[which] = simulated
+
+    def shaped(self, batch: tuple[int, ...]) -> StepTimes:
+        """All of them, with the dimensions of the batch."""
+        first, last, busy = (time.reshape(*batch, -1) for time in self.per_stage)
+        return StepTimes(
+            makespan_s=np.asarray(last.max(axis=-1)),
+            first_start_s=first,
+            last_end_s=last,
+            gradients_ready_s=self.ready.reshape(*batch, *self.ready.shape[1:]),
+            busy_s=busy,
+            simulated_micro_batches=self.simulated.reshape(batch),
+        )
+
+
+def _columns(times: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Floats]]:
+    """The dimensions of the batch, and the times with all of them flattened into one."""
+    inner = {name: 1 if name.startswith(("send", "latency")) else 2 for name in times}
+    arrays = {name: np.asarray(value, float) for name, value in times.items()}
+    arrays = {name: array.reshape((1,) * (inner[name] - array.ndim) + array.shape) for name, array in arrays.items()}
+    batch = np.broadcast_shapes(*(array.shape[: array.ndim - inner[name]] for name, array in arrays.items()))
+    flat = {}
+    for name, array in arrays.items():
+        own = array.shape[array.ndim - inner[name] :]
+        flat[name] = np.broadcast_to(array, (*batch, *own)).reshape(prod(batch), *own)
+    return batch, flat
+
+
+def _pick(columns: dict[str, Floats], which: Any) -> dict[str, Floats]:
+    return {name: array[which] for name, array in columns.items()}

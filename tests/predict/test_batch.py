@@ -1,0 +1,119 @@
+"""[R3] [V4] A case as columns: layers of stages, gradient bytes, mixed kinds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import case
+from crosszone.cost.profile import Profiles
+from crosszone.predict.batch import batch_of, chunk_layers, layer_counts, stage_counts
+from crosszone.predict.step import step_s
+from predict.given import MEGATRON, one_zone, placed
+
+
+def test_layers_left_over_go_to_the_stages_after_the_first():
+    """[R3] 32 over 4: 8 each. 33: the second takes one more. 35: all but the first. 126 over 16 (llama-3.1-405b): 7, 14 x 8, 7."""
+    assert layer_counts(32, 4) == [8, 8, 8, 8]
+    assert layer_counts(33, 4) == [8, 9, 8, 8]
+    assert layer_counts(35, 4) == [9, 9, 9, 8]
+    assert layer_counts(126, 16) == [7, *[8] * 14, 7]
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_all_layers_are_dealt_out_evenly(layers, chunks):
+    """[R3]"""
+    found = layer_counts(layers, chunks)
+    assert sum(found) == layers
+    assert max(found) - min(found) <= 1
+    assert len(found) == chunks
+
+
+def test_a_stage_holds_all_its_chunks():
+    """[R3] 32 layers in 4 stages of two chunks; given splits stand in pipeline order, a V turns back at the last stage."""
+    assert stage_counts(case({"pp": 4, "interleave": 2})) == [8, 8, 8, 8]
+    split = [1, 2, 3, 4, 4, 5, 6, 7]
+    assert stage_counts(case({"pp": 4, "interleave": 2, "layers_per_stage": split})) == [5, 7, 9, 11]
+    folded = case({"pp": 4, "interleave": 2, "schedule": "zbv", "layers_per_stage": split})
+    assert stage_counts(folded) == [8, 8, 8, 8]
+    assert chunk_layers(folded) == split
+
+
+def test_many_cases_stacked_give_what_each_gives_alone():
+    """[V3] Pipelines of different length, degrees, models in one batch."""
+    many = [
+        case({"tp": t, "pp": p, "dp": 8 // t // p, "zero": z, "recompute": r}, model=m)
+        for t, p, z, r, m in [
+            (1, 1, 1, "none", "llama-2-7b"), (2, 4, 0, "full", "llama-2-7b"), (8, 1, 0, "selective", "llama-2-13b"),
+            (1, 8, 0, "none", "gpt-3-13b"), (2, 2, 1, "none", "mixtral-8x7b"),
+        ]
+    ]  # fmt: skip
+    profiles = Profiles.load()
+    rows = [(one, "megatron", {}, profiles.stacks["megatron-core"]["settings"], 0.0) for one in many]
+    together = step_s(batch_of(rows), profiles.coefficients(["a100"] * len(rows), ["megatron-core"] * len(rows)))
+    for row, expected in zip(rows, together, strict=True):
+        alone = step_s(batch_of([row]), profiles.coefficients(["a100"], ["megatron-core"]))
+        assert float(alone[0]) == pytest.approx(float(expected), rel=1e-12)
+
+
+def test_a_batch_of_one_is_the_prediction():
+    """[V3] What calibration fits is what a user is shown: eight GPUs of one node, t = 8."""
+    profiles = Profiles.load()
+    one = case({"tp": 8, "dp": 1}, job=MEGATRON)
+    batch = batch_of([(one, "megatron", {}, profiles.stacks["megatron-core"]["settings"], 0.0)])
+    fitted = float(step_s(batch, profiles.coefficients(["a100"], ["megatron-core"]))[0])
+    assert placed({"tp": 8, "dp": 1}, cluster=one_zone(8)).step_time.expected == pytest.approx(fitted, rel=1e-9)
+
+
+def test_stages_on_slower_gpus_are_slower():
+    """[V3] Two A100 stages and two V100 stages of eight layers: the V100 ones set the pace; moving layers away helps."""
+    cluster = {
+        "zones": [
+            {"name": "a", "nodes": [{"count": 2, "gpus": 8, "gpu": "a100-40gb-sxm", "nic_gbps_per_gpu": 100}]},
+            {"name": "b", "nodes": [{"count": 2, "gpus": 8, "gpu": "v100-32gb-sxm", "nic_gbps_per_gpu": 12}]},
+        ],
+        "default_link": {"gbps": 100, "rtt_ms": 0.2},
+    }
+    job = MEGATRON | {"precision": "fp16"}
+    even = placed({"tp": 8, "pp": 4, "dp": 1}, cluster=cluster, job=job)
+    times = (even.step.times.forward + even.step.times.backward)[even.row]
+    assert min(times[2:]) > 1.5 * max(times[:2])
+    uneven = placed({"tp": 8, "pp": 4, "dp": 1, "layers_per_stage": [12, 12, 4, 4]}, cluster=cluster, job=job)
+    assert uneven.step_time.expected < 0.8 * even.step_time.expected
+
+
+def test_the_slowest_replica_sets_the_step():
+    """[V3] One replica on A100, one on V100: the step of the pair is that of two V100 replicas, but for the exchange."""
+
+    def cluster(*kinds: str) -> dict:
+        nodes = [{"count": 1, "gpus": 8, "gpu": kind, "nic_gbps_per_gpu": 100} for kind in kinds]
+        return {"zones": [{"name": "a", "nodes": nodes}]}
+
+    job = MEGATRON | {"precision": "fp16"}
+    quick, mixed, slow = (
+        placed({"tp": 8, "dp": 2}, cluster=cluster(*kinds), job=job)
+        for kinds in (("a100-40gb-sxm",) * 2, ("a100-40gb-sxm", "v100-32gb-sxm"), ("v100-32gb-sxm",) * 2)
+    )
+    assert quick.step_time.expected < 0.7 * mixed.step_time.expected
+    assert mixed.step_time.expected == pytest.approx(slow.step_time.expected, rel=0.02)
+    assert len(mixed.site.kinds[0]) == 2
+    assert np.argmax(mixed.step.total_s[:2]) == mixed.slowest == 1
+
+
+def test_an_idle_gpu_is_named_and_not_counted():
+    """[V3] Fourteen GPUs with t = 4: 12 in use; two of the two-GPU machine idle."""
+    cluster = {
+        "zones": [
+            {"name": n, "nodes": [{"count": 1, "gpus": g, "gpu": "a100-80gb-sxm"}]}
+            for n, g in (("a", 2), ("b", 4), ("c", 8))
+        ],
+        "default_link": {"gbps": 1, "rtt_ms": 40},
+    }
+    got = placed({"tp": 4, "dp": 3}, cluster=cluster, job=MEGATRON | {"global_batch": 48}).prediction()
+    assert got.gpus == 12
+    idle = [w for w in got.warnings if w["code"] == "idle_tp"]
+    assert len(idle) == 1
+    assert "a" in idle[0]["message"]
+    assert "2" in idle[0]["message"]

@@ -1,0 +1,227 @@
+"""[X1] [X3] [X4] [X7] [X8] [V4] What every kind of communication sends, and where, worked out for llama-2-7b.
+
+llama-2-7b: 32 layers, h = 4096, 32 KV heads of 128, 6,738,415,616 parameters; 4096 tokens a micro-batch of one sample.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from predict.given import DDP, FSDP, MEGATRON, one_zone, placed, predicted, traffic, zones
+
+PARAMETERS = 6_738_415_616
+ACTIVATION = 2 * 4096 * 4096
+TCP = 0.9653
+"""Share of a line that is payload: 1448 of 1500 bytes."""
+
+
+def apart(each: int = 8) -> dict:
+    """Replicas as the axis that crosses two zones."""
+    return {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": each} for z in "ab"]}
+
+
+def far(strategy: dict, *, gpus: int = 8, job: dict = MEGATRON, model: object = "llama-2-7b", **link):
+    return predicted(strategy, cluster=zones(2, gpus, **link), placement=apart(gpus), job=job, model=model)
+
+
+def test_tensor_parallel_bytes_are_four_rings_a_layer():
+    """[X1] t = 8, 64 micro-batches: (32 x 4 + 2) collectives of 2 x 7/8 x 2 s b h bytes from each of eight GPUs."""
+    row = traffic(predicted({"tp": 8, "dp": 1}), "tensor")["fast link"]
+    assert row.bytes_per_step == pytest.approx(8 * 64 * 130 * 2 * 7 / 8 * ACTIVATION)
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([1024, 4096]),
+    st.sampled_from([5504, 11008]),
+)
+def test_tensor_parallel_communication_is_linear_in_the_activations_and_blind_to_the_weights(t, samples, length, ffn):
+    """[X1] F44: bytes 2 (t-1)/t x 2 s b h, whatever the MLP's width; per step it does not matter how samples are cut."""
+    job = MEGATRON | {"seq_len": length}
+    got = predicted(
+        {"tp": t, "dp": 1, "micro_batch": samples}, job=job, model={"like": "llama-2-7b", "ffn_hidden": ffn}
+    )
+    row = traffic(got, "tensor")["fast link"]
+    assert row.bytes_per_step == pytest.approx(t * 130 * 2 * (t - 1) / t * 2 * 64 * length * 4096)
+    assert row.messages == 64 / samples * (4 * 32 + 2)
+
+
+def test_full_recomputation_repeats_the_forward_collectives():
+    """[X1] 6 a layer in place of 4."""
+    none, full = (
+        traffic(predicted({"tp": 8, "dp": 1, "recompute": r}), "tensor")["fast link"] for r in ("none", "full")
+    )
+    assert full.bytes_per_step / none.bytes_per_step == pytest.approx((32 * 6 + 2) / (32 * 4 + 2))
+
+
+def test_context_parallel_keys_and_values_go_round_and_their_gradients_back():
+    """[X4] c = 2: 2 bytes x 2048 tokens x 2 x 4096 wide to one other rank; twice more backward; 32 layers, 64 micro-batches."""
+    row = traffic(predicted({"cp": 2, "dp": 1}, cluster=one_zone(2)), "context")["fast link"]
+    assert row.bytes_per_step == pytest.approx(3 * 64 * 32 * 2 * (2 * 2048 * 8192))
+
+
+def test_expert_parallel_tokens_go_to_their_experts_and_back():
+    """[X3] Mixtral, e = 8 on one node: 2 bytes x 4096 tokens x h x 2 experts x 7/8, there and back, forward and backward."""
+    got = predicted({"dp": 8, "ep": 8, "zero": 1}, model="mixtral-8x7b", cluster=one_zone(8, gpu="h100-80gb-sxm"))
+    row = traffic(got, "expert")["fast link"]
+    assert row.bytes_per_step == pytest.approx(8 * 8 * 32 * 4 * ACTIVATION * 2 * 7 / 8)
+    assert set(traffic(got, "expert")) == {"fast link"}
+
+
+def test_experts_on_several_nodes_use_the_network_too():
+    """[X3] e = 8 over nodes of four: a token's two experts miss the other node with 1/4: 0.75 of the tokens cross."""
+    cluster = {
+        "zones": [{"name": "a", "nodes": [{"count": 2, "gpus": 4, "gpu": "h100-80gb-sxm", "nic_gbps_per_gpu": 400}]}]
+    }
+    got = predicted({"dp": 8, "ep": 8, "zero": 1}, model="mixtral-8x7b", cluster=cluster)
+    assert traffic(got, "expert")["network"].bytes_per_step == pytest.approx(8 * 8 * 32 * 4 * ACTIVATION * 0.75)
+
+
+def test_activations_cross_every_boundary_once_each_way():
+    """[X8] Two stages in two zones: 64 micro-batches of 2 s b h bytes a direction, whatever t is (ranks send parts)."""
+    for t in (1, 8):
+        rows = traffic(predicted({"tp": t, "pp": 2, "dp": 1}, cluster=zones(2, t)), "pipeline")
+        assert {link: row.bytes_per_step for link, row in rows.items()} == {
+            "a > b": 64 * ACTIVATION,
+            "b > a": 64 * ACTIVATION,
+        }
+
+
+def test_a_line_between_stages_is_busy_for_its_bytes():
+    """[X8] 64 x 33.55 MB over 10 Gbit/s, 96.53 % payload; 20 ms apart eight ranks' windows fill it: 1.78 s each way, and
+    a little for each message.
+    """
+    row = traffic(predicted({"tp": 8, "pp": 2, "dp": 1}, cluster=zones(2, 8)), "pipeline")["a > b"]
+    line = 64 * ACTIVATION / (1.25e9 * TCP)
+    assert line < row.busy_s < 1.05 * line
+
+
+def test_replicas_whose_stages_lie_elsewhere_use_other_links():
+    """[X8] Four replicas of two stages on 3 + 3 + 2 GPUs: stages on a-b, a-b, a-c and b-c; 16 micro-batches each;
+    two replicas share the line from a to b, so it is busy for twice as long.
+    """
+    rows = traffic(predicted({"pp": 2, "dp": 4}, cluster=zones(3, 3, rtt_ms=1)), "pipeline")
+    sent = {link: row.bytes_per_step / (16 * ACTIVATION) for link, row in rows.items()}
+    assert sent == {"a > b": 2, "b > a": 2, "a > c": 1, "c > a": 1, "b > c": 1, "c > b": 1}
+    assert all(row.messages == 16 for row in rows.values())
+    assert rows["a > b"].busy_s == pytest.approx(2 * rows["a > c"].busy_s, rel=0.05)
+    assert rows["a > c"].busy_s == pytest.approx(16 * ACTIVATION / (1.25e9 * TCP), rel=0.05)
+
+
+def test_each_boundary_lies_on_its_own_link():
+    """[X8] Four stages of two GPUs on one node: fast link; of eight GPUs on four nodes: network."""
+    assert set(traffic(predicted({"tp": 2, "pp": 4, "dp": 1}, cluster=one_zone(8)), "pipeline")) == {"fast link"}
+    assert set(traffic(predicted({"tp": 8, "pp": 4, "dp": 1}, cluster=one_zone(32)), "pipeline")) == {"network"}
+
+
+@pytest.mark.parametrize("dp", [2, 4, 8])
+def test_gradients_follow_the_ring_factor(dp):
+    """[X7] F46: 2 (d-1)/d x 4 bytes of every parameter (Megatron keeps fp32 gradients) from each replica; half in bf16."""
+    row = traffic(predicted({"dp": dp}, cluster=one_zone(8)), "gradients")["fast link"]
+    assert row.bytes_per_step == pytest.approx(dp * 2 * (dp - 1) / dp * 4 * PARAMETERS, rel=1e-6)
+    half = traffic(
+        predicted({"dp": dp, "communication": {"gradient_dtype": "bf16"}}, cluster=one_zone(8)), "gradients"
+    )["fast link"]
+    assert half.bytes_per_step == pytest.approx(row.bytes_per_step / 2)
+    assert half.busy_s == pytest.approx(row.busy_s / 2, rel=1e-6)
+
+
+def test_one_replica_has_no_gradients_to_exchange():
+    """[X7] F46: no ring is charged at d = 1."""
+    got = predicted({"tp": 8, "dp": 1})
+    assert traffic(got, "gradients") == traffic(got, "weights") == {}
+    assert got.breakdown_s["gradients"] == got.breakdown_s["weights"] == 0
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_zones_exchange_one_gradient_whatever_the_number_of_gpus(tp):
+    """[X7] F47: 16 GPUs in two zones: each zone sends 2 x 1/2 x 4 bytes of every parameter once, a shard a GPU;
+    with t = 8 Megatron pads 32000 words to 32768, embedding and head.
+    """
+    rows = traffic(far({"tp": tp, "dp": 16 // tp}), "gradients")
+    size = 4 * (PARAMETERS + (2 * 768 * 4096 if tp == 8 else 0))
+    assert rows["a > b"].bytes_per_step == rows["b > a"].bytes_per_step == pytest.approx(size, rel=1e-6)
+    assert rows["a > b"].busy_s == pytest.approx(size / (1.25e9 * TCP) + 2 * 0.01, rel=0.01)
+
+
+def test_replicas_of_one_zone_reduce_over_the_link_they_share():
+    """[X5] Eight replicas on each of two nodes in two zones: fast link inside; with the stages between them: network."""
+    assert set(traffic(far({"dp": 16}), "gradients")) == {"fast link", "a > b", "b > a"}
+    spread = far({"tp": 2, "pp": 4, "dp": 4}, gpus=16)
+    assert set(traffic(spread, "gradients")) == {"network", "a > b", "b > a"}
+
+
+def test_a_flat_ring_sends_more_and_pays_the_delay_more_often():
+    """[X7] d = 8, two zones: 2 x 7/8 in place of 2 x 1/2 of the gradient, 14 steps in place of 2."""
+    flat = traffic(far({"tp": 2, "dp": 8, "communication": {"reduce": "flat"}}), "gradients")
+    assert flat["a > b"].bytes_per_step == pytest.approx(2 * 7 / 8 * 4 * PARAMETERS, rel=1e-6)
+    assert set(flat) == {"a > b", "b > a"}
+
+
+def test_a_tiny_model_far_away_pays_for_the_steps_of_the_ring():
+    """[X7] F48: 100 ms round trip, 0.1 M parameters, three zones: 2 x 2 steps of 50 ms; a flat ring over six: 2 x 5."""
+    tiny = {"layers": 1, "hidden": 96, "heads": 3, "ffn_hidden": 96, "vocab": 128}
+    cluster = zones(3, 2, gbps=100, rtt_ms=100)
+    place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 2} for z in "abc"]}
+    for way, steps in (("hierarchical", 4), ("flat", 10)):
+        strategy = {"dp": 6, "communication": {"reduce": way, "overlap": 0.0}}
+        got = predicted(
+            strategy, model=tiny, job=MEGATRON | {"seq_len": 128, "global_batch": 6}, cluster=cluster, placement=place
+        )
+        assert got.breakdown_s["gradients"] == pytest.approx(steps * 0.05, rel=0.02)
+        assert got.step_time_s.expected == pytest.approx(steps * 0.05, rel=0.1)
+
+
+def test_overlap_zero_hides_nothing_and_one_all_that_can_hide():
+    """[V1] F49: gradients over 10 Gbit/s take 22.4 s; the backward pass that could hide them takes less."""
+    bare, half, full = (far({"tp": 8, "dp": 2, "communication": {"overlap": x}}) for x in (0.0, 0.5, 1.0))
+    busy = traffic(bare, "gradients")["a > b"].busy_s
+    assert bare.breakdown_s["gradients"] == pytest.approx(busy, rel=1e-6)
+    hidden = busy - full.breakdown_s["gradients"]
+    assert 0 < hidden < busy
+    assert half.breakdown_s["gradients"] == pytest.approx(busy - hidden / 2, rel=1e-6)
+    off = far({"tp": 8, "dp": 2, "communication": {"overlap_gradients": False, "overlap": 1.0}})
+    assert off.breakdown_s["gradients"] == pytest.approx(busy, rel=1e-6)
+
+
+def test_sharded_states_send_weights_back():
+    """[X7] ZeRO 1, d = 8: gradients (d-1)/d x 4 bytes, weights (d-1)/d x 2 bytes of each parameter."""
+    got = predicted({"dp": 8, "zero": 1}, cluster=one_zone(8))
+    assert traffic(got, "gradients")["fast link"].bytes_per_step == pytest.approx(7 * 4 * PARAMETERS, rel=1e-6)
+    assert traffic(got, "weights")["fast link"].bytes_per_step == pytest.approx(7 * 2 * PARAMETERS, rel=1e-6)
+
+
+def test_fully_sharded_weights_are_gathered_twice_a_micro_batch():
+    """[X7] ZeRO 3, d = 8, 8 micro-batches: 16 gathers of 7/8 x 2 bytes, 8 scatters of 7/8 x 4 (FSDP reduces in fp32)."""
+    got = predicted({"dp": 8}, job=FSDP, cluster=one_zone(8))
+    assert traffic(got, "weights")["fast link"].bytes_per_step == pytest.approx(16 * 7 * 2 * PARAMETERS, rel=1e-6)
+    assert traffic(got, "gradients")["fast link"].bytes_per_step == pytest.approx(8 * 7 * 4 * PARAMETERS, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, 4.0),
+        ({"gradient_dtype": "bf16"}, 2.0),
+        ({"compression": "fp16"}, 2.0),
+        ({"compression": "powersgd", "compression_rank": 32}, 4.0 * 2 * 32 / 4096),
+        ({"gradient_dtype": "bf16", "compression": "powersgd", "compression_rank": 4096}, 2.0),
+    ],
+)
+def test_compression_leaves_so_many_bytes_of_a_gradient(options, expected):
+    """[V4] fp32 gradients of DDP: 4 bytes; 16-bit types 2; PowerSGD of rank r sends 2 r / h of a square matrix, never more."""
+    p = placed({"dp": 8, "communication": options}, job=DDP, cluster=one_zone(8))
+    assert p.batch.work.wire_bytes == pytest.approx(expected)
+
+
+def test_one_bit_adam_sends_an_eighth_of_a_byte():
+    """[V4]"""
+    options = {"compression": "1-bit"}
+    p = placed(
+        {"dp": 8, "zero": 0, "communication": options}, job=MEGATRON | {"framework": "deepspeed"}, cluster=one_zone(8)
+    )
+    assert p.batch.work.wire_bytes == 0.125
