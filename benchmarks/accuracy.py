@@ -109,11 +109,11 @@ def validated(data: Path, profiles: Profiles) -> list[str]:
         if one is not None:
             found.append(one)
     columns = {"fits": "folds", **COLUMNS}
-    text = table("left out of the fit", columns, ((LEFT_OUT[one.kind], one.as_dict()) for one in found))
+    text = table("left out of the fit", columns, [(LEFT_OUT[one.kind], one.as_dict()) for one in found])
     text += table("left out, and what was known", COLUMNS, (line for one in found for line in _known(one)))
     by_source = {one.kind: {s["source"]: s["mape_pct"] for s in one.as_dict()["by_source"]} for one in found}
     names = list(by_source["source"])
-    each = ((name, {kind: by_source[kind][name] for kind in by_source}) for name in names)
+    each = [(name, {str(kind): by_source[kind][name] for kind in by_source}) for name in names]
     text += table("mean % by source, left out:", {LEFT_OUT[kind]: kind for kind in by_source}, each)
     return [*text, f"Every fit starts from the priors; all of them took {time.perf_counter() - start:.0f} s."]
 

@@ -226,7 +226,11 @@ def test_an_fp32_job_has_no_16_bit_attention_or_head():
 def test_a_batch_gives_what_each_strategy_gives_alone():
     """[O7] Degrees, recomputation and precision as columns [n, 1] or one by one."""
     rows = [
-        {"tp": t, "cp": c, "recompute": r, "micro_batch": b} for t in (1, 2) for c in (1, 2) for r in (0, 1, 2) for b in (1, 4)
+        {"tp": t, "cp": c, "recompute": r, "micro_batch": b}
+        for t in (1, 2)
+        for c in (1, 2)
+        for r in (0, 1, 2)
+        for b in (1, 4)
     ]
     columns = {key: np.array([[row[key]] for row in rows], dtype=float) for key in rows[0]}
     factors = {"elementwise": 1.1, "tile": 0.4, "host_s": 9.0, "tp_message_s": 0.3, "cp_exposed": 0.2}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ FSDP = {"weight_bytes": 4, "gradient_bytes": 4, "wire_bytes": 4, "optimizer_byte
 
 def work(**given: Any) -> WorkColumns:
     """One GPU, one micro-batch of one sample, 16-bit Adam; `given` on top."""
-    plain = dict.fromkeys((f.name for f in fields(WorkColumns)), 1.0)
+    plain = {f.name: 1.0 if f.default is MISSING else f.default for f in fields(WorkColumns)}
     off = {"sequence_parallel": 0, "recompute": 0, "zero": 0, "seq": 2048, "path": 16, **ADAM}
     chosen = plain | off | given
     if "shard_ranks" not in given:

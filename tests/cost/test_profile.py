@@ -16,7 +16,7 @@ from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.frameworks import frameworks
 
-MOST_COEFFICIENTS = 95
+MOST_COEFFICIENTS = 100
 SHARES = ("matmul", "matmul_fp8", "flash", "batched", "link", "nic", "a2a_exposed", "tp_exposed", "dp_contention")
 
 

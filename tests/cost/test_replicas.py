@@ -72,9 +72,10 @@ def test_shards_inside_a_node_are_reduced_over_the_others():
     nodes: 2 x 1/2 x 1536 bytes at 1 byte/s; weights are gathered inside only.
     """
     sent = exchanged(dp=8, zero=3, shard_ranks=4, g=gpu(domain=4))
-    assert sent.reduce.tolist() == pytest.approx([460.8 + 1536])
+    assert sent.reduce.tolist() == pytest.approx([460.8])
+    assert sent.outer.tolist() == pytest.approx([1536])
     assert sent.gather.tolist() == pytest.approx([460.8])
-    assert sent.reduce_bytes.tolist() == pytest.approx([4608 + 1536])
+    assert (sent.reduce_bytes.tolist(), sent.outer_bytes.tolist()) == (pytest.approx([4608]), pytest.approx([1536]))
 
 
 def test_experts_have_fewer_copies_than_the_rest():
@@ -157,3 +158,16 @@ def test_sharded_states_are_updated_by_their_owners():
 def test_fewer_bytes_of_state_take_less_time():
     """[O10] SGD without moments keeps 4 + 4 of the 16 bytes: half of the states' traffic."""
     assert optimizer(optimizer_bytes=4) == pytest.approx((15 + 6) * 30.72)
+
+
+def test_offloaded_states_are_updated_by_the_cpus_of_the_node():
+    """[O10] d = 4, ZeRO 1: 768 parameters a GPU, eight GPUs share CPUs of 10 parameters/s; 4 + 2 bytes cross PCIe at 2 bytes/s.
+
+    Offloaded weights of ZeRO 3 come over PCIe before they are gathered: 768 x 2 bytes.
+    """
+    slow = gpu(pcie_bytes_per_s=2)
+    layer = cost(w=work(gradient_bytes=4, dp=4, zero=1, offload=1), g=slow, host_update_per_s=10.0)
+    held = stage_parameters(layer.model, layer.work, stage_layers([4], 0, 1, 0))
+    assert np.ravel(optimizer_s(layer, held, replicas(layer, links())))[0] == pytest.approx(614.4 + 2304)
+    here, away = (exchanged(dp=4, zero=3, offload=o, g=slow).gather[0] for o in (0, 2))
+    assert away == pytest.approx(here + 768)

@@ -7,7 +7,7 @@ layers, 8 wide, two heads of 4, MLP 16, 64 words; one micro-batch of one sample 
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ def model(**given: Any) -> ModelColumns:
 
 
 def work(**given: Any) -> WorkColumns:
-    ones = dict.fromkeys((f.name for f in fields(WorkColumns)), 1.0)
+    ones = {f.name: 1.0 if f.default is MISSING else f.default for f in fields(WorkColumns)}
     chosen = ones | WORK | given
     chosen.setdefault("shard_ranks", 1.0)
     if "shard_ranks" not in given:

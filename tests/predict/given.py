@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import assume
@@ -52,11 +53,16 @@ def traffic(prediction: Prediction, kind: str) -> dict[str, Any]:
     return {row.link: row for row in prediction.communication if row.kind == kind}
 
 
+SPLITS = [(tp, pp, dp, cp) for tp in (1, 2, 8) for pp in (1, 2, 4) for dp in (1, 2, 4, 8) for cp in (1, 2)]
+
+
 @st.composite
-def strategies(draw: st.DrawFn, framework: str = "megatron", most: int = 32) -> dict[str, Any]:
-    """Any legal strategy for llama-2-7b of at most so many ranks."""
-    tp, pp, dp, cp = (draw(st.sampled_from(of)) for of in ([1, 2, 8], [1, 2, 4], [1, 2, 4, 8], [1, 1, 2]))
-    assume(tp * pp * dp * cp <= most)
+def strategies(
+    draw: st.DrawFn, framework: str = "megatron", ranks: int | None = None, most_cp: int = 2
+) -> dict[str, Any]:
+    """Any legal strategy for llama-2-7b of at most 32 ranks, or of so many."""
+    fits = [split for split in SPLITS if split[3] <= most_cp and math.prod(split) in ([ranks] if ranks else range(33))]
+    tp, pp, dp, cp = draw(st.sampled_from(fits))
     zero = draw(st.sampled_from([2, 3] if framework == "fsdp" else [0, 1] if pp > 1 else [0, 1, 2, 3]))
     interleave = draw(st.sampled_from([1, 2])) if pp > 1 else 1
     overlap = draw(st.sampled_from([None, 0.0, 0.5, 1.0]))

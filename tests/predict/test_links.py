@@ -29,7 +29,7 @@ def in_two(strategy: dict[str, Any], node: dict[str, Any] | None = None, **link:
 
 @settings(max_examples=60)
 @given(
-    strategies().filter(lambda s: ranks(s) == 32),
+    strategies(ranks=32),
     st.sampled_from(["gbps", "rtt_ms", "loss_pct", "flow_gbps"]),
     st.floats(1.1, 50),
     st.sampled_from([0.5, 8, 100]),
@@ -57,7 +57,7 @@ def test_a_better_network_or_fast_link_never_slows_a_step(strategy, which, facto
 
 @settings(max_examples=60)
 @given(
-    strategies().filter(lambda s: ranks(s) == 32 and s["cp"] == 1),
+    strategies(ranks=32, most_cp=1),
     st.sampled_from([1, 10, 50]),
     st.sampled_from([1, 30, 150]),
 )

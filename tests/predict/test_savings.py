@@ -84,6 +84,15 @@ def test_offloaded_states_lie_in_host_memory():
     assert away.host >= here.parts["optimizer"]
 
 
+def test_offloading_costs_time():
+    """[O10] CPUs update more slowly than GPUs, and states cross PCIe."""
+    job = MEGATRON | {"framework": "deepspeed"}
+    here, away = (
+        predicted({"dp": 8, "zero": 1, "offload": o}, job=job, cluster=one_zone(8)) for o in ("none", "optimizer")
+    )
+    assert away.breakdown_s["optimizer"] > 2 * here.breakdown_s["optimizer"]
+
+
 def test_sequence_parallelism_shrinks_activations_and_leaves_traffic_as_it_is():
     """[M3] F36: a gather and a scatter move what one all-reduce moves."""
     plain, cut = (predicted({"tp": 8, "dp": 2, "sequence_parallel": on}) for on in (False, True))

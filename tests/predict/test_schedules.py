@@ -27,7 +27,8 @@ def test_every_schedule_is_simulated_over_links_between_zones(schedule):
     assert far.breakdown_s["pipeline"] >= 0.12
     assert sum(far.breakdown_s.values()) == pytest.approx(far.step_time_s.expected)
     links = {row.link for row in far.communication if row.kind == "pipeline"}
-    assert links == {"a > b", "b > a", "b > c", "c > b", "c > d", "d > c"}
+    back_to_the_first = {"a > d", "d > a"} if schedule == "interleaved" else set()
+    assert links == {"a > b", "b > a", "b > c", "c > b", "c > d", "d > c"} | back_to_the_first
 
 
 @pytest.mark.parametrize("schedule", SHAPES)

@@ -73,9 +73,9 @@ def test_one_stage_is_its_layers_times_the_micro_batches():
 
 
 def test_jitter_grows_with_the_doublings_of_nodes():
-    """[V3] 1 % a doubling on 8 nodes: 1.03 of it."""
+    """[V3] 1 % of the stage's work a doubling, on 8 nodes: 3 % of 3 micro-batches of 294.912 s."""
     batch = paper_batch([4], g=gpu(nodes=8), micro_batches=3)
-    assert step_s(batch, neutral(step_s=5.0, jitter=0.01))[0] == pytest.approx(1074.056 * 1.03)
+    assert step_s(batch, neutral(step_s=5.0, jitter=0.01))[0] == pytest.approx(1074.056 + 0.03 * 3 * 294.912)
 
 
 def test_a_send_is_the_activations_of_a_micro_batch():
@@ -104,19 +104,22 @@ def test_a_send_between_zones_is_no_quicker_than_either_link():
 
 def test_the_update_waits_for_every_stages_gradients():
     """[V2] Replicas reduce a stage of the layers' 2 x 512 + 512 parameters in 2 x 1/2 x 3072 bytes / 10 = 307.2 s: the step
-    ends that much later when nothing overlaps, and not at all when everything hides.
+    ends that much later when nothing overlaps, and hardly when all but the last of 3072 buckets hides.
     """
     base = step_s(paper_batch([2, 2], links(boundary_fast=1.0), pp=2, micro_batches=4), neutral())[0]
     bare, hidden = (
         step_s(
-            paper_batch([2, 2], links(boundary_fast=1.0), pp=2, micro_batches=4, dp=2, overlap_gradients=on), neutral()
+            paper_batch(
+                [2, 2], links(boundary_fast=1.0), pp=2, micro_batches=4, dp=2, overlap_gradients=on, bucket_bytes=1.0
+            ),
+            neutral(),
         )[0]
         for on in (0, 1)
     )
     stages = stage_times(paper_batch([2, 2], links(boundary_fast=1.0), pp=2, micro_batches=4, dp=2), neutral())
     assert np.ravel(stages.reduce).tolist() == pytest.approx([307.2, 307.2])
-    assert bare == pytest.approx(base + 307.2)
-    assert hidden == pytest.approx(base + 307.2 - min(307.2, float(np.ravel(stages.cost.backward_s)[0])), rel=1e-9)
+    assert bare == pytest.approx(base + 307.2, rel=1e-4)
+    assert hidden == pytest.approx(base + 307.2 - min(307.2, float(np.ravel(stages.cost.backward_s)[0])), rel=1e-3)
 
 
 @settings(max_examples=60)
@@ -141,14 +144,14 @@ def test_the_quick_form_is_the_simulated_step_without_a_pipeline(strategy):
 
 
 def test_the_quick_form_is_the_simulated_step_for_equal_stages():
-    """[V3] F64: the worked model without a head, p = 2 and 4; sends of 25.6 s add to the stages; 6 x 512 x (layers + 1) bytes
-    of weights written at 100 bytes/s.
+    """[V3] F64: the worked model without a head, p = 2 and 4, sends that cost nothing; 6 x 512 x (layers + 1) bytes of
+    weights written at 100 bytes/s.
     """
     for counts in ([2, 2], [1, 1, 1, 1]):
         batch = replace(
-            paper_batch(counts, links(boundary_fast=1.0), pp=len(counts), micro_batches=8), model=model(vocab=0)
+            paper_batch(counts, links(boundary_perfect=1.0), pp=len(counts), micro_batches=8), model=model(vocab=0)
         )
-        f, b = 20.48 * 4 / len(counts) + 25.6, 40.96 * 4 / len(counts) + 25.6
+        f, b = 20.48 * 4 / len(counts), 40.96 * 4 / len(counts)
         expected = (8 + len(counts) - 1) * (f + b) + 6 * 512 * (counts[0] + 1) / 100
         strategy = Strategy(pp=len(counts), dp=1)
         assert step_s(batch, neutral())[0] == pytest.approx(expected, rel=1e-9)

@@ -19,7 +19,8 @@ from crosszone.calibrate.components_read import ComponentRun
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_s, send_s
 from crosszone.cost.columns import Numbers
-from crosszone.cost.layer import WORD, Layer, LayerCost
+from crosszone.cost.layer import Layer, LayerCost
+from crosszone.cost.memory import HALF
 from crosszone.cost.operators import traffic_s
 from crosszone.cost.profile import Profiles
 from crosszone.cost.replicas import optimizer_s, replicas, stage_parameters
@@ -74,11 +75,11 @@ def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
     stages = stage_layers(batch.counts, 0.0, 1.0, 0.0)
     per = StageCost(cost, stages)
     held = stage_parameters(batch.model, batch.work, stages)
-    weights = WORD * _one(held.total, p)
+    weights = HALF * _one(held.total, p)
     reduce = ring_all_reduce_s(weights, d, links.replicas)
     gather = ring_all_gather_s(weights if strategy.zero else 0.0 * weights, d, links.replicas)
     update = _one(optimizer_s(cost, held, replicas(cost, batch.links)), p) + gather
-    activation = WORD * float(_one(cost.tokens, 1)[0]) * case.model.hidden / t
+    activation = HALF * float(_one(cost.tokens, 1)[0]) * case.model.hidden / t
     there = float(send_s(activation + mask_bytes(case.job.seq_len), links.stages))
     back = float(send_s(activation, links.stages))
     forward, backward = _one(per.forward_s, p), _one(per.backward_s, p)
@@ -112,7 +113,7 @@ def replica_wait_s(pipeline_s: float, d: int, skew: float) -> float:
 
 def mask_bytes(seq_len: int) -> float:
     """Bytes of the attention mask that this stack sends along with the activations: s x s x 2. [K4]"""
-    return WORD * float(seq_len) ** 2
+    return HALF * float(seq_len) ** 2
 
 
 def constant(cluster: str, name: str) -> float:
@@ -145,7 +146,7 @@ def _columns(run: ComponentRun, profiles: Profiles, links: RunLinks) -> tuple[Ba
 def _finished(cost: LayerCost, run: ComponentRun, links: RunLinks) -> Layer:
     """The layer with what this stack adds: norms written out, activations gathered before recomputation. [K5]"""
     (layer, _), work = cost.whole, run.case.strategy
-    wide = WORD * cost.tokens * cost.model.hidden
+    wide = HALF * cost.tokens * cost.model.hidden
     forward, backward, again = layer.forward, layer.backward, layer.again
     full = work.recompute == "full"
     if run.unfused_norm:
@@ -156,7 +157,7 @@ def _finished(cost: LayerCost, run: ComponentRun, links: RunLinks) -> Layer:
         again = again + full * there
     if run.partitioned and full:
         again = again + ring_all_gather_s(wide, work.tp, links.tensor)
-    return Layer(forward=forward, backward=backward, again=again)
+    return replace(layer, forward=forward, backward=backward, again=again)
 
 
 def _one(value: Numbers, entries: int) -> Floats:

@@ -1,11 +1,13 @@
 """Predicted steps of measured runs: the one place where runs meet the predictor.
 
-Runs are predicted in buckets of like pipeline degree, so that arrays are not padded to the longest pipeline.
+Runs are scored by the simulated step, as every prediction is; a fit goes by its closed form, in buckets of like
+pipeline degree, so that arrays are not padded to the longest pipeline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +20,8 @@ from crosszone.cost.memory_profile import memory_coefficients
 from crosszone.cost.profile import Profiles
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.gpu import Gpu
-from crosszone.predict.batch import Batch, batch_of
+from crosszone.predict.batch import Batch, batch_of, chunk_layers
+from crosszone.predict.simulated import simulated_step
 from crosszone.predict.step import step_s
 
 Vector = npt.NDArray[np.float64]
@@ -41,10 +44,11 @@ def predicted(runs: Sequence[Run], profiles: Profiles) -> Predicted:
     """Step time and peak memory of each run."""
     step, memory = np.empty(len(runs)), np.empty(len(runs))
     measured = np.array([profiles.gpu_profile(gpu_of(run))[1] for run in runs], dtype=bool)
-    for at in _buckets(runs):
+    for at in _alike(runs):
         some = [runs[i] for i in at]
-        batch = _batch(some, profiles)
-        step[at] = step_s(batch, profiles.coefficients(*_homes(some, profiles)))
+        batch, strategy = _batch(some, profiles), some[0].case.strategy
+        chunks = [chunk_layers(run.case) for run in some]
+        step[at] = simulated_step(batch, chunks, strategy, profiles.coefficients(*_homes(some, profiles))).total_s
         memory[at] = _memory_gib(some, batch)
     return Predicted(step_s=step, memory_gib=memory, gpu_measured=measured)
 
@@ -90,6 +94,17 @@ def _buckets(runs: Sequence[Run]) -> list[npt.NDArray[np.int64]]:
     level = np.ceil(np.log(depth) / np.log(DEEPER) - 1e-9).astype(np.int64)
     groups = [np.flatnonzero(level == one) for one in np.unique(level)]
     return [group[start : start + CHUNK] for group in groups for start in range(0, len(group), CHUNK)]
+
+
+def _alike(runs: Sequence[Run]) -> Iterator[npt.NDArray[np.int64]]:
+    """Places of the runs in groups of equal schedule, stages, chunks and micro-batches: simulated together."""
+    groups: dict[tuple[str, int, int, int], list[int]] = defaultdict(list)
+    for place, run in enumerate(runs):
+        s = run.case.strategy
+        groups[s.pipeline_schedule, s.pp, s.interleave, s.micro_batches(run.case.job.global_batch)].append(place)
+    for group in groups.values():
+        for start in range(0, len(group), CHUNK):
+            yield np.array(group[start : start + CHUNK])
 
 
 def _homes(runs: Sequence[Run], profiles: Profiles) -> tuple[list[str], list[str]]:

@@ -65,6 +65,10 @@ class Coefficients:
     """Bytes moved per logit by the loss, forward and backward."""
     optimizer_traffic: Numbers
     """Bytes moved per parameter whose states are local."""
+    host_update_per_s: Numbers
+    """Parameters a second that the CPUs of a node update (offloaded optimizer)."""
+    pcie: Numbers
+    """Share of the PCIe rate that copies to and from host memory reach."""
     # host
     host_s: Numbers
     """Launch time of a layer's forward pass on the host."""

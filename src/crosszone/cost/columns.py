@@ -114,6 +114,16 @@ class WorkColumns:
     overlap_tensor: Numbers
     overlap_gradients: Numbers
     overlap_parameters: Numbers
+    bucket_bytes: Numbers = np.inf
+    """Gradients that are reduced together."""
+    tree: Numbers = 0.0
+    """How gradients are all-reduced: 0 as is quicker, 1 in a tree, -1 in a ring."""
+    word: Numbers = 2.0
+    """Bytes of an activation and of a gathered weight."""
+    folded: Numbers = 0.0
+    """1: the pipeline is folded (V), so that the head lies on the first stage."""
+    offload: Numbers = 0.0
+    """0 none, 1 optimizer states in host memory, 2 weights too."""
     overlap: Numbers
     """Share of what could hide that does, 0 to 1; nan: as the profile says."""
 
@@ -123,12 +133,14 @@ class GpuColumns:
     """Datasheet of the GPU and its links."""
 
     flops_16: Numbers
-    """Dense 16-bit peak, FLOP/s."""
+    """Dense 16-bit peak, FLOP/s: attention and head (fp32 jobs: the fp32 peak)."""
     flops_path: Numbers
     """Dense peak of the linear layers' path, FLOP/s."""
     memory_bytes_per_s: Numbers
     link_bytes_per_s: Numbers
     """Fast link (or PCIe), one direction."""
+    pcie_bytes_per_s: Numbers = 32e9
+    """To host memory, one direction; default: PCIe generation 4 with 16 lanes."""
     domain: Numbers
     """GPUs that reach each other over it."""
     node_gpus: Numbers
@@ -244,9 +256,10 @@ def gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:
     """The columns of one GPU kind for a compute precision; `links` are the figures of its node and network."""
     half = gpu.peak("bf16") or gpu.peak("fp16") or gpu.peak("fp32") or 0.0
     return GpuColumns(
-        flops_16=1e12 * half,
+        flops_16=1e12 * (gpu.peak("fp32") or half if path == "fp32" else half),
         flops_path=1e12 * (gpu.peak(path) or half),
         memory_bytes_per_s=1e9 * gpu.memory_gb_per_s,
+        pcie_bytes_per_s=1e9 * gpu.pcie.gb_per_s,
         **links,
     )
 

@@ -8,7 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import Coefficients
-from crosszone.cost.columns import MXFP8, PATH_BITS, ROWWISE, GpuColumns, ModelColumns, Numbers, StackColumns, WorkColumns
+from crosszone.cost.columns import (
+    MXFP8,
+    PATH_BITS,
+    ROWWISE,
+    GpuColumns,
+    ModelColumns,
+    Numbers,
+    StackColumns,
+    WorkColumns,
+)
 from crosszone.cost.operators import (
     flash_attention_s,
     flash_share,
@@ -19,8 +28,6 @@ from crosszone.cost.operators import (
     unfused_attention_s,
 )
 
-WORD = 2.0
-"""Bytes of an activation."""
 FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
 """Traffic of one score of unfused attention: score, mask, softmax and dropout, each written and read; and gradients."""
 
@@ -56,6 +63,8 @@ class Layer:
     forward: Pass
     backward: Pass
     again: Numbers
+    repeated: dict[str, Numbers]
+    """Of that: exchanges of the forward pass that are done again (tp, ep, cp)."""
 
     @property
     def forward_s(self) -> Numbers:
@@ -99,14 +108,15 @@ class LayerCost:
         self.model, self.work, self.gpu, self.stack, self.k = model, work, gpu, stack, k
         self.tokens = work.micro_batch * work.seq / work.cp
         """Tokens of a micro-batch on this GPU, before sequence parallelism."""
-        self.byte_s = k.tile / gpu.memory_bytes_per_s
+        self.byte_s = k.tile / gpu.memory_bytes_per_s * work.word / 2.0
         self.memory_rate = k.memory * gpu.memory_bytes_per_s
+        self.pcie_rate = k.pcie * gpu.pcie_bytes_per_s
         self.linear_rate = self._linear_rate()
         self.flops_16 = np.where(np.asarray(work.path) == PATH_BITS["fp32"], gpu.flops_path, gpu.flops_16)
         """Peak of attention and head, which stay in 16 bit; an fp32 job runs them in fp32 too."""
         self.nic_rate = k.nic * gpu.nic_bytes_per_s / (1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0)))
         """Bytes/s a GPU's share of the network reaches, less over many nodes. [X2]"""
-        self.cast = np.where(np.asarray(work.path) < 16, k.cast, 0.0) * WORD
+        self.cast = np.where(np.asarray(work.path) < 16, k.cast, 0.0) * self.work.word
         """Bytes moved to quantise one value that goes into a linear layer."""
         self.split = np.where(work.sequence_parallel > 0, 1.0 / work.tp, 1.0)
         """Share of what tensor parallelism leaves whole that this GPU holds."""
@@ -120,7 +130,9 @@ class LayerCost:
         self.moe: Layer | LayerTotals = (
             self._layer(self._with_experts(block)) if np.any(np.asarray(model.moe_layers) > 0) else self.dense
         )
-        self.embedding_s = traffic_s(k.elementwise * 2.0 * WORD * self.tokens * model.hidden, self.memory_rate)
+        self.embedding_s = traffic_s(
+            k.elementwise * 2.0 * self.work.word * self.tokens * model.hidden, self.memory_rate
+        )
         """Look-up: a row read and written for each token. [O8]"""
         self.head_s, self.loss_s = self._head()
         """The head's forward product, and the traffic of logits and loss over both passes. [O9]"""
@@ -200,7 +212,7 @@ class LayerCost:
         plainly_back = 2.0 * unfused_attention_s(*scores, BACKWARD_SCORE_BYTES / 2.0)
         unfused = (self.stack.unfused > 0) | (np.asarray(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
-        traffic = WORD * tokens * (10.0 * m.hidden * self.split + 2.0 * inner_width)
+        traffic = self.work.word * tokens * (10.0 * m.hidden * self.split + 2.0 * inner_width)
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
             matmul=matmul,
@@ -219,7 +231,7 @@ class LayerCost:
         up = matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s)
         down = matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s)
         cast = self.cast * tokens * (m.hidden + inner)
-        traffic = k.elementwise * WORD * tokens * m.matrices * inner + cast
+        traffic = k.elementwise * self.work.word * tokens * m.matrices * inner + cast
         return _Parts(
             matmul=block.matmul + up + down,
             attention=block.attention,
@@ -245,7 +257,7 @@ class LayerCost:
         width = m.matrices * (routed * inner + tokens * shared_inner)
         cast = (
             np.where(np.asarray(w.path) < 16, k.cast, 0.0)
-            * WORD
+            * w.word
             * (routed * (m.hidden + inner) + tokens * shared_inner)
         )
         age = np.exp(-k.release_decay * self.stack.release) * np.where(self.stack.graphed > 0, k.graphed, 1.0)
@@ -254,7 +266,7 @@ class LayerCost:
             matmul=block.matmul + up + down + shared,
             attention=block.attention,
             attention_back=block.attention_back,
-            elementwise=block.elementwise + traffic_s(k.elementwise * WORD * width + cast, self.memory_rate),
+            elementwise=block.elementwise + traffic_s(k.elementwise * self.work.word * width + cast, self.memory_rate),
             routing=traffic_s(permuted, self.memory_rate),
             ep=age * k.a2a_exposed * self._all_to_all_s(),
             wait=age * k.moe_s * np.where(np.asarray(w.path) == MXFP8, k.mxfp8_moe, 1.0),
@@ -263,7 +275,7 @@ class LayerCost:
     def _all_to_all_s(self) -> Numbers:
         """Dispatch and combine of one pass: to experts inside the domain, and once to each other domain. [X3]"""
         m, w, g, k = self.model, self.work, self.gpu, self.k
-        size = WORD * self.tokens * m.hidden / w.tp
+        size = self.work.word * self.tokens * m.hidden / w.tp
         inside = np.clip(g.domain / w.expert_tp, 1.0, w.ep)
         domains = w.ep / inside
         remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(m.top_k, 1.0))
@@ -277,7 +289,7 @@ class LayerCost:
         inside = k.link * g.link_bytes_per_s
         across = np.minimum(inside, g.node_gpus * self.nic_rate)
         bus = np.where(t <= g.domain, inside, across)
-        size = 2.0 * (t - 1.0) / t * WORD * self.tokens * self.model.hidden
+        size = 2.0 * (t - 1.0) / t * self.work.word * self.tokens * self.model.hidden
         return np.where(t > 1, size / bus + k.tp_message_s, 0.0)
 
     def _layer(self, parts: _Parts) -> Layer:
@@ -319,6 +331,7 @@ class LayerCost:
             forward=_with_host(forward, host),
             backward=_with_host(backward, host_back),
             again=again,
+            repeated={part: np.where(full, getattr(forward, part), 0.0) for part in ("tp", "ep", "cp")},
         )
 
     def _host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
@@ -329,7 +342,7 @@ class LayerCost:
         """Exposed part of the key/value exchange along the sequence. [X4]"""
         m, w, g, k = self.model, self.work, self.gpu, self.k
         kv = np.where(m.latent > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0)) * (m.qk_dim + m.v_dim)
-        size = passes * WORD * self.tokens * kv * (w.cp - 1.0)
+        size = passes * self.work.word * self.tokens * kv * (w.cp - 1.0)
         rate = np.where(w.tp * w.cp <= g.domain, k.link * g.link_bytes_per_s, self.nic_rate)
         exchange = size / rate
         return np.where(np.asarray(w.cp) > 1, np.maximum(0.0, exchange - attention_s) + k.cp_exposed * exchange, 0.0)

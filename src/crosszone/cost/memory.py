@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns
-from crosszone.cost.layer import WORD
 from crosszone.cost.memory_layer import layer_memory, tokens_held, undivided
 from crosszone.cost.memory_profile import MemoryCoefficients
 from crosszone.cost.replicas import StageParameters, stage_parameters
 from crosszone.cost.stages import StageLayers
 
 GIB = 2.0**30
+HALF = 2.0
+"""Bytes of a 16-bit copy."""
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working", "buffers", "base")
 """Parts that add up to the total."""
 MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
@@ -84,7 +85,7 @@ def shards(w: WorkColumns) -> tuple[Numbers, Numbers]:
 
 def casts(w: WorkColumns) -> Numbers:
     """Whether fp32 weights are cast for 16-bit (or narrower) products: autocast, FSDP's mixed precision."""
-    return (np.asarray(w.weight_bytes) > WORD) & (np.asarray(w.path) <= PATH_BITS["bf16"])
+    return (np.asarray(w.weight_bytes) > HALF) & (np.asarray(w.path) <= PATH_BITS["bf16"])
 
 
 def stage_memory(
@@ -108,7 +109,7 @@ def stage_memory(
     once = _Transient(model, w, stages, k, held)
     dense, moe = layer_memory(model, w, stack, k)
     micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
-    activations = alive * micro_batch + stages.last * 2.0 * WORD * tokens_held(w) * model.hidden * undivided(w)
+    activations = alive * micro_batch + stages.last * 2.0 * work.word * tokens_held(w) * model.hidden * undivided(w)
     whole: Numbers = np.where(stages.moe > 0, moe.whole, dense.whole)
     kept: Numbers = np.where(stages.moe > 0, moe.kept, dense.kept)
     one_layer = once.gathered + once.layer + k.working * whole + whole - kept
@@ -163,7 +164,8 @@ class _States:
         self.step = np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, held.total))
         self.optimizer = np.where(away, 0.0, optimizer)
         self.weights = np.where(all_away, 0.0, weights)
-        self.host = np.where(away, optimizer + gradients, 0.0) + np.where(all_away, weights, 0.0)
+        reduced = w.gradient_bytes * np.where(zero >= 1, local, held.total)
+        self.host = np.where(away, optimizer + reduced, 0.0) + np.where(all_away, weights, 0.0)
 
 
 class _Transient:
@@ -185,10 +187,10 @@ class _Transient:
         layers = np.minimum(k.gathered_layers, stages.layers) * (dense + experts)
         gathered = np.where(pipelined, held.total, layers + held.embedding)
         whole = np.where(pipelined & (np.asarray(w.micro_batches) > 1), w.wire_bytes * held.total, 0.0)
-        copied = np.where(casts(w), WORD * held.total, 0.0)
-        self.gathered = np.where(zero >= 3, WORD * gathered + whole, copied)
-        wider = np.maximum(w.gradient_bytes, w.wire_bytes) > WORD
-        each = np.where(zero >= 2, WORD + w.wire_bytes, np.where(wider, WORD, 0.0))
+        copied = np.where(casts(w), HALF * held.total, 0.0)
+        self.gathered = np.where(zero >= 3, w.word * gathered + whole, copied)
+        wider = np.maximum(w.gradient_bytes, w.wire_bytes) > w.word
+        each = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
         self.layer = each * (dense + np.where(zero >= 2, experts, 0.0))
         self.head, self.embedding = each * head, each * embedding
 
@@ -201,6 +203,6 @@ def _logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoeff
 
 def _messages(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Activations on their way: one sent and one received between stages, one gathered over the sequence. [M9]"""
-    size = WORD * tokens_held(w) * m.hidden
+    size = w.word * tokens_held(w) * m.hidden
     gathered = np.where(np.asarray(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)
     return size * (np.where(np.asarray(w.pp) > 1, 2.0 * undivided(w), 0.0) + gathered)

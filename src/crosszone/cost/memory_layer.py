@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from crosszone.cost.columns import ModelColumns, Numbers, StackColumns, WorkColumns
-from crosszone.cost.layer import WORD
 from crosszone.cost.memory_profile import MemoryCoefficients
 
 SCORE_BYTES = 5.0
@@ -46,9 +45,9 @@ def layer_memory(
     block = tokens * (_outer(m, w, k) + _attention(m, w))
     scores = np.where(np.asarray(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(np.asarray(m.matrices) > 2, k.gated_copies, k.plain_copies)
-    dense = block + WORD * tokens * copies * m.ffn / w.tp
+    dense = block + w.word * tokens * copies * m.ffn / w.tp
     sparse = block + _experts(m, w, k, tokens, copies)
-    entry = WORD * tokens * m.hidden * undivided(w)
+    entry = w.word * tokens * m.hidden * undivided(w)
     return _layer(dense, scores, entry, w, k), _layer(sparse, scores, entry, w, k)
 
 
@@ -62,10 +61,10 @@ def _layer(most: Numbers, scores: Numbers, entry: Numbers, w: WorkColumns, k: Me
 def _outer(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
     """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the products, dropout masks."""
     share = undivided(w)
-    norms = np.where(np.asarray(m.matrices) > 2, k.norm_bytes, WORD)
+    norms = np.where(np.asarray(m.matrices) > 2, k.norm_bytes, w.word)
     inputs = np.where(np.asarray(k.gathered_inputs) > 0, 1.0, share)
     blocks = 2.0 - m.parallel_residual
-    return m.hidden * (blocks * (norms * share + WORD * inputs) + 2.0 * k.dropout * share)
+    return m.hidden * (blocks * (norms * share + w.word * inputs) + 2.0 * k.dropout * share)
 
 
 def _attention(m: ModelColumns, w: WorkColumns) -> Numbers:
@@ -73,13 +72,13 @@ def _attention(m: ModelColumns, w: WorkColumns) -> Numbers:
     query, value = m.heads * m.qk_dim / w.tp, m.heads * m.v_dim / w.tp
     groups = np.where(np.asarray(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
     latents = m.latent * (2.0 * m.q_rank + 2.0 * m.kv_rank + m.rope_dim)
-    return WORD * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
+    return w.word * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
 
 
 def _experts(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients, tokens: Numbers, copies: Numbers) -> Numbers:
     """Bytes of routed and shared experts: every token is copied to each of its experts. [M10]"""
     routed = tokens * m.top_k / w.tp * w.expert_tp
-    permuted = k.routed_copies * WORD * routed * m.hidden
-    inner = WORD * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
-    router = 2.0 * WORD * tokens * undivided(w) * m.experts
+    permuted = k.routed_copies * w.word * routed * m.hidden
+    inner = w.word * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
+    router = 2.0 * w.word * tokens * undivided(w) * m.experts
     return permuted + inner + router

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
-from crosszone.cost.layer import WORD, LayerCost
+from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
 from crosszone.cost.stages import StageLayers
+from crosszone.cost.tiers import figure
 
+FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 WEIGHT_TRAFFIC = 6.0
 """Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm."""
 
@@ -98,19 +100,32 @@ class Exchange:
     held: StageParameters
     gather: Numbers
     reduce: Numbers
+    """Among the replicas that share one set of states (all of them, unless states are shared by fewer)."""
+    outer: Numbers
+    """Of the shards among the sets, where there are several: once a step, however often gradients are scattered."""
     wan_gather: Numbers
     wan_reduce: Numbers
     zone_gather_bytes: Numbers
     """Bytes a zone sends to the next."""
     zone_reduce_bytes: Numbers
+    last_bucket: Numbers
+    """Share of the reduction that is its last bucket, which nothing can hide."""
+    several: Numbers
+    """There are several sets of states: zones, or nodes, hold copies of each other's."""
     reduce_per_parameter: tuple[Numbers, Numbers]
     """Bytes one GPU sends inside its zone for a shared parameter and for one of an expert."""
     gather_per_parameter: tuple[Numbers, Numbers]
+    outer_per_parameter: Numbers
 
     @property
     def reduce_bytes(self) -> Numbers:
         """Bytes one GPU of each stage sends inside its zone to reduce gradients."""
         return self.held.shared * self.reduce_per_parameter[0] + self.held.experts * self.reduce_per_parameter[1]
+
+    @property
+    def outer_bytes(self) -> Numbers:
+        """Bytes one GPU of each stage sends inside its zone to reduce shards among the sets."""
+        return self.held.shared * self.outer_per_parameter
 
     @property
     def gather_bytes(self) -> Numbers:
@@ -121,7 +136,9 @@ class Exchange:
 def exchange(
     cost: LayerCost, held: StageParameters, group: Replicas, links: LinkColumns, repeats: Numbers = 1.0
 ) -> Exchange:
-    """Ring times over the replicas: an all-reduce where nothing is sharded, else a scatter and a gather. [X7]
+    """Times over the replicas: an all-reduce (ring or tree) where nothing is sharded, else a scatter and a gather. [X7]
+
+    Each bucket of gradients pays the latency of its hops: n - 1 a pass round a ring, log2 n up and down a tree.
 
     Where states are shared by fewer ranks than there are replicas, gradients are scattered among these and the shards
     reduced over the others; weights are gathered inside only. Replicas in several zones reduce inside each zone first
@@ -134,29 +151,45 @@ def exchange(
     whole, scattered, apart = ring_share(group.zone), ring_share(group.inner), ring_share(group.experts)
     across = 2.0 * ring_share(group.zone / group.inner) / group.inner
     passes = np.where(sharded, 1.0, 2.0) * w.wire_bytes
-    once_bytes = np.where(one_ring, whole, scattered + across)
-    once = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus + across / cost.nic_rate)
+    once_bytes = np.where(one_ring, whole, scattered)
+    outer = held.shared * (k.dp_traffic * w.wire_bytes * np.where(one_ring, 0.0, across / cost.nic_rate))
+    once = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     back_bytes = np.where(one_ring, whole, scattered)
     back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     inside = np.where((np.asarray(links.flat) > 0) & (np.asarray(links.dp_zones) > 1), 0.0, 1.0)
-    reduce = held.shared * (inside * k.dp_traffic * passes * once)
-    gather = held.shared * (inside * sharded * k.dp_traffic * WORD * back)
+    members: Numbers = np.where(one_ring, group.zone, group.inner)
+    turns = members - 1.0
+    hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
+    buckets = np.maximum(1.0, np.ceil(held.shared * w.wire_bytes / w.bucket_bytes)) * (held.shared > 0)
+    ring = held.shared * (k.dp_traffic * passes * once) + buckets * (np.where(sharded, 1.0, 2.0) * turns * hop)
+    tree = held.shared * (k.dp_traffic * w.wire_bytes * 2.0 / group.zone_bus)
+    tree = tree + buckets * (2.0 * np.ceil(np.log2(np.maximum(group.zone, 1.0))) * hop)
+    wanted, able = np.asarray(w.tree), ~sharded & (group.zone > 1)
+    reduce = np.where(able & ((wanted > 0) | ((wanted == 0) & (tree < ring))), tree, ring) * inside
+    gather = held.shared * (inside * sharded * k.dp_traffic * w.word * back)
     if np.ndim(held.experts):
         each = inside * k.dp_traffic * apart / group.expert_bus
         reduce = reduce + held.experts * (each * passes)
-        gather = gather + held.experts * (each * sharded * WORD)
+        gather = gather + held.experts * (each * sharded * w.word)
     gather = gather + (held.shared > 0) * (sharded * k.shard_message_s * (group.inner - 1.0))
+    if np.any(np.asarray(w.offload) > 1):  # sharded weights come from host memory first
+        gather = gather + np.where(np.asarray(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
     wan_reduce, wan_gather, zone_reduce, zone_gather = _between_zones(cost, held, group, links, sharded, repeats)
+    several = sharded & (w.shard_ranks * w.cp < group.shared)
     return Exchange(
         held=held,
         gather=gather + wan_gather,
-        reduce=reduce + wan_reduce,
+        reduce=reduce + np.where(several, 0.0, wan_reduce),
+        outer=outer + np.where(several, wan_reduce, 0.0),
         wan_gather=wan_gather,
         wan_reduce=wan_reduce,
         zone_gather_bytes=zone_gather,
         zone_reduce_bytes=zone_reduce,
+        last_bucket=1.0 / np.maximum(buckets, 1.0),
+        several=several,
         reduce_per_parameter=(passes * once_bytes, passes * apart),
-        gather_per_parameter=(sharded * WORD * back_bytes, sharded * WORD * apart),
+        outer_per_parameter=np.where(one_ring, 0.0, w.wire_bytes * across),
+        gather_per_parameter=(sharded * w.word * back_bytes, sharded * w.word * apart),
     )
 
 
@@ -181,14 +214,17 @@ def _between_zones(
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
     passes = np.where(own, 1.0, 2.0)
     reduce_bytes = np.where(crosses, passes * share * total * w.wire_bytes, 0.0)
-    gather_bytes = np.where(crosses & own, share * total * WORD, 0.0)
+    gather_bytes = np.where(crosses & own, share * total * w.word, 0.0)
     reduce = np.where(crosses, reduce_bytes / links.wan_bytes_per_s + passes * turns * links.wan_latency_s, 0.0)
     gather = np.where(crosses & own, gather_bytes / links.wan_bytes_per_s + turns * links.wan_latency_s, 0.0)
     return reduce, gather, reduce_bytes, gather_bytes
 
 
 def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:
-    """The optimizer's step: states of the local shard read and written, weights written. [O10]"""
+    """The optimizer's step: states of the local shard read and written, weights written. [O10]
+
+    Offloaded states are updated by the node's CPUs, which its GPUs share; gradients go there and weights come back.
+    """
     w, k = cost.work, cost.k
     sharded = np.asarray(w.zero) > 0
     shards = np.where(sharded, np.minimum(w.shard_ranks * w.cp, group.shared), 1.0)
@@ -202,4 +238,10 @@ def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numb
     size = held.shared * per_parameter(shards)
     if np.ndim(held.experts):
         size = size + held.experts * per_parameter(expert_shards)
-    return traffic_s(size, cost.memory_rate)
+    on_gpu = traffic_s(size, cost.memory_rate)
+    away = np.asarray(w.offload) > 0
+    if not np.any(away):
+        return on_gpu
+    local = held.shared / shards + held.experts / expert_shards
+    copies = local * (w.gradient_bytes + w.word) / cost.pcie_rate
+    return np.where(away, local * cost.gpu.node_gpus / k.host_update_per_s + copies, on_gpu)

@@ -30,11 +30,16 @@ class StageLayers:
 
 
 def stage_layers(
-    counts: Numbers, first_dense: Numbers, moe_every: Numbers, moe_layers: Numbers, repeats: Numbers = 1.0
+    counts: Numbers,
+    first_dense: Numbers,
+    moe_every: Numbers,
+    moe_layers: Numbers,
+    repeats: Numbers = 1.0,
+    folded: Numbers = 0.0,
 ) -> StageLayers:
     """Dense and MoE layers of stages that hold `counts` layers each, in model order; 0 layers: no such stage. [R4]
 
-    A stage that stands for `repeats` equal ones has their mean.
+    A stage that stands for `repeats` equal ones has their mean. In a folded pipeline the first stage holds the head.
     """
     counts = np.asarray(counts, dtype=float)
     rows = counts * repeats
@@ -50,11 +55,12 @@ def stage_layers(
         moe = (sparse_below(ends) - sparse_below(ends - rows)) / repeats
     present = counts > 0
     total = ends[..., -1:]
+    first = (present & (ends - rows == 0)).astype(float)
     return StageLayers(
         dense=counts - moe,
         moe=moe,
-        first=(present & (ends - rows == 0)).astype(float),
-        last=(present & (ends == total)).astype(float),
+        first=first,
+        last=np.where(np.asarray(folded) > 0, first, (present & (ends == total)).astype(float)),
     )
 
 
@@ -96,7 +102,9 @@ class StageCost:
     def backward(self) -> dict[str, Numbers]:
         """The backward pass by part, recomputation apart."""
         parts = self._parts("backward")
-        parts["recompute"] = self._layers(*(layer.again for layer in self.cost.whole))
+        parts["recompute"] = self._layers(*(layer.again - sum(layer.repeated.values()) for layer in self.cost.whole))
+        for part in ("tp", "ep", "cp"):
+            parts[part] = parts[part] + self._layers(*(layer.repeated[part] for layer in self.cost.whole))
         parts["embedding"] = self.stages.first * 2.0 * self.cost.embedding_s
         parts["head"] = self.stages.last * self._head_back
         parts["tp"] = parts["tp"] + self.stages.last * self.cost.tp_exposed_s

@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from crosszone.inputs.document import parse_document
-from crosszone.inputs.value import Count, Flag, Name, Value, parse
+from crosszone.inputs.value import Count, Flag, Name, Positive, Value, parse
 
 
 class Need(Value):
@@ -43,6 +43,8 @@ class Framework(Value):
     fp32_gradients: Flag = False
     fp32_weights: Flag = False
     vocab_multiple: Count = 1
+    bucket_mb: Positive | None = None
+    bucket_mb_per_rank: Positive | None = None
     needs: tuple[Need, ...] = ()
 
 

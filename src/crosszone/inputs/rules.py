@@ -37,10 +37,21 @@ class Case:
         return self.strategy.dp or 1
 
     def on(self, framework: Framework) -> Case:
-        """The same case as the framework would run it: its own ZeRO stage where none was asked for."""
-        if self.strategy.zero is not None:
-            return self
-        return replace(self, strategy=self.strategy.replace(zero=framework.default_zero))
+        """The same case as the framework would run it: its own ZeRO stage and reduction where none was asked for."""
+        settled = self
+        if self.strategy.zero is None:
+            settled = replace(self, strategy=self.strategy.replace(zero=framework.default_zero))
+        if settled.asked(REDUCE) or settled._has_hierarchy(framework):
+            return settled
+        flat = settled.strategy.communication.replace(reduce="flat")
+        return replace(settled, strategy=settled.strategy.replace(communication=flat))
+
+    def _has_hierarchy(self, framework: Framework) -> bool:
+        """The framework can reduce inside zones first, with these other options."""
+        if "hierarchical" not in framework.reduce:
+            return False
+        needs = (need.then for need in framework.needs if need.when == {REDUCE: ["hierarchical"]})
+        return all(self.option(path) in allowed for then in needs for path, allowed in then.items())
 
     def option(self, path: str) -> Any:
         """An option by the name a file gives it: `zero`, `communication.reduce`, `job.optimizer`."""
@@ -55,6 +66,8 @@ class Case:
         holder = self.strategy.communication if outer == "communication" else self.strategy
         return outer == "job" or inner in holder.model_fields_set
 
+
+REDUCE = "communication.reduce"
 
 Rule = Callable[[Case], Iterator[Notice]]
 FrameworkRule = Callable[[Case, Framework], Iterator[Notice]]

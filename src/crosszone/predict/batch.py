@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,14 @@ from crosszone.cost.columns import (
     model_columns,
     stacked,
 )
+from crosszone.cost.memory import OFFLOAD
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.geography import routes
+from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
 from crosszone.inputs.states import compute_precision, state_bytes
-from crosszone.schedule.orders import stages_in_order
+from crosszone.schedule.orders import V_SHAPED, stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 COMPRESSED_BYTES = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5, "1-bit": 0.125}
@@ -103,8 +106,23 @@ def work_columns(case: Case, framework: str, facts: Mapping[str, Any], dp_stride
         overlap_tensor=float(s.communication.overlap_tensor),
         overlap_gradients=float(s.communication.overlap_gradients),
         overlap_parameters=float(s.communication.overlap_parameters),
+        bucket_bytes=bucket_bytes(case, framework),
+        tree={"auto": 0.0, "ring": -1.0, "tree": 1.0}[s.communication.algorithm],
+        word=4.0 if path == 32 else 2.0,
+        folded=float(s.pipeline_schedule in V_SHAPED),
+        offload=OFFLOAD[s.offload],
         overlap=np.nan if s.communication.overlap is None else s.communication.overlap,
     )
+
+
+def bucket_bytes(case: Case, framework: str) -> float:
+    """Bytes of gradients that are reduced together: as asked for, else the framework's own; without one, a layer's."""
+    s, known = case.strategy, frameworks()[framework]
+    if s.communication.bucket_mb is not None:
+        return 1e6 * s.communication.bucket_mb
+    if known.bucket_mb is None:
+        return 2.0 * parameters(case.model).total / case.model.layers / s.tp
+    return 1e6 * max(known.bucket_mb, (known.bucket_mb_per_rank or 0.0) * (s.dp or 1))
 
 
 def wire_bytes(case: Case, kept: float) -> float:
@@ -141,7 +159,7 @@ def _path(case: Case, facts: Mapping[str, Any], path: int) -> int:
 def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
     """The GPUs of a node group with their links."""
     link = group.gpu.link.gb_per_s if group.fast_link and group.gpu.link else group.gpu.pcie.gb_per_s
-    nic = (group.nic_gbps_node or 100.0) / group.gpus / 8.0
+    nic = (group.nic_gbps_node or float(routes()["example_nic_gbps"])) / group.gpus / 8.0
     return gpu_columns(
         group.gpu,
         path,
@@ -173,7 +191,9 @@ def batch_of(cases: Sequence[tuple[Case, str, Mapping[str, Any], Mapping[str, An
         models.append(model_columns(case.model, vocab_multiple=multiple, tp=case.strategy.tp))
         works.append(work_columns(case, framework, facts))
         group = case.cluster.zones[0].nodes[0]
-        gpus.append(group_columns(group, compute_precision(case.job), group.count))
+        columns = group_columns(group, compute_precision(case.job), group.count)
+        link = columns.link_bytes_per_s * float(facts.get("link_share", 1.0))
+        gpus.append(replace(columns, link_bytes_per_s=link))
         stacks.append(stack_columns(settings, age))
         counts.append(stage_counts(case))
     widest = max(len(c) for c in counts)

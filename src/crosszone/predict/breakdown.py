@@ -9,6 +9,7 @@ import numpy as np
 
 from crosszone.predict.cells import cell, row_of
 from crosszone.predict.prediction import Bottleneck
+from crosszone.predict.step import before
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -48,7 +49,8 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
     own = sum(parts.values())
     spans = p.step.pipeline_s
     if bare is None:
-        parts["pipeline"] = m * cell(t.piped * (t.send + t.send_back), row, stage)
+        sends = t.piped * (t.out * t.send + t.into * before(t.send_back))
+        parts["pipeline"] = m * cell(sends, row, stage)
     else:
         parts["pipeline"] = float(spans[row] - spans[bare])
     parts["bubble"] = max(0.0, float(spans[row]) - own - parts["pipeline"])

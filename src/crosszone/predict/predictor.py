@@ -25,8 +25,8 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch, chunk_layers, stack_columns, stage_counts, work_columns
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.lanes import timeline_of_step
-from crosszone.predict.prediction import Basis, Memory, Prediction, Record, StageMemory, Triple
-from crosszone.predict.run import run_of
+from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, StageMemory, Triple
+from crosszone.predict.run import run_of, unpriced
 from crosszone.predict.simulated import SimulatedStep, simulated_step
 from crosszone.predict.site import BANDS, EXPECTED, Site
 from crosszone.predict.traffic import traffic_of
@@ -235,7 +235,8 @@ class Predictor:
         traffic, egress = traffic_of(self, breakdown)
         memory = self.memory()
         busy = shares["compute"]
-        notices = [*self.notices, *self._remarks(memory)]
+        run = run_of(self.site, self.framework.name, time, busy, egress)
+        notices = [*self.notices, *self._remarks(memory), *self._unpriced(egress)]
         tokens = time.over(float(job.tokens_per_step))
         per_gpu = time.over(self.model_flops / gpus / 1e12)
         return Prediction(
@@ -255,7 +256,7 @@ class Predictor:
             communication=traffic,
             bottleneck=kind,
             shares=shares,
-            run=run_of(self.site, self.framework.name, time, busy, egress),
+            run=run,
             basis=Basis(
                 stack=self.stack,
                 gpu_profiles={self.site.groups[g].gpu.name: p.family for g, p in self.profile.items()},
@@ -263,7 +264,7 @@ class Predictor:
                 low=self.factors[0],
                 high=self.factors[1],
             ),
-            records=self._records(breakdown),
+            records=self._records(breakdown, run),
             warnings=tuple(notice.as_dict(language) for notice in notices),
         )
 
@@ -298,7 +299,14 @@ class Predictor:
             found.append(Notice(code="schedule_simulated_only", level="warning", field="strategy.schedule"))
         return found
 
-    def _records(self, breakdown: dict[str, float]) -> dict[str, Record]:
+    def _unpriced(self, egress: dict[tuple[int, int], float]) -> list[Notice]:
+        """Traffic between zones that the total leaves out for want of a price."""
+        unknown = unpriced(self.site, egress) if self.case.job.steps else []
+        if not unknown:
+            return []
+        return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
+
+    def _records(self, breakdown: dict[str, float], run: Run) -> dict[str, Record]:
         """For each number shown, its formula and inputs."""
         s, job, m = self.strategy, self.case.job, self.case.model
         step = self.step_time.expected
@@ -320,10 +328,19 @@ class Predictor:
                 formula="M1",
                 inputs={"layers": m.layers, "pp": s.pp, "tp": s.tp, "zero": s.zero, "micro_batch": s.micro_batch},
             ),
-            "run.days": Record(formula="J2", inputs={"steps": job.steps, "step_time_s": step}),
-            "run.goodput": Record(formula="E1", inputs={"gpus": s.ranks, "nodes": self.site.nodes}),
-            "run.usd": Record(formula="E2", inputs={"gpus": s.ranks}),
-            "run.kwh": Record(formula="E3", inputs={"gpus": s.ranks}),
+            "run.days": Record(
+                formula="J2", inputs={"steps": job.steps, "step_time_s": step, "goodput": run.goodput.share}
+            ),
+            "run.goodput": Record(formula="E1", inputs=run.goodput.model_dump(exclude={"share"})),
+            "run.usd": Record(
+                formula="E2",
+                inputs={
+                    "usd_per_hour": run.usd_per_hour,
+                    "days": run.days and run.days.expected,
+                    "egress": run.usd_egress,
+                },
+            ),
+            "run.kwh": Record(formula="E3", inputs={"kw": run.kw, "days": run.days and run.days.expected}),
         }
 
 
@@ -341,6 +358,8 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
     placement: Placement
     if case.placement is None:
         placement, idle = packed(case.cluster, strategy)
+        if strategy.local_update:  # zones train on their own: whole replicas in each
+            placement = placement.replace(order=("tp", "cp", "pp", "dp"))
         notices += [one.reason for one in idle]
     else:
         placement = case.placement

@@ -149,11 +149,17 @@ def _grams_per_kwh(used: Used, busy_share: float) -> float | None:
 
 def _usd_egress(site: Site, egress: dict[tuple[int, int], float], steps: int) -> float | None:
     """Price of what leaves the zones over the whole run; None where a price is not known. [E2]"""
-    total = 0.0
-    for (a, b), size in egress.items():
-        link = site.links[min(a, b), max(a, b)]
-        price = link.usd_per_gb if a < b else link.usd_per_gb_back
-        if price is None:
-            return None
-        total += price * size * steps / GB
-    return total
+    if unpriced(site, egress):
+        return None
+    return sum((_usd_per_gb(site, a, b) or 0.0) * size * steps / GB for (a, b), size in egress.items())
+
+
+def unpriced(site: Site, egress: dict[tuple[int, int], float]) -> list[str]:
+    """Pairs of zones with traffic whose price is not known, in the direction of the traffic."""
+    names = [zone.name for zone in site.cluster.zones]
+    return [f"{names[a]} > {names[b]}" for a, b in egress if _usd_per_gb(site, a, b) is None]
+
+
+def _usd_per_gb(site: Site, a: int, b: int) -> float | None:
+    link = site.links[min(a, b), max(a, b)]
+    return link.usd_per_gb if a < b else link.usd_per_gb_back

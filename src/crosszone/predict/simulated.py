@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import Coefficients
-from crosszone.cost.columns import GpuColumns, Numbers
+from crosszone.cost.columns import Column, Numbers
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.stages import StageCost, stage_layers
 from crosszone.inputs.strategy import Strategy
@@ -68,7 +68,7 @@ def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coeffic
     ready, span = pipelines.found.gradients_ready_s.max(axis=-1), pipelines.found.makespan_s
     reduced, updated = tail_s(t, ready)
     fixed, jitter = (np.max(np.atleast_1d(x), axis=-1, keepdims=True) for x in (t.fixed, t.jitter))
-    whole = (reduced + updated + fixed)[..., 0]
+    whole = (reduced + updated)[..., 0]
     return SimulatedStep(
         times=t,
         pipelines=pipelines,
@@ -76,7 +76,7 @@ def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coeffic
         reduced_s=reduced[..., 0],
         update_s=np.broadcast_to(updated[..., 0], whole.shape),
         fixed_s=np.broadcast_to(fixed[..., 0], whole.shape),
-        jitter_s=whole * jitter[..., 0],
+        jitter_s=np.broadcast_to(jitter[..., 0], whole.shape),
     )
 
 
@@ -92,8 +92,8 @@ def _simulate(
     late = np.broadcast_to(t.latency, t.forward.shape)
     lower = np.minimum(sender, taker)
     wraps = np.abs(sender.astype(int) - taker.astype(int)) > 1
-    edge = np.where(wraps, stages - 2 if stages > 1 else 0, lower)
-    downhill = sender < taker
+    edge = np.where(wraps, stages - 1, lower)
+    downhill = (sender < taker) ^ wraps
     sends = [np.where(downhill, there[:, edge], back[:, edge]), np.where(downhill, back[:, edge], there[:, edge])]
     size: dict[str, Any] = {
         "stages": stages,
@@ -136,14 +136,14 @@ def _chunk_times(
     if parts == 1 and not splits:
         return t.forward[:, :, None], t.backward[:, :, None], np.zeros((1, 1, 1))
     in_order = stages_in_order(strategy.pipeline_schedule, stages, parts)
-    gpu = GpuColumns(**{n: _taken(getattr(batch.gpu, n), in_order) for n in GpuColumns.__dataclass_fields__})
+    gpu, own_k = _ordered(batch.gpu, in_order), _ordered(k, in_order)
     layers = stage_layers(
         np.atleast_2d(np.asarray(chunks, dtype=float)),
         batch.model.first_dense,
         batch.model.moe_every,
         batch.model.moe_layers,
     )
-    per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, k), layers)
+    per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, own_k), layers)
     shape = (count, stages * parts)
     forward, backward = (np.broadcast_to(x, shape)[:, place] for x in (per.forward_s, per.backward_s))
     own = per.backward["matmul"] / 2.0 + per.backward["head"] / 3.0
@@ -153,5 +153,10 @@ def _chunk_times(
     return forward + more_forward, backward - weight + more_backward, weight
 
 
-def _taken(values: Numbers, at: npt.NDArray[np.int32]) -> Numbers:
-    return values[..., at] if np.ndim(values) and np.shape(values)[-1] > 1 else values
+def _ordered(columns: Column, at: npt.NDArray[np.int32]) -> Column:
+    """The columns of stages as those of the model's parts in order."""
+
+    def picked(values: Numbers) -> Numbers:
+        return values[..., at] if np.ndim(values) and np.shape(values)[-1] > 1 else values
+
+    return type(columns)(**{f.name: picked(getattr(columns, f.name)) for f in fields(columns)})  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from crosszone.inputs.rules import Case
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import group_columns
+from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -102,11 +103,13 @@ class Site:
 
     @cached_property
     def _fast(self) -> Ints:
-        """[pp, dp] 1 where the boundary after a stage lies inside one fast-link domain."""
-        same = np.zeros((self.strategy.pp, self.strategy.dp or 1), dtype=np.int64)
-        if self.strategy.pp > 1:
-            same[:-1] = (self.domain[1:] == self.domain[:-1]).all(axis=(2, 3))
-        return same
+        """[pp, dp] 1 where the boundary after a stage lies inside one fast-link domain; the last leads to the first."""
+        return np.asarray((self.domain == np.roll(self.domain, -1, axis=0)).all(axis=(2, 3)).astype(np.int64))
+
+    @property
+    def wraps(self) -> bool:
+        """Micro-batches go from the last stage on to the first, which holds a further chunk."""
+        return self.strategy.interleave > 1 and self.strategy.pipeline_schedule not in V_SHAPED
 
     def boundary_fast(self, stage: int, replica: int) -> bool:
         """The boundary after a stage lies inside one fast-link domain for this replica."""
@@ -146,8 +149,10 @@ class Site:
         return zone_paths(self.cluster, self.transport, self.links)
 
     def check(self) -> None:
-        """Refuse context- or expert-parallel groups that lie in several zones."""
+        """Refuse context- or expert-parallel groups, and replicas that average, that lie in several zones."""
         s = self.strategy
+        if s.local_update and (self.zone != self.zone[:1]).any():
+            raise IllegalError(Notice(code="local_update_torn", field="strategy.local_update", value=s.pp))
         if s.cp > 1 and (self.zone != self.zone[:, :, :1, :]).any():
             raise IllegalError(Notice(code="cp_across_zones", field="strategy.cp", value=s.cp))
         if s.ep > 1:
@@ -204,8 +209,8 @@ class Site:
         rate, back, latency = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape)
         for row, replica in enumerate(kinds):
             zones = self.zone[:, replica, 0, 0].tolist()
-            for stage in range(s.pp - 1):
-                a, b = zones[stage], zones[stage + 1]
+            for stage in range(s.pp if self.wraps else s.pp - 1):
+                a, b = zones[stage], zones[(stage + 1) % s.pp]
                 if a != b:
                     rate[:, row, stage], latency[:, row, stage] = self._boundary_tier(a, b)
                     back[:, row, stage], _ = self._boundary_tier(b, a)
@@ -234,7 +239,10 @@ class Site:
         """Rate of one rank and latency over the pair of zones, all ranks that cross it in this direction sharing it."""
         s = self.strategy
         zones = self.zone[:, :, 0, 0]
-        crossing = int(((zones[:-1] == a) & (zones[1:] == b)).sum() + ((zones[:-1] == b) & (zones[1:] == a)).sum())
+        after = np.roll(zones, -1, axis=0)
+        if not self.wraps:
+            zones, after = zones[:-1], after[:-1]
+        crossing = int(((zones == a) & (after == b)).sum() + ((zones == b) & (after == a)).sum())
         limits = self.paths.limits
         cap = min(limits.egress[a], limits.ingress[b])
         first, second = min(a, b), max(a, b)

@@ -8,7 +8,7 @@ import numpy as np
 
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.columns import Numbers
-from crosszone.cost.layer import WORD, LayerCost
+from crosszone.cost.layer import LayerCost
 from crosszone.cost.replicas import (
     Exchange,
     Replicas,
@@ -39,6 +39,9 @@ class StageTimes:
     forward: Numbers
     """Compute, exposed gathers of sharded weights and exposed sends."""
     backward: Numbers
+    out: Numbers
+    """Share of a stage's sends that there are, forward and backward."""
+    into: Numbers
     gathers: Numbers
     """Of both: exposed gathers and reductions of sharded weights."""
     send: Numbers
@@ -55,6 +58,7 @@ class StageTimes:
     """Exposed part of the weights' gather before the first forward pass."""
     update: Numbers
     jitter: Numbers
+    """Waiting for stragglers: a share of the longest stage's work, more over more nodes."""
     fixed: Numbers
 
 
@@ -74,7 +78,7 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     w, g, links = batch.work, batch.gpu, batch.links
     cost = layer or LayerCost(batch.model, w, g, batch.stack, k)
     m = batch.model
-    layers = stage_layers(batch.counts, m.first_dense, m.moe_every, m.moe_layers, batch.repeats)
+    layers = stage_layers(batch.counts, m.first_dense, m.moe_every, m.moe_layers, batch.repeats, w.folded)
     per = StageCost(cost, layers)
     held = stage_parameters(batch.model, w, layers)
     group = replicas(cost, links)
@@ -86,7 +90,9 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     alone = np.asarray(w.pp) == 1
     each_gather, each_reduce = alone & (np.asarray(w.zero) >= 3), alone & (np.asarray(w.zero) >= 2)
     gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
-    reduce = exposed_s(sent.reduce, backward, w.overlap_gradients, k.dp_contention, w.overlap)
+    once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
+    window = np.minimum(backward, once * (1.0 - sent.last_bucket))
+    reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = forward * present, backward * present, 0.0
     if np.any(each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
         gather_each = exposed_s(sent.gather, forward, w.overlap_parameters, k.fsdp_contention, w.overlap) * each_gather
@@ -94,7 +100,8 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
         reduce_each = exposed_s(again, backward, w.overlap_gradients, k.fsdp_contention, w.overlap) * each_reduce
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
-        gather, reduce = gather * ~each_gather, reduce * ~each_reduce
+        gather = gather * ~each_gather
+    out, into = _senders(layers, w.interleave)
     return StageTimes(
         layer=cost,
         cost=per,
@@ -102,8 +109,10 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
         held=held,
         group=group,
         sent=sent,
-        forward=forward + piped * send,
-        backward=backward + piped * send_back,
+        forward=forward + piped * out * send,
+        backward=backward + piped * into * before(send_back),
+        out=out,
+        into=into,
         gathers=gathers,
         send=send,
         send_back=send_back,
@@ -113,16 +122,31 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
         reduce=reduce * present,
         gather=gather * present,
         update=optimizer_s(cost, held, group),
-        jitter=k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
+        jitter=w.micro_batches * largest(per.forward_s + per.backward_s) * k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
         fixed=k.step_s,
     )
+
+
+def _senders(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
+    """Share of the sends of a stage that there are: forward all but from the last, backward all but from the first.
+
+    With several chunks the last stage goes on to the first for all but the last chunk.
+    """
+    ends = (chunks - 1.0) / chunks
+    folded = layers.first * layers.last  # a folded pipeline turns round inside its last stage
+    return 1.0 - (1.0 - ends) * (layers.last - folded), 1.0 - (1.0 - ends) * (layers.first - folded)
+
+
+def before(values: Numbers) -> Numbers:
+    """Each stage's figure of the boundary before it, which for the first is the one after the last."""
+    return np.roll(values, 1, axis=-1) if np.ndim(values) and np.shape(values)[-1] > 1 else values
 
 
 def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Numbers, Numbers]:
     """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]"""
     w, g, links = batch.work, batch.gpu, batch.links
     cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
-    size = w.interleave * WORD * cost.tokens * batch.model.hidden * cut
+    size = w.interleave * w.word * cost.tokens * batch.model.hidden * cut
     inside = np.where(np.asarray(links.boundary_fast) > 0, k.link * g.link_bytes_per_s, cost.nic_rate)
     piped = (np.asarray(w.pp) > 1) & (np.asarray(links.boundary_perfect) == 0)
 
@@ -150,11 +174,12 @@ def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Num
     w = batch.work
     between = (1.0 - t.piped) * (t.send + t.send_back) / 2.0 + w.interleave * t.latency
     between = np.where((t.forward > 0) & (np.asarray(t.layers.last) == 0), between, 0.0)
+    busy = (1.0 - t.piped) * np.maximum(t.send, t.send_back)
     pipeline = pipeline_bound_s(
-        t.forward, t.backward, between, w.micro_batches, w.interleave, w.pp, repeats=batch.repeats
+        t.forward, t.backward, between, w.micro_batches, w.interleave, w.pp, repeats=batch.repeats, busy_s=busy
     )
     row = (t.backward + between) * batch.repeats
     earlier = (np.cumsum(row, axis=-1) - row) / w.interleave
     reduced, updated = tail_s(t, pipeline - earlier)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
-    return ((reduced + updated + fixed) * (1.0 + jitter))[..., 0]
+    return (reduced + updated + fixed + jitter)[..., 0]

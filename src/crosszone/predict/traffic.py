@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crosszone.cost.layer import WORD
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.cells import cell, row_of, top
 from crosszone.predict.local_update import local_update_traffic
@@ -35,7 +34,7 @@ def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic
         found += _expert(p, breakdown["expert"])
     if s.pp > 1:
         found += _pipeline(p, breakdown["pipeline"], egress)
-    if (s.dp or 1) * s.cp > 1:
+    if (s.dp or 1) * s.cp > 1 or s.ep > 1:  # experts may have copies among the tensor-parallel ranks
         found += _replicas(p, breakdown, egress)
     if s.local_update:
         found += local_update_traffic(p, egress)
@@ -49,7 +48,7 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
     """
     s, m, t, model = p.strategy, p.micro_batches, p.step.times, p.case.model
     count = (1 if model.parallel_residual else 2) * (2 if s.recompute == "full" else 1) + 2
-    size = 2.0 * (s.tp - 1) / s.tp * WORD * _tokens(p) * model.hidden
+    size = 2.0 * (s.tp - 1) / s.tp * p.batch.work.word * _tokens(p) * model.hidden
     stage = int(np.argmax(row_of(t.forward + t.backward, p.row)))
     layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
     each = m * (count * layers + first + last)
@@ -67,7 +66,7 @@ def _context(p: Predictor, exposed: float) -> Traffic:
     """Keys and values of every layer round the ring, and their gradients back: three times. [X4]"""
     s, m, model = p.strategy, p.micro_batches, p.case.model
     heads = model.heads / s.tp if model.mla else max(model.kv_heads / s.tp, 1.0)
-    size = WORD * _tokens(p) * heads * (model.qk_head_dim + model.v_head_dim) * (s.cp - 1)
+    size = p.batch.work.word * _tokens(p) * heads * (model.qk_head_dim + model.v_head_dim) * (s.cp - 1)
     link = _inside(p, s.tp * s.cp)
     layer, calls = p.step.times.layer, 3.0 * m * model.layers
     rate = layer.k.link * layer.gpu.link_bytes_per_s if link == FAST else layer.nic_rate
@@ -86,7 +85,7 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     s, moe = p.strategy, p.case.model.moe
     if moe is None:
         return []
-    size = WORD * _tokens(p) * p.case.model.hidden / s.tp
+    size = p.batch.work.word * _tokens(p) * p.case.model.hidden / s.tp
     inside = min(max(min(g.domain for g in _groups(p)), 1), s.ep)
     domains = s.ep / inside
     remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** moe.top_k)
@@ -126,14 +125,16 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
     s, m, site, t = p.strategy, p.micro_batches, p.site, p.step.times
     zones, names = site.zone[:, :, 0, 0].tolist(), [zone.name for zone in site.cluster.zones]
     ways: dict[str, _Way] = defaultdict(_Way)
-    for stage in range(s.pp - 1):
+    for stage in range(s.pp if site.wraps else s.pp - 1):
+        rounds = s.interleave - (stage == s.pp - 1)
         seen: set[str] = set()
         for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
             row = p.row - p.slowest + kind
-            size = m * cell(t.send_bytes, row, stage) * s.tp * s.cp * number
-            times = cell(t.send, row, stage), cell(t.send_back, row, stage)
-            late = s.interleave * cell(t.latency, row, stage)
-            a, b = zones[stage][replica], zones[stage + 1][replica]
+            some = rounds / s.interleave
+            size = some * m * cell(t.send_bytes, row, stage) * s.tp * s.cp * number
+            times = some * cell(t.send, row, stage), some * cell(t.send_back, row, stage)
+            late = rounds * cell(t.latency, row, stage)
+            a, b = zones[stage][replica], zones[(stage + 1) % s.pp][replica]
             if a != b:
                 links = f"{names[a]} > {names[b]}", f"{names[b]} > {names[a]}"
                 egress[a, b] += size
@@ -144,7 +145,7 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
                 way = ways[link]
                 way.size += size
                 if link not in seen:  # other replicas send at the same time
-                    way.messages += m * s.interleave
+                    way.messages += m * rounds
                     way.busy_s += m * time
                 if kind == p.slowest:
                     way.late_s += m * (time + late)
@@ -168,53 +169,73 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     s, sent, row = p.strategy, p.step.times.sent, p.row
     each = p.micro_batches if s.pp == 1 else 1
     zero = s.zero or 0
+    several = bool(np.all(sent.several))
+    scattered = each if zero >= 2 else 1
     gradients = _Exchange(
-        each if zero >= 2 else 1, sent.reduce, sent.wan_reduce, sent.reduce_bytes, sent.zone_reduce_bytes
+        inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
+        + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
+        inside_bytes=scattered * _sum(sent.reduce_bytes, row) + _sum(sent.outer_bytes, row),
+        messages=scattered,
+        wan_s=top(sent.wan_reduce, row),
+        wan_bytes=top(sent.zone_reduce_bytes, row),
+        wan_messages=1 if several else scattered,
     )
+    gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
-        2 * each if zero >= 3 else 1, sent.gather, sent.wan_gather, sent.gather_bytes, sent.zone_gather_bytes
+        inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
+        inside_bytes=gathered * _sum(sent.gather_bytes, row),
+        messages=gathered,
+        wan_s=top(sent.wan_gather, row),
+        wan_bytes=top(sent.zone_gather_bytes, row),
+        wan_messages=gathered,
     )
     kinds: dict[Kind, _Exchange] = {"gradients": gradients, "weights": weights}
-    total = sum(one.times * top(one.seconds, row) for one in kinds.values()) or 1.0
+    total = sum(one.seconds for one in kinds.values()) or 1.0
     found = []
     for kind, one in kinds.items():
-        part = one.times * top(one.seconds, row) / total if zero >= 3 else float(kind == "gradients")
-        exposed = breakdown[kind] + breakdown["sharding"] * part
-        found += one.traffic(p, kind, exposed, egress)
+        part = one.seconds / total if zero >= 3 else float(kind == "gradients")
+        found += one.traffic(p, kind, breakdown[kind] + breakdown["sharding"] * part, egress)
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Exchange:
-    """A kind of exchange among replicas: how often a step, seconds in all and between zones, bytes of GPU and zone."""
+    """A kind of exchange among replicas in one step: inside the zones in all, and once between zones."""
 
-    times: int
-    seconds: object
-    wan_s: object
-    gpu_bytes: object
-    zone_bytes: object
+    inside_s: float
+    inside_bytes: float
+    """Of one GPU of each stage, added up."""
+    messages: int
+    wan_s: float
+    wan_bytes: float
+    """Of one zone."""
+    wan_messages: int
+
+    @property
+    def seconds(self) -> float:
+        """All of a step."""
+        return self.inside_s + self.wan_messages * self.wan_s
 
     def traffic(self, p: Predictor, kind: Kind, exposed: float, egress: Egress) -> list[Traffic]:
         """Its rows: inside the zones, and over every edge of the ring of zones."""
-        s, row, site = p.strategy, p.row, p.site
-        whole, across = top(self.seconds, row), top(self.wan_s, row)
-        share = across / whole if whole else 0.0
+        s, site = p.strategy, p.site
+        across = self.wan_messages * self.wan_s
+        share = across / self.seconds if self.seconds else 0.0
         found = []
-        inside = float(row_of(self.gpu_bytes, row).sum())
-        if inside > 0 and whole > across:
+        if self.inside_bytes > 0 and self.inside_s > 0:
             found.append(
                 Traffic(
                     kind=kind,
-                    link=_inside(p, int(top(p.step.times.group.zone, row)) * p.placement_stride),
-                    bytes_per_step=inside * s.tp * s.cp * (s.dp or 1) * self.times,
-                    messages=float(self.times),
-                    busy_s=self.times * (whole - across),
+                    link=_inside(p, int(top(p.step.times.group.zone, p.row)) * p.placement_stride),
+                    bytes_per_step=self.inside_bytes * s.tp * s.cp * (s.dp or 1),
+                    messages=float(self.messages),
+                    busy_s=self.inside_s,
                     exposed_s=exposed * (1.0 - share),
                 )
             )
         if across > 0:
             names = [zone.name for zone in site.cluster.zones]
-            size = top(self.zone_bytes, row) * self.times
+            size = self.wan_bytes * self.wan_messages
             for a, b in zip(site.ring, (*site.ring[1:], site.ring[0]), strict=True):
                 egress[a, b] += size
                 found.append(
@@ -222,12 +243,21 @@ class _Exchange:
                         kind=kind,
                         link=f"{names[a]} > {names[b]}",
                         bytes_per_step=size,
-                        messages=float(self.times * len(site.ring)),
-                        busy_s=self.times * across,
+                        messages=float(self.wan_messages * len(site.ring)),
+                        busy_s=across,
                         exposed_s=exposed * share / len(site.ring),
                     )
                 )
         return found
+
+
+def _sum(values: Any, row: int) -> float:
+    return float(row_of(values, row).sum())
+
+
+def _less(values: Any, part: Any, row: int) -> float:
+    """The largest entry of a row without a part of it."""
+    return float(np.max(row_of(values, row) - row_of(part, row)))
 
 
 def _groups(p: Predictor) -> list[NodeGroup]:

@@ -22,6 +22,7 @@ def pipeline_bound_s(
     *,
     repeats: Numbers = 1.0,
     extra_warmup: Numbers = 0,
+    busy_s: Numbers = 0.0,
 ) -> Numbers:
     """Least time of a pipelined step: the longest chain of waits through one stage. [S12]
 
@@ -29,7 +30,8 @@ def pipeline_bound_s(
     micro-batch beyond the forward passes it may do meanwhile, and likewise at the end; then a micro-batch goes back.
     With chunks only the way to the stage and back counts. Arrays end in stages; each stands for `repeats` equal ones in
     a row: the chain is convex along such a row, so its ends suffice. `between_s` is the time from a stage to the next,
-    one way; `chunks` divides fill and drain. Equal stages: (m + (p - 1) / v) (f + b), the simulated time.
+    one way, `busy_s` how long a micro-batch takes that link; `chunks` divides fill and drain. Equal stages:
+    (m + (p - 1) / v) (f + b), the simulated time.
     """
     both = forward_s + backward_s
     way = both + 2.0 * between_s
@@ -41,7 +43,7 @@ def pipeline_bound_s(
 
     def chain(before: Numbers, place: Numbers) -> Numbers:
         """Through the stage at `place`, with the ways of the stages before it."""
-        after = total - before - way
+        after = total - before - both
         ahead = np.minimum(stages - place - 1 + extra_warmup, micro_batches - 1)
         drains = ahead < micro_batches - 1  # else all forward passes come before the first backward pass: one wait
         idle = np.maximum(0.0, after - ahead * forward_s) + drains * np.maximum(0.0, after - ahead * backward_s)
@@ -52,6 +54,7 @@ def pipeline_bound_s(
     if np.ndim(repeats):
         more = np.maximum(here - 1.0, 0.0)
         longest = np.maximum(longest, chain(before + more * way, place + more))
+    longest = np.maximum(longest, micro_batches * busy_s)
     return largest(longest * (both > 0))
 
 
