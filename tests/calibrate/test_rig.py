@@ -108,6 +108,8 @@ def test_unequal_hops_are_read_one_by_one(tmp_path):
         "x,2,1,20,500,,all_reduce,-1,s,0.1,0.1",
         "x,2,1,20/20/20,500/500,,all_reduce,1,s,0.1,0.1",
         "x,2,1,20",
+        "x,2,1,20,500,,all_reduce,1024,s,0.1,1e-320",
+        "x,2,1,20,500,,all_reduce,1e308,s,0.1,0.1",
     ],
 )
 def test_a_bad_row_is_skipped_with_its_line_and_reason(tmp_path, bad):
@@ -130,3 +132,10 @@ def test_another_file_is_refused(tmp_path):
         read_rig(path)
     with pytest.raises(FileError):
         read_rig(tmp_path / "nowhere.csv")
+
+
+def test_a_stream_that_nothing_limits_is_the_machines_own(tmp_path):
+    """No rate and no distance: what is left is how fast the machine copies, and no error is made up."""
+    report = rig_report(written(tmp_path, "x,2,1,0,inf,,tcp cubic x1,0,mbit,900,"))
+    assert [result.reason for result in report.results] == [MACHINE]
+    assert report.summaries[0].median_median_pct is None

@@ -134,3 +134,8 @@ def test_no_delay_is_no_limit():
     assert window_bytes_per_s(0.0) == np.inf
     assert loss_bytes_per_s(0.0, 0.01, "reno") == np.inf
     assert slow_start_s(1e6, 0.0, 1e9) == 0
+
+
+def test_next_to_no_round_trip_is_no_limit():
+    """[T1] A window over 1e-303 s is more than a number can say: as at no distance at all, the window limits nothing."""
+    assert window_bytes_per_s(1e-303) == window_bytes_per_s(0.0) == math.inf

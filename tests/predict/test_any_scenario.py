@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from crosszone import InputError, load_scenario
 from crosszone.predict.predictor import predictor
 from inputs.scenarios import scenario_fields
+from predict.given import MEGATRON, predicted, zones
 
 degrees = st.fixed_dictionaries(
     {
@@ -62,3 +63,22 @@ def test_every_scenario_gives_finite_numbers_that_add_up_or_a_reason(fields, cho
     assert 0 < got.mfu.expected < 1
     assert all(math.isfinite(row.busy_s) and row.busy_s >= 0 and row.exposed_s >= 0 for row in got.communication)
     assert type(got).model_validate_json(got.model_dump_json()) == got
+
+
+@pytest.mark.parametrize("figure", ["gbps", "flow_gbps"])
+def test_a_rate_next_to_nothing_is_refused_and_the_least_one_is_predicted(figure):
+    """Bytes over 1e-320 Gbit/s are more seconds than a number can say; over 1e-18 Gbit/s they are not."""
+    strategy, job = {"tp": 2, "pp": 2, "dp": 4}, MEGATRON
+    with pytest.raises(InputError) as error:
+        predicted(strategy, job=job, cluster=zones(2, 8, **{figure: 1e-320}))
+    assert [notice.code for notice in error.value.notices] == ["must_be_at_least"]
+    assert math.isfinite(predicted(strategy, job=job, cluster=zones(2, 8, **{figure: 1e-18})).step_time_s.high)
+
+
+def test_a_round_trip_next_to_nothing_is_as_none():
+    """[T1] 1e-300 ms."""
+    steps = [
+        predicted({"dp": 16}, job=MEGATRON, cluster=zones(2, 8, rtt_ms=rtt)).step_time_s.expected
+        for rtt in (1e-300, 0.0)
+    ]
+    assert steps[0] == pytest.approx(steps[1])

@@ -10,7 +10,7 @@ from builders import scenario
 from crosszone import InputError
 from crosszone.errors import IllegalError
 from crosszone.predict.predictor import predict
-from predict.given import DDP, MEGATRON, one_zone, predicted, zones
+from predict.given import DDP, FSDP, MEGATRON, one_zone, predicted, zones
 
 
 def refused(strategy: dict[str, Any], **changes: Any) -> tuple[str, set[str]]:
@@ -144,3 +144,19 @@ def test_a_prediction_survives_json():
     got = predicted({"tp": 4, "pp": 2, "dp": 2})
     again = type(got).model_validate_json(got.model_dump_json())
     assert again == got
+
+
+@pytest.mark.parametrize(("schedule", "interleave"), [("gpipe", 1), ("zbv", 2), ("delay-aware", 1)])
+def test_a_step_of_millions_of_passes_is_refused_before_it_is_simulated(schedule, interleave):
+    """8 stages of a million micro-batches: eight million passes, where at most a million are simulated."""
+    job = FSDP | {"global_batch": 1_000_000}
+    strategy = {"pp": 8, "dp": 1, "schedule": schedule, "interleave": interleave}
+    with pytest.raises(InputError) as error:
+        predicted(strategy, job=job)
+    assert {notice.code for notice in error.value.notices} == {"step_too_long"}
+    assert str(8_000_000 * interleave) in str(error.value).replace(",", "").replace(" ", "")
+
+
+def test_a_step_whose_rounds_repeat_may_be_long():
+    """1F1B of a million micro-batches costs no more than some rounds."""
+    assert predicted({"pp": 8, "dp": 1}, job=FSDP | {"global_batch": 1_000_000}).step_time_s.expected > 0

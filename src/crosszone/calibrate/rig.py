@@ -27,6 +27,8 @@ from crosszone.inputs.document import read_text
 
 NEEDED = ("experiment", "zones", "ranks_per_zone", "rtt_ms", "link_mbit", "op", "unit", "median")
 MAX_ROWS = 20_000
+LEAST, MOST = 1e-15, 1e18
+"""Figures beyond are no measurement, and their errors no numbers."""
 BYTES_PER_S_PER_MBIT = 1e6 / 8
 _TCP = re.compile(r"tcp (reno|cubic|bbr) x(\d{1,4})")
 _IDLE = re.compile(r"cc_(reno|cubic)_ssai1_idle([0-9.]{1,6})s")
@@ -178,7 +180,12 @@ def _predict(row: RigRow, compute_s: float | None) -> RigResult:
     stream = _TCP.fullmatch(row.op)
     if stream:
         congestion: Congestion = "bbr" if stream[1] == "bbr" else "reno" if stream[1] == "reno" else "cubic"
-        return RigResult(row=row, predicted=_stream_mbit(row, congestion, int(stream[2])))
+        mbit = _stream_mbit(row, congestion, int(stream[2]))
+        return (
+            RigResult(row=row, predicted=mbit)
+            if mbit < math.inf
+            else RigResult(row=row, predicted=None, reason=MACHINE)
+        )
     predicted = _seconds(row, compute_s)
     return RigResult(row=row, predicted=predicted, reason="" if predicted is not None else UNKNOWN)
 
@@ -269,6 +276,8 @@ def _number(text: str, name: str) -> float:
     value = float(text)
     if math.isnan(value) or value < 0 or (math.isinf(value) and name != "link_mbit"):
         raise ValueError(f"{name} {text!r} is not a number of 0 or more")
+    if 0 < value < LEAST or MOST < value < math.inf:
+        raise ValueError(f"{name} {text!r} is not between {LEAST:g} and {MOST:g}")
     return value
 
 

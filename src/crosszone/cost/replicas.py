@@ -158,14 +158,15 @@ def exchange(
     back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     inside = np.where((np.asarray(links.flat) > 0) & (np.asarray(links.dp_zones) > 1), 0.0, 1.0)
     members: Numbers = np.where(one_ring, group.zone, group.inner)
-    turns = members - 1.0
     hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
-    buckets = np.maximum(1.0, np.ceil(held.shared * w.wire_bytes / w.bucket_bytes)) * (held.shared > 0)
-    ring = held.shared * (k.dp_traffic * passes * once) + buckets * (np.where(sharded, 1.0, 2.0) * turns * hop)
-    tree = held.shared * (k.dp_traffic * w.wire_bytes * 2.0 / group.zone_bus)
-    tree = tree + buckets * (2.0 * np.ceil(np.log2(np.maximum(group.zone, 1.0))) * hop)
-    wanted, able = np.asarray(w.tree), ~sharded & (group.zone > 1)
-    reduce = np.where(able & ((wanted > 0) | ((wanted == 0) & (tree < ring))), tree, ring) * inside
+    buckets = np.maximum(held.shared * (w.wire_bytes / w.bucket_bytes), held.shared > 0)
+    reduce = held.shared * (inside * k.dp_traffic * passes * once)
+    reduce = reduce + buckets * (inside * np.where(sharded, 1.0, 2.0) * (members - 1.0) * hop)
+    trees = ~sharded & (group.zone > 1) & (np.asarray(w.tree) >= 0)
+    if np.any(trees):
+        tree = held.shared * (inside * k.dp_traffic * 2.0 * w.wire_bytes / group.zone_bus)
+        tree = tree + buckets * (inside * 2.0 * np.ceil(np.log2(group.zone)) * hop)
+        reduce = np.where(trees & ((np.asarray(w.tree) > 0) | (tree < reduce)), tree, reduce)
     gather = held.shared * (inside * sharded * k.dp_traffic * w.word * back)
     if np.ndim(held.experts):
         each = inside * k.dp_traffic * apart / group.expert_bus

@@ -90,6 +90,7 @@ def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle
 
 
 def _per(amount: Numbers, seconds: Numbers) -> Floats:
-    """Amount over seconds; no time at all is no limit."""
+    """Amount over seconds; no time at all, or next to none, is no limit."""
     value, time = np.asarray(amount, dtype=float), np.asarray(seconds, dtype=float)
-    return np.where(time > 0, value / np.where(time > 0, time, 1.0), np.inf)
+    with np.errstate(over="ignore"):
+        return np.where(time > 0, value / np.where(time > 0, time, 1.0), np.inf)

@@ -27,7 +27,17 @@ MOST_NOTICES = 50
 """Mistakes told at once: a file that is wrong in more places is wrong as a whole."""
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1, le=MAX_COUNT)]
-Positive = Annotated[float, Strict(), Field(gt=0, le=1e18)]
+LEAST_POSITIVE = 1e-18
+"""As far below 1 as the most is above it: with less, times grow beyond what a number can say."""
+
+
+def _not_next_to_nothing(number: float) -> float:
+    if number < LEAST_POSITIVE:
+        raise refuse("must_be_at_least", number, limit=LEAST_POSITIVE)
+    return number
+
+
+Positive = Annotated[float, Strict(), Field(gt=0, le=1e18), AfterValidator(_not_next_to_nothing)]
 NotNegative = Annotated[float, Strict(), Field(ge=0, le=1e18)]
 
 

@@ -27,7 +27,7 @@ from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, StageMemory, Triple
 from crosszone.predict.run import run_of, unpriced
-from crosszone.predict.simulated import SimulatedStep, simulated_step
+from crosszone.predict.simulated import SimulatedStep, simulated_step, too_long
 from crosszone.predict.site import BANDS, EXPECTED, Site
 from crosszone.predict.traffic import traffic_of
 from crosszone.schedule.orders import in_flight
@@ -165,23 +165,22 @@ class Predictor:
         found = stage_memory(
             b.model, b.work, b.stack, self.step.times.layers, k, in_flight=flying, offload=OFFLOAD[s.offload]
         )
-        parts = {part: np.broadcast_to(getattr(found, part), b.counts.shape)[0] / GIB for part in PARTS}
-        total, host = sum(parts.values()), np.broadcast_to(found.host, b.counts.shape)[0] / GIB
-        moment = np.broadcast_to(found.moment, b.counts.shape)[0]
-        groups = self.site.group[:, :, 0, 0]
-        limits = np.array([g.gpu.memory_gib for g in self.site.groups])
+        parts = {part: (_stages(getattr(found, part), s.pp) / GIB).tolist() for part in PARTS}
+        host, moment = (_stages(found.host, s.pp) / GIB).tolist(), _stages(found.moment, s.pp).tolist()
+        held: list[list[int]] = [sorted(set(stage)) for stage in self.site.group[:, :, 0, 0].tolist()]
         stages = []
-        for stage in range(s.pp):
-            tightest = min(np.unique(groups[stage]).tolist(), key=lambda g: limits[g])
+        for stage, layers in enumerate(b.counts[0].tolist()):
+            tightest = min((self.site.groups[g].gpu for g in held[stage]), key=lambda gpu: gpu.memory_gib)
+            own = {part: values[stage] for part, values in parts.items()}
             stages.append(
                 StageMemory(
                     stage=stage,
-                    gpu=self.site.groups[tightest].gpu.name,
-                    layers=int(b.counts[0, stage]),
-                    parts={part: float(values[stage]) for part, values in parts.items()},
-                    total=float(total[stage]),
-                    limit=float(limits[tightest]),
-                    host=float(host[stage]),
+                    gpu=tightest.name,
+                    layers=int(layers),
+                    parts=own,
+                    total=sum(own.values()),
+                    limit=tightest.memory_gib,
+                    host=host[stage],
                     peak_at=MOMENTS[int(moment[stage])],
                 )
             )
@@ -369,6 +368,9 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
         notices += placement.remarks(case.cluster, strategy)
     site = Site(case=case, placement=placement, links=scenario.links)
     site.check()
+    refused_step = too_long(strategy, case.job.global_batch)
+    if refused_step is not None:
+        raise InvalidError(refused_step)
     known = profiles or Profiles.load()
     stack, release = stack_and_release(case.job.stack)
     return Predictor(
@@ -406,6 +408,12 @@ def _legal(case: Case) -> tuple[Framework, Strategy]:
     plain = replace(case, strategy=s.replace(schedule="1f1b", extra_warmup=0))
     framework, settled = require_legal(plain)
     return framework, settled.replace(schedule="delay-aware", extra_warmup=s.extra_warmup)
+
+
+def _stages(values: Any, stages: int) -> npt.NDArray[np.float64]:
+    """A figure of every stage: all rows have the same."""
+    first = values[0] if np.ndim(values) > 1 else values
+    return np.broadcast_to(first, (stages,))
 
 
 def _written(strategy: Strategy) -> dict[str, Any]:

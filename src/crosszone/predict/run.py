@@ -11,6 +11,7 @@ from typing import Any
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.document import parse_document
+from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.states import state_bytes
 from crosszone.predict.prediction import Goodput, Run, Triple
@@ -76,13 +77,18 @@ def run_of(site: Site, framework: str, step_s: Triple, busy_share: float, egress
     )
 
 
+@cache
+def _failures_per_1000_days(gpu: Gpu) -> float:
+    return catalogue().failure_rate(gpu).failures_per_1000_gpu_days
+
+
 def goodput_of(site: Site, framework: str) -> Goodput:
     """Share of time that makes progress: checkpoints cost time, a failure costs half an interval and a restart. [E1]
 
     Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
     """
-    figures, known, used = power_figures(), catalogue(), _used(site)
-    per_day = sum(count * known.failure_rate(group.gpu).failures_per_1000_gpu_days / 1000.0 for _, group, count in used)
+    figures, used = power_figures(), _used(site)
+    per_day = sum(count * _failures_per_1000_days(group.gpu) / 1000.0 for _, group, count in used)
     mtbf = DAY_S / per_day if per_day > 0 else math.inf
     states = state_bytes(site.case.job, framework=framework)
     size = parameters(site.case.model).total * (states.weights + states.master + states.moments)

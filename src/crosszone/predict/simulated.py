@@ -12,12 +12,13 @@ from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.columns import Column, Numbers
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.stages import StageCost, stage_layers
+from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
 from crosszone.predict.step import StageTimes, stage_times, tail_s
 from crosszone.schedule.orders import SPLIT, stages_in_order, virtual_stages
 from crosszone.schedule.simulation import Simulation, simulate
-from crosszone.schedule.step_times import StepTimes, step_times
+from crosszone.schedule.step_times import step_times
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,7 +31,10 @@ class Pipelines:
     size: dict[str, Any]
     columns: dict[str, Any]
     """Times, as `simulate` takes them, one row a step."""
-    found: StepTimes
+    span_s: Floats
+    """From the first forward to the last backward pass, of each row."""
+    ready_s: Floats
+    """When each stage's gradients are whole: [rows, stages]."""
 
     def alone(self, row: int) -> Simulation:
         """The whole simulation of one row."""
@@ -65,7 +69,7 @@ def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coeffic
     t = stage_times(batch, k)
     micro_batches = int(np.asarray(batch.work.micro_batches).flat[0])
     pipelines = _simulate(batch, t, chunks, strategy, k, micro_batches)
-    ready, span = pipelines.found.gradients_ready_s.max(axis=-1), pipelines.found.makespan_s
+    ready, span = pipelines.ready_s, pipelines.span_s
     reduced, updated = tail_s(t, ready)
     fixed, jitter = (np.max(np.atleast_1d(x), axis=-1, keepdims=True) for x in (t.fixed, t.jitter))
     whole = (reduced + updated)[..., 0]
@@ -112,17 +116,44 @@ def _simulate(
     }
     rows = len(t.forward)
     full: dict[str, Any] = {name: np.broadcast_to(v, (rows, *v.shape[1:])) for name, v in columns.items()}
-    return Pipelines(schedule=schedule, size=size, columns=full, found=_times(schedule, size, full, rows))
+    span, ready = _times(schedule, size, full, rows)
+    return Pipelines(schedule=schedule, size=size, columns=full, span_s=span, ready_s=ready)
 
 
-def _times(schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int) -> StepTimes:
-    """When the stages of every row are done; rows with equal times are simulated once."""
+SHORT = 20_000
+"""Operations up to which a step is simulated whole; longer ones repeat their rounds (`step_times`)."""
+MOST = 1_000_000
+"""Operations of a step (passes of a chunk over a micro-batch, both ways as one) that are simulated at most."""
+REPEATING = ("1f1b", "interleaved", "zero-bubble")
+"""Schedules whose rounds repeat: a long step costs no more than a few rounds."""
+ROUNDS_AT_MOST = 10
+"""Of such a step: micro-batches simulated for each stage."""
+
+
+def too_long(strategy: Strategy, global_batch: int) -> Notice | None:
+    """That a step is too long to simulate: it would take minutes and gigabytes."""
+    chunks, given = strategy.pp * strategy.interleave, strategy.micro_batches(global_batch)
+    repeats = strategy.pipeline_schedule in REPEATING
+    operations = chunks * (min(given, ROUNDS_AT_MOST * strategy.pp) if repeats else given)
+    if strategy.pp == 1 or operations <= MOST:
+        return None
+    params = {"limit": MOST, "micro_batches": given}
+    return Notice(code="step_too_long", value=operations, field="strategy", params=params)
+
+
+def _times(schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int) -> tuple[Floats, Floats]:
+    """End of every row's pipeline, and when each stage's gradients are whole; equal rows are simulated once."""
+    if size["stages"] == 1 and size["chunks"] == 1:
+        alone = size["micro_batches"] * sum(columns[name][:, 0, 0] for name in ("forward_s", "backward_s", "weight_s"))
+        return alone, alone[:, None]
     seen: dict[bytes, int] = {}
     prints = (b"".join(v[row].tobytes() for v in columns.values()) for row in range(rows))
-    row_of = np.array([seen.setdefault(one, len(seen)) for one in prints])
-    first = np.array([int(np.argmax(row_of == one)) for one in range(len(seen))])
-    found = step_times(schedule, **size, **{n: v[first] for n, v in columns.items()})
-    return StepTimes(**{f.name: getattr(found, f.name)[row_of] for f in fields(StepTimes)})
+    row_of = [seen.setdefault(one, len(seen)) for one in prints] if rows > 1 else [0]
+    first = [row_of.index(one) for one in range(len(seen))] if rows > 1 else [0]
+    some = {n: v[first] for n, v in columns.items()}
+    short = size["stages"] * size["chunks"] * size["micro_batches"] <= SHORT and schedule != "delay-aware"
+    found = simulate(schedule, **size, **some) if short else step_times(schedule, **size, **some)
+    return found.makespan_s[row_of], found.gradients_ready_s.max(axis=-1)[row_of]
 
 
 def _chunk_times(

@@ -48,7 +48,7 @@ class StageTimes:
     """One message to the next stage, all chunks together: all of it."""
     send_back: Numbers
     piped: Numbers
-    """Share of the sends that adds to the stage's time; the rest runs beside it."""
+    """Share of the sends over a boundary that adds to the sender's time; between zones all runs beside it."""
     send_bytes: Numbers
     latency: Numbers
     """Of that boundary, where it crosses zones."""
@@ -86,7 +86,7 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     present = layers.layers > 0
     send_bytes, send, send_back = _sends(batch, cost, k)
     forward, backward = per.forward_s, per.backward_s
-    piped = np.where(np.asarray(w.pp) > 1, k.p2p_exposed, 0.0) * present
+    piped = np.where((np.asarray(w.pp) > 1) & np.isinf(links.boundary_bytes_per_s), k.p2p_exposed, 0.0)
     alone = np.asarray(w.pp) == 1
     each_gather, each_reduce = alone & (np.asarray(w.zero) >= 3), alone & (np.asarray(w.zero) >= 2)
     gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
@@ -110,7 +110,7 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
         group=group,
         sent=sent,
         forward=forward + piped * out * send,
-        backward=backward + piped * into * before(send_back),
+        backward=backward + into * before(piped * send_back),
         out=out,
         into=into,
         gathers=gathers,
@@ -134,7 +134,9 @@ def _senders(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
     """
     ends = (chunks - 1.0) / chunks
     folded = layers.first * layers.last  # a folded pipeline turns round inside its last stage
-    return 1.0 - (1.0 - ends) * (layers.last - folded), 1.0 - (1.0 - ends) * (layers.first - folded)
+    present = layers.layers > 0
+    out, into = (1.0 - (1.0 - ends) * (end - folded) for end in (layers.last, layers.first))
+    return out * present, into * present
 
 
 def before(values: Numbers) -> Numbers:

@@ -190,10 +190,10 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
         wan_messages=gathered,
     )
     kinds: dict[Kind, _Exchange] = {"gradients": gradients, "weights": weights}
-    total = sum(one.seconds for one in kinds.values()) or 1.0
+    every = {"gradients": scattered * top(sent.reduce, row), "weights": gathered * top(sent.gather, row)}
     found = []
-    for kind, one in kinds.items():
-        part = one.seconds / total if zero >= 3 else float(kind == "gradients")
+    for kind, one in kinds.items():  # what goes with every micro-batch shares the time it is exposed for
+        part = every[kind] / (sum(every.values()) or 1.0) if zero >= 3 else float(kind == "gradients")
         found += one.traffic(p, kind, breakdown[kind] + breakdown["sharding"] * part, egress)
     return found
 

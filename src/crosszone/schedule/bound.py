@@ -41,14 +41,17 @@ def pipeline_bound_s(
     here = np.broadcast_to(repeats, both.shape)
     place = np.cumsum(here, axis=-1) - here
 
+    work = micro_batches * both
+
     def chain(before: Numbers, place: Numbers) -> Numbers:
         """Through the stage at `place`, with the ways of the stages before it."""
         after = total - before - both
         ahead = np.minimum(stages - place - 1 + extra_warmup, micro_batches - 1)
         drains = ahead < micro_batches - 1  # else all forward passes come before the first backward pass: one wait
         idle = np.maximum(0.0, after - ahead * forward_s) + drains * np.maximum(0.0, after - ahead * backward_s)
-        idle = idle * (np.asarray(chunks) == 1)  # chunks of later stages come and go between those of this one
-        return (before + idle) / chunks + micro_batches * both
+        if np.ndim(chunks) or chunks > 1:  # chunks of later stages come and go between those of this one
+            idle = idle * (np.asarray(chunks) == 1)
+        return (before + idle) / chunks + work
 
     longest = chain(before, place)
     if np.ndim(repeats):
