@@ -92,7 +92,7 @@ def strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDArray[n
         **{"overlap_tensor": 1.0, "overlap_gradients": 1.0, "overlap_parameters": 1.0, "overlap": np.nan},
     )
     runs = min(stages, 3)
-    repeats = np.ones((count, runs))
+    repeats = np.ones((count, runs), order="F")
     if runs == 3:
         repeats[:, 1] = stages - 2
     model = model_columns(

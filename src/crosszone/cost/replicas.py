@@ -34,8 +34,9 @@ class StageParameters:
 
 def stage_parameters(m: ModelColumns, w: WorkColumns, stages: StageLayers) -> StageParameters:
     """Parameters of each stage on one GPU. [M1]"""
-    tied = m.tied * stages.last * (1.0 - stages.first)
-    outer = stages.first * m.embedding_params + stages.last * m.head_params + tied * m.embedding_params
+    outer = stages.first * m.embedding_params + stages.last * m.head_params
+    if np.any(m.tied):  # the last stage holds a copy of a tied head
+        outer = outer + stages.last * (1.0 - stages.first) * (m.tied * m.embedding_params)
     layers = stages.dense * (m.attention_params + m.mlp_params)
     if np.ndim(stages.moe):
         layers = layers + stages.moe * (m.attention_params + m.shared_params)

@@ -41,9 +41,9 @@ def stage_layers(
 
     A stage that stands for `repeats` equal ones has their mean. In a folded pipeline the first stage holds the head.
     """
-    counts = np.asarray(counts, dtype=float)
+    counts = np.asfortranarray(counts, dtype=float)  # stage after stage in memory: rows of strategies are the long axis
     rows = counts * repeats
-    ends = np.cumsum(rows, axis=-1)
+    ends = np.cumsum(rows, axis=-1, out=np.empty_like(rows))
 
     moe: Numbers = 0.0
     if np.any(np.asarray(moe_layers) > 0):
@@ -56,11 +56,12 @@ def stage_layers(
     present = counts > 0
     total = ends[..., -1:]
     first = (present & (ends - rows == 0)).astype(float)
+    last = (present & (ends == total)).astype(float)
     return StageLayers(
-        dense=counts - moe,
+        dense=counts - moe if np.ndim(moe) else counts,
         moe=moe,
         first=first,
-        last=np.where(np.asarray(folded) > 0, first, (present & (ends == total)).astype(float)),
+        last=np.where(np.asarray(folded) > 0, first, last) if np.any(folded) else last,
     )
 
 

@@ -132,11 +132,10 @@ def _senders(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
 
     With several chunks the last stage goes on to the first for all but the last chunk.
     """
-    ends = (chunks - 1.0) / chunks
     folded = layers.first * layers.last  # a folded pipeline turns round inside its last stage
     present = layers.layers > 0
-    out, into = (1.0 - (1.0 - ends) * (end - folded) for end in (layers.last, layers.first))
-    return out * present, into * present
+    out, into = (present - (end - folded) / chunks for end in (layers.last, layers.first))
+    return out, into
 
 
 def before(values: Numbers) -> Numbers:
@@ -181,7 +180,7 @@ def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Num
         t.forward, t.backward, between, w.micro_batches, w.interleave, w.pp, repeats=batch.repeats, busy_s=busy
     )
     row = (t.backward + between) * batch.repeats
-    earlier = (np.cumsum(row, axis=-1) - row) / w.interleave
+    earlier = (np.cumsum(row, axis=-1, out=np.empty_like(row)) - row) / w.interleave
     reduced, updated = tail_s(t, pipeline - earlier)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     return (reduced + updated + fixed + jitter)[..., 0]

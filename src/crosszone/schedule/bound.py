@@ -36,10 +36,10 @@ def pipeline_bound_s(
     both = forward_s + backward_s
     way = both + 2.0 * between_s
     row = way * repeats
-    before = np.cumsum(row, axis=-1) - row
+    before = np.cumsum(row, axis=-1, out=np.empty_like(row)) - row
     total = row.sum(axis=-1, keepdims=True)
-    here = np.broadcast_to(repeats, both.shape)
-    place = np.cumsum(here, axis=-1) - here
+    here = np.broadcast_to(repeats, both.shape).astype(float)
+    place = np.cumsum(here, axis=-1, out=np.empty_like(here)) - here
 
     work = micro_batches * both
 
