@@ -9,7 +9,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,8 @@ from crosszone.schedule.orders import in_flight, orders
 from crosszone.schedule.shape import shape_of
 from crosszone.schedule.simulation import simulate
 from crosszone.schedule.step_times import step_times
+from results import write_section
 
-ROOT = Path(__file__).resolve().parents[1]
-TITLE = "## Simulation of a step"
 RUNS = 11
 SIZES = [
     ("1f1b", 8, 64, 1),
@@ -107,25 +105,10 @@ def rows() -> list[str]:
 def main() -> None:
     """Measure all cases and put the table into RESULTS.md."""
     load = os.getloadavg()[0]
-    lines = [
-        TITLE,
-        "",
-        f"`python benchmarks/simulation.py`, {os.cpu_count()} cores, median of {RUNS}; sends are simulated too.",
-        f"Wall time; load average at the start: {load:.1f} (above 1, other work slowed this down).",
-        "",
-        "| step | shape made, ms | evaluated, ms |",
-        "|---|---|---|",
-        *rows(),
-    ]
-    table = "\n".join(lines) + "\n"
-    print(table)
-    results = ROOT / "benchmarks" / "RESULTS.md"
-    text = results.read_text(encoding="utf-8") if results.exists() else "# Results\n\n"
-    if TITLE not in text:
-        text = text.rstrip("\n") + "\n\n"
-    head, _, rest = text.partition(TITLE)
-    tail = rest[rest.index("\n## ") + 1 :] if "\n## " in rest else ""
-    results.write_text(head + table + ("\n" + tail if tail else ""), encoding="utf-8")
+    head = f"`python benchmarks/simulation.py`, {os.cpu_count()} cores, median of {RUNS}; sends are simulated too."
+    note = f"Wall time; load average at the start: {load:.1f} (above 1, other work slowed this down)."
+    table = "\n".join(["| step | shape made, ms | evaluated, ms |", "|---|---|---|", *rows()])
+    write_section("Simulation of a step", f"{head}\n{note}\n\n{table}")
 
 
 if __name__ == "__main__":

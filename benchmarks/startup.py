@@ -12,15 +12,17 @@ import subprocess
 import time
 from pathlib import Path
 
+from results import write_section
+
 ROOT = Path(__file__).resolve().parents[1]
 STARTS = 11
 CASES = {
     "`./crosszone --help`": ["--help"],
     "`./crosszone catalogue gpus`": ["catalogue", "gpus"],
     "`./crosszone scenario check examples/three-cities.yaml`": ["scenario", "check", "examples/three-cities.yaml"],
+    "`./crosszone predict examples/three-cities.yaml`": ["predict", "examples/three-cities.yaml"],
     "`./crosszone scenario show examples/four-zones-405b.yaml`": ["scenario", "show", "examples/four-zones-405b.yaml"],
 }
-TITLE = "## Start of the command line"
 
 
 def measure(arguments: list[str]) -> tuple[float, float]:
@@ -38,23 +40,12 @@ def measure(arguments: list[str]) -> tuple[float, float]:
 
 def main() -> None:
     """Measure all cases and put the table into RESULTS.md."""
-    lines = [
-        TITLE,
-        "",
-        f"`python benchmarks/startup.py`, {os.cpu_count()} cores, second start, median of {STARTS}.",
-        "",
-    ]
-    lines += ["| command | wall s | CPU s |", "|---|---|---|"]
+    head = f"`python benchmarks/startup.py`, {os.cpu_count()} cores, second start, median of {STARTS}."
+    lines = ["| command | wall s | CPU s |", "|---|---|---|"]
     for name, arguments in CASES.items():
         wall, cpu = measure(arguments)
         lines.append(f"| {name} | {wall:.2f} | {cpu:.2f} |")
-    table = "\n".join(lines) + "\n"
-    print(table)
-    results = ROOT / "benchmarks" / "RESULTS.md"
-    text = results.read_text(encoding="utf-8") if results.exists() else "# Results\n\n"
-    head, _, rest = text.partition(TITLE)
-    tail = rest[rest.index("\n## ") + 1 :] if "\n## " in rest else ""
-    results.write_text(head + table + ("\n" + tail if tail else ""), encoding="utf-8")
+    write_section("Start of the command line", head + "\n\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

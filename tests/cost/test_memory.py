@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from crosszone import catalogue
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
-from crosszone.cost.columns import ModelColumns, StackColumns, WorkColumns, model_columns, stacked
-from crosszone.cost.memory import GIB, MOMENTS, OFFLOAD, PARTS, StageMemory, micro_batches_in_flight, stage_memory
+from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, model_columns, stacked
+from crosszone.cost.memory import GIB, MOMENTS, PARTS, StageMemory, micro_batches_in_flight, stage_memory
 from crosszone.cost.memory_layer import layer_memory
 from crosszone.cost.memory_profile import MemoryCoefficients, memory_coefficients, memory_entries, memory_profiles
 from crosszone.cost.profile import Profiles
@@ -284,9 +284,8 @@ def test_temporaries_of_the_optimizer_count_when_they_are_the_most():
 def test_offloaded_states_are_counted_on_the_host():
     """[M8] The optimizer's states and its gradients move; with ZeRO 3 the shard of the weights too."""
     m, n = model("llama-2-7b"), 6_738_415_616
-    w = work(dp=4, zero=3)
     none, optimizer, both = (
-        stage_memory(m, w, software(), stages_of(m, 32), exact(), offload=OFFLOAD[key])
+        stage_memory(m, work(dp=4, zero=3, offload=OFFLOAD[key]), software(), stages_of(m, 32), exact())
         for key in ("none", "optimizer", "optimizer+weights")
     )
     assert none.host.item() == 0

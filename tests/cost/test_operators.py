@@ -12,11 +12,10 @@ from crosszone.cost.operators import (
     flash_share,
     longer_s,
     matmul_s,
-    tokens_seen,
     traffic_s,
     unfused_attention_s,
 )
-from crosszone.inputs.flops import tokens_seen as tokens_seen_of_a_model
+from crosszone.inputs.flops import tokens_seen
 
 sizes = st.integers(1, 10**5)
 times = st.floats(1e-9, 1e6)
@@ -102,10 +101,11 @@ def test_it_is_never_below_the_longer_nor_more_than_an_eighth_above(one, other):
 
 
 @given(st.integers(1, 10**5), st.integers(1, 10**5), st.booleans())
-def test_tokens_seen_are_those_of_the_model_flops(length, window, causal):
-    """[F2] The time of attention and the FLOPs it is judged by count the same scores."""
-    expected = tokens_seen_of_a_model(length, window, causal=causal)
-    assert float(tokens_seen(length, float(window), float(causal))) == pytest.approx(expected, rel=1e-12)
+def test_tokens_seen_of_arrays_are_those_of_each(length, window, causal):
+    """[F2] The time of attention and the FLOPs it is judged by count the same scores, one model or many."""
+    many = tokens_seen(np.array([length, length]), np.array([window, np.inf]), causal=np.array([causal, causal]) * 1.0)
+    each = [tokens_seen(length, one, causal=causal) for one in (window, None)]
+    assert many.tolist() == pytest.approx(each, rel=1e-12)
 
 
 def test_arrays_give_what_each_number_gives():

@@ -31,6 +31,7 @@ WORK = {
 }  # fmt: skip
 GPU = {
     "flops_16": 1000, "flops_path": 1000, "memory_bytes_per_s": 100, "link_bytes_per_s": 10, "domain": 8, "node_gpus": 8,
+    "pcie_bytes_per_s": 32e9,
     "nic_bytes_per_s": 1, "nodes": 1,
 }  # fmt: skip
 NONE = (

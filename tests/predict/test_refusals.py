@@ -8,9 +8,9 @@ import pytest
 
 from builders import scenario
 from crosszone import InputError
-from crosszone.errors import IllegalError
+from crosszone.errors import IllegalError, InvalidError
 from crosszone.predict.predictor import predict
-from predict.given import DDP, FSDP, MEGATRON, one_zone, predicted, zones
+from predict.given import DDP, FSDP, MEGATRON, one_zone, placed, predicted, zones
 
 
 def refused(strategy: dict[str, Any], **changes: Any) -> tuple[str, set[str]]:
@@ -160,3 +160,13 @@ def test_a_step_of_millions_of_passes_is_refused_before_it_is_simulated(schedule
 def test_a_step_whose_rounds_repeat_may_be_long():
     """1F1B of a million micro-batches costs no more than some rounds."""
     assert predicted({"pp": 8, "dp": 1}, job=FSDP | {"global_batch": 1_000_000}).step_time_s.expected > 0
+
+
+def test_a_timeline_that_no_trace_could_hold_is_refused_before_it_is_drawn():
+    """Eight stages of 131,072 micro-batches: two passes and two messages each make 4,194,304 spans."""
+    job = {"seq_len": 2048, "global_batch": 262_144, "framework": "megatron"}
+    p = placed({"tp": 1, "pp": 8, "dp": 2}, job=job, cluster=one_zone(16))
+    with pytest.raises(InvalidError) as refused:
+        p.timeline()
+    (notice,) = refused.value.notices
+    assert (notice.code, notice.value, notice.params["limit"]) == ("trace_too_long", 4_194_304, 400_000)

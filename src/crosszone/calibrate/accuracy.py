@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -253,8 +253,7 @@ class _Scorer:
 
 
 def _trusted(row: ScoredRow) -> ScoredRow:
-    fields = {name: getattr(row, name) for name in ScoredRow.__dataclass_fields__}
-    return ScoredRow(**{**fields, "doubtful": None})
+    return replace(row, doubtful=None)
 
 
 def _error_pct(measured: float | None, said: float | None) -> float | None:

@@ -54,13 +54,8 @@ def predict(
 def _drawn(found: Answer, form: str) -> str:
     """The timeline of the step as the text of a file."""
     from crosszone.schedule.perfetto import perfetto_json
-    from crosszone.schedule.trace import MAX_SPANS
 
-    timeline = found.predictor.timeline()
-    if len(timeline.start_s) > MAX_SPANS:
-        notice = Notice(code="trace_too_long", value=len(timeline.start_s), params={"limit": MAX_SPANS})
-        raise InvalidError(notice)
-    drawn = timeline.to_trace(found.prediction.name, framework=found.prediction.framework)
+    drawn = found.predictor.timeline().to_trace(found.prediction.name, framework=found.prediction.framework)
     return perfetto_json(drawn) if form == "perfetto" else drawn.to_json()
 
 

@@ -28,6 +28,7 @@ Numbers = Any
 """A float or a NumPy array of floats; everything broadcasts."""
 
 RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
+OFFLOAD = {"none": 0, "optimizer": 1, "optimizer+weights": 2}
 PATH_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
 MXFP8, ROWWISE = 7, 6
 """fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path."""
@@ -133,14 +134,14 @@ class GpuColumns:
     """Datasheet of the GPU and its links."""
 
     flops_16: Numbers
-    """Dense 16-bit peak, FLOP/s: attention and head (fp32 jobs: the fp32 peak)."""
+    """Dense 16-bit peak, FLOP/s."""
     flops_path: Numbers
     """Dense peak of the linear layers' path, FLOP/s."""
     memory_bytes_per_s: Numbers
     link_bytes_per_s: Numbers
     """Fast link (or PCIe), one direction."""
-    pcie_bytes_per_s: Numbers = 32e9
-    """To host memory, one direction; default: PCIe generation 4 with 16 lanes."""
+    pcie_bytes_per_s: Numbers
+    """To host memory, one direction."""
     domain: Numbers
     """GPUs that reach each other over it."""
     node_gpus: Numbers
@@ -256,14 +257,9 @@ def gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:
     """The columns of one GPU kind for a compute precision; `links` are the figures of its node and network."""
     half = gpu.peak("bf16") or gpu.peak("fp16") or gpu.peak("fp32") or 0.0
     return GpuColumns(
-        flops_16=1e12 * (gpu.peak("fp32") or half if path == "fp32" else half),
+        flops_16=1e12 * half,
         flops_path=1e12 * (gpu.peak(path) or half),
         memory_bytes_per_s=1e9 * gpu.memory_gb_per_s,
         pcie_bytes_per_s=1e9 * gpu.pcie.gb_per_s,
         **links,
     )
-
-
-def as_float(value: Numbers) -> npt.NDArray[np.float64]:
-    """The value as an array of floats."""
-    return np.asarray(value, dtype=float)

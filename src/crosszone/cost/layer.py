@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,13 +23,17 @@ from crosszone.cost.operators import (
     flash_share,
     longer_s,
     matmul_s,
-    tokens_seen,
     traffic_s,
     unfused_attention_s,
 )
+from crosszone.inputs.flops import tokens_seen
 
 FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
 """Traffic of one score of unfused attention: score, mask, softmax and dropout, each written and read; and gradients."""
+RESIDUAL_PASSES = 10.0
+"""Reads and writes of the residual stream by a layer's norms, residual additions and dropouts when these are fused."""
+ROUTED_BYTES = 16.0
+"""Traffic of one value of a routed token: copied to its expert's place and back, in 16 bit, indices counted in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,14 +198,11 @@ class LayerCost:
         )
         matmul = sum(matmul_s(tokens, inner, columns, self.linear_rate, self.byte_s) for inner, columns in projections)
         width = m.heads * (m.qk_dim + m.v_dim) / t
-        windowed = tokens_seen(w.seq, m.window, m.causal)
-        seen = m.full_share * tokens_seen(w.seq, np.inf, m.causal) + (1 - m.full_share) * windowed
+        windowed = tokens_seen(w.seq, m.window, causal=m.causal)
+        seen = m.full_share * tokens_seen(w.seq, None, causal=m.causal) + (1 - m.full_share) * windowed
         kernel = np.where(self.stack.triton > 0, k.triton, 1.0)
-        head, reach = (
-            (m.qk_dim + m.v_dim) / 2.0,
-            m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window),
-        )
-        share = flash_share(head, reach, k.flash_width, k.flash_ramp)
+        reach = m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window)
+        share = flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp)
         flash = flash_attention_s(tokens, seen, width, kernel * share * k.flash * self.flops_16)
         passes = np.where(
             m.sinks > 0, k.sink_traffic, k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
@@ -212,7 +213,7 @@ class LayerCost:
         plainly_back = 2.0 * unfused_attention_s(*scores, BACKWARD_SCORE_BYTES / 2.0)
         unfused = (self.stack.unfused > 0) | (np.asarray(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
-        traffic = self.work.word * tokens * (10.0 * m.hidden * self.split + 2.0 * inner_width)
+        traffic = self.work.word * tokens * (RESIDUAL_PASSES * m.hidden * self.split + 2.0 * inner_width)
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
             matmul=matmul,
@@ -255,13 +256,9 @@ class LayerCost:
         shared = matmul_s(tokens, m.hidden, (m.matrices - 1) * shared_inner, self.linear_rate, self.byte_s)
         shared = shared + matmul_s(tokens, shared_inner, m.hidden, self.linear_rate, self.byte_s)
         width = m.matrices * (routed * inner + tokens * shared_inner)
-        cast = (
-            np.where(np.asarray(w.path) < 16, k.cast, 0.0)
-            * w.word
-            * (routed * (m.hidden + inner) + tokens * shared_inner)
-        )
+        cast = self.cast * (routed * (m.hidden + inner) + tokens * shared_inner)
         age = np.exp(-k.release_decay * self.stack.release) * np.where(self.stack.graphed > 0, k.graphed, 1.0)
-        permuted = age * k.permute * 16.0 * tokens * m.top_k * m.hidden / w.tp
+        permuted = age * k.permute * ROUTED_BYTES * tokens * m.top_k * m.hidden / w.tp
         return _Parts(
             matmul=block.matmul + up + down + shared,
             attention=block.attention,
@@ -325,11 +322,10 @@ class LayerCost:
             cp=cp_back,
             host=0.0,
         )
-        host = self._host_s(forward.gpu, launch)
         host_back = self._host_s(backward.gpu + again, (k.host_backward + full) * launch)
         return Layer(
-            forward=_with_host(forward, host),
-            backward=_with_host(backward, host_back),
+            forward=replace(forward, host=self._host_s(forward.gpu, launch)),
+            backward=replace(backward, host=host_back),
             again=again,
             repeated={part: np.where(full, getattr(forward, part), 0.0) for part in ("tp", "ep", "cp")},
         )
@@ -346,16 +342,3 @@ class LayerCost:
         rate = np.where(w.tp * w.cp <= g.domain, k.link * g.link_bytes_per_s, self.nic_rate)
         exchange = size / rate
         return np.where(np.asarray(w.cp) > 1, np.maximum(0.0, exchange - attention_s) + k.cp_exposed * exchange, 0.0)
-
-
-def _with_host(done: Pass, host: Numbers) -> Pass:
-    return Pass(
-        matmul=done.matmul,
-        attention=done.attention,
-        elementwise=done.elementwise,
-        routing=done.routing,
-        tp=done.tp,
-        ep=done.ep,
-        cp=done.cp,
-        host=host,
-    )

@@ -23,7 +23,6 @@ PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working"
 """Parts that add up to the total."""
 MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
 """When the peak can fall, by `StageMemory.moment`."""
-OFFLOAD = {"none": 0, "optimizer": 1, "optimizer+weights": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +94,8 @@ def stage_memory(
     stages: StageLayers,
     k: MemoryCoefficients,
     in_flight: Numbers | None = None,
-    offload: Numbers = 0,
 ) -> StageMemory:
-    """Peak memory of each stage, `in_flight` micro-batches alive (default: 1F1B), `offload` as in `OFFLOAD`. [M7]
+    """Peak memory of each stage, `in_flight` micro-batches alive (default: 1F1B). [M7]
 
     The peak is the largest of four moments: the loss (all activations, logits), the backward pass of the last layer
     (all activations, temporaries), that of the first layer (all gradients, few activations), the optimizer's step.
@@ -105,7 +103,7 @@ def stage_memory(
     w = work
     held = stage_parameters(model, w, stages)
     alive = micro_batches_in_flight(w, stages) if in_flight is None else in_flight
-    states = _States(held, w, k, offload)
+    states = _States(held, w, k)
     once = _Transient(model, w, stages, k, held)
     dense, moe = layer_memory(model, w, stack, k)
     micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
@@ -150,8 +148,8 @@ def stage_memory(
 class _States:
     """Weights, gradients and optimizer states of each stage, sharded and offloaded. [M2] [M8]"""
 
-    def __init__(self, held: StageParameters, w: WorkColumns, k: MemoryCoefficients, offload: Numbers):
-        zero, moved = np.asarray(w.zero), np.asarray(offload)
+    def __init__(self, held: StageParameters, w: WorkColumns, k: MemoryCoefficients):
+        zero, moved = np.asarray(w.zero), np.asarray(w.offload)
         ranks, expert_ranks = shards(w)
         local = held.shared / ranks + held.experts / expert_ranks
         optimizer = w.optimizer_bytes * np.where(zero >= 1, local, held.total)

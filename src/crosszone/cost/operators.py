@@ -24,12 +24,6 @@ def matmul_s(
     return np.where(some, 2.0 * rows * inner * columns / flop_per_s + 2.0 * traffic * byte_s, 0.0)
 
 
-def tokens_seen(seq: Numbers, window: Numbers, causal: Numbers) -> Numbers:
-    """Tokens a query meets on average: s, s/2 if causal, less within a window. [F2]"""
-    reach = np.minimum(seq, window)
-    return reach - causal * reach * reach / (2.0 * seq)
-
-
 def flash_attention_s(tokens: Numbers, seen: Numbers, width: Numbers, flop_per_s: Numbers) -> Numbers:
     """Seconds of the fused attention core: 2 T n (e_qk + e_v) a / rate. [O2]
 
@@ -49,6 +43,7 @@ def flash_share(head: Numbers, seq: Numbers, width: Numbers, ramp: Numbers) -> N
 
 
 HEAD_BLOCK, USUAL_HEAD = 32.0, 128.0
+"""Heads are computed in blocks of this width; *flash* is the share reached with heads of that one."""
 
 
 def unfused_attention_s(

@@ -88,6 +88,7 @@ class Settings(Value):
     launch_added: Flag = False
     p2p_scatter: Flag = False
     release_base: Positive | None = None
+    graphed_from: Positive | None = None
 
 
 class Stack(Home):

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_bytes, ring_reduce_scatter_s
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
 from crosszone.cost.stages import StageLayers
-from crosszone.cost.tiers import figure
+from crosszone.cost.tiers import Tier, figure
 
 FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
+"""Latency of one step of a ring or tree inside a zone."""
 WEIGHT_TRAFFIC = 6.0
 """Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm."""
 
@@ -144,7 +146,7 @@ def exchange(
     Where states are shared by fewer ranks than there are replicas, gradients are scattered among these and the shards
     reduced over the others; weights are gathered inside only. Replicas in several zones reduce inside each zone first
     and exchange shards between zones (`_between_zones`), all groups of a zone over the same links; a flat ring crosses
-    zones with everything.
+    zones with everything. The forms are those of `collectives`, as factors of one parameter: a stage costs a product.
     """
     w, k = cost.work, cost.k
     sharded = (np.asarray(w.zero) > 0) & (w.shard_ranks > 1)
@@ -204,22 +206,23 @@ def _between_zones(
     owns a shard of its own, which then costs a gather too.
     """
     zones = np.asarray(links.dp_zones)
-    if not np.any((zones > 1) & (np.asarray(links.synchronous) > 0)):
+    crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
+    if not np.any(crosses):
         return 0.0, 0.0, 0.0, 0.0
     w = cost.work
-    crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
     whole = (held.shared * w.tp + held.experts * w.ep * w.expert_tp) * repeats
     total = np.where(crosses, whole, 0.0).sum(axis=-1, keepdims=True)
-    flat = np.asarray(links.flat) > 0
-    share = np.where(flat, ring_share(group.shared), ring_share(zones))
-    turns = np.where(flat, group.shared - 1.0, zones - 1.0)
+    members = np.where(np.asarray(links.flat) > 0, group.shared, zones)
+    ring = Tier(links.wan_bytes_per_s, links.wan_latency_s)
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
-    passes = np.where(own, 1.0, 2.0)
-    reduce_bytes = np.where(crosses, passes * share * total * w.wire_bytes, 0.0)
-    gather_bytes = np.where(crosses & own, share * total * w.word, 0.0)
-    reduce = np.where(crosses, reduce_bytes / links.wan_bytes_per_s + passes * turns * links.wan_latency_s, 0.0)
-    gather = np.where(crosses & own, gather_bytes / links.wan_bytes_per_s + turns * links.wan_latency_s, 0.0)
-    return reduce, gather, reduce_bytes, gather_bytes
+    passes, again = np.where(own, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
+    gradients, weights = total * w.wire_bytes, total * w.word
+    return (
+        passes * ring_reduce_scatter_s(gradients, members, ring),
+        again * ring_all_gather_s(weights, members, ring),
+        passes * ring_all_reduce_bytes(gradients, members) / 2.0,
+        again * ring_all_reduce_bytes(weights, members) / 2.0,
+    )
 
 
 def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:

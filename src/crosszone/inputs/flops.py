@@ -6,6 +6,9 @@ A multiply-add is two operations. Model FLOPs: what the architecture needs, with
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
 
 from crosszone.inputs.model import Model
 
@@ -62,12 +65,13 @@ def training_flops_per_token(model: Model, seq_len: int, *, count_masked: bool =
     return TRAINING_PASSES * forward_flops_per_token(model, seq_len, count_masked=count_masked).total
 
 
-def tokens_seen(seq_len: float, window: int | None, *, causal: bool) -> float:
-    """Tokens a query meets on average: s, s/2 if causal, w - w^2 / 2s within a causal window w. [F2]"""
-    reach = seq_len if window is None else min(window, seq_len)
-    if causal:
-        return reach - reach * reach / (2 * seq_len)
-    return float(reach)
+def tokens_seen(seq_len: Any, window: Any, *, causal: Any) -> Any:
+    """Tokens a query meets on average: s, s/2 if causal, w - w^2 / 2s within a causal window w. [F2]
+
+    Numbers or arrays; no window: None.
+    """
+    reach = seq_len if window is None else np.minimum(window, seq_len)
+    return reach - causal * reach * reach / (2.0 * seq_len)
 
 
 def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
@@ -77,7 +81,7 @@ def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
     core = full * tokens_seen(seq_len, None, causal=causal)
     if model.window:
         core += (model.layers - full) * tokens_seen(seq_len, model.window.tokens, causal=causal)
-    return per_token_seen * core
+    return float(per_token_seen * core)
 
 
 def _projection_weights(model: Model) -> int:

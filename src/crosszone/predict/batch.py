@@ -10,6 +10,7 @@ import numpy as np
 
 from crosszone.cost.columns import (
     MXFP8,
+    OFFLOAD,
     PATH_BITS,
     RECOMPUTE,
     ROWWISE,
@@ -23,7 +24,6 @@ from crosszone.cost.columns import (
     model_columns,
     stacked,
 )
-from crosszone.cost.memory import OFFLOAD
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.geography import routes
@@ -179,7 +179,7 @@ def stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
         launch_added=float(settings.get("launch_added", False)),
         p2p_scatter=float(settings.get("p2p_scatter", False)),
         release=age,
-        graphed=float(age >= 0.7),
+        graphed=float("graphed_from" in settings and age >= settings["graphed_from"] - settings["release_base"]),
     )
 
 

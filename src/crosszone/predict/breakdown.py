@@ -9,6 +9,7 @@ import numpy as np
 
 from crosszone.predict.cells import cell, row_of
 from crosszone.predict.prediction import Bottleneck
+from crosszone.predict.site import EXPECTED
 from crosszone.predict.step import before
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ ORDER = (
     "fixed",
     "jitter",
 )
-EXPECTED = 1
 _NAMES = {"tp": "tensor", "cp": "context", "ep": "expert"}
 
 
@@ -47,7 +47,7 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
         parts[_NAMES.get(name, name)] += m * cell(values, row, stage)
     parts["sharding"] = m * cell(t.gathers, row, stage)
     own = sum(parts.values())
-    spans = p.step.pipeline_s
+    spans = p.step.pipelines.span_s
     if bare is None:
         sends = t.piped * t.out * t.send + t.into * before(t.piped * t.send_back)
         parts["pipeline"] = m * cell(sends, row, stage)

@@ -7,22 +7,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crosszone.errors import InvalidError, Notice
+from crosszone.predict.site import EXPECTED
+from crosszone.schedule.orders import SPLIT
 from crosszone.schedule.timeline import Timeline, timeline_of
 from crosszone.schedule.trace import MAX_SPANS, Lane
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
-EXPECTED = 1
-
 
 def timeline_of_step(p: Predictor) -> Timeline:
     """Lanes of stages, links, gradient exchange and updates; the last span ends with the step. [S10]"""
     step, s = p.step, p.strategy
-    spans = 4 * s.pp * s.interleave * p.micro_batches
+    passes = 3 if s.pipeline_schedule in SPLIT else 2
+    spans = (passes + 2) * s.pp * s.interleave * p.micro_batches  # a message after each pass but that for weights
     if spans > MAX_SPANS:
         params = {"limit": MAX_SPANS, "micro_batches": p.micro_batches}
-        raise InvalidError(Notice(code="trace_spans", value=spans, field="strategy", params=params))
+        raise InvalidError(Notice(code="trace_too_long", value=spans, field="strategy", params=params))
     row = p.row
     t = step.times
     zones = p.site.zone[:, p.site.kinds[0][p.slowest], 0, 0]

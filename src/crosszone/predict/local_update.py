@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.collectives import hierarchical_egress_bytes
 from crosszone.inputs.parameters import parameters
 from crosszone.predict.prediction import Traffic
 from crosszone.predict.site import BANDS
@@ -24,9 +25,8 @@ def _exchange_s(p: Predictor) -> tuple[npt.NDArray[np.float64], float]:
     zones = len(p.site.ring)
     if zones < 2:
         return np.zeros(BANDS), 0.0
-    rate, latency = p.site.zone_ring_link
-    size = 2.0 * (zones - 1) / zones * parameters(p.case.model).total * DTYPE_BYTES[local.dtype] / local.fragments
-    return size / rate + 2.0 * (zones - 1) * latency, size
+    size = parameters(p.case.model).total * DTYPE_BYTES[local.dtype] / local.fragments
+    return p.site.zone_exchange_s(size), float(hierarchical_egress_bytes(size, zones))
 
 
 def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:

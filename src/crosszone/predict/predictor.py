@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from crosszone.cost.bands import band_factors
 from crosszone.cost.columns import model_columns, taken
-from crosszone.cost.memory import GIB, MOMENTS, OFFLOAD, PARTS, stage_memory
-from crosszone.cost.memory_profile import memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.flops import forward_flops_per_token, training_flops_per_token
@@ -25,12 +23,13 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch, chunk_layers, stack_columns, stage_counts, work_columns
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.lanes import timeline_of_step
-from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, StageMemory, Triple
+from crosszone.predict.local_update import local_update_s
+from crosszone.predict.memory import memory_of
+from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, Triple
 from crosszone.predict.run import run_of, unpriced
 from crosszone.predict.simulated import SimulatedStep, simulated_step, too_long
 from crosszone.predict.site import BANDS, EXPECTED, Site
 from crosszone.predict.traffic import traffic_of
-from crosszone.schedule.orders import in_flight
 from crosszone.schedule.timeline import Timeline
 
 
@@ -125,8 +124,6 @@ class Predictor:
     @cached_property
     def local_update_s(self) -> npt.NDArray[np.float64]:
         """Exposed time of periodic averaging across zones, a step: [low, expected, high]. [V5]"""
-        from crosszone.predict.local_update import local_update_s
-
         return local_update_s(self)
 
     @cached_property
@@ -159,42 +156,7 @@ class Predictor:
 
     def memory(self) -> Memory:
         """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
-        s, b = self.strategy, self.batch
-        flying = in_flight(s.pipeline_schedule, s.pp, self.micro_batches, s.interleave, s.extra_warmup) / s.interleave
-        k = memory_coefficients(self.stack)
-        found = stage_memory(
-            b.model, b.work, b.stack, self.step.times.layers, k, in_flight=flying, offload=OFFLOAD[s.offload]
-        )
-        parts = {part: (_stages(getattr(found, part), s.pp) / GIB).tolist() for part in PARTS}
-        host, moment = (_stages(found.host, s.pp) / GIB).tolist(), _stages(found.moment, s.pp).tolist()
-        held: list[list[int]] = [sorted(set(stage)) for stage in self.site.group[:, :, 0, 0].tolist()]
-        stages = []
-        for stage, layers in enumerate(b.counts[0].tolist()):
-            tightest = min((self.site.groups[g].gpu for g in held[stage]), key=lambda gpu: gpu.memory_gib)
-            own = {part: values[stage] for part, values in parts.items()}
-            stages.append(
-                StageMemory(
-                    stage=stage,
-                    gpu=tightest.name,
-                    layers=int(layers),
-                    parts=own,
-                    total=sum(own.values()),
-                    limit=tightest.memory_gib,
-                    host=host[stage],
-                    peak_at=MOMENTS[int(moment[stage])],
-                )
-            )
-        worst = max(stages, key=lambda one: one.total - one.limit)
-        low, high = band_factors(stack_measured=all(p.stack_measured for p in self.profile.values()), memory=True)
-        peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
-        return Memory(
-            worst_stage=worst.stage,
-            peak=peak,
-            limit=worst.limit,
-            fits=all(one.total <= one.limit for one in stages),
-            margin=worst.limit - worst.total,
-            stages=tuple(stages),
-        )
+        return memory_of(self)
 
     @property
     def micro_batches(self) -> int:
@@ -408,12 +370,6 @@ def _legal(case: Case) -> tuple[Framework, Strategy]:
     plain = replace(case, strategy=s.replace(schedule="1f1b", extra_warmup=0))
     framework, settled = require_legal(plain)
     return framework, settled.replace(schedule="delay-aware", extra_warmup=s.extra_warmup)
-
-
-def _stages(values: Any, stages: int) -> npt.NDArray[np.float64]:
-    """A figure of every stage: all rows have the same."""
-    first = values[0] if np.ndim(values) > 1 else values
-    return np.broadcast_to(first, (stages,))
 
 
 def _written(strategy: Strategy) -> dict[str, Any]:

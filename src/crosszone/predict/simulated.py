@@ -16,6 +16,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
 from crosszone.predict.step import StageTimes, stage_times, tail_s
+from crosszone.schedule.bound import largest
 from crosszone.schedule.orders import SPLIT, stages_in_order, virtual_stages
 from crosszone.schedule.simulation import Simulation, simulate
 from crosszone.schedule.step_times import step_times
@@ -47,8 +48,6 @@ class SimulatedStep:
 
     times: StageTimes
     pipelines: Pipelines
-    pipeline_s: Floats
-    """From the first forward to the last backward pass."""
     reduced_s: Floats
     """When every stage has reduced its gradients."""
     update_s: Floats
@@ -69,14 +68,12 @@ def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coeffic
     t = stage_times(batch, k)
     micro_batches = int(np.asarray(batch.work.micro_batches).flat[0])
     pipelines = _simulate(batch, t, chunks, strategy, k, micro_batches)
-    ready, span = pipelines.ready_s, pipelines.span_s
-    reduced, updated = tail_s(t, ready)
-    fixed, jitter = (np.max(np.atleast_1d(x), axis=-1, keepdims=True) for x in (t.fixed, t.jitter))
+    reduced, updated = tail_s(t, pipelines.ready_s)
+    fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     whole = (reduced + updated)[..., 0]
     return SimulatedStep(
         times=t,
         pipelines=pipelines,
-        pipeline_s=span,
         reduced_s=reduced[..., 0],
         update_s=np.broadcast_to(updated[..., 0], whole.shape),
         fixed_s=np.broadcast_to(fixed[..., 0], whole.shape),

@@ -10,7 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.columns import GpuColumns, LinkColumns, taken
-from crosszone.cost.wan import Limits, Paths, Transport, best_zone_ring, wan_tier, zone_paths, zone_ring_tier
+from crosszone.cost.tiers import FREE, Tier
+from crosszone.cost.wan import (
+    Limits,
+    Paths,
+    Transport,
+    best_zone_ring,
+    wan_tier,
+    zone_exchange_s,
+    zone_paths,
+    zone_ring_tier,
+)
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.links import ZoneLink
@@ -186,15 +196,20 @@ class Site:
         """Rows of each kind of replica: low, expected and high RTT where zones are crossed."""
         return BANDS if self.crosses else 1
 
-    @cached_property
-    def zone_ring_link(self) -> tuple[Floats, Floats]:
-        """Rate of a zone's exchange with the next and latency of a turn: low, expected, high RTT."""
-        inside = _subset(self.paths, self.ring)
+    @property
+    def _ring_use(self) -> dict[str, Any]:
+        """How the zones of the ring, taken in order, are used: all their ranks, each with its NIC."""
         nic = min(group_columns(g, "bf16", 1).nic_bytes_per_s for g in self.groups)
-        found = zone_ring_tier(
-            inside, self.transport, range(len(self.ring)), groups=self.zone_ranks, nic_bytes_per_s=nic
-        )
-        return np.asarray(found.bytes_per_s), np.asarray(found.latency_s)
+        return {"order": range(len(self.ring)), "groups": self.zone_ranks, "nic_bytes_per_s": nic}
+
+    @cached_property
+    def zone_ring_link(self) -> Tier:
+        """A zone's link to the next in the ring: low, expected, high RTT."""
+        return zone_ring_tier(_subset(self.paths, self.ring), self.transport, **self._ring_use)
+
+    def zone_exchange_s(self, size_bytes: float) -> Floats:
+        """Seconds until all zones of the ring hold the sum of so many bytes: low, expected, high RTT."""
+        return zone_exchange_s(size_bytes, _subset(self.paths, self.ring), self.transport, **self._ring_use)
 
     def link_columns(self) -> LinkColumns:
         """Links of each kind of replica, one row a band (`bands`) and kind; where zones are crossed, once more with
@@ -214,7 +229,7 @@ class Site:
                 if a != b:
                     rate[:, row, stage], latency[:, row, stage] = self._boundary_tier(a, b)
                     back[:, row, stage], _ = self._boundary_tier(b, a)
-        ring_rate, ring_latency = self.zone_ring_link if self.ring else (np.full(BANDS, np.inf), np.zeros(BANDS))
+        ring = self.zone_ring_link if self.ring else FREE
 
         def rows(values: Any) -> Floats:
             full = np.broadcast_to(values, shape)
@@ -225,8 +240,8 @@ class Site:
         return LinkColumns(
             dp_zones=rows(self.dp_zones * 1.0),
             synchronous=0.0 if s.local_update else 1.0,
-            wan_bytes_per_s=rows(ring_rate[:, None, None]),
-            wan_latency_s=rows(ring_latency[:, None, None]),
+            wan_bytes_per_s=rows(np.reshape(ring.bytes_per_s, (-1, 1, 1))),
+            wan_latency_s=rows(np.reshape(ring.latency_s, (-1, 1, 1))),
             flat=float(s.communication.reduce == "flat"),
             boundary_fast=rows(fast),
             boundary_bytes_per_s=rows(rate),
