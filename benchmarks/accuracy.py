@@ -14,10 +14,12 @@ from typing import Any
 
 from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
 from crosszone.calibrate.components import read_components, score_components
+from crosszone.calibrate.pairs import chance_bins, pairs_of
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.training import doubtful_of, training, usable
 from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
+from crosszone.cost.bands import pair_spread
 from crosszone.cost.memory_profile import memory_profiles
 from crosszone.cost.profile import Profiles
 from results import write_section
@@ -44,6 +46,10 @@ LEFT_OUT = {
     "gpu": "whole GPU families",
     "row": "single rows",
 }
+
+
+CHANCE_KINDS = ("source", "row")
+"""What is left out where chances are scored: nothing of the source seen, and all but the row."""
 
 
 def table(first: str, columns: Mapping[str, str], lines: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -99,15 +105,15 @@ def memory(found: Accuracy, h200: Accuracy) -> list[str]:
     return table("memory, source", MEMORY, ((name, one) for name, one in lines if one["memory_rows"]))
 
 
-def validated(data: Path, profiles: Profiles) -> list[str]:
-    """Errors and coverage of rows that the fit has not seen."""
+def left_out(data: Path, profiles: Profiles) -> list[CrossValidation]:
+    """Rows predicted by fits that have not seen them."""
     main = data / "measured_runs.csv"
     rows = training(usable(read_runs(main)[0], doubtful_of(main, None)))
-    start, found = time.perf_counter(), []
-    for kind in FOLDS:
-        one = cross_validate(rows, profiles, kind)
-        if one is not None:
-            found.append(one)
+    return [one for kind in FOLDS if (one := cross_validate(rows, profiles, kind)) is not None]
+
+
+def validated(found: Sequence[CrossValidation], seconds: float) -> list[str]:
+    """Errors and coverage of rows that the fit has not seen."""
     columns = {"fits": "folds", **COLUMNS}
     text = table("left out of the fit", columns, [(LEFT_OUT[one.kind], one.as_dict()) for one in found])
     text += table("left out, and what was known", COLUMNS, (line for one in found for line in _known(one)))
@@ -115,7 +121,26 @@ def validated(data: Path, profiles: Profiles) -> list[str]:
     names = list(by_source["source"])
     each = [(name, {str(kind): by_source[kind][name] for kind in by_source}) for name in names]
     text += table("mean % by source, left out:", {LEFT_OUT[kind]: kind for kind in by_source}, each)
-    return [*text, f"Every fit starts from the priors; all of them took {time.perf_counter() - start:.0f} s."]
+    return [*text, f"Every fit starts from the priors; all of them took {seconds:.0f} s."]
+
+
+def chances(found: Sequence[CrossValidation]) -> list[str]:
+    """Stated chances that one strategy beats another of the same set-up, and how often it did."""
+    columns = {
+        "pairs": "pairs",
+        "mean stated %": "stated_pct",
+        "really faster %": "right_pct",
+        "the same, 2 / n a pair": "weighted_pct",
+    }
+    text = []
+    for one in found:
+        if one.kind in CHANCE_KINDS:
+            pairs = pairs_of(one)
+            lines = chance_bins(pairs, pair_spread()).items()
+            count = f"{len(pairs.weight)} pairs of {pairs.setups} set-ups"
+            text += [f"{count}, left out of the fit: {LEFT_OUT[one.kind]}.", ""]
+            text += table("stated chance of the one predicted faster", columns, lines)
+    return [*text, f"Spread of a pair: {pair_spread()}, found from the same pairs left out by whole sources."]
 
 
 def _known(one: CrossValidation) -> Sequence[tuple[str, Any]]:
@@ -165,8 +190,12 @@ def main() -> None:
     write_section("Accuracy", "\n".join([*head, *fitted(given.data)]))
     write_section("Accuracy by part", "\n".join(["`python benchmarks/accuracy.py`", "", *parts(given.data, profiles)]))
     if not given.quick:
-        text = ["`python benchmarks/accuracy.py`", "", *validated(given.data, profiles)]
+        start = time.perf_counter()
+        found = left_out(given.data, profiles)
+        said = ["`python benchmarks/accuracy.py`", ""]
+        text = [*said, *validated(found, time.perf_counter() - start)]
         write_section("Accuracy on runs left out of the fit", "\n".join(text))
+        write_section("Chance that the faster plan is faster", "\n".join([*said, *chances(found)]))
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import pytest
 
 from builders import fields, zone
 from conftest import ROOT
-from crosszone.cli import _run
-from crosszone.cli import predict as verb
+from crosszone.cli import _run, figures
 from crosszone.cli import prediction as report
+from crosszone.cli.files import write_file
 from crosszone.cost.memory import MOMENTS, PARTS
 from crosszone.inputs.document import dump_yaml
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST
@@ -252,7 +252,7 @@ def test_a_folder_that_is_not_there_is_told(say, tmp_path):
 def test_what_is_no_plain_file_is_written_and_stays_what_it_is(tmp_path):
     """--trace /dev/null --force as root must not replace the device by a file."""
     reader = os.open(_fifo(tmp_path), os.O_RDONLY | os.O_NONBLOCK)
-    verb._write(tmp_path / "pipe", "text", force=True)
+    write_file(tmp_path / "pipe", "text", force=True)
     assert os.read(reader, 10) == b"text"
     assert (tmp_path / "pipe").is_fifo()
     os.close(reader)
@@ -301,7 +301,7 @@ def test_every_part_kind_and_moment_has_its_label(language):
     ],
 )
 def test_numbers_have_few_digits_and_no_exponent_when_large(value, digits, shown):
-    assert report._digits(value, digits) == shown
+    assert figures.digits(value, digits) == shown
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])
@@ -310,7 +310,7 @@ def test_lines_of_the_answer_fit_the_terminal(say, monkeypatch, columns, languag
     from rich.cells import cell_len
     from rich.console import Console
 
-    monkeypatch.setattr(report, "console", lambda: Console(width=columns, highlight=False, markup=False, emoji=False))
+    monkeypatch.setattr("rich.console.Console", lambda **given: Console(**given | {"width": columns}))
     _, out, _ = say("--lang", language, "predict", THREE)
     told = out.split("three-cities.yaml:")[0].splitlines()[:-1]
     assert max(cell_len(one.rstrip()) for one in told) <= columns
@@ -318,4 +318,4 @@ def test_lines_of_the_answer_fit_the_terminal(say, monkeypatch, columns, languag
 
 def test_a_run_of_hours_is_told_in_hours():
     run = Triple(low=0.25, expected=0.5, high=0.75)
-    assert report._range(run, "hours", 24) in ("12 hours (6 - 18)", "12 小时（6 - 18）")
+    assert figures.with_range(run, "hours", 24) in ("12 hours (6 - 18)", "12 小时（6 - 18）")

@@ -125,6 +125,7 @@ strategies = sparse(
         "interleave": degree, "zero": st.integers(0, 3), "recompute": st.sampled_from(["none", "selective", "full"]),
         "sequence_parallel": st.booleans(), "layers_per_stage": st.lists(st.integers(0, 100), min_size=1, max_size=8),
         "shard_within": st.sampled_from(["all", "zone", "node"]),
+        "replica_micro_batches": maybe(st.lists(st.integers(1, 64), min_size=1, max_size=8)),
         "communication": sparse({}, {"overlap": st.floats(0, 1), "bucket_mb": positive, "flows": st.integers(1, 64)}),
         "local_update": st.fixed_dictionaries({"steps": st.just(100), "fragments": st.sampled_from([1, 5])}),
     },

@@ -72,6 +72,11 @@ def test_each_clash_is_named_with_the_nearest_legal_value(strategy, changes, cod
         ({"ep": 2, "dp": 8}, {}, "ep_without_experts"),
         ({"dp": 8}, {"cluster": {"zones": [zone("a", gpu="v100")]}}, "gpu_lacks_precision"),
         ({"dp": 8, "local_update": {"steps": 10}}, {}, "local_update_zones"),
+        ({"dp": 2, "replica_micro_batches": [48, 16]}, {}, None),
+        ({"replica_micro_batches": [10, 6], "micro_batch": 4}, {}, None),
+        ({"dp": 2, "replica_micro_batches": [48, 16, 1]}, {}, "replica_batches_length"),
+        ({"dp": 2, "replica_micro_batches": [48, 17]}, {}, "replica_batches_sum"),
+        ({"replica_micro_batches": [4] * 16, "tp": 2}, {}, "ranks_over_gpus"),
     ],
 )
 def test_each_rule_breaks_where_it_should_and_nowhere_else(strategy, changes, code):
@@ -177,6 +182,16 @@ def test_a_group_larger_than_a_node_takes_whole_nodes():
         ("megatron", {"dp": 8, "offload": "optimizer+weights"}, {}, "framework_lacks"),
         ("horovod", {"dp": 8, "communication": {"gradient_dtype": "bf16"}}, {}, "framework_lacks"),
         ("deepspeed", {"dp": 8, "communication": {"overlap_tensor": True}}, {}, "framework_lacks_option"),
+        ("ddp", {"replica_micro_batches": [40, 24]}, {}, None),
+        ("ddp", {"replica_micro_batches": [40, 24], "local_update": {"steps": 9}}, {}, "local_update_zones"),
+        ("fsdp", {"replica_micro_batches": [40, 24]}, {}, "uneven_shards"),
+        ("fsdp", {"replica_micro_batches": [40, 24], "zero": 2}, {}, "uneven_shards"),
+        ("fsdp", {"replica_micro_batches": [40, 24], "shard_within": "zone"}, {}, None),
+        ("fsdp", {"replica_micro_batches": [32, 32]}, {}, None),
+        ("megatron", {"replica_micro_batches": [40, 24]}, {}, "framework_lacks_option"),
+        ("deepspeed", {"replica_micro_batches": [40, 24]}, {}, "framework_lacks_option"),
+        ("horovod", {"replica_micro_batches": [40, 24]}, {}, "framework_lacks_option"),
+        ("megatron", {"replica_micro_batches": [32, 32]}, {}, None),
     ],
 )
 def test_each_framework_refuses_what_it_cannot_do(framework, strategy, job, code):
@@ -302,6 +317,28 @@ def test_published_runs_are_legal(data):
 
 def test_gradient_accumulation_is_the_number_of_micro_batches():
     assert scenario(strategy={"tp": 8, "dp": 1, "micro_batch": 2}).case().strategy.micro_batches(64) == 32
+
+
+def test_micro_batches_of_each_replica_add_up_to_the_batch():
+    """[R2] 4 x (10 + 5) = 60 samples of 64: 16 micro-batches of 4 would do, or a batch of 60. 3 does not divide 64: 32 of 2."""
+    (notice,) = broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 4}))
+    assert notice.params == {"batch": 64, "micro_batch": 4, "samples": 60, "legal": 4, "needed": 16}
+    assert "add up to 16" in notice.hint()
+    assert "global_batch=60" in notice.hint()
+    (notice,) = broken_rules(case({"replica_micro_batches": [10, 5], "micro_batch": 3}))
+    assert (notice.params["legal"], notice.params["needed"]) == (2, 32)
+    made = case({"replica_micro_batches": [40, 24]}).strategy
+    assert (made.dp, made.micro_batches(64), made.uneven) == (2, 40, True)
+
+
+@pytest.mark.parametrize(("held", "code"), [("ab", None), ("abc", "local_update_zones"), ("a", "local_update_zones")])
+def test_zones_that_average_are_those_of_the_placement(held, code):
+    """Four replicas in two of three zones are two each; over three they cannot be equal; one zone has no other."""
+    cluster = {"zones": [zone(name, 4) for name in "abc"], "default_link": {"gbps": 1, "rtt_ms": 40}}
+    counts = {"ab": (2, 2), "abc": (2, 1, 1), "a": (4,)}[held]
+    blocks = [{"zone": name, "count": count} for name, count in zip(held, counts, strict=True)]
+    found = codes({"dp": 4, "local_update": {"steps": 10}}, cluster=cluster, placement={"blocks": blocks})
+    assert found == ([code] if code else [])
 
 
 @given(st.integers(1, 10_000), st.integers(1, 10_000))

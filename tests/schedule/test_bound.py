@@ -49,8 +49,13 @@ def test_a_slow_first_stage_waits_for_the_first_micro_batch_to_come_back():
 
 
 def test_the_way_to_a_stage_counts_both_ways():
-    """[S12] Delay 10: in 1 + 10, six times 12 on the last stage, back 10 + 2."""
-    assert bound([1, 4], [2, 8], 10.0, micro_batches=6) == 11 + 72 + 12
+    """[S12] Delay 2: in 1 + 2, six times 12 on the last stage, back 2 + 2."""
+    assert bound([1, 4], [2, 8], 2.0, micro_batches=6) == 3 + 72 + 4
+
+
+def test_no_more_micro_batches_are_under_way_than_a_stage_may_hold():
+    """[S12] Delay 10: two at a time go 3 + 20 + 12 through both stages, so six take three such trips."""
+    assert bound([1, 4], [2, 8], 10.0, micro_batches=6) == 3 * 35
 
 
 def test_stages_that_do_not_exist_change_nothing():

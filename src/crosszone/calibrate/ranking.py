@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,16 +76,8 @@ def ranking(outcomes: Iterable[Outcome]) -> Ranking:
     Regret is the measured time of the strategy predicted fastest over that of the fastest: 1 is the best choice. Runs
     of the same strategy count as their mean.
     """
-    groups: dict[Hashable, dict[Hashable, list[Outcome]]] = {}
-    for one in outcomes:
-        groups.setdefault(one.setup, {}).setdefault(one.strategy, []).append(one)
     regrets, correlations, strategies, pairs, right = [], [], 0, 0, 0
-    for group in groups.values():
-        if len(group) < 2:
-            continue
-        means = np.array(
-            [(np.mean([o.measured_s for o in same]), np.mean([o.predicted_s for o in same])) for same in group.values()]
-        )
+    for means in mean_times(outcomes):
         measured, predicted = means[:, 0], means[:, 1]
         strategies += len(measured)
         regrets.append(float(measured[np.argmin(predicted)] / measured.min()))
@@ -103,6 +95,17 @@ def ranking(outcomes: Iterable[Outcome]) -> Ranking:
         pairs_right_pct=100.0 * right / pairs if pairs else None,
         spearman=float(np.mean(correlations)) if correlations else None,
     )
+
+
+def mean_times(outcomes: Iterable[Outcome]) -> Iterator[npt.NDArray[np.float64]]:
+    """Measured and predicted mean time of each strategy ([strategies, 2]), of every set-up that has two or more."""
+    groups: dict[Hashable, dict[Hashable, list[Outcome]]] = {}
+    for one in outcomes:
+        groups.setdefault(one.setup, {}).setdefault(one.strategy, []).append(one)
+    for group in groups.values():
+        if len(group) > 1:
+            times = [[(o.measured_s, o.predicted_s) for o in same] for same in group.values()]
+            yield np.array([np.mean(same, axis=0) for same in times])
 
 
 def spearman(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:

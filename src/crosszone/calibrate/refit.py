@@ -19,10 +19,11 @@ import numpy as np
 
 from crosszone.calibrate.accuracy import score_runs
 from crosszone.calibrate.fit import Vector
+from crosszone.calibrate.pairs import pairs_of
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.calibrate.training import doubtful_of, refit, refit_stacks, training, usable
 from crosszone.calibrate.validation import FOLDS, cross_validate
-from crosszone.calibrate.widths import memory_width, step_widths
+from crosszone.calibrate.widths import memory_width, pair_width, step_widths
 from crosszone.cost import profile
 from crosszone.cost.profile import COMMON, Profiles
 
@@ -30,6 +31,7 @@ FOLDER = Path(profile.__file__).parent / "profiles"
 DIGITS = 4
 _ENTRY = re.compile(r"^( *)(\w+): \{value: [^,]+, error: [^,]+, origin: fitted\}(.*)$")
 _WIDTH = re.compile(r"^  (\w+): \{low: [^,]+, high: [^,]+\}(.*)$")
+_PAIR = re.compile(r"^pair: \{sd: [^,]+, origin: fitted\}", re.MULTILINE)
 _NAME = re.compile(r"^([a-z0-9-]+):")
 
 
@@ -89,6 +91,11 @@ def with_widths(text: str, kind: str, widths: Mapping[str, Mapping[str, float]])
     return "\n".join(lines)
 
 
+def with_pair(text: str, spread: float) -> str:
+    """bands.yaml with another spread of pairs; every other character stays."""
+    return _PAIR.sub(f"pair: {{sd: {spread!r}, origin: fitted}}", text)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line of this file."""
     parser = argparse.ArgumentParser(prog="python -m crosszone.calibrate.refit", description=__doc__.split("\n")[0])
@@ -142,6 +149,11 @@ def _bands(runs: list[Run], paths: Sequence[Path], doubtful: Mapping[str, str], 
     for kind, parts in widths.items():
         text = with_widths(text, kind, parts)
         sys.stdout.write(f"{kind}: {parts}\n")
+    pairs = [pairs_of(one) for one in found if one and one.kind == "source"]
+    if pairs and len(pairs[0].weight):
+        spread = pair_width(pairs[0])
+        text = with_pair(text, spread)
+        sys.stdout.write(f"pair: {spread} from {len(pairs[0].weight)} pairs of {pairs[0].setups} set-ups\n")
     if keep:
         path.write_text(text, encoding="utf-8")
 

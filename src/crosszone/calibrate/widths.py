@@ -8,12 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.calibrate.accuracy import ScoredRow
+from crosszone.calibrate.pairs import Pairs
 from crosszone.calibrate.validation import CrossValidation
 
 OUTSIDE = 0.1
 """Share of rows that may lie below the band, and above it."""
 ORDER = ("base", "assumed", "moe", "stack", "gpu")
 """Parts in the order in which they are found: each from rows that have it and none after it."""
+ONE_SD = 0.6827
+"""Share of a normal distribution within one standard deviation."""
 SITE_WEIGHT = 0.5
 """Weight of a row of an unseen source whose stack is known: some runs come from a site that was seen, some do not."""
 Widths = dict[str, dict[str, float]]
@@ -53,6 +56,17 @@ def memory_width(rows: Sequence[ScoredRow]) -> dict[str, float]:
     )
     none, one = np.zeros(len(error)), np.ones(len(error))
     return {"low": _solved(-error, none, one), "high": _solved(error, none, one)}
+
+
+def pair_width(pairs: Pairs) -> float:
+    """Standard deviation of the difference of two strategies' errors, from the size that 68 % of pairs stay below. [W2]
+
+    The quantile and not the mean of squares: a few runs that went wrong would widen it for all.
+    """
+    size = np.abs(pairs.measured - pairs.predicted)
+    order = np.argsort(size)
+    share = np.cumsum(pairs.weight[order]) / pairs.weight.sum()
+    return round(float(size[order[int(np.searchsorted(share, ONE_SD))]]), 4)
 
 
 def _rows(found: Sequence[CrossValidation]) -> tuple[Floats, Floats, dict[str, npt.NDArray[np.bool_]]]:

@@ -15,13 +15,13 @@ import typer
 from typer.exceptions import TyperException
 
 from crosszone import __version__
-from crosszone.cli import accuracy, catalogue, predict, scenario, serve
+from crosszone.cli import accuracy, catalogue, plan, predict, scenario, serve
 from crosszone.cli.output import language, report_failure, set_language, wants_json
 from crosszone.errors import CrossZoneError, Notice
 
 app = typer.Typer(
     name="crosszone",
-    help="Describe, check and predict LLM training on GPUs that do not all sit in one place.",
+    help="Describe, check, predict and plan LLM training on GPUs that do not all sit in one place.",
     no_args_is_help=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -30,6 +30,7 @@ app = typer.Typer(
 app.add_typer(scenario.app, name="scenario")
 app.add_typer(catalogue.app, name="catalogue")
 app.command("predict")(predict.predict)
+app.command("plan")(plan.plan)
 app.command("accuracy")(accuracy.accuracy)
 app.command("serve")(serve.serve)
 
@@ -48,7 +49,7 @@ def start(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Describe, check and predict LLM training on GPUs that do not all sit in one place.
+    """Describe, check, predict and plan LLM training on GPUs that do not all sit in one place.
 
     Without a verb the page is served on http://127.0.0.1:8000 with an example loaded.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from crosszone.cli.files import refuse_to_overwrite, write_file
 from crosszone.cli.output import console, language, print_json, said
 from crosszone.cli.prediction import print_prediction
-from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.predict.answer import Answer
@@ -35,14 +35,14 @@ def predict(
         params = {"allowed": list(FORMATS), "nearest": FORMATS[0]}
         raise InvalidError(Notice(code="not_one_of", field="--trace-format", value=trace_format, params=params))
     if trace is not None:
-        _refuse_to_overwrite(Path(trace), force)
+        refuse_to_overwrite(Path(trace), force)
 
     from crosszone.inputs.scenario import read_scenario
     from crosszone.predict.answer import answer
 
     found = answer(read_scenario(file), language())
     if trace is not None:
-        _write(Path(trace), _drawn(found, trace_format), force)
+        write_file(Path(trace), _drawn(found, trace_format), force)
     if as_json:
         print_json(found.prediction.model_dump(mode="json"))
         return
@@ -57,27 +57,3 @@ def _drawn(found: Answer, form: str) -> str:
 
     drawn = found.predictor.timeline().to_trace(found.prediction.name, framework=found.prediction.framework)
     return perfetto_json(drawn) if form == "perfetto" else drawn.to_json()
-
-
-def _refuse_to_overwrite(path: Path, force: bool) -> None:
-    if path.exists() and not force:
-        raise InvalidError(Notice(code="output_exists", value=str(path)))
-
-
-def _write(path: Path, text: str, force: bool) -> None:
-    """Write a file whole or not at all; what is no plain file (a pipe, a device) is written as it is."""
-    try:
-        _refuse_to_overwrite(path, force)
-        if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
-            return
-        target = path.resolve()
-        half = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            half.write_text(text, encoding="utf-8")
-            half.replace(target)
-        finally:
-            half.unlink(missing_ok=True)
-    except OSError as error:
-        params = {"reason": error.strerror or str(error)}
-        raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from crosszone.cli.figures import Line, digits, listed, percent, print_lines, with_range
 from crosszone.cli.output import amount, console, print_notices, said, table
 
 if TYPE_CHECKING:
     from crosszone.predict.answer import Answer
-    from crosszone.predict.prediction import Memory, Prediction, Run, StageMemory, Traffic, Triple
+    from crosszone.predict.prediction import Memory, Prediction, Run, StageMemory, Traffic
 
 SMALL = 0.001
 """Share of a step below which a part is not told by name."""
@@ -27,17 +28,8 @@ def print_prediction(answer: Answer) -> None:
     found = answer.prediction
     terminal = console()
     terminal.print(found.name, style="bold")
-    terminal.print(_split(found), style="dim")
-    _print_lines(
-        (said("answer_step"), _range(found.step_time_s, "s"), "bold"),
-        (said("answer_speed"), _speed(found), ""),
-        (said("answer_memory"), _memory(found.memory_gib), "" if found.memory_gib.fits else "bold red"),
-        (said("answer_run"), _run(found.run), ""),
-        (said("answer_cost"), _cost(found.run), ""),
-        (said("answer_energy"), _energy(found.run), ""),
-        (said("answer_bottleneck"), _bottleneck(found), ""),
-        (said("answer_basis"), _basis(answer), ""),
-    )
+    terminal.print(split(found), style="dim")
+    print_lines(*answer_lines(found), (said("answer_basis"), _basis(answer), ""))
     terminal.print(_breakdown_table(found))
     terminal.print(_memory_table(found.memory_gib, terminal.width >= WIDE))
     if found.communication:
@@ -48,112 +40,89 @@ def print_prediction(answer: Answer) -> None:
     print_notices(found.warnings)
 
 
-def _print_lines(*lines: tuple[str, str, str]) -> None:
-    """Heading, text and style of each line; what is too long for the terminal goes on under the text."""
-    from rich.cells import cell_len
-    from rich.text import Text
-
-    terminal = console()
-    indent = max(cell_len(heading) for heading, _, _ in lines) + 2
-    for heading, text, style in lines:
-        lead = heading + " " * (indent - cell_len(heading))
-        for piece in Text(text).wrap(terminal, max(20, terminal.width - indent)):
-            piece.rstrip()
-            terminal.print(Text(lead) + piece, style=style, soft_wrap=True)
-            lead = " " * indent
+def answer_lines(found: Prediction) -> list[Line]:
+    """The figures that matter most: time, speed, memory, length, price, energy and what holds it up."""
+    return [
+        (said("answer_step"), with_range(found.step_time_s, "s"), "bold"),
+        (said("answer_speed"), _speed(found), ""),
+        (said("answer_memory"), _memory(found.memory_gib), "" if found.memory_gib.fits else "bold red"),
+        (said("answer_run"), _run(found.run), ""),
+        (said("answer_cost"), _cost(found.run), ""),
+        (said("answer_energy"), _energy(found.run), ""),
+        (said("answer_bottleneck"), _bottleneck(found), ""),
+    ]
 
 
-def _split(found: Prediction) -> str:
+def split(found: Prediction) -> str:
     """GPUs and degrees, without those that do nothing."""
     idle = {"cp": 1, "ep": 1, "interleave": 1, "zero": 0, "recompute": "none"}
     shown = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute")
     words = [f"{key} {found.strategy[key]}" for key in shown if found.strategy[key] not in (None, idle.get(key))]
-    return said("predict_split", gpus=amount(found.gpus), degrees=_listed(words), m=amount(found.micro_batches))
-
-
-def _listed(words: Iterable[str]) -> str:
-    return said("comma").join(words)
-
-
-def _range(triple: Triple, unit: str, factor: float = 1.0) -> str:
-    """Expected value with its unit, and the range."""
-    value, low, high = (_digits(x * factor, n) for x, n in ((triple.expected, 4), (triple.low, 3), (triple.high, 3)))
-    return said("value_range", value=said(f"unit_{unit}", value=value), low=low, high=high)
-
-
-def _digits(value: float, digits: int = 4) -> str:
-    """A number to so many significant digits, with commas and no exponent where it is large."""
-    if abs(value) >= 10 ** (digits - 1):
-        return f"{float(f'{value:.{digits}g}'):,.0f}"
-    return f"{value:.{digits}g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.2g}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
+    return said("predict_split", gpus=amount(found.gpus), degrees=listed(words), m=amount(found.micro_batches))
 
 
 def _speed(found: Prediction) -> str:
     per_gpu = said(
         "speed_per_gpu",
-        tokens=_digits(found.tokens_per_s_per_gpu.expected),
-        tflops=_digits(found.tflops_per_gpu.expected),
+        tokens=digits(found.tokens_per_s_per_gpu.expected),
+        tflops=digits(found.tflops_per_gpu.expected),
     )
-    words = [_range(found.tokens_per_s, "tokens_s"), per_gpu, said("speed_mfu", mfu=_percent(found.mfu.expected))]
+    words = [with_range(found.tokens_per_s, "tokens_s"), per_gpu, said("speed_mfu", mfu=percent(found.mfu.expected))]
     if found.hfu.expected > found.mfu.expected * (1 + SMALL):
-        words.append(said("speed_hfu", hfu=_percent(found.hfu.expected)))
-    return _listed(words)
+        words.append(said("speed_hfu", hfu=percent(found.hfu.expected)))
+    return listed(words)
 
 
 def _memory(memory: Memory) -> str:
     return said(
         "memory_fits" if memory.fits else "memory_over",
-        peak=_range(memory.peak, "gib"),
-        limit=_digits(memory.limit),
+        peak=with_range(memory.peak, "gib"),
+        limit=digits(memory.limit),
         stage=memory.worst_stage,
-        margin=_digits(abs(memory.margin), 3),
+        margin=digits(abs(memory.margin), 3),
     )
 
 
 def _run(run: Run) -> str:
     if run.steps is None or run.days is None or run.gpu_hours is None:
         return said("run_unknown")
-    length = _range(run.days, "days") if run.days.expected >= 1 else _range(run.days, "hours", 24)
+    length = with_range(run.days, "days") if run.days.expected >= 1 else with_range(run.days, "hours", 24)
     counts = said(
         "run_counts",
         steps=amount(run.steps),
-        gpu_hours=_digits(run.gpu_hours.expected),
-        goodput=_percent(run.goodput.share),
+        gpu_hours=digits(run.gpu_hours.expected),
+        goodput=percent(run.goodput.share),
     )
     return length + said("semicolon") + counts
 
 
 def _cost(run: Run) -> str:
     """Price of the run, or of an hour where its length is not known."""
-    hour = [] if run.usd_per_hour is None else [said("cost_hour", usd=_digits(run.usd_per_hour))]
+    hour = [] if run.usd_per_hour is None else [said("cost_hour", usd=digits(run.usd_per_hour))]
     if run.usd is None:
-        out = [said("cost_egress_alone", usd=_digits(run.usd_egress))] if run.usd_egress else []
+        out = [said("cost_egress_alone", usd=digits(run.usd_egress))] if run.usd_egress else []
         return said("semicolon").join([*(hour or [said("cost_unknown")]), *out])
-    out = [said("cost_egress", usd=_digits(run.usd_egress))] if run.usd_egress else []
+    out = [said("cost_egress", usd=digits(run.usd_egress))] if run.usd_egress else []
     out = [said("cost_egress_unknown")] if run.usd_egress is None else out
-    return _listed([_range(run.usd, "usd"), *out, *hour])
+    return listed([with_range(run.usd, "usd"), *out, *hour])
 
 
 def _energy(run: Run) -> str:
     if run.kw is None:
         return said("energy_unknown")
-    words = [_range(run.kwh, "kwh")] if run.kwh else []
-    words += [said("energy_co2", co2=_digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
-    return _listed([*words, said("energy_kw", kw=_digits(run.kw))])
+    words = [with_range(run.kwh, "kwh")] if run.kwh else []
+    words += [said("energy_co2", co2=digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
+    return listed([*words, said("energy_kw", kw=digits(run.kw))])
 
 
 def _bottleneck(found: Prediction) -> str:
     """The class that takes most of the step, then the others."""
 
     def told(key: str, name: str) -> str:
-        return said(key, name=said(f"class_{name}"), share=_percent(found.shares[name]))
+        return said(key, name=said(f"class_{name}"), share=percent(found.shares[name]))
 
     rest = sorted((name for name in found.shares if name != found.bottleneck), key=lambda name: -found.shares[name])
-    others = _listed(told("class_share", name) for name in rest if found.shares[name] >= SMALL)
+    others = listed(told("class_share", name) for name in rest if found.shares[name] >= SMALL)
     return said("semicolon").join(filter(None, [told("bottleneck_line", found.bottleneck), others]))
 
 
@@ -161,12 +130,12 @@ def _basis(answer: Answer) -> str:
     """Framework, stack, where each GPU's coefficients come from, and what the range says."""
     basis, groups = answer.prediction.basis, answer.predictor.site.groups
     measured = {groups[number].gpu.name: profile.gpu_measured for number, profile in answer.predictor.profile.items()}
-    gpus = _listed(
+    gpus = listed(
         said("basis_measured" if measured[gpu] else "basis_derived", gpu=gpu, family=family)
         for gpu, family in basis.gpu_profiles.items()
     )
     line = said("basis_line", framework=answer.predictor.framework.title, stack=basis.stack, gpus=gpus)
-    low, high = (_digits(100 * (factor - 1), 2) for factor in (basis.low, basis.high))
+    low, high = (digits(100 * (factor - 1), 2) for factor in (basis.low, basis.high))
     return line + "\n" + said("basis_band", low=low, high=high)
 
 
@@ -178,13 +147,13 @@ def _breakdown_table(found: Prediction) -> Any:
     small = [(name, value) for name, value in ordered if abs(value) < SMALL * total]
     for name, value in ordered:
         if (name, value) not in small:
-            rows.add_row(said(f"step_{name}"), _digits(value), _percent(value / total))
+            rows.add_row(said(f"step_{name}"), digits(value), percent(value / total))
     there = [value for _, value in small if value]
     if there:
         rest = sum(there)
-        rows.add_row(said("small_parts", count=len(there)), _digits(rest, 2), _percent(rest / total))
+        rows.add_row(said("small_parts", count=len(there)), digits(rest, 2), percent(rest / total))
     rows.add_section()
-    rows.add_row(said("total"), _digits(total), "100.0")
+    rows.add_row(said("total"), digits(total), "100.0")
     return rows
 
 
@@ -259,6 +228,6 @@ def _traffic_table(traffic: Sequence[Traffic]) -> Any:
     rows = table(said("traffic_title"), columns, caption=said("traffic_caption"))
     for one in traffic[:MOST_ROWS]:
         link = said(f"link_{one.link}") if one.link in ("fast link", "network") else one.link
-        size, messages = _digits(one.bytes_per_step / 1e9), _digits(one.messages)
-        rows.add_row(said(f"kind_{one.kind}"), link, size, messages, _digits(one.busy_s), _digits(one.exposed_s))
+        size, messages = digits(one.bytes_per_step / 1e9), digits(one.messages)
+        rows.add_row(said(f"kind_{one.kind}"), link, size, messages, digits(one.busy_s), digits(one.exposed_s))
     return rows

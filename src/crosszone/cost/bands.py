@@ -30,9 +30,14 @@ def band_factors(
     return math.exp(-low), math.exp(high)
 
 
+def pair_spread() -> float:
+    """Standard deviation of the difference of log(measured / predicted) between two strategies of one set-up. [W2]"""
+    return float(band_parts()["pair"]["sd"])
+
+
 @cache
 def band_parts() -> dict[str, Any]:
-    """Log widths of `step` and `memory` by what makes them wide."""
+    """Log widths of `step` and `memory` by what makes them wide, and the spread of a `pair` of strategies."""
     text = files("crosszone.cost").joinpath("profiles", "bands.yaml").read_text("utf-8")
     loaded: dict[str, Any] = parse_document(text, "bands.yaml").value
     return loaded

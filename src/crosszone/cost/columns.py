@@ -123,6 +123,12 @@ class WorkColumns:
     """Bytes of an activation and of a gathered weight."""
     folded: Numbers = 0.0
     """1: the pipeline is folded (V), so that the head lies on the first stage."""
+    ahead: Numbers = 0.0
+    """Micro-batches more in flight than 1F1B has."""
+    split: Numbers = 0.0
+    """1: the weights' half of the backward pass may come later."""
+    fills: Numbers = 1.0
+    """0: filling and draining the pipeline is left out, for a bound of any schedule."""
     offload: Numbers = 0.0
     """0 none, 1 optimizer states in host memory, 2 weights too."""
     overlap: Numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,11 @@ class Layer:
         """The backward pass with its recomputation."""
         return self.backward.total + self.again
 
+    @property
+    def weight_s(self) -> Numbers:
+        """Of that: the products for the weights' gradients."""
+        return self.backward.matmul / 2.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerTotals:
@@ -87,6 +92,7 @@ class LayerTotals:
 
     forward_s: Numbers
     backward_s: Numbers
+    weight_s: Numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,14 +159,25 @@ class LayerCost:
         """The costs of many strategies, of which each one's layer is number `at` of these; parts are left out.
 
         Layers of many strategies are alike: they differ in tp, cp, ep, micro-batch, recomputation and little else.
+        `at` is an array [strategies], or [strategies, stages] where stages lie on different GPUs.
         """
+
+        def picked(value: Numbers) -> Numbers:
+            if not (isinstance(value, np.ndarray) and value.ndim == 2 and len(value) > 1):
+                return value
+            return value[at] if at.ndim == 1 else value[:, 0][at]
+
         other = object.__new__(LayerCost)
         for name, value in vars(self).items():
-            wide = isinstance(value, np.ndarray) and value.ndim == 2 and len(value) > 1
-            setattr(other, name, value[at] if wide else value)
+            setattr(other, name, picked(value))
         for name in ("dense", "moe"):
             layer = getattr(self, name)
-            setattr(other, name, LayerTotals(forward_s=layer.forward_s[at], backward_s=layer.backward_s[at]))
+            totals = {f"{way}_s": picked(getattr(layer, f"{way}_s")) for way in ("forward", "backward", "weight")}
+            setattr(other, name, LayerTotals(**totals))
+        for name in ("gpu", "k"):  # figures of GPUs, where they differ
+            columns = getattr(self, name)
+            wide = {f.name: picked(v) for f in fields(columns) if isinstance(v := getattr(columns, f.name), np.ndarray)}
+            setattr(other, name, replace(columns, **wide) if wide else columns)
         other.work = work
         return other
 

@@ -82,6 +82,11 @@ class StageCost:
         self.backward_s = self._layers(*(one.backward_s for one in layer)) + ends
         """The whole backward pass, recomputation included."""
 
+    @cached_property
+    def weight_s(self) -> Numbers:
+        """Of the backward pass: the products for the weights' gradients, which some schedules run later."""
+        return self._layers(self.cost.dense.weight_s, self.cost.moe.weight_s) + self.stages.last * self._head_back / 3.0
+
     def _layers(self, dense: Numbers, moe: Numbers) -> Numbers:
         total = self.stages.dense * dense
         return total + self.stages.moe * moe if np.ndim(self.stages.moe) else total

@@ -40,6 +40,7 @@ class Framework(Value):
     compression: tuple[Name, ...]
     reduce: tuple[Name, ...]
     local_update: Flag = False
+    uneven_micro_batches: Flag = False
     fp32_gradients: Flag = False
     fp32_weights: Flag = False
     vocab_multiple: Count = 1

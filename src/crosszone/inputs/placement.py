@@ -7,7 +7,7 @@ GPUs in rank order: each block is a run of consecutive GPUs of one node group, s
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
@@ -207,6 +207,31 @@ def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]
                 why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
                 idle.append(Idle(zone=name, group=number, count=count, reason=why))
     return Placement(blocks=tuple(_merged(blocks))), idle
+
+
+def blocks_of(cluster: Cluster, tp: int, takes: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
+    """The GPUs in rank order where ranks take so many of one node group (by number) after the other, in whole TP groups.
+
+    Each take goes on where the last one of its group ended; GPUs of a node that hold no whole TP group are left out.
+    """
+    groups = [(cluster.zones[z].name, number) for z, number in _groups(cluster)]
+    sizes = [group.gpus for _, group in cluster.groups()]
+    used = [0] * len(groups)
+    blocks: list[Block] = []
+    for at, count in takes:
+        zone, number = groups[at]
+        per_node = sizes[at] // tp * tp if tp < sizes[at] else sizes[at]
+        start, end = used[at], used[at] + count
+        used[at] = end
+        if per_node == sizes[at]:
+            blocks.append(Block(zone=zone, group=number, first=start, count=count))
+            continue
+        while start < end:
+            node, inside = divmod(start, per_node)
+            some = min(end - start, per_node - inside)
+            blocks.append(Block(zone=zone, group=number, first=node * sizes[at] + inside, count=some))
+            start += some
+    return tuple(_merged(blocks))
 
 
 def tp_room(cluster: Cluster, tp: int) -> int:

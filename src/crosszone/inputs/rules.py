@@ -7,7 +7,7 @@ Each rule is a function that yields a notice with the two numbers that clash and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,8 +132,11 @@ def ranks_within_gpus(case: Case) -> Iterator[Notice]:
 
 
 def batch_divides(case: Case) -> Iterator[Notice]:
-    """B = b m d with a whole number of micro-batches m. [R2]"""
+    """B = b x the micro-batches of all replicas: given for each, or m d with a whole number m. [R2]"""
     s, batch = case.strategy, case.job.global_batch
+    if s.replica_micro_batches is not None:
+        yield from _given_micro_batches(case, s.replica_micro_batches)
+        return
     per_round = s.micro_batch * case.dp
     if batch % per_round:
         legal = largest_divisor(batch, per_round)
@@ -148,6 +151,19 @@ def batch_divides(case: Case) -> Iterator[Notice]:
             legal=legal,
             near=near,
         )
+
+
+def _given_micro_batches(case: Case, given: tuple[int, ...]) -> Iterator[Notice]:
+    """One entry a replica; the samples of all add up to the batch."""
+    s, batch = case.strategy, case.job.global_batch
+    samples = s.micro_batch * sum(given)
+    if len(given) != case.dp:
+        yield _broken("replica_batches_length", "replica_micro_batches", len(given), dp=case.dp)
+    elif samples != batch:
+        legal = largest_divisor(batch, s.micro_batch)
+        params = {"batch": batch, "micro_batch": s.micro_batch, "samples": samples}
+        params |= {"legal": legal, "needed": batch // legal}
+        yield _broken("replica_batches_sum", "replica_micro_batches", sum(given), **params)
 
 
 def heads_divide(case: Case) -> Iterator[Notice]:
@@ -254,7 +270,8 @@ def gpus_have_precision(case: Case) -> Iterator[Notice]:
 
 def local_update_has_replicas(case: Case) -> Iterator[Notice]:
     """Zones that train on their own each need whole replicas."""
-    s, zones = case.strategy, len(case.cluster.zones)
+    s, placement = case.strategy, case.placement
+    zones = len({block.zone for block in placement.blocks} if placement else case.cluster.zones)
     if s.local_update and (zones < 2 or case.dp % zones):
         yield _broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
 
@@ -321,6 +338,26 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         yield _cannot(framework, "framework_lacks_option", "sequence_parallel", True)
     if s.local_update and not framework.local_update:
         yield _cannot(framework, "framework_lacks_option", "local_update", s.local_update.steps)
+    if s.uneven and not framework.uneven_micro_batches:
+        given = list(s.replica_micro_batches or ())
+        yield _cannot(framework, "framework_lacks_option", "replica_micro_batches", given)
+
+
+def shards_work_equally(case: Case, framework: Framework) -> Iterator[Notice]:
+    """Replicas that share gradients or weights meet in every micro-batch, so each of them has equally many.
+
+    Here where all replicas share them; which ones lie in one zone or node is known once they are placed.
+    """
+    s = case.strategy
+    if s.uneven and framework.uneven_micro_batches and (s.zero or 0) >= 2 and s.shard_within == "all":
+        yield uneven_shards(s, s.replica_micro_batches or ())
+
+
+def uneven_shards(s: Strategy, together: Iterable[int]) -> Notice:
+    """That replicas share one set of states, but take these different numbers of micro-batches."""
+    least, *_, most = sorted(together)
+    params = {"zero": s.zero, "within": s.shard_within, "least": least, "most": most}
+    return _broken("uneven_shards", "replica_micro_batches", list(s.replica_micro_batches or ()), **params)
 
 
 def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -356,6 +393,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
     framework_has_axes,
     framework_has_schedule,
     framework_has_options,
+    shards_work_equally,
     framework_needs_met,
     framework_has_precision,
 )

@@ -87,6 +87,8 @@ class Strategy(Value):
     """Ranks that the experts of a layer are spread over, inside dp, cp and tp."""
     micro_batch: Degree = 1
     """Samples of one micro-batch."""
+    replica_micro_batches: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
+    """Micro-batches of each replica of a step, in dp order; null: equal."""
     interleave: Degree = 1
     """Model chunks per pipeline stage."""
     schedule: Schedule | None = None
@@ -132,14 +134,29 @@ class Strategy(Value):
             raise ValueError("dp is not settled yet")
         return self.model_ranks * self.dp
 
+    @property
+    def uneven(self) -> bool:
+        """Replicas differ in how many micro-batches they take."""
+        return self.replica_micro_batches is not None and len(set(self.replica_micro_batches)) > 1
+
     def settled(self, room: int, global_batch: int) -> Strategy:
-        """The same strategy with dp filled in: the most replicas that `room` ranks hold and the batch divides by."""
+        """The same strategy with dp filled in: the most replicas that `room` ranks hold and the batch divides by.
+
+        Where the micro-batches of each replica are given, there are as many replicas.
+        """
         if self.dp is not None:
             return self
+        if self.replica_micro_batches is not None:
+            return self.replace(dp=len(self.replica_micro_batches))
         most = max(1, room // self.model_ranks)
         fitting = (d for d in range(most, 0, -1) if global_batch % (self.micro_batch * d) == 0)
         return self.replace(dp=next(fitting, most))
 
     def micro_batches(self, global_batch: int) -> int:
-        """Micro-batches of one step on one replica: B / (b d); gradient accumulation is this. [R2]"""
+        """Micro-batches of one step on one replica, the most of any; equal ones have B / (b d). [R2]
+
+        Gradient accumulation is this.
+        """
+        if self.replica_micro_batches is not None:
+            return max(self.replica_micro_batches)
         return global_batch // (self.micro_batch * (self.dp or 1))

@@ -27,10 +27,12 @@ from crosszone.cost.columns import (
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.geography import routes
+from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
 from crosszone.inputs.states import compute_precision, state_bytes
-from crosszone.schedule.orders import V_SHAPED, stages_in_order
+from crosszone.inputs.strategy import Communication
+from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 COMPRESSED_BYTES = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5, "1-bit": 0.125}
@@ -73,14 +75,20 @@ def stage_counts(case: Case) -> list[float]:
     return found
 
 
-def work_columns(case: Case, framework: str, facts: Mapping[str, Any], dp_stride: int | None = None) -> WorkColumns:
-    """Job and strategy of one case."""
+def work_columns(
+    case: Case,
+    framework: str,
+    facts: Mapping[str, Any],
+    dp_stride: int | None = None,
+    shard_ranks: int | None = None,
+) -> WorkColumns:
+    """Job and strategy of one case; `dp_stride` and `shard_ranks`: as placed, where that is known."""
     s, job = case.strategy, case.job
     dp, zero = s.dp or 1, s.zero or 0
     states = state_bytes(job, framework=framework)
     path = PATH_BITS[compute_precision(job)]
     wire = wire_bytes(case, states.gradients)
-    shard = facts.get("shard_group") or _shard_ranks(case, dp)
+    shard = facts.get("shard_group") or shard_ranks or _shard_ranks(case, dp)
     return WorkColumns(
         seq=job.seq_len,
         global_batch=job.global_batch,
@@ -110,6 +118,8 @@ def work_columns(case: Case, framework: str, facts: Mapping[str, Any], dp_stride
         tree={"auto": 0.0, "ring": -1.0, "tree": 1.0}[s.communication.algorithm],
         word=4.0 if path == 32 else 2.0,
         folded=float(s.pipeline_schedule in V_SHAPED),
+        ahead=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
+        split=float(s.pipeline_schedule in SPLIT),
         offload=OFFLOAD[s.offload],
         overlap=np.nan if s.communication.overlap is None else s.communication.overlap,
     )
@@ -117,28 +127,38 @@ def work_columns(case: Case, framework: str, facts: Mapping[str, Any], dp_stride
 
 def bucket_bytes(case: Case, framework: str) -> float:
     """Bytes of gradients that are reduced together: as asked for, else the framework's own; without one, a layer's."""
-    s, known = case.strategy, frameworks()[framework]
-    if s.communication.bucket_mb is not None:
-        return 1e6 * s.communication.bucket_mb
+    s = case.strategy
+    return float(buckets(case.model, s.communication.bucket_mb, framework, s.tp, s.dp or 1))
+
+
+def buckets(model: Model, asked_mb: float | None, framework: str, tp: Numbers, dp: Numbers) -> Numbers:
+    """The same for arrays of degrees."""
+    known = frameworks()[framework]
+    if asked_mb is not None:
+        return 1e6 * asked_mb
     if known.bucket_mb is None:
-        return 2.0 * parameters(case.model).total / case.model.layers / s.tp
-    return 1e6 * max(known.bucket_mb, (known.bucket_mb_per_rank or 0.0) * (s.dp or 1))
+        return 2.0 * parameters(model).total / model.layers / tp
+    return 1e6 * np.maximum(known.bucket_mb, (known.bucket_mb_per_rank or 0.0) * dp)
 
 
 def wire_bytes(case: Case, kept: float) -> float:
+    """Bytes of a gradient on the wire."""
+    return gradient_wire_bytes(case.model, case.strategy.communication, kept)
+
+
+def gradient_wire_bytes(model: Model, c: Communication, kept: float) -> float:
     """Bytes of a gradient on the wire: its type, and what compression leaves of it. [V4]
 
     PowerSGD sends r (rows + columns) values of a matrix; the model's square matrices stand for all.
     """
-    c = case.strategy.communication
     plain = GRADIENT_BYTES[c.gradient_dtype] if c.gradient_dtype else kept
     if c.compression == "powersgd":
-        return min(plain, plain * 2.0 * (c.compression_rank or 1) / case.model.hidden)
+        return min(plain, plain * 2.0 * (c.compression_rank or 1) / model.hidden)
     return min(plain, COMPRESSED_BYTES.get(c.compression, plain))
 
 
 def _shard_ranks(case: Case, dp: int) -> int:
-    """Replicas that share one set of states: all, or those of a zone or node (HSDP)."""
+    """Replicas that share one set of states: all, or those of a zone or node (HSDP), all of which are in use."""
     s = case.strategy
     if s.shard_within == "zone":
         return max(1, dp // len(case.cluster.zones))

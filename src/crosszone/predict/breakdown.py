@@ -41,7 +41,7 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
     """
     t, row, bare = p.step.times, p.row, p.bare_row
     stage = int(np.argmax(row_of(t.forward + t.backward, row)))
-    m = p.micro_batches
+    m = p.row_micro_batches
     parts: dict[str, float] = defaultdict(float)
     for name, values in [*t.cost.forward.items(), *t.cost.backward.items()]:
         parts[_NAMES.get(name, name)] += m * cell(values, row, stage)

@@ -20,9 +20,10 @@ def timeline_of_step(p: Predictor) -> Timeline:
     """Lanes of stages, links, gradient exchange and updates; the last span ends with the step. [S10]"""
     step, s = p.step, p.strategy
     passes = 3 if s.pipeline_schedule in SPLIT else 2
-    spans = (passes + 2) * s.pp * s.interleave * p.micro_batches  # a message after each pass but that for weights
+    micro_batches = p.row_micro_batches
+    spans = (passes + 2) * s.pp * s.interleave * micro_batches  # a message after each pass but that for weights
     if spans > MAX_SPANS:
-        params = {"limit": MAX_SPANS, "micro_batches": p.micro_batches}
+        params = {"limit": MAX_SPANS, "micro_batches": micro_batches}
         raise InvalidError(Notice(code="trace_too_long", value=spans, field="strategy", params=params))
     row = p.row
     t = step.times

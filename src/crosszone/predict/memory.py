@@ -19,27 +19,35 @@ if TYPE_CHECKING:
 
 def memory_of(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
-    s, b = p.strategy, p.batch
-    flying = in_flight(s.pipeline_schedule, s.pp, p.micro_batches, s.interleave, s.extra_warmup) / s.interleave
-    k = memory_coefficients(p.stack)
-    found = stage_memory(b.model, b.work, b.stack, p.step.times.layers, k, in_flight=flying)
-    parts = {part: (_stages(getattr(found, part), s.pp) / GIB).tolist() for part in PARTS}
-    host, moment = (_stages(found.host, s.pp) / GIB).tolist(), _stages(found.moment, s.pp).tolist()
-    held: list[list[int]] = [sorted(set(stage)) for stage in p.site.group[:, :, 0, 0].tolist()]
+    s, b, site = p.strategy, p.batch, p.site
+    found = stage_memory(
+        b.model, b.work, b.stack, p.step.times.layers, memory_coefficients(p.stack), in_flight=_in_flight(p)
+    )
+    gpus = [group.gpu for group in site.groups]
+    group = site.group[:, site.kinds[0], 0, 0].T
+    room = np.array([gpu.memory_gib for gpu in gpus])[group]
+    fullest = np.argmax(np.broadcast_to(found.total / GIB, b.counts.shape)[: len(group)] - room, axis=0)
+
+    def at_fullest(values: Any) -> list[Any]:
+        kept: list[Any] = np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)].tolist()
+        return kept
+
+    parts = {part: at_fullest(getattr(found, part) / GIB) for part in PARTS}
+    host, moment = at_fullest(found.host / GIB), at_fullest(found.moment)
     stages = []
     for stage, layers in enumerate(b.counts[0].tolist()):
-        tightest = min((p.site.groups[g].gpu for g in held[stage]), key=lambda gpu: gpu.memory_gib)
+        gpu = gpus[group[fullest[stage], stage]]
         own = {part: values[stage] for part, values in parts.items()}
         stages.append(
             StageMemory(
                 stage=stage,
-                gpu=tightest.name,
+                gpu=gpu.name,
                 layers=int(layers),
                 parts=own,
                 total=sum(own.values()),
-                limit=tightest.memory_gib,
+                limit=gpu.memory_gib,
                 host=host[stage],
-                peak_at=MOMENTS[int(moment[stage])],
+                peak_at=MOMENTS[moment[stage]],
             )
         )
     worst = max(stages, key=lambda one: one.total - one.limit)
@@ -55,7 +63,11 @@ def memory_of(p: Predictor) -> Memory:
     )
 
 
-def _stages(values: Any, stages: int) -> npt.NDArray[np.float64]:
-    """A figure of every stage: all rows have the same."""
-    first = values[0] if np.ndim(values) > 1 else values
-    return np.broadcast_to(first, (stages,))
+def _in_flight(p: Predictor) -> npt.NDArray[np.float64]:
+    """Micro-batches that each stage holds at a time, of every row: kinds of replicas have their own number of them."""
+    s = p.strategy
+    held = [
+        in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
+        for m in p.site.kind_micro_batches.tolist()
+    ]
+    return np.asarray(p.site.rows(np.array(held)))

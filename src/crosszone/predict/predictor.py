@@ -28,7 +28,7 @@ from crosszone.predict.memory import memory_of
 from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, Triple
 from crosszone.predict.run import run_of, unpriced
 from crosszone.predict.simulated import SimulatedStep, simulated_step, too_long
-from crosszone.predict.site import BANDS, EXPECTED, Site
+from crosszone.predict.site import BANDS, Site
 from crosszone.predict.traffic import traffic_of
 from crosszone.schedule.timeline import Timeline
 
@@ -65,10 +65,13 @@ class Predictor:
         """Columns of every kind of replica (rows as in `Site.link_columns`)."""
         s, case, site = self.strategy, self.case, self.site
         settings = next(iter(self.profile.values())).settings
-        rows = len(site.kinds[0]) * (site.bands + site.crosses)
+        rows = len(site.kinds[0]) * (site.bands + site.bare)
+        work = work_columns(case, self.framework.name, {}, self.placement_stride, site.shard_ranks)
+        if s.uneven:
+            work = replace(work, micro_batches=site.rows(site.kind_micro_batches[:, None]) * 1.0)
         return Batch(
             model=model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
-            work=work_columns(case, self.framework.name, {}, self.placement_stride),
+            work=work,
             gpu=site.gpu_columns(),
             stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
             links=site.link_columns(),
@@ -93,8 +96,7 @@ class Predictor:
             (k,) = kinds.values()
         else:
             here = self.site.group[:, self.site.kinds[0], 0, 0].T
-            rows = np.tile(here, (self.site.bands + self.site.crosses, 1))
-            k = taken({g: p.coefficients for g, p in self.profile.items()}, rows)
+            k = taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(here))
         return simulated_step(self.batch, chunk_layers(self.case), self.strategy, k)
 
     @cached_property
@@ -108,18 +110,23 @@ class Predictor:
     def slowest(self) -> int:
         """The kind of replica that ends last at the expected RTT."""
         kinds = len(self.site.kinds[0])
-        first = EXPECTED * kinds if self.site.crosses else 0
+        first = self.site.expected * kinds
         return int(np.argmax(self.step.total_s[first : first + kinds]))
 
     @property
     def row(self) -> int:
         """The row of that replica at the expected RTT."""
-        return (EXPECTED * len(self.site.kinds[0]) if self.site.crosses else 0) + self.slowest
+        return self.site.expected * len(self.site.kinds[0]) + self.slowest
+
+    @property
+    def row_micro_batches(self) -> int:
+        """Micro-batches of that replica a step."""
+        return int(self.site.kind_micro_batches[self.slowest])
 
     @property
     def bare_row(self) -> int | None:
         """The same with perfect links between stages; None where no zone is crossed."""
-        return BANDS * len(self.site.kinds[0]) + self.slowest if self.site.crosses else None
+        return BANDS * len(self.site.kinds[0]) + self.slowest if self.site.bare else None
 
     @cached_property
     def local_update_s(self) -> npt.NDArray[np.float64]:
@@ -160,7 +167,7 @@ class Predictor:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of one replica a step."""
+        """Micro-batches of one replica a step, the most of any."""
         return self.strategy.micro_batches(self.case.job.global_batch)
 
     @cached_property

@@ -15,13 +15,15 @@ from crosszone.cost.stages import StageCost, stage_layers
 from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
-from crosszone.predict.step import StageTimes, stage_times, tail_s
+from crosszone.predict.step import StageTimes, bounded_s, pipeline_bounds_s, stage_times, tail_s
 from crosszone.schedule.bound import largest
+from crosszone.schedule.closed_form import makespan_bound_s
 from crosszone.schedule.orders import SPLIT, stages_in_order, virtual_stages
 from crosszone.schedule.simulation import Simulation, simulate
 from crosszone.schedule.step_times import step_times
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ class Pipelines:
 
     schedule: str
     size: dict[str, Any]
+    micro_batches: Ints
+    """Of each row."""
     columns: dict[str, Any]
     """Times, as `simulate` takes them, one row a step."""
     span_s: Floats
@@ -39,7 +43,8 @@ class Pipelines:
 
     def alone(self, row: int) -> Simulation:
         """The whole simulation of one row."""
-        return simulate(self.schedule, **self.size, **{n: v[row] for n, v in self.columns.items()})
+        times = {name: values[row] for name, values in self.columns.items()}
+        return simulate(self.schedule, micro_batches=int(self.micro_batches[row]), **self.size, **times)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +66,12 @@ class SimulatedStep:
 
 
 def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> SimulatedStep:
-    """Simulate a batch of strategies that have schedule, stages, chunks and micro-batches in common with `strategy`.
+    """Simulate a batch of strategies that have schedule, stages and chunks in common with `strategy`.
 
     `chunks` are the layers of each stage and chunk in pipeline order: of all rows, or of each.
     """
     t = stage_times(batch, k)
-    micro_batches = int(np.asarray(batch.work.micro_batches).flat[0])
-    pipelines = _simulate(batch, t, chunks, strategy, k, micro_batches)
+    pipelines = _simulate(batch, t, chunks, strategy, k)
     reduced, updated = tail_s(t, pipelines.ready_s)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     whole = (reduced + updated)[..., 0]
@@ -81,9 +85,42 @@ def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coeffic
     )
 
 
-def _simulate(
-    batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients, micro_batches: int
-) -> Pipelines:
+def _simulate(batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Pipelines:
+    size, columns = _columns(batch, t, chunks, strategy, k)
+    counts = _micro_batches(batch, len(t.forward))
+    span, ready = _times(strategy.pipeline_schedule, size, columns, counts)
+    return Pipelines(
+        schedule=strategy.pipeline_schedule,
+        size=size,
+        micro_batches=counts,
+        columns=columns,
+        span_s=span,
+        ready_s=ready,
+    )
+
+
+def _micro_batches(batch: Batch, rows: int) -> Ints:
+    return np.broadcast_to(np.ravel(batch.work.micro_batches), (rows,)).astype(np.int64)
+
+
+def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Floats:
+    """Least time of steps as in `simulated_step`, by the tight bound of their pipelines: close to the simulation. [V3]"""
+    t = stage_times(batch, k)
+    longest, own = pipeline_bounds_s(batch, t)
+    span = largest(longest)
+    if strategy.pp > 1:
+        size, columns = _columns(batch, t, chunks, strategy, k)
+        counts = _micro_batches(batch, len(t.forward))
+        tight = makespan_bound_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
+        span = np.maximum(span, tight[:, None])
+    found: Floats = bounded_s(t, span, own)
+    return found
+
+
+def _columns(
+    batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Size of the pipeline, and its times as `simulate` takes them, one row a step."""
     schedule, stages, parts = strategy.pipeline_schedule, strategy.pp, strategy.interleave
     forward, backward, weight = _chunk_times(batch, t, chunks, strategy, k)
     order = stages_in_order(schedule, stages, parts)
@@ -96,12 +133,7 @@ def _simulate(
     edge = np.where(wraps, stages - 1, lower)
     downhill = (sender < taker) ^ wraps
     sends = [np.where(downhill, there[:, edge], back[:, edge]), np.where(downhill, back[:, edge], there[:, edge])]
-    size: dict[str, Any] = {
-        "stages": stages,
-        "micro_batches": micro_batches,
-        "chunks": parts,
-        "extra_warmup": strategy.extra_warmup,
-    }
+    size: dict[str, Any] = {"stages": stages, "chunks": parts, "extra_warmup": strategy.extra_warmup}
     columns: dict[str, Floats] = {
         "forward_s": forward,
         "backward_s": backward,
@@ -113,8 +145,7 @@ def _simulate(
     }
     rows = len(t.forward)
     full: dict[str, Any] = {name: np.broadcast_to(v, (rows, *v.shape[1:])) for name, v in columns.items()}
-    span, ready = _times(schedule, size, full, rows)
-    return Pipelines(schedule=schedule, size=size, columns=full, span_s=span, ready_s=ready)
+    return size, full
 
 
 SHORT = 20_000
@@ -130,19 +161,32 @@ ROUNDS_AT_MOST = 10
 def too_long(strategy: Strategy, global_batch: int) -> Notice | None:
     """That a step is too long to simulate: it would take minutes and gigabytes."""
     chunks, given = strategy.pp * strategy.interleave, strategy.micro_batches(global_batch)
-    repeats = strategy.pipeline_schedule in REPEATING
-    operations = chunks * (min(given, ROUNDS_AT_MOST * strategy.pp) if repeats else given)
+    most = ROUNDS_AT_MOST * strategy.pp if strategy.pipeline_schedule in REPEATING else given
+    lengths = set(strategy.replica_micro_batches or (given,))
+    operations = chunks * sum(min(length, most) for length in lengths)
     if strategy.pp == 1 or operations <= MOST:
         return None
     params = {"limit": MOST, "micro_batches": given}
     return Notice(code="step_too_long", value=operations, field="strategy", params=params)
 
 
-def _times(schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int) -> tuple[Floats, Floats]:
-    """End of every row's pipeline, and when each stage's gradients are whole; equal rows are simulated once."""
+def _times(schedule: str, size: dict[str, Any], columns: dict[str, Any], counts: Ints) -> tuple[Floats, Floats]:
+    """End of every row's pipeline, and when each stage's gradients are whole; rows of one length together."""
     if size["stages"] == 1 and size["chunks"] == 1:
-        alone = size["micro_batches"] * sum(columns[name][:, 0, 0] for name in ("forward_s", "backward_s", "weight_s"))
+        alone = counts * sum(columns[name][:, 0, 0] for name in ("forward_s", "backward_s", "weight_s"))
         return alone, alone[:, None]
+    if (counts == counts[0]).all():
+        return _equally_long(schedule, size | {"micro_batches": int(counts[0])}, columns, len(counts))
+    span, ready = np.empty(len(counts)), np.empty((len(counts), size["stages"]))
+    for count in np.unique(counts).tolist():
+        at = np.flatnonzero(counts == count)
+        some = {name: values[at] for name, values in columns.items()}
+        span[at], ready[at] = _equally_long(schedule, size | {"micro_batches": count}, some, len(at))
+    return span, ready
+
+
+def _equally_long(schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int) -> tuple[Floats, Floats]:
+    """The same of rows that have their micro-batches in common; equal rows are simulated once."""
     seen: dict[bytes, int] = {}
     prints = (b"".join(v[row].tobytes() for v in columns.values()) for row in range(rows))
     row_of = [seen.setdefault(one, len(seen)) for one in prints] if rows > 1 else [0]
@@ -174,8 +218,7 @@ def _chunk_times(
     per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, own_k), layers)
     shape = (count, stages * parts)
     forward, backward = (np.broadcast_to(x, shape)[:, place] for x in (per.forward_s, per.backward_s))
-    own = per.backward["matmul"] / 2.0 + per.backward["head"] / 3.0
-    weight = np.broadcast_to(own, shape)[:, place] if splits else np.zeros((count, stages, parts))
+    weight = np.broadcast_to(per.weight_s, shape)[:, place] if splits else np.zeros((count, stages, parts))
     more_forward = (t.forward - t.cost.forward_s)[:, :, None] / parts
     more_backward = (t.backward - t.cost.backward_s)[:, :, None] / parts
     return forward + more_forward, backward - weight + more_backward, weight

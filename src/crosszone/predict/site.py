@@ -10,25 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.columns import GpuColumns, LinkColumns, taken
-from crosszone.cost.tiers import FREE, Tier
-from crosszone.cost.wan import (
-    Limits,
-    Paths,
-    Transport,
-    best_zone_ring,
-    wan_tier,
-    zone_exchange_s,
-    zone_paths,
-    zone_ring_tier,
-)
+from crosszone.cost.tiers import FREE
+from crosszone.cost.wan import Transport
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.placement import Placement
-from crosszone.inputs.rules import Case
+from crosszone.inputs.rules import Case, uneven_shards
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import group_columns
+from crosszone.predict.crossing import Crossings
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
@@ -44,6 +36,10 @@ class Site:
     case: Case
     placement: Placement
     links: dict[tuple[int, int], ZoneLink]
+    banded: bool = True
+    """False: only the expected RTT is looked at (a search)."""
+    known: Crossings | None = None
+    """The links between the zones, where somebody has looked them up already."""
 
     @property
     def cluster(self) -> Cluster:
@@ -86,11 +82,15 @@ class Site:
         """Zone of each rank."""
         return self._located["zone"]
 
+    @property
+    def node(self) -> Ints:
+        """Number of the node of each rank, over all node groups."""
+        return np.asarray(self._located["group"] * 10_000_000 + self._located["node"])
+
     @cached_property
     def nodes(self) -> int:
         """Nodes in use."""
-        here = self._located
-        return len(set((here["group"] * 10_000_000 + here["node"]).ravel().tolist()))
+        return len(set(self.node.ravel().tolist()))
 
     @cached_property
     def domain(self) -> Ints:
@@ -102,14 +102,51 @@ class Site:
         return np.asarray(here["group"] * 100_000_000 + gpu // sizes[here["group"]])
 
     @cached_property
+    def micro_batches(self) -> Ints:
+        """Micro-batches of each replica in a step. [R2]"""
+        s = self.strategy
+        each = s.replica_micro_batches or s.micro_batches(self.case.job.global_batch)
+        return np.broadcast_to(np.asarray(each, dtype=np.int64), (s.dp or 1,))
+
+    @cached_property
     def kinds(self) -> tuple[Ints, Ints]:
-        """One replica of each kind (kinds differ in where their stages lie), and how many replicas each kind has."""
+        """One replica of each kind, and how many replicas each kind has.
+
+        Kinds differ in where their stages lie, or in their micro-batches.
+        """
         here = [self.group[:, :, 0, 0], self._fast]
+        if self.strategy.uneven:
+            here.append(self.micro_batches[None])
         if all((values == values[:, :1]).all() for values in here):
             return np.zeros(1, dtype=np.int64), np.array([self.strategy.dp or 1])
         _, first, counts = np.unique(np.concatenate(here).T, axis=0, return_index=True, return_counts=True)
         order = np.argsort(first)
         return first[order], counts[order]
+
+    @cached_property
+    def kind_micro_batches(self) -> Ints:
+        """Micro-batches of a replica of each kind."""
+        return self.micro_batches[self.kinds[0]]
+
+    def rows(self, of_kinds: Any) -> Any:
+        """Figures [kinds, stages] as rows: once a band, and once more for perfect links where bands are crossed."""
+        return np.tile(of_kinds, (self.bands + self.bare, 1))
+
+    @cached_property
+    def shard_ranks(self) -> int:
+        """Replicas that share one set of states: all, or the fewest of a stage that lie in one zone or node. [M2]"""
+        if self.strategy.shard_within == "all":
+            return self.strategy.dp or 1
+        return min(int(np.unique(stage, return_counts=True)[1].min()) for stage in self._state_homes)
+
+    @cached_property
+    def _state_homes(self) -> Ints:
+        """[pp, dp] number of the zone or node inside which a replica's stage shares states with others."""
+        if self.strategy.shard_within == "zone":
+            return self.zone[:, :, 0, 0]
+        node = self.node
+        whole = (node == node[:, :, :1, :1]).all(axis=(2, 3))
+        return np.where(whole, node[:, :, 0, 0], -1 - np.arange(node.shape[1]))  # torn over nodes: shares with none
 
     @cached_property
     def _fast(self) -> Ints:
@@ -133,8 +170,7 @@ class Site:
         first = next(iter(columns.values()))
         if all(one == first for one in columns.values()):
             return first
-        rows = np.tile(here, (self.bands + self.crosses, 1))
-        return taken(columns, rows)
+        return taken(columns, self.rows(here))
 
     @cached_property
     def transport(self) -> Transport:
@@ -154,13 +190,21 @@ class Site:
         return tuple(int(z) for z in np.unique(crossing)) if crossing.size else ()
 
     @cached_property
-    def paths(self) -> Paths:
-        """Every path between the zones."""
-        return zone_paths(self.cluster, self.transport, self.links)
+    def crossings(self) -> Crossings:
+        """The links between the zones."""
+        return self.known or Crossings(self.cluster, self.links, self.transport)
 
     def check(self) -> None:
-        """Refuse context- or expert-parallel groups, and replicas that average, that lie in several zones."""
+        """Refuse context- or expert-parallel groups, and replicas that average, that lie in several zones; and
+        replicas that share states, but not the number of their micro-batches.
+        """
         s = self.strategy
+        if s.uneven and (s.zero or 0) >= 2 and s.shard_within != "all":
+            for stage in self._state_homes:
+                for home in np.unique(stage):
+                    together = self.micro_batches[stage == home]
+                    if (together != together[0]).any():
+                        raise IllegalError(uneven_shards(s, together.tolist()))
         if s.local_update and (self.zone != self.zone[:1]).any():
             raise IllegalError(Notice(code="local_update_torn", field="strategy.local_update", value=s.pp))
         if s.cp > 1 and (self.zone != self.zone[:, :, :1, :]).any():
@@ -174,11 +218,7 @@ class Site:
     @cached_property
     def ring(self) -> tuple[int, ...]:
         """Order in which zones exchange gradients."""
-        if not self.replica_zones:
-            return ()
-        inside = _subset(self.paths, self.replica_zones)
-        order = best_zone_ring(1e9, inside, self.transport, groups=self.zone_ranks)
-        return tuple(self.replica_zones[i] for i in order)
+        return self.crossings.ring(self.replica_zones, self.zone_ranks) if self.replica_zones else ()
 
     @cached_property
     def zone_ranks(self) -> int:
@@ -194,22 +234,21 @@ class Site:
     @property
     def bands(self) -> int:
         """Rows of each kind of replica: low, expected and high RTT where zones are crossed."""
-        return BANDS if self.crosses else 1
+        return BANDS if self.crosses and self.banded else 1
 
     @property
-    def _ring_use(self) -> dict[str, Any]:
-        """How the zones of the ring, taken in order, are used: all their ranks, each with its NIC."""
-        nic = min(group_columns(g, "bf16", 1).nic_bytes_per_s for g in self.groups)
-        return {"order": range(len(self.ring)), "groups": self.zone_ranks, "nic_bytes_per_s": nic}
+    def bare(self) -> bool:
+        """There is one more row with perfect links between stages."""
+        return self.bands > 1
 
-    @cached_property
-    def zone_ring_link(self) -> Tier:
-        """A zone's link to the next in the ring: low, expected, high RTT."""
-        return zone_ring_tier(_subset(self.paths, self.ring), self.transport, **self._ring_use)
+    @property
+    def expected(self) -> int:
+        """Place of the expected RTT among the rows of a kind."""
+        return EXPECTED if self.bands > 1 else 0
 
     def zone_exchange_s(self, size_bytes: float) -> Floats:
         """Seconds until all zones of the ring hold the sum of so many bytes: low, expected, high RTT."""
-        return zone_exchange_s(size_bytes, _subset(self.paths, self.ring), self.transport, **self._ring_use)
+        return self.crossings.exchange_s(size_bytes, self.ring, self.zone_ranks)
 
     def link_columns(self) -> LinkColumns:
         """Links of each kind of replica, one row a band (`bands`) and kind; where zones are crossed, once more with
@@ -229,14 +268,14 @@ class Site:
                 if a != b:
                     rate[:, row, stage], latency[:, row, stage] = self._boundary_tier(a, b)
                     back[:, row, stage], _ = self._boundary_tier(b, a)
-        ring = self.zone_ring_link if self.ring else FREE
+        ring = self.crossings.ring_link(self.ring, self.zone_ranks) if self.ring else FREE
 
         def rows(values: Any) -> Floats:
             full = np.broadcast_to(values, shape)
-            return np.concatenate([full.reshape(-1, s.pp), full[EXPECTED]])
+            return np.concatenate([full.reshape(-1, s.pp), full[EXPECTED]]) if self.bare else full[EXPECTED]
 
-        perfect = np.zeros((BANDS * len(kinds) + len(kinds), 1))
-        perfect[-len(kinds) :] = 1.0
+        perfect = np.zeros((len(kinds) * (self.bands + self.bare), 1))
+        perfect[self.bands * len(kinds) :] = 1.0
         return LinkColumns(
             dp_zones=rows(self.dp_zones * 1.0),
             synchronous=0.0 if s.local_update else 1.0,
@@ -258,18 +297,4 @@ class Site:
         if not self.wraps:
             zones, after = zones[:-1], after[:-1]
         crossing = int(((zones == a) & (after == b)).sum() + ((zones == b) & (after == a)).sum())
-        limits = self.paths.limits
-        cap = min(limits.egress[a], limits.ingress[b])
-        first, second = min(a, b), max(a, b)
-        tier = wan_tier(
-            self.links[first, second], self.transport, groups=crossing * s.tp * s.cp, back=a > b, cap_bytes_per_s=cap
-        )
-        return np.asarray(tier.bytes_per_s), np.asarray(tier.latency_s)
-
-
-def _subset(paths: Paths, zones: tuple[int, ...]) -> Paths:
-    """The paths among some of the zones."""
-    at = np.array(zones)
-    pick = np.ix_(at, at)
-    limits = Limits(paths.limits.egress[at], paths.limits.ingress[at], paths.limits.pair[pick])
-    return Paths(limits, paths.group_bytes_per_s[:, at[:, None], at], paths.rtt_s[:, at[:, None], at])
+        return self.crossings.boundary(a, b, crossing * s.tp * s.cp)

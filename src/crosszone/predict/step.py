@@ -20,7 +20,7 @@ from crosszone.cost.replicas import (
 )
 from crosszone.cost.stages import StageCost, StageLayers, stage_layers
 from crosszone.predict.batch import Batch
-from crosszone.schedule.bound import largest, pipeline_bound_s
+from crosszone.schedule.bound import largest, stage_bounds_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,16 +88,18 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     forward, backward = per.forward_s, per.backward_s
     piped = np.where((np.asarray(w.pp) > 1) & np.isinf(links.boundary_bytes_per_s), k.p2p_exposed, 0.0)
     alone = np.asarray(w.pp) == 1
-    each_gather, each_reduce = alone & (np.asarray(w.zero) >= 3), alone & (np.asarray(w.zero) >= 2)
+    each_gather = alone & (np.asarray(w.zero) >= 3)
+    met = (np.asarray(w.shard_ranks) > 1) | (np.asarray(w.dp) == 1)  # replicas that share nothing reduce once a step
+    each_reduce = alone & (np.asarray(w.zero) >= 2) & met
     gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
     window = np.minimum(backward, once * (1.0 - sent.last_bucket))
     reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = forward * present, backward * present, 0.0
-    if np.any(each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
+    if np.any(each_gather | each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
         gather_each = exposed_s(sent.gather, forward, w.overlap_parameters, k.fsdp_contention, w.overlap) * each_gather
-        again = sent.gather * each_gather + sent.reduce
-        reduce_each = exposed_s(again, backward, w.overlap_gradients, k.fsdp_contention, w.overlap) * each_reduce
+        again = sent.gather * each_gather + sent.reduce * each_reduce
+        reduce_each = exposed_s(again, backward, w.overlap_gradients, k.fsdp_contention, w.overlap)
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
         gather = gather * ~each_gather
@@ -170,17 +172,36 @@ def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
-    """Seconds of the step of each strategy, by the quick bound of its pipeline. [V3]"""
+    """Seconds of the step of each strategy, by the quick bound of its pipeline: never above the simulated one. [V3]"""
     t = stage_times(batch, k, layer)
+    longest, own = pipeline_bounds_s(batch, t)
+    return bounded_s(t, largest(longest), own)
+
+
+def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
+    """Through each stage, the least time of the pipeline and the least time until its gradients are whole. [S12]"""
     w = batch.work
     between = (1.0 - t.piped) * (t.send + t.send_back) / 2.0 + w.interleave * t.latency
     between = np.where((t.forward > 0) & (np.asarray(t.layers.last) == 0), between, 0.0)
     busy = (1.0 - t.piped) * np.maximum(t.send, t.send_back)
-    pipeline = pipeline_bound_s(
-        t.forward, t.backward, between, w.micro_batches, w.interleave, w.pp, repeats=batch.repeats, busy_s=busy
+    return stage_bounds_s(
+        t.forward,
+        t.backward,
+        between,
+        w.micro_batches,
+        w.interleave,
+        w.pp,
+        repeats=batch.repeats,
+        extra_warmup=w.ahead,
+        late_s=np.where(np.asarray(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
+        fills=w.fills,
+        busy_s=busy,
     )
-    row = (t.backward + between) * batch.repeats
-    earlier = (np.cumsum(row, axis=-1, out=np.empty_like(row)) - row) / w.interleave
-    reduced, updated = tail_s(t, pipeline - earlier)
+
+
+def bounded_s(t: StageTimes, span: Numbers, own: Numbers) -> Numbers:
+    """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` at the soonest."""
+    ready = np.where(np.asarray(t.layers.first) > 0, span, own)  # the first stage ends last
+    reduced, updated = tail_s(t, ready)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     return (reduced + updated + fixed + jitter)[..., 0]

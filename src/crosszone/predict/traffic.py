@@ -46,7 +46,7 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
 
     One more forward on the first stage (embedding) and one backward on the last (head). [X1]
     """
-    s, m, t, model = p.strategy, p.micro_batches, p.step.times, p.case.model
+    s, m, t, model = p.strategy, p.row_micro_batches, p.step.times, p.case.model
     count = (1 if model.parallel_residual else 2) * (2 if s.recompute == "full" else 1) + 2
     size = 2.0 * (s.tp - 1) / s.tp * p.batch.work.word * _tokens(p) * model.hidden
     stage = int(np.argmax(row_of(t.forward + t.backward, p.row)))
@@ -55,7 +55,7 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
     return Traffic(
         kind="tensor",
         link=_inside(p, s.tp),
-        bytes_per_step=s.tp * s.cp * (s.dp or 1) * (model.layers * count + 2) * m * size,
+        bytes_per_step=s.tp * s.cp * _micro_batches(p) * (model.layers * count + 2) * size,
         messages=each,
         busy_s=each * cell(t.layer.tp_s, p.row, stage),
         exposed_s=exposed,
@@ -64,16 +64,16 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
 
 def _context(p: Predictor, exposed: float) -> Traffic:
     """Keys and values of every layer round the ring, and their gradients back: three times. [X4]"""
-    s, m, model = p.strategy, p.micro_batches, p.case.model
+    s, model = p.strategy, p.case.model
     heads = model.heads / s.tp if model.mla else max(model.kv_heads / s.tp, 1.0)
     size = p.batch.work.word * _tokens(p) * heads * (model.qk_head_dim + model.v_head_dim) * (s.cp - 1)
     link = _inside(p, s.tp * s.cp)
-    layer, calls = p.step.times.layer, 3.0 * m * model.layers
+    layer, calls = p.step.times.layer, 3.0 * p.row_micro_batches * model.layers
     rate = layer.k.link * layer.gpu.link_bytes_per_s if link == FAST else layer.nic_rate
     return Traffic(
         kind="context",
         link=link,
-        bytes_per_step=calls * size * s.tp * s.cp * (s.dp or 1),
+        bytes_per_step=3.0 * model.layers * size * s.tp * s.cp * _micro_batches(p),
         messages=calls / s.pp * (s.cp - 1),
         busy_s=calls / s.pp * top(size / rate, p.row),
         exposed_s=exposed,
@@ -89,7 +89,8 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     inside = min(max(min(g.domain for g in _groups(p)), 1), s.ep)
     domains = s.ep / inside
     remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** moe.top_k)
-    calls = 4.0 * p.micro_batches * p.case.model.moe_layers
+    layers = 4.0 * p.case.model.moe_layers
+    calls = layers * p.row_micro_batches
     layer = p.step.times.layer
     near, far = layer.k.link * layer.gpu.link_bytes_per_s, layer.nic_rate
     ways = {FAST: (size * moe.top_k * (1.0 - 1.0 / s.ep), near), NETWORK: (size * remote, far)}
@@ -99,7 +100,7 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
         Traffic(
             kind="expert",
             link=link,
-            bytes_per_step=calls * ways[link][0] * s.tp * s.cp * (s.dp or 1),
+            bytes_per_step=layers * ways[link][0] * s.tp * s.cp * _micro_batches(p),
             messages=calls / s.pp,
             busy_s=time,
             exposed_s=exposed * time / total,
@@ -122,13 +123,15 @@ class _Way:
 
 def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
     """Activations over every boundary and their gradients back. [X8]"""
-    s, m, site, t = p.strategy, p.micro_batches, p.site, p.step.times
+    s, site, t = p.strategy, p.site, p.step.times
     zones, names = site.zone[:, :, 0, 0].tolist(), [zone.name for zone in site.cluster.zones]
     ways: dict[str, _Way] = defaultdict(_Way)
     for stage in range(s.pp if site.wraps else s.pp - 1):
         rounds = s.interleave - (stage == s.pp - 1)
-        seen: set[str] = set()
+        busiest: dict[str, tuple[float, float]] = {}
         for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
+            m = int(site.kind_micro_batches[kind])
+            own: dict[str, tuple[float, float]] = {}
             row = p.row - p.slowest + kind
             some = rounds / s.interleave
             size = some * m * cell(t.send_bytes, row, stage) * s.tp * s.cp * number
@@ -142,14 +145,15 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
             else:
                 links = (FAST, FAST) if site.boundary_fast(stage, replica) else (NETWORK, NETWORK)
             for link, time in zip(links, times, strict=True):
-                way = ways[link]
-                way.size += size
-                if link not in seen:  # other replicas send at the same time
-                    way.messages += m * rounds
-                    way.busy_s += m * time
+                ways[link].size += size
+                busy, messages = own.get(link, (0.0, 0.0))
+                own[link] = busy + m * time, messages + m * rounds
                 if kind == p.slowest:
-                    way.late_s += m * (time + late)
-            seen.update(links)
+                    ways[link].late_s += m * (time + late)
+            busiest |= {link: max(busiest.get(link, found), found) for link, found in own.items()}
+        for link, (busy, messages) in busiest.items():  # replicas send at the same time: those that take longest count
+            ways[link].busy_s += busy
+            ways[link].messages += messages
     total = sum(way.late_s for way in ways.values()) or 1.0
     return [
         Traffic(
@@ -167,14 +171,15 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
 def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
     """Gradients reduced and weights gathered among replicas, inside zones and between them. [X7]"""
     s, sent, row = p.strategy, p.step.times.sent, p.row
-    each = p.micro_batches if s.pp == 1 else 1
+    each, mean = (p.row_micro_batches, _micro_batches(p) / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
     zero = s.zero or 0
     several = bool(np.all(sent.several))
-    scattered = each if zero >= 2 else 1
+    scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
+    scattered = each if scatters else 1
     gradients = _Exchange(
         inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
         + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
-        inside_bytes=scattered * _sum(sent.reduce_bytes, row) + _sum(sent.outer_bytes, row),
+        inside_bytes=(mean if scatters else 1.0) * _sum(sent.reduce_bytes, row) + _sum(sent.outer_bytes, row),
         messages=scattered,
         wan_s=top(sent.wan_reduce, row),
         wan_bytes=top(sent.zone_reduce_bytes, row),
@@ -183,7 +188,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
         inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
-        inside_bytes=gathered * _sum(sent.gather_bytes, row),
+        inside_bytes=(2.0 * mean if zero >= 3 else 1.0) * _sum(sent.gather_bytes, row),
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),
@@ -204,7 +209,7 @@ class _Exchange:
 
     inside_s: float
     inside_bytes: float
-    """Of one GPU of each stage, added up."""
+    """Of one GPU of each stage, added up; the mean of all replicas."""
     messages: int
     wan_s: float
     wan_bytes: float
@@ -267,6 +272,11 @@ def _groups(p: Predictor) -> list[NodeGroup]:
 def _inside(p: Predictor, ranks: int) -> str:
     """The link of a group of so many ranks in a row."""
     return FAST if ranks <= min(g.domain for g in _groups(p)) else NETWORK
+
+
+def _micro_batches(p: Predictor) -> int:
+    """Micro-batches of all replicas in a step."""
+    return int(p.site.micro_batches.sum())
 
 
 def _tokens(p: Predictor) -> float:

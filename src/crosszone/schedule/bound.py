@@ -22,26 +22,66 @@ def pipeline_bound_s(
     *,
     repeats: Numbers = 1.0,
     extra_warmup: Numbers = 0,
+    late_s: Numbers = 0.0,
     busy_s: Numbers = 0.0,
 ) -> Numbers:
-    """Least time of a pipelined step: the longest chain of waits through one stage. [S12]
+    """Least time of a pipelined step: the longest chain of waits through one stage. [S12]"""
+    longest, _ = stage_bounds_s(
+        forward_s,
+        backward_s,
+        between_s,
+        micro_batches,
+        chunks,
+        stages,
+        repeats=repeats,
+        extra_warmup=extra_warmup,
+        late_s=late_s,
+        busy_s=busy_s,
+    )
+    return largest(longest)
+
+
+def stage_bounds_s(
+    forward_s: Numbers,
+    backward_s: Numbers,
+    between_s: Numbers,
+    micro_batches: Numbers,
+    chunks: Numbers,
+    stages: Numbers,
+    *,
+    repeats: Numbers = 1.0,
+    extra_warmup: Numbers = 0,
+    late_s: Numbers = 0.0,
+    fills: Numbers = 1.0,
+    busy_s: Numbers = 0.0,
+) -> tuple[Numbers, Numbers]:
+    """Through each stage, the least time of the step and the least time until its own gradients are whole. [S12]
 
     A micro-batch comes to stage j, the stage works m (f + b) and is idle for as long as its later stages keep the first
     micro-batch beyond the forward passes it may do meanwhile, and likewise at the end; then a micro-batch goes back.
     With chunks only the way to the stage and back counts. Arrays end in stages; each stands for `repeats` equal ones in
     a row: the chain is convex along such a row, so its ends suffice. `between_s` is the time from a stage to the next,
-    one way, `busy_s` how long a micro-batch takes that link; `chunks` divides fill and drain. Equal stages:
-    (m + (p - 1) / v) (f + b), the simulated time.
+    one way, `busy_s` how long a micro-batch takes that link; `chunks` divides fill and drain. `late_s`: the part of
+    the backward pass that may come later (weights' gradients), so that others do not wait for it. `fills`: 0 leaves
+    filling and draining out, which bounds any schedule. Equal stages: (m + (p - 1) / v) (f + b), the simulated time.
+
+    No stage has more than w micro-batches in flight (1F1B: p - j; chunks: two groups of p), so that the last of m comes
+    to it after floor((m - 1) / w) trips of others through all later stages and back.
     """
     both = forward_s + backward_s
-    way = both + 2.0 * between_s
-    row = way * repeats
+    apart = np.any(np.asarray(late_s) > 0)
+    back = backward_s - late_s
+    home = back + between_s
+    way = forward_s + between_s + home
+    row, home_row = way * repeats, home * repeats
     before = np.cumsum(row, axis=-1, out=np.empty_like(row)) - row
+    leave = np.cumsum(home_row, axis=-1, out=np.empty_like(home_row)) - home_row
     total = row.sum(axis=-1, keepdims=True)
     here = np.broadcast_to(repeats, both.shape).astype(float)
     place = np.cumsum(here, axis=-1, out=np.empty_like(here)) - here
 
-    work = micro_batches * both
+    work, part = micro_batches * both, fills / chunks
+    fills = np.asarray(fills)
 
     def chain(before: Numbers, place: Numbers) -> Numbers:
         """Through the stage at `place`, with the ways of the stages before it."""
@@ -51,14 +91,28 @@ def pipeline_bound_s(
         idle = np.maximum(0.0, after - ahead * forward_s) + drains * np.maximum(0.0, after - ahead * backward_s)
         if np.ndim(chunks) or chunks > 1:  # chunks of later stages come and go between those of this one
             idle = idle * (np.asarray(chunks) == 1)
-        return (before + idle) / chunks + work
+        if apart:
+            idle = idle * (np.asarray(late_s) == 0)
+        return (before + idle) * part + work
 
-    longest = chain(before, place)
+    wide = np.where(micro_batches % stages == 0, 2.0 * stages, micro_batches)  # micro-batches of two groups in flight
+
+    def trips(before: Numbers, place: Numbers) -> Numbers:
+        """As often through the later stages and back as the limit on micro-batches in flight demands."""
+        most = np.where(np.asarray(chunks) > 1, wide, np.maximum(stages - place, 1.0) + extra_warmup)
+        rounds = np.floor((micro_batches - 1) / most)
+        return (before * part + (rounds + 1.0) * (total - before) + (place == 0) * rounds * late_s) * (fills > 0)
+
+    longest = np.maximum(chain(before, place), trips(before, place))
+    ready = longest - leave * part
     if np.ndim(repeats):
         more = np.maximum(here - 1.0, 0.0)
-        longest = np.maximum(longest, chain(before + more * way, place + more))
+        last = np.maximum(*(one(before + more * way, place + more) for one in (chain, trips)))
+        ready = np.maximum(ready, last - (leave + more * home) * part)
+        longest = np.maximum(longest, last)
     longest = np.maximum(longest, micro_batches * busy_s)
-    return largest(longest * (both > 0))
+    present = both > 0
+    return longest * present, ready * present
 
 
 FEW = 4

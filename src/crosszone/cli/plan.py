@@ -1,0 +1,236 @@
+"""`crosszone plan`: the best ways to train a scenario on its cluster, and why."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.files import refuse_to_overwrite, write_file
+from crosszone.cli.output import console, language, print_json, said
+from crosszone.errors import InputError, InvalidError, Notice
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from crosszone.inputs.scenario import Loaded, Scenario
+    from crosszone.plan.crossover import Crossover
+    from crosszone.plan.plan import Plan, Plans
+
+PATIENCE_S = 0.5
+"""Seconds before a bar is drawn: a quick answer needs none."""
+LOCAL = "L"
+"""Stands before the rank of a plan with local updates."""
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """Which plan the user asks about: a place among the synchronous plans or among those with local updates."""
+
+    number: int
+    local: bool
+
+    @classmethod
+    def read(cls, text: str) -> Rank:
+        """`3`, or `L1` for the first plan with local updates; the best plan itself is no answer."""
+        local = text[:1].upper() == LOCAL
+        digits = text[1:] if local else text
+        number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else 0
+        if number < (1 if local else 2):
+            raise InvalidError(Notice(code="rank_malformed", field="--why", value=text))
+        return cls(number=number, local=local)
+
+    def of(self, found: Plans) -> Plan:
+        """That plan of the answer."""
+        ranked = found.local_updates if self.local else found.plans
+        if self.number > len(ranked):
+            value = f"{LOCAL if self.local else ''}{self.number}"
+            params = {"plans": len(found.plans), "local": len(found.local_updates)}
+            raise InvalidError(Notice(code="rank_unknown", field="--why", value=value, params=params))
+        return ranked[self.number - 1]
+
+
+def plan(
+    file: Annotated[str, typer.Argument(help="Scenario file; what its strategy gives is pinned. - for stdin.")],
+    objective: Annotated[str, typer.Option(help="What to rank by: time, cost, memory or energy.")] = "time",
+    top: Annotated[int, typer.Option(metavar="N", help="Plans to show.")] = 5,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Keep part of the strategy, e.g. tp=8; may be given several times."),
+    ] = None,
+    front: Annotated[bool, typer.Option("--front", help="Also show what fewer GPUs cost: time against $.")] = False,
+    why: Annotated[
+        str | None, typer.Option(metavar="RANK", help="Say what makes that plan differ from the best: 2, 3, ... or L1.")
+    ] = None,
+    crossover: Annotated[
+        bool, typer.Option("--crossover", help="Also find the rate between zones at which local updates win or lose.")
+    ] = False,
+    budget: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="End the search after that; the answer then says so.")
+    ] = None,
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the scenario with the best plan there.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Find the fastest, cheapest, leanest or thriftiest way to train: strategy, placement, numbers and reasons.
+
+    Example: crosszone plan examples/three-cities.yaml --pin tp=8 -o best.yaml
+    """
+    _check(objective, top, budget)
+    rank = None if why is None else Rank.read(why)
+    if output is not None:
+        refuse_to_overwrite(Path(output), force)
+    pins = pin or []
+    loaded = _read(file, pins)
+    scenario = loaded.scenario
+    if crossover and len(scenario.cluster.zones) < 2:
+        zones = len(scenario.cluster.zones)
+        raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
+    most = top if rank is None else max(top, rank.number)
+    found = _search(loaded, pins, objective=objective, top=most, front=front, budget_s=budget)
+    other = None if rank is None else rank.of(found)
+    flip = _flip(scenario, found) if crossover else None
+    if output is not None:
+        write_file(Path(output), _filled(scenario, best_of(found)).to_yaml(), force)
+    if as_json:
+        print_json(_as_json(found, other, crossover, flip))
+        return
+
+    from crosszone.cli.plans import print_crossover, print_plans, print_why
+
+    print_plans(found, front=front)
+    if other is not None:
+        print_why(best_of(found), other)
+    if crossover:
+        print_crossover(flip)
+    if output is not None:
+        console().print(said("written", output=output), soft_wrap=True)
+
+
+def best_of(found: Plans) -> Plan:
+    """The plan to take: the first synchronous one, or where none fits the first with local updates."""
+    return (*found.plans, *found.local_updates)[0]
+
+
+def _check(objective: str, top: int, budget: float | None) -> None:
+    from crosszone.inputs.value import nearest
+    from crosszone.plan.plan import OBJECTIVES
+
+    if objective not in OBJECTIVES:
+        params = {"allowed": list(OBJECTIVES), "nearest": nearest(objective, OBJECTIVES)[:1]}
+        raise InvalidError(Notice(code="not_one_of", field="--objective", value=objective, params=params))
+    if top < 1:
+        raise InvalidError(Notice(code="must_be_at_least", field="--top", value=top, params={"limit": 1}))
+    if budget is not None and not budget > 0:
+        raise InvalidError(Notice(code="must_be_more_than", field="--budget", value=budget, params={"limit": 0}))
+
+
+def _read(file: str, pins: Sequence[str]) -> Loaded:
+    """The scenario with the pins in its strategy; what is wrong with a pin is told as of that pin."""
+    from crosszone.inputs.document import read_document
+    from crosszone.inputs.scenario import read_scenario
+    from crosszone.inputs.upgrade import upgraded
+    from crosszone.plan.pins import pinned
+
+    document = read_document(file)
+    if not pins or not isinstance(document.value, Mapping):
+        return read_scenario(document)
+    fields, notices = upgraded(document)  # an older file has its degrees elsewhere
+    merged = replace(document, value=pinned(fields, pins))
+    try:
+        loaded = read_scenario(merged)
+    except InputError as error:
+        raise type(error)(*(_at_pin(notice, pins) for notice in error.notices)) from None
+    return loaded._replace(notices=[*map(document.placed, notices), *loaded.notices])
+
+
+def _at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
+    """The notice at the pin it is about, if it is about one: the line of the file would mislead."""
+    for pin in pins:
+        field = f"strategy.{pin.partition('=')[0].strip()}"
+        if notice.field == field or notice.field.startswith((f"{field}.", f"{field}[")):
+            return notice.at(f"--pin {pin}", None)
+    return notice
+
+
+def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
+    from crosszone.inputs.scenario import scenario_notices
+    from crosszone.inputs.summary import few_alike
+    from crosszone.plan.planner import plan as search
+
+    scenario, document = loaded.scenario, loaded.document
+    known = few_alike([document.placed(one) for one in (*loaded.notices, *scenario_notices(scenario))])
+    try:
+        with _progress() as progress:
+            return search(scenario, progress=progress, language=language(), notices=known, **how)
+    except InputError as error:
+        raise type(error)(*(document.placed(_at_pin(one, pins)) for one in error.notices)) from None
+
+
+def _flip(scenario: Scenario, found: Plans) -> Crossover | None:
+    """Where the best synchronous plan and the best one with local updates are equally fast; None: one is missing."""
+    from crosszone.plan.crossover import flip_gbps
+
+    if not found.plans or not found.local_updates:
+        return None
+    return flip_gbps(scenario, _filled(scenario, found.plans[0]), _filled(scenario, found.local_updates[0]))
+
+
+def _filled(scenario: Scenario, plan: Plan) -> Scenario:
+    """The scenario as that plan does it: framework, strategy and placement."""
+    job = scenario.job.replace(framework=plan.framework)
+    return scenario.replace(job=job, strategy=plan.strategy, placement=plan.placement)
+
+
+def _as_json(found: Plans, other: Plan | None, crossover: bool, flip: Crossover | None) -> dict[str, Any]:
+    """The answer, with what else was asked for under keys of its own."""
+    told: dict[str, Any] = found.model_dump(mode="json")
+    if other is not None:
+        from crosszone.plan.chance import chance_faster
+        from crosszone.plan.difference import difference
+
+        best = best_of(found)
+        waterfall = difference(best.prediction, other.prediction).model_dump(mode="json")
+        told["why"] = {"rank": other.rank, "kind": other.kind, **waterfall}
+        told["why"]["chance_best_is_faster"] = chance_faster(best.prediction, other.prediction)
+    if crossover:
+        told["crossover"] = None if flip is None else flip.model_dump(mode="json")
+    return told
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on standard error where that is a terminal and the search takes long enough to look at one."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress as Bar
+
+    bar = Bar(console=console(stderr=True), transient=True)
+    tasks: dict[str, TaskID] = {}
+    began = time.monotonic()
+
+    def advance(what: str, done: int, of: int) -> None:
+        if time.monotonic() - began < PATIENCE_S:
+            return
+        if not tasks:
+            bar.start()
+        if what not in tasks:
+            tasks[what] = bar.add_task(said(f"progress_{what}"))
+        bar.update(tasks[what], completed=done, total=of)
+
+    try:
+        yield advance
+    finally:
+        if tasks:
+            bar.stop()

@@ -1,0 +1,116 @@
+"""Land: the shapes of a search in arrays, with what follows from where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.inputs.cluster import NodeGroup
+from crosszone.plan.layout import REPLICAS_NEAR
+from crosszone.plan.shapes import Shape
+from crosszone.plan.tracks import Frame, Pipe, Runs, Ways, stage_layers_of
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Land:
+    """Shapes with their links, whatever the framework: arrays [shapes]."""
+
+    def __init__(self, shapes: Sequence[Shape], groups: Sequence[NodeGroup], zone_of: Sequence[int], ways: Ways):
+        self.shapes, self.groups, self._ways = shapes, groups, ways
+        self.tp, self.cp, self.ep, self.pp, self.dp, self.stride = (
+            np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in shapes], dtype=np.int64).reshape(-1, 6).T
+        )
+        self.cell = self.tp * self.cp
+        self._near = np.array([s.order == REPLICAS_NEAR for s in shapes], dtype=bool)
+        self.frames: list[Frame] = []
+        self.frame = np.zeros(len(shapes), dtype=np.int64)
+        """Frame of each shape."""
+        known: dict[object, int] = {}
+        for number, shape in enumerate(shapes):
+            paths = shape.layout.paths
+            if paths not in known:
+                known[paths] = len(self.frames)
+                self.frames.append(Frame(paths, zone_of))
+            self.frame[number] = known[paths]
+        self.chains = np.array([frame.chains for frame in self.frames], dtype=np.int64)[self.frame]
+        self.along = np.array([frame.crosses for frame in self.frames], dtype=bool)[self.frame]
+        """Stages of a replica lie in several zones."""
+        self._replicas = [shape.layout.shares for shape in shapes]
+        self.across = np.zeros(len(shapes), dtype=bool)
+        """Replicas of a stage lie in several zones."""
+        self.zone_shards = self.dp.copy()
+        """Fewest replicas of a stage in one zone."""
+        self.ring = np.tile([np.inf, 0.0], (len(shapes), 1))
+        """Rate and latency of the ring of zones."""
+        for number, here in self._by_frame(np.arange(len(shapes))):
+            frame = self.frames[number]
+            if frame.dp_zones.max() > 1:
+                replicas = self.replicas(here)
+                self.across[here] = True
+                self.zone_shards[here] = frame.least_in_zone(replicas)
+                self.ring[here] = frame.ring(replicas, self.cell[here], ways)
+
+    def replicas(self, shapes: Ints) -> Ints:
+        """Replicas of each chain of shapes with the same frame: [n, chains]."""
+        return np.array([self._replicas[i] for i in shapes.tolist()], dtype=np.int64)
+
+    def _by_frame(self, shapes: Ints) -> list[tuple[int, Ints]]:
+        """Shapes of each frame."""
+        order = np.argsort(self.frame[shapes], kind="stable")
+        frames, first = np.unique(self.frame[shapes][order], return_index=True)
+        return list(zip(frames.tolist(), np.split(shapes[order], first[1:]), strict=True))
+
+    @cached_property
+    def cells(self) -> Ints:
+        """Cells in use of each node group: [shapes, groups]."""
+        found = np.zeros((len(self.shapes), len(self.groups)), dtype=np.int64)
+        for number, here in self._by_frame(np.arange(len(self.shapes))):
+            frame, replicas = self.frames[number], self.replicas(here)
+            for group in np.unique(frame.groups).tolist():
+                found[here, group] = replicas @ (frame.groups == group).sum(axis=1)
+        return found
+
+    @cached_property
+    def nodes(self) -> Ints:
+        """Nodes in use."""
+        size = np.array([group.gpus for group in self.groups])
+        whole = size // self.tp[:, None] * self.tp[:, None]
+        per_node = np.where(self.tp[:, None] <= size, whole, size)
+        return np.asarray((-(-self.cells * self.cell[:, None] // np.maximum(per_node, 1))).sum(axis=1))
+
+    @cached_property
+    def node_shards(self) -> Ints:
+        """Replicas of a stage that lie in every node, where that is the same for all nodes; else 0."""
+        size = np.array([group.gpus for group in self.groups])
+        used = self.cells > 0
+        most, least = np.where(used, size, 0).max(axis=1), np.where(used, size, 1 << 30).min(axis=1)
+        step = np.where(self._near, self.cell, self.cell * self.pp)
+        clean = (most == least) & (most % step == 0)
+        count = np.where(clean, most // step, 0)
+        for shape in np.flatnonzero(count > 1).tolist():
+            if any(share % count[shape] for share in self._replicas[shape]):
+                count[shape] = 0
+        return count
+
+    @cached_property
+    def fast(self) -> npt.NDArray[np.bool_]:
+        """Some boundary between stages may lie inside a fast-link domain."""
+        domain = np.array([group.domain if group.fast_link else 1 for group in self.groups])
+        widest = np.where(self.cells > 0, domain, 1).max(axis=1)
+        return np.asarray(widest > np.where(self._near, self.cell * self.dp, self.cell))
+
+    def runs(
+        self, shapes: Ints, pipe: Pipe, layers: int, given: tuple[int, ...] | None
+    ) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
+        """Shapes of each frame with their runs of equal stages, and the links after these."""
+        found = []
+        for number, here in self._by_frame(shapes):
+            frame = self.frames[number]
+            runs = frame.runs(pipe, stage_layers_of(layers, frame.stages, pipe, given))
+            found.append((here, runs, frame.links(runs, self.replicas(here), self.cell[here], self._ways)))
+        return found

@@ -1,0 +1,206 @@
+"""Options: every combination of a framework's switches that is legal, as columns of small numbers.
+
+Degrees and placement are apart (`shapes`): here are sharding, recomputation, offload, gradient type, overlap and how
+gradients are reduced. Which of them can matter depends on a shape's traits, so each set of traits has its own table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.inputs.frameworks import Framework, Need
+from crosszone.inputs.job import Job
+from crosszone.inputs.strategy import Strategy
+
+Ints = npt.NDArray[np.int64]
+COMMUNICATION = "communication."
+FIELDS = (
+    "zero",
+    "shard_within",
+    "sequence_parallel",
+    "recompute",
+    "offload",
+    "communication.gradient_dtype",
+    "communication.overlap_gradients",
+    "communication.overlap_parameters",
+    "communication.overlap_tensor",
+    "communication.reduce",
+)
+"""Fields of a strategy that a table has a column for."""
+GRADIENTS, OVERLAPS = FIELDS[5], FIELDS[6:9]
+OF_MEMORY = FIELDS[:6]
+"""Those that memory depends on."""
+
+
+class Traits(NamedTuple):
+    """What a shape has, as far as options depend on it."""
+
+    tensor: bool
+    piped: bool
+    expert: bool
+    replicated: bool
+    """Some weights have several holders (dp or cp)."""
+    across: bool
+    """Replicas of a stage lie in several zones."""
+    over_nodes: bool
+    """Replicas of a stage lie in several nodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Options:
+    """Legal combinations: for each field its values, and the place of each row's value among them."""
+
+    values: dict[str, tuple[Any, ...]]
+    codes: dict[str, Ints]
+    asked: dict[str, tuple[bool, ...]]
+    """Whether a strategy names the value, by place; what it does not name has its default."""
+
+    def __len__(self) -> int:
+        return len(self.codes["zero"])
+
+    def column(self, field: str, numbers: dict[Any, float] | None = None) -> npt.NDArray[np.float64]:
+        """A field of every row as a number."""
+        table = [float(numbers[value] if numbers else value) for value in self.values[field]]
+        return np.array(table)[self.codes[field]]
+
+    def fields(self, row: int) -> dict[str, Any]:
+        """The fields of one row as a strategy takes them."""
+        found: dict[str, Any] = {}
+        inner: dict[str, Any] = {}
+        for field in FIELDS:
+            place = int(self.codes[field][row])
+            if not self.asked[field][place]:
+                continue
+            value = self.values[field][place]
+            if field.startswith(COMMUNICATION):
+                inner[field.removeprefix(COMMUNICATION)] = value
+            else:
+                found[field] = value
+        return found | ({"communication": inner} if inner else {})
+
+    @cached_property
+    def best(self) -> npt.NDArray[np.bool_]:
+        """Rows that no other row beats whatever the shape: none overlaps more and sends narrower gradients.
+
+        Overlap never adds time, narrower gradients never add time or memory; all other fields must be the same.
+        """
+        widths = [0 if value is None else 1 for value in self.values[GRADIENTS]]  # its own type is the widest
+        ranks = np.stack([np.array(widths)[self.codes[GRADIENTS]], *(self.column(name) for name in OVERLAPS)], axis=1)
+        keys = np.zeros(len(self), dtype=np.int64)
+        for name in FIELDS:
+            if name != GRADIENTS and name not in OVERLAPS:
+                keys = keys * len(self.values[name]) + self.codes[name]
+        found = np.ones(len(self), dtype=bool)
+        for key in np.unique(keys):
+            here = np.flatnonzero(keys == key)
+            more = (ranks[here][:, None] >= ranks[here]).all(axis=2) & (ranks[here][:, None] > ranks[here]).any(axis=2)
+            found[here] = ~more.any(axis=0)
+        return found
+
+    @cached_property
+    def of_memory(self) -> tuple[Ints, Ints]:
+        """First row of each combination that memory can tell apart, and the combination of each row."""
+        keys = np.zeros(len(self), dtype=np.int64)
+        for field in OF_MEMORY:
+            keys = keys * len(self.values[field]) + self.codes[field]
+        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
+        return first, which
+
+
+def options_of(
+    framework: Framework, job: Job, pinned: Strategy, traits: Traits, dtypes: Sequence[str | None]
+) -> Options:
+    """All legal combinations of one framework for shapes with these traits; what the user pinned has one value."""
+    choices = _choices(framework, traits, dtypes)
+    for field in FIELDS:
+        holder = pinned.communication if field.startswith(COMMUNICATION) else pinned
+        name = field.removeprefix(COMMUNICATION)
+        if name in holder.model_fields_set and getattr(holder, name) is not None:
+            choices[field] = [(getattr(holder, name), True)]
+    sizes = [len(choices[field]) for field in FIELDS]
+    grid = np.indices(sizes).reshape(len(FIELDS), -1)
+    values = {field: tuple(value for value, _ in choices[field]) for field in FIELDS}
+    asked = {field: tuple(named for _, named in choices[field]) for field in FIELDS}
+    codes = dict(zip(FIELDS, grid, strict=True))
+    whole = Options(values, codes, asked)
+    keep = _sensible(whole)
+    for need in framework.needs:
+        keep &= _met(need, whole, traits, job)
+    return Options(values, {field: code[keep] for field, code in codes.items()}, asked)
+
+
+def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None]) -> dict[str, list[tuple[Any, bool]]]:
+    """Values of each field, and whether a strategy must name them."""
+
+    def switch(what: str, matters: bool) -> list[tuple[Any, bool]]:
+        if what not in framework.overlap:
+            return [(what != "tensor", False)]
+        return [(True, True), (False, True)] if matters else [(what != "tensor", False)]
+
+    shared = traits.replicated
+    zero = [(z, True) for z in framework.zero] if shared else [(framework.default_zero, False)]
+    within = ["all"]
+    within += ["zone"] * (traits.across and "zone" in framework.shard_within)
+    within += ["node"] * (traits.over_nodes and "node" in framework.shard_within)
+    reduce = [(value, True) for value in framework.reduce] if traits.across else [(framework.reduce[-1], False)]
+    return {
+        "zero": zero,
+        "shard_within": [(value, value != "all") for value in within],
+        "sequence_parallel": [(x, True) for x in (True, False)]
+        if traits.tensor and framework.sequence_parallel
+        else [(False, False)],
+        "recompute": [(value, True) for value in framework.recompute],
+        "offload": [(value, value != "none") for value in framework.offload],
+        "communication.gradient_dtype": [(value, value is not None) for value in (dtypes if shared else dtypes[:1])],
+        "communication.overlap_gradients": switch("gradients", shared),
+        "communication.overlap_parameters": switch("parameters", shared),
+        "communication.overlap_tensor": switch("tensor", traits.tensor),
+        "communication.reduce": reduce,
+    }
+
+
+def _sensible(options: Options) -> npt.NDArray[np.bool_]:
+    """Combinations that differ in something: no gather to hide without shards, no narrower sets without sharding."""
+    zero = options.column("zero")
+    hidden = options.column("communication.overlap_parameters") > 0
+    asked = np.array(options.asked["communication.overlap_parameters"])[
+        options.codes["communication.overlap_parameters"]
+    ]
+    within = np.array(options.values["shard_within"])[options.codes["shard_within"]]
+    keep: npt.NDArray[np.bool_] = ~(asked & hidden & (zero == 0)) | (len(options.values[FIELDS[7]]) == 1)
+    return keep & ((within == "all") | (zero >= 1))
+
+
+def _met(need: Need, options: Options, traits: Traits, job: Job) -> npt.NDArray[np.bool_]:
+    """Rows that meet a framework's need, as `rules.framework_needs_met` asks for it."""
+    degrees = {"tp": traits.tensor, "pp": traits.piped, "ep": traits.expert}
+    rows = np.ones(len(options), dtype=bool)
+
+    def among(path: str, allowed: Sequence[Any]) -> npt.NDArray[np.bool_]:
+        if path in degrees:
+            return rows & ((not degrees[path]) or any(value != 1 for value in allowed))
+        if path.startswith("job."):
+            return rows & (getattr(job, path.removeprefix("job.")) in allowed)
+        if path not in options.values:
+            return rows  # a field no option stands for: checked with the whole strategy
+        return np.array([value in allowed for value in options.values[path]])[options.codes[path]]
+
+    when = rows.copy()
+    for path, wanted in need.when.items():
+        if wanted == "more":
+            when &= degrees.get(path, False)
+        elif path in options.values:
+            named = np.array(options.asked[path])[options.codes[path]]
+            when &= named & among(path, wanted)
+        else:
+            when &= False
+    then = rows.copy()
+    for path, allowed in need.then.items():
+        then &= among(path, allowed)
+    return ~when | then

@@ -1,0 +1,126 @@
+"""Plan: strategy, placement, prediction and the reasons for it; Plans: the answer of a search."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from crosszone.inputs.placement import Placement
+from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.value import Value
+from crosszone.plan.layout import Crossing
+from crosszone.predict.prediction import Prediction
+
+Objective = Literal["time", "cost", "memory", "energy"]
+OBJECTIVES: tuple[Objective, ...] = ("time", "cost", "memory", "energy")
+Told = dict[str, Any]
+"""A notice as every surface shows it: code, level, message, field, hint, value."""
+
+
+class IdleGpus(Value):
+    """GPUs a plan does not use, and why."""
+
+    zone: str
+    """Zone."""
+    group: int
+    """Node group within the zone, from 0."""
+    count: int
+    """GPUs."""
+    reason: Told
+    """Why they are idle."""
+
+
+class Plan(Value):
+    """One way to train: what to run where, what to expect of it, and why it stands where it stands."""
+
+    rank: int
+    """1 is best; local-update plans have ranks of their own."""
+    kind: Literal["synchronous", "local update"]
+    """Local updates change the algorithm, so they are ranked apart."""
+    crossing: Crossing
+    """What crosses zones: nothing, data parallelism, the pipeline, or both."""
+    zones: tuple[str, ...]
+    """Zones in use, in the order of the pipeline or of the replicas."""
+    framework: str
+    """Training framework."""
+    strategy: Strategy
+    """Everything filled in."""
+    placement: Placement
+    """Where every rank runs."""
+    prediction: Prediction
+    """What to expect."""
+    value: float
+    """What the objective ranks by, smaller is better: s, $ or kWh a step, or GiB used beyond the free ones (negative)."""
+    chance: float | None
+    """Chance that the best plan's step really is shorter than this one's; null for the best plan."""
+    idle: tuple[IdleGpus, ...]
+    """GPUs in no rank."""
+    reasons: tuple[Told, ...]
+    """Why it is so fast, or not faster."""
+
+    def __repr__(self) -> str:
+        s, time = self.strategy, self.prediction.step_time_s.expected
+        degrees = (
+            f"tp={s.tp} pp={s.pp} dp={s.dp}" + (f" cp={s.cp}" if s.cp > 1 else "") + (f" ep={s.ep}" if s.ep > 1 else "")
+        )
+        return f"<Plan {self.rank}: {self.framework} {degrees} in {'+'.join(self.zones)}, {time:.4g} s>"
+
+
+class Rejected(Value):
+    """Strategies that are not among the plans, and the first rule, policy or limit that keeps them out."""
+
+    family: str
+    """What they have in common."""
+    count: int
+    """Strategies, or values of a degree that no strategy can have."""
+    reason: Told
+    """The first reason."""
+
+
+class Point(Value):
+    """A plan on the front of time against cost: no other is both faster and cheaper."""
+
+    framework: str
+    """Training framework."""
+    strategy: Strategy
+    """Everything filled in."""
+    placement: Placement
+    """Where every rank runs."""
+    gpus: int
+    """GPUs in use."""
+    step_s: float
+    """Expected step time, s."""
+    usd_per_step: float
+    """Price of one step, GPUs and egress, $."""
+
+
+class Plans(Value):
+    """The answer: ranked plans that differ in what matters, and what was kept out on the way."""
+
+    name: str
+    """Name of the scenario."""
+    objective: Objective
+    """What plans are ranked by."""
+    evaluated: int
+    """Strategies that were scored by the cost model, or shown to be worse by the bound of their family."""
+    scored: int
+    """Of them: scored one by one."""
+    feasible: int
+    """Of those scored: strategies that fit in memory."""
+    simulated: int
+    """Of those: simulated event by event."""
+    seconds: float
+    """Time the search took."""
+    complete: bool
+    """False: a budget ended the search early, so a better plan may exist."""
+    plans: tuple[Plan, ...]
+    """Synchronous plans, best first."""
+    local_updates: tuple[Plan, ...]
+    """Plans in which zones train on their own and average now and then: they change the algorithm."""
+    front: tuple[Point, ...]
+    """Time against cost, fastest first; empty where it was not asked for or prices are not known."""
+    rejected: tuple[Rejected, ...]
+    """What is not among the plans, and why."""
+    hints: tuple[Told, ...]
+    """Rules of thumb this search bears out: tp, pp, micro-batch."""
+    warnings: tuple[Told, ...]
+    """Notices on the scenario and the search."""

@@ -1,0 +1,93 @@
+"""Problem: a scenario as the search sees it, with what all frameworks have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from crosszone.cost.profile import Profiles
+from crosszone.cost.wan import Transport
+from crosszone.inputs.cluster import Cluster, NodeGroup
+from crosszone.inputs.frameworks import Framework, frameworks
+from crosszone.inputs.job import Job
+from crosszone.inputs.model import Model
+from crosszone.inputs.rules import Case
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.states import compute_precision
+from crosszone.inputs.strategy import Strategy
+from crosszone.plan.land import Land
+from crosszone.plan.routes import Ground, Route, ground_of, routes
+from crosszone.plan.shapes import Breadth, Degrees, shapes
+from crosszone.plan.tracks import Ways
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is to be planned; `pinned` holds what the user wants as it is."""
+
+    scenario: Scenario
+    pinned: Strategy
+    profiles: Profiles
+
+    @property
+    def model(self) -> Model:
+        """What is trained."""
+        return self.scenario.model
+
+    @property
+    def job(self) -> Job:
+        """How it is trained."""
+        return self.scenario.job
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it is trained."""
+        return self.scenario.cluster
+
+    @cached_property
+    def groups(self) -> tuple[NodeGroup, ...]:
+        """Node groups of all zones."""
+        return tuple(group for _, group in self.cluster.groups())
+
+    @cached_property
+    def ground(self) -> Ground:
+        """What routes are chosen on."""
+        return ground_of(self.cluster, self.scenario.links, compute_precision(self.job))
+
+    @cached_property
+    def routes(self) -> list[Route]:
+        """Routes through the node groups."""
+        return routes(self.ground)
+
+    @cached_property
+    def ways(self) -> Ways:
+        """Links between the zones."""
+        c = self.pinned.communication
+        how = Transport(flows=c.flows, congestion=c.congestion)
+        return Ways(cluster=self.cluster, links=self.scenario.links, transport=how)
+
+    @cached_property
+    def frameworks(self) -> list[Framework]:
+        """Frameworks that may be used."""
+        known, asked = frameworks(), self.job.framework
+        return list(known.values()) if asked == "any" else [known[asked]]
+
+    def land(self, degrees: Degrees, breadth: Breadth) -> Land:
+        """The shapes of these degrees, made once."""
+        key = (degrees, breadth)
+        if key not in self._lands:
+            found = list(shapes(self.cluster, self.ground, self.routes, degrees, breadth))
+            self._lands[key] = Land(found, self.groups, self.ground.zone_of, self.ways)
+        return self._lands[key]
+
+    @cached_property
+    def _lands(self) -> dict[tuple[Degrees, Breadth], Land]:
+        return {}
+
+    def case(self, strategy: Strategy) -> Case:
+        """What the rules of legality look at."""
+        return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=strategy)
+
+    def is_pinned(self, field: str) -> bool:
+        """The user gave this degree or option."""
+        return field in self.pinned.pinned and getattr(self.pinned, field) is not None

@@ -1,0 +1,333 @@
+"""Search: the best strategies of all frameworks, by a bound for all of them and the simulation for few.
+
+Every core (shape, schedule, micro-batch) is first scored with the fastest options it could have: a bound of its family.
+In order of these bounds cores are unfolded into all their options, those that do not fit in memory are dropped, and the
+rest is scored. What could still beat the best is simulated event by event, in order of its own bound, until no bound is
+below the best. So every strategy that is not simulated is known to be no better.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, fields
+from functools import cached_property
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.plan.candidate import Candidate
+from crosszone.plan.problem import Problem
+from crosszone.plan.scores import Scores
+from crosszone.plan.shapes import Breadth
+from crosszone.plan.space import Space
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Progress = Callable[[str, int, int], None]
+FIRST_BLOCK, MOST_BLOCK = 24, 4096
+"""Shapes unfolded at a time: few at first, for the best are among them."""
+TIGHTENED = 192
+"""Candidates whose bound is made closer at a time."""
+TOGETHER = 8
+"""Candidates simulated before the bounds are looked at again."""
+DIVE_SHAPES, DIVE_SORTS = 3, 64
+"""Shapes of each class, and sorts of their options, that are looked at before all others."""
+EAGER = 0.99
+"""A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
+DIVE_SIMULATED = 2
+"""Strategies of each class simulated before all others."""
+
+
+class CancelledError(Exception):
+    """The caller asked the search to stop."""
+
+
+@dataclass
+class Tally:
+    """What a search did."""
+
+    evaluated: int = 0
+    scored: int = 0
+    feasible: int = 0
+    simulated: int = 0
+    complete: bool = True
+
+
+class Best:
+    """The best candidate of each family, and of each class of families."""
+
+    def __init__(self, top: int):
+        self.top = top
+        self.candidates: dict[int, Candidate] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self.value = np.zeros(0)
+        """Best value of each family; inf: none yet."""
+
+    def number(self, family: Hashable) -> int:
+        """Number of a family, given to it when it is first seen."""
+        return self._numbers.setdefault(family, len(self._numbers))
+
+    def ready(self) -> None:
+        """All families are known."""
+        self.value = np.full(len(self._numbers), np.inf)
+
+    @property
+    def threshold(self) -> float:
+        """What a new family must beat to be among the top."""
+        if len(self.value) < self.top:
+            return np.inf
+        return float(np.partition(self.value, self.top - 1)[self.top - 1])
+
+    def wants(self, bound: Floats, family: Ints) -> npt.NDArray[np.bool_]:
+        """Which candidates of these bounds could change the answer."""
+        return np.asarray(bound < np.minimum(self.value, self.threshold)[family])
+
+    def add(self, value: float, family: int, candidate: Candidate) -> None:
+        """Take a simulated candidate in where it is the best of its family."""
+        if value < self.value[family]:
+            self.value[family] = value
+            self.candidates[family] = candidate
+
+    def ranked(self) -> list[tuple[float, Candidate]]:
+        """The families that have a candidate, best first."""
+        order = [n for n in np.argsort(self.value, kind="stable").tolist() if n in self.candidates]
+        return [(float(self.value[n]), self.candidates[n]) for n in order]
+
+
+@dataclass
+class Pool:
+    """Scored strategies that fit, waiting to be simulated, in order of their bounds."""
+
+    grid: Ints
+    core: Ints
+    option: Ints
+    family: Ints
+    bound: Floats
+    tight: npt.NDArray[np.bool_]
+    """The bound is the close one."""
+
+    @classmethod
+    def empty(cls) -> Pool:
+        """No strategies."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls(none, none, none, none, np.zeros(0), np.zeros(0, dtype=bool))
+
+    def __len__(self) -> int:
+        return len(self.bound)
+
+    def taken(self, at: Any) -> Pool:
+        """Some of them."""
+        return Pool(*(getattr(self, f.name)[at] for f in fields(self)))
+
+    def joined(self, *others: Pool) -> Pool:
+        """These and others, in order."""
+        parts = (self, *others)
+        found = Pool(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(self)))
+        return found.taken(np.lexsort((found.option, found.core, found.grid, found.bound)))
+
+
+class Search:
+    """One search over the strategies of all frameworks."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        top: int,
+        prune: bool = True,
+        breadth: Breadth | None = None,
+        budget_s: float | None = None,
+        progress: Progress | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ):
+        self.problem, self.prune = problem, prune
+        self.tally, self.best = Tally(), Best(top)
+        self._end = None if budget_s is None else monotonic() + budget_s
+        self._progress, self._cancelled = progress, cancelled
+        self.spaces = [Space(problem, framework, breadth) for framework in problem.frameworks]
+        self.grids: list[Scores] = []
+        self.tightest: tuple[float, Candidate] | None = None
+        """The strategy that lacks least memory of those that do not fit, bytes."""
+
+    def run(self) -> None:
+        """Fill `best`."""
+        space, shape, family, bound = self._outlined()
+        pool, start, size = Pool.empty(), 0, FIRST_BLOCK if self.prune else len(bound)
+        if self.prune and len(bound):
+            self._dive(space, shape)
+        while start < len(bound) and not self._spent():
+            stop = min(start + size, len(bound))
+            here = np.arange(start, stop)
+            if self.prune:
+                here = here[self.best.wants(bound[here], family[here])]
+            for number in np.unique(space[here]).tolist():
+                pool = pool.joined(*self._unfolded(number, shape[here[space[here] == number]]))
+            self._tell("scoring", stop, len(bound))
+            start, size = stop, min(2 * size, MOST_BLOCK)
+            pool = self._simulated(pool, float(bound[start]) if start < len(bound) else np.inf)
+        if start < len(bound):
+            self.tally.complete = False
+
+    def _dive(self, space: Ints, shape: Ints) -> None:
+        """Simulate good strategies of each framework and each crossing first: they show what is worth a closer look."""
+        zone_of = self.problem.ground.zone_of
+        seen = Counter[Hashable]()
+        here = []
+        for at, (number, one) in enumerate(zip(space.tolist(), shape.tolist(), strict=True)):
+            kind = (number, self.spaces[number].land.shapes[one].layout.crossing(zone_of))
+            seen[kind] += 1
+            if seen[kind] <= DIVE_SHAPES:
+                here.append(at)
+        chosen = np.array(here, dtype=np.int64)
+        for number in np.unique(space[chosen]).tolist():
+            for pool in self._unfolded(number, shape[chosen[space[chosen] == number]], DIVE_SORTS):
+                best = pool.taken(np.argsort(pool.bound, kind="stable")[:DIVE_SORTS])
+                self._tighten(best, np.arange(len(best)))
+                order = np.argsort(best.bound, kind="stable")
+                kinds = self.spaces[number].land.along[self.grids[-1].cores.shape[best.core[order]]]
+                for along in (False, True):
+                    for at in order[kinds == along][:DIVE_SIMULATED].tolist():
+                        self._simulate(best, at)
+
+    def _simulate(self, pool: Pool, at: int) -> None:
+        """Simulate one candidate of a pool."""
+        one = self.candidate(self.grids[int(pool.grid[at])], int(pool.core[at]), int(pool.option[at]))
+        self.best.add(one.step_s, int(pool.family[at]), one)
+        self.tally.simulated += 1
+
+    def _outlined(self) -> tuple[Ints, Ints, Ints, Floats]:
+        """Every shape of every framework that may fit, in order of what it must take at least."""
+        rows = []
+        for number, space in enumerate(self.spaces):
+            if not len(space.land.shapes):
+                continue
+            self.tally.evaluated += space.strategies()
+            outline = space.outline()
+            if outline is None:
+                continue
+            cores = outline.cores
+            core, leader = outline.leads()
+            size, owner = cores.micro_batch[core], cores.shape[core]
+            ends = np.array([[np.iinfo(np.int64).max], [0]]).repeat(len(space.land.shapes), axis=1)
+            np.minimum.at(ends[0], owner, size)
+            np.maximum.at(ends[1], owner, size)
+            lean = np.flatnonzero(size == ends[0, owner])  # least memory: the smallest micro-batch
+            over = outline.lean_over(core[lean], leader[lean])
+            fits = np.zeros(len(space.land.shapes), dtype=bool)
+            fits[owner[lean][over <= 0]] = True
+            fast = np.flatnonzero((size == ends[1, owner]) & fits[owner])  # fullest use of the GPUs: the largest
+            least = np.full(len(space.land.shapes), np.inf)
+            np.minimum.at(least, owner[fast], outline.lead_s(core[fast], leader[fast]))
+            shape = np.flatnonzero(np.isfinite(least))
+            rows.append((np.full(len(shape), number), shape, self._families[number][shape], least[shape]))
+        if not rows:
+            none = np.zeros(0, dtype=np.int64)
+            return none, none, none, np.zeros(0)
+        space_of, shape, family, bound = (np.concatenate(column) for column in zip(*rows, strict=True))
+        order = np.lexsort((shape, space_of, bound))
+        return space_of[order], shape[order], family[order], bound[order]
+
+    @cached_property
+    def _families(self) -> list[Ints]:
+        """Family of each shape of each framework."""
+        found = []
+        for space in self.spaces:
+            land, number = space.land, self.best.number
+            zones = [tuple(sorted(set(frame.zones.ravel().tolist()))) for frame in land.frames]
+            across = [bool(frame.dp_zones.max() > 1) for frame in land.frames]
+            frames = list(zip(zones, across, (frame.crosses for frame in land.frames), strict=True))
+            degrees = zip(land.frame.tolist(), land.tp, land.pp, land.cp, land.ep, strict=True)
+            keys = [(space.framework.name, *frames[f], int(t), int(p), int(c), int(e)) for f, t, p, c, e in degrees]
+            found.append(np.array([number(key) for key in keys], dtype=np.int64))
+        self.best.ready()
+        return found
+
+    def _unfolded(self, space: int, shapes: Ints, sorts: int | None = None) -> list[Pool]:
+        """All strategies of these shapes that fit and could change the answer, scored; or those of the best sorts."""
+        grid = self.spaces[space].scores(shapes, every=not self.prune)
+        if grid is None:
+            return []
+        number, family = len(self.grids), self._families[space]
+        self.grids.append(grid)
+        core, leader = grid.leads()
+        if self.prune:
+            bound = grid.lead_s(core, leader)
+            wanted = np.flatnonzero(self.best.wants(bound, family[grid.cores.shape[core]]))
+            if sorts is not None:
+                wanted = wanted[np.argsort(bound[wanted], kind="stable")[:sorts]]
+            core, leader = core[wanted], leader[wanted]
+        owner, option = grid.members(core, leader)
+        fits = grid.memory_over(owner, option) <= 0
+        self.tally.scored += len(owner)
+        self.tally.feasible += int(fits.sum())
+        owner, option = owner[fits], option[fits]
+        bound = grid.least_s(grid.cores.taken(owner), option)
+        of_family = family[grid.cores.shape[owner]]
+        return [Pool(np.full(len(owner), number), owner, option, of_family, bound, np.zeros(len(owner), dtype=bool))]
+
+    def _simulated(self, pool: Pool, until: float) -> Pool:
+        """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
+        while not self._spent():
+            pool = pool.taken(self.best.wants(pool.bound, pool.family))
+            near = int(np.searchsorted(pool.bound, until))
+            if not near:
+                break
+            if not pool.tight[0]:
+                loose = np.flatnonzero(~pool.tight[:near])[:TIGHTENED]
+                self._tighten(pool, loose)
+                close = int(loose[np.argmin(pool.bound[loose])])
+                if pool.bound[close] < EAGER * self.best.threshold:  # a better threshold saves work
+                    self._simulate(pool, close)
+                    pool.bound[close] = np.inf
+                pool = pool.taken(np.lexsort((pool.option, pool.core, pool.grid, pool.bound)))
+                continue
+            first = np.flatnonzero(~pool.tight[:near])
+            ready = np.arange(first[0] if len(first) else near)[:TOGETHER]
+            _, one_each = np.unique(pool.family[ready], return_index=True)
+            for at in ready[np.sort(one_each)].tolist():
+                self._simulate(pool, at)
+            pool = pool.taken(np.setdiff1d(np.arange(len(pool)), ready[one_each]))
+            self._tell("simulating", self.tally.simulated, 0)
+        return pool
+
+    def _tighten(self, pool: Pool, at: Ints) -> None:
+        """Give some candidates their close bound."""
+        for number in np.unique(pool.grid[at]).tolist():
+            here = at[pool.grid[at] == number]
+            grid = self.grids[number]
+            close = grid.tight_s(grid.cores.taken(pool.core[here]), pool.option[here])
+            pool.bound[here] = np.maximum(pool.bound[here], close)
+            pool.tight[here] = True
+
+    def candidate(self, grid: Scores, core: int, option: int) -> Candidate:
+        """One strategy of a grid."""
+        cores = grid.cores
+        traits = int(cores.traits[core])
+        return Candidate(
+            problem=self.problem,
+            scores=grid,
+            shape=grid.land.shapes[int(cores.shape[core])],
+            pipe=grid.pipes[int(cores.pipe[core])],
+            micro_batch=int(cores.micro_batch[core]),
+            micro_batches=int(cores.micro_batches[core]),
+            options=grid.options[traits].fields(option - grid.option_range(traits)[0]),
+        )
+
+    def _spent(self) -> bool:
+        """The budget is used up; a cancelled search ends here."""
+        if self._cancelled is not None and self._cancelled():
+            raise CancelledError
+        if self._end is not None and monotonic() > self._end:
+            self.tally.complete = False
+            return True
+        return False
+
+    def _tell(self, what: str, done: int, of: int) -> None:
+        if self._progress is not None:
+            self._progress(what, done, of)
+
+
+__all__ = ["CancelledError", "Search", "Tally"]

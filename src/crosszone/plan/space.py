@@ -1,0 +1,235 @@
+"""Space: every legal strategy of one framework on a cluster, and what was ruled out before it was counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.errors import Notice
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.rules import (
+    Case,
+    experts_divide,
+    framework_has_axes,
+    heads_divide,
+    layers_fill_stages,
+    sequence_splits,
+    widths_divide,
+)
+from crosszone.inputs.states import state_bytes
+from crosszone.inputs.strategy import Strategy
+from crosszone.plan.land import Land
+from crosszone.plan.options import Options, Traits, options_of
+from crosszone.plan.policies import kept_out, suits_delays
+from crosszone.plan.problem import Problem
+from crosszone.plan.scores import Block, Scores, Setting
+from crosszone.plan.shapes import EVERYTHING, USUAL, Breadth, Degrees
+from crosszone.plan.tracks import ANY, Pipe
+from crosszone.predict.predictor import stack_and_release
+from crosszone.schedule.orders import V_SHAPED
+
+Ints = npt.NDArray[np.int64]
+SMALL_CLUSTER = 16
+"""GPUs up to which every number of replicas and every split is tried."""
+MOST_CHUNKS = 16
+"""Chunks of a stage."""
+
+
+@dataclass
+class Ruled:
+    """Values of degrees that are ruled out, by the first rule or policy that does so."""
+
+    found: dict[tuple[str, str], tuple[list[int], Notice]] = field(default_factory=dict)
+
+    def add(self, degree: str, value: int, notice: Notice) -> None:
+        """Note a value with its reason."""
+        values, _ = self.found.setdefault((notice.code, degree), ([], notice))
+        values.append(value)
+
+
+class Space:
+    """The strategies of one framework."""
+
+    def __init__(self, problem: Problem, framework: Framework, breadth: Breadth | None = None):
+        self.problem, self.framework = problem, framework
+        self.breadth = breadth or (EVERYTHING if problem.cluster.gpus <= SMALL_CLUSTER else USUAL)
+        self.ruled = Ruled()
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What all strategies have in common."""
+        problem, framework = self.problem, self.framework
+        stack, release = stack_and_release(problem.job.stack)
+        return Setting(
+            model=problem.model,
+            job=problem.job,
+            groups=problem.groups,
+            framework=framework,
+            profiles=problem.profiles,
+            stack=problem.profiles.stack_of(framework.name, stack),
+            release=release,
+            pinned=problem.pinned,
+        )
+
+    @cached_property
+    def land(self) -> Land:
+        """The shapes, and what does not depend on options."""
+        return self.problem.land(self.degrees, self.breadth)
+
+    @cached_property
+    def _tables(self) -> tuple[list[Options], Ints]:
+        """Options of each set of traits, and the set of each shape."""
+        land = self.land
+        traits = np.stack(
+            [
+                land.tp > 1,
+                land.pp > 1,
+                land.ep > 1,
+                land.dp * land.cp > 1,
+                land.across,
+                (land.node_shards > 1) & (land.node_shards < land.dp),
+            ],
+            axis=1,
+        )
+        kinds, which = np.unique(traits, axis=0, return_inverse=True)
+        job, pinned, dtypes = self.problem.job, self.problem.pinned, self._dtypes()
+        tables = [options_of(self.framework, job, pinned, Traits(*map(bool, one)), dtypes) for one in kinds.tolist()]
+        return tables, which.ravel()
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        """Options of each shape."""
+        tables, traits = self._tables
+        return np.array([len(table) for table in tables], dtype=np.int64)[traits]
+
+    def strategies(self) -> int:
+        """Strategies in all."""
+        everything = np.arange(len(self.land.shapes))
+        return int(sum(self._sizes[block.shape].sum() for block in self._blocks(everything)))
+
+    def outline(self) -> Scores | None:
+        """Every shape without a schedule: what any of its strategies must take at least."""
+        everything = np.arange(len(self.land.shapes))
+        return self._scores([self._block(everything, ANY)])
+
+    def scores(self, shapes: Ints, *, every: bool = False) -> Scores | None:
+        """All strategies of some shapes; `every`: also those that another one beats in any case."""
+        return self._scores(self._blocks(shapes), every=every)
+
+    def _scores(self, blocks: list[Block], *, every: bool = False) -> Scores | None:
+        some = [block for block in blocks if len(block.shape)]
+        tables, traits = self._tables
+        return Scores(self.setting, self.land, traits, tables, some, every=every) if some else None
+
+    def _blocks(self, shapes: Ints) -> list[Block]:
+        """Shapes under each pipe they may have."""
+        found = []
+        stages = self.land.pp[shapes]
+        by_pipe: dict[Pipe, list[int]] = {}
+        for count in np.unique(stages).tolist():
+            for pipe in self._pipes(count):
+                by_pipe.setdefault(pipe, []).append(count)
+        for pipe, counts in by_pipe.items():
+            here = shapes[np.isin(stages, counts)]
+            if not suits_delays(self.problem, pipe.schedule):
+                here = here[~self.land.along[here]]
+            found.append(self._block(here, pipe))
+        return found
+
+    def _block(self, shapes: Ints, pipe: Pipe) -> Block:
+        """Shapes under one pipe with the micro-batches that the batch divides by."""
+        some = shapes[self._sizes[shapes] > 0]
+        sizes, batch = np.array(self._micro_batches, dtype=np.int64), self.problem.job.global_batch
+        per_round = sizes * self.land.dp[some][:, None]
+        count = batch // per_round
+        least = self.land.pp[some] if self.framework.interleaved_groups and pipe.chunks > 1 else np.ones_like(some)
+        at, size = np.nonzero((batch % per_round == 0) & (count >= least[:, None]))
+        used = np.unique(at)
+        return Block(
+            pipe=pipe,
+            shapes=some[used],
+            shape=some[at],
+            micro_batch=sizes[size],
+            micro_batches=count[at, size],
+        )
+
+    def _legal(self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **others: int) -> bool:
+        """Whether rules, the framework and policies allow a value; if not, why is noted."""
+        case = self.problem.case(Strategy(**{"dp": 1, degree: value} | others))  # type: ignore[arg-type]
+        broken = [notice for rule in rules for notice in rule(case) if notice.field == f"strategy.{degree}"]
+        broken += framework_has_axes(case, self.framework)
+        policy = kept_out(self.problem, degree, value)
+        if broken or policy:
+            self.ruled.add(degree, value, (broken or [policy])[0])  # type: ignore[list-item]
+            return False
+        return True
+
+    def _values(self, degree: str, most: int) -> range | list[int]:
+        if self.problem.is_pinned(degree):
+            return [getattr(self.problem.pinned, degree)]
+        return range(1, most + 1)
+
+    @cached_property
+    def degrees(self) -> Degrees:
+        """Values of every degree that rules, the framework and policies allow."""
+        problem, model = self.problem, self.problem.model
+        gpus, batch = problem.cluster.gpus, problem.job.global_batch
+        node = max(max(group.gpus, group.domain) for group in problem.groups)
+
+        def allowed(axis: str, most: int, *rules: Callable[[Case], Iterator[Notice]]) -> tuple[int, ...]:
+            values = self._values(axis, most if axis in self.framework.axes else 1)
+            return tuple(value for value in values if self._legal(axis, value, *rules))
+
+        replicas = (d for d in range(1, min(batch, gpus) + 1) if batch % d == 0)
+        return Degrees(
+            tp=allowed("tp", 2 * node, heads_divide, widths_divide),
+            pp=allowed("pp", min(model.layers, gpus), layers_fill_stages),
+            cp=allowed("cp", min(64, gpus), sequence_splits),
+            ep=allowed("ep", min(model.moe.experts if model.moe else 1, gpus), experts_share),
+            dp=(problem.pinned.dp,) if problem.pinned.dp else tuple(replicas),
+        )
+
+    @cached_property
+    def _micro_batches(self) -> list[int]:
+        batch = self.problem.job.global_batch
+        if self.problem.is_pinned("micro_batch"):
+            return [self.problem.pinned.micro_batch]
+        return [b for b in range(1, min(batch, 4096) + 1) if batch % b == 0 and self._legal("micro_batch", b)]
+
+    def _dtypes(self) -> list[str | None]:
+        """The framework's own type of gradients, and the job's 16-bit type where that is narrower."""
+        job = self.problem.job
+        narrow = "fp16" if job.precision == "fp16" else "bf16"
+        own = state_bytes(job, framework=self.framework.name).gradients
+        return (
+            [None, narrow]
+            if own > 2 and narrow in self.framework.gradient_dtypes and job.precision != "fp32"
+            else [None]
+        )
+
+    def _pipes(self, stages: int) -> list[Pipe]:
+        """Schedules and chunks for so many stages."""
+        pinned, layers = self.problem.pinned, self.problem.model.layers
+        if stages == 1:
+            return [Pipe("1f1b", 1)] if pinned.interleave == 1 else []
+        found = []
+        for schedule in self.framework.schedules:
+            if self.problem.is_pinned("schedule") and schedule != pinned.schedule:
+                continue
+            if schedule == "interleaved":
+                chunks = [v for v in range(2, MOST_CHUNKS + 1) if layers % (stages * v) == 0]
+            else:
+                chunks = [2 if schedule in V_SHAPED else 1]
+            if self.problem.is_pinned("interleave"):
+                chunks = [v for v in chunks if v == pinned.interleave]
+            found += [Pipe(schedule, v) for v in chunks if v == 1 or layers % (stages * v) == 0]
+        return found
+
+
+def experts_share(case: Case) -> Iterator[Notice]:
+    """Degree e divides the experts; that it divides their holders depends on the shape."""
+    return (notice for notice in experts_divide(case) if notice.code != "ep_over_ranks")

@@ -1,0 +1,196 @@
+"""Tracks: the stages of each chain as runs of equal ones, with their GPUs and links, in arrays.
+
+A pipeline of 64 stages in one zone has three or four different ones: the first with the embedding, those between, the
+last with the head. Stages before a boundary between zones differ too. The cost formulas take such runs as they take
+stages, so that a strategy costs a handful of numbers whatever its depth.
+
+Layouts whose chains take the same way differ only in their replicas: they have a frame in common, and all that follows
+from the frame is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.cost.wan import EXPECTED, Transport
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.links import ZoneLink
+from crosszone.predict.batch import layer_counts
+from crosszone.predict.crossing import Crossings
+from crosszone.schedule.orders import V_SHAPED, stages_in_order
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """A schedule and the chunks of a stage."""
+
+    schedule: str
+    chunks: int
+
+    @property
+    def wraps(self) -> bool:
+        """Micro-batches go from the last stage on to the first."""
+        return self.chunks > 1 and self.schedule not in V_SHAPED
+
+
+ANY = Pipe("any", 1)
+"""No schedule: what every schedule must take at least."""
+
+
+@lru_cache(maxsize=8192)
+def stage_layers_of(layers: int, stages: int, pipe: Pipe, given: tuple[int, ...] | None = None) -> tuple[int, ...]:
+    """Layers of each stage, its chunks added up: dealt out evenly, or as given for every chunk."""
+    held_by = stages_in_order(pipe.schedule, stages, pipe.chunks)
+    dealt = given or layer_counts(layers, stages * pipe.chunks)
+    return tuple(np.bincount(held_by, weights=dealt, minlength=stages).astype(int).tolist())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ways:
+    """Links between the zones as a number of ranks sees them, looked up once."""
+
+    cluster: Cluster
+    links: dict[tuple[int, int], ZoneLink]
+    transport: Transport
+    _seen: dict[Any, tuple[float, float]] = field(default_factory=dict)
+
+    @cached_property
+    def crossings(self) -> Crossings:
+        """The paths between the zones."""
+        return Crossings(self.cluster, self.links, self.transport)
+
+    def boundary(self, a: int, b: int, ranks: int) -> tuple[float, float]:
+        """Rate of one rank from zone to zone, and latency, at the expected RTT."""
+        key = (a, b, ranks)
+        if key not in self._seen:
+            rate, late = self.crossings.boundary(a, b, ranks)
+            self._seen[key] = float(rate[EXPECTED]), float(late[EXPECTED])
+        return self._seen[key]
+
+    def ring(self, zones: tuple[int, ...], ranks: int) -> tuple[float, float]:
+        """Rate and latency of the ring through zones, of which the smallest has so many ranks."""
+        key = (zones, ranks)
+        if key not in self._seen:
+            tier = self.crossings.ring_link(self.crossings.ring(zones, ranks), ranks)
+            self._seen[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), float(np.asarray(tier.latency_s)[EXPECTED])
+        return self._seen[key]
+
+    def rings(self, zones: tuple[int, ...], ranks: Ints) -> Floats:
+        """The same for many numbers of ranks: [n, 2]."""
+        numbers, which = np.unique(ranks, return_inverse=True)
+        return np.array([self.ring(zones, int(n)) for n in numbers])[which]
+
+    def boundaries(self, a: int, b: int, ranks: Ints) -> Floats:
+        """The same of a boundary: [n, 2]."""
+        numbers, which = np.unique(ranks, return_inverse=True)
+        return np.array([self.boundary(a, b, int(n)) for n in numbers])[which]
+
+
+class Runs:
+    """The runs of equal stages of a frame under a pipe: arrays [chains, runs]."""
+
+    def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...]):
+        stages = frame.stages
+        starts = {0, min(1, stages - 1), stages - 1} | frame.breaks
+        starts |= {s for s in range(1, stages) if counts[s] != counts[s - 1]}
+        first = np.array(sorted(starts))
+        self.starts = first.astype(float)
+        self.repeats = np.diff(first, append=stages).astype(float)
+        self.counts = np.array(counts, dtype=float)[first]
+        self.groups = frame.groups[:, first]
+        self.dp_zones = frame.dp_zones[first].astype(float)
+        self.wraps = pipe.wraps
+        last = first + self.repeats.astype(int) - 1
+        self.boundaries: list[tuple[int, int, int, int]] = []
+        """Chain, run, and the two zones, where the boundary after a run crosses them."""
+        if frame.crosses:
+            for chain, row in enumerate(frame.zones.tolist()):
+                for run, stage in enumerate(last.tolist()):
+                    a, b = row[stage], row[(stage + 1) % stages]
+                    if a != b and (pipe.wraps or stage < stages - 1):
+                        self.boundaries.append((chain, run, a, b))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class Frame:
+    """The ways of a layout's chains: node group and zone of every stage, and what crosses zones."""
+
+    def __init__(self, paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: Sequence[int]):
+        self.groups: Ints = np.array([[g for g, count in path for _ in range(count)] for path in paths])
+        self.zones: Ints = np.array(zone_of)[self.groups]
+        self.chains, self.stages = self.groups.shape
+        self.crosses = bool((self.zones != self.zones[:, :1]).any())
+        """Some chain goes through several zones."""
+        patterns, which = np.unique(self.zones.T, axis=0, return_inverse=True)
+        self._patterns, self._which = patterns.tolist(), which.ravel()
+        self.dp_zones: Ints = np.array([len(set(one)) for one in self._patterns])[self._which]
+        ends = {at for path in paths for at in np.cumsum([count for _, count in path])[:-1].tolist()}
+        changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
+        self.breaks: set[int] = {s for at in ends for s in (at - 1, at)} | changes
+        """Stages that differ from the one before by where they lie or send."""
+        self._runs: dict[tuple[Pipe, tuple[int, ...]], Runs] = {}
+
+    def runs(self, pipe: Pipe, counts: tuple[int, ...]) -> Runs:
+        """Runs of equal stages where stages have so many layers."""
+        key = (pipe, counts)
+        if key not in self._runs:
+            self._runs[key] = Runs(self, pipe, counts)
+        return self._runs[key]
+
+    def least_in_zone(self, replicas: Ints) -> Ints:
+        """Fewest replicas of a stage that lie in one zone; `replicas` is [n, chains]."""
+        return np.min(
+            [
+                replicas[:, [c for c, z in enumerate(one) if z == zone]].sum(axis=1)
+                for one in self._patterns
+                for zone in set(one)
+            ],
+            axis=0,
+        )
+
+    def ring(self, replicas: Ints, cell: Ints, ways: Ways) -> Floats:
+        """Rate and latency of the ring of zones among which gradients cross, [n, 2]."""
+        crossing = self.zones[:, self.dp_zones > 1]
+        zones = tuple(np.unique(crossing).tolist())
+        if not zones:
+            return np.tile([np.inf, 0.0], (len(replicas), 1))
+        ranks = np.min([(replicas @ (crossing == zone).sum(axis=1)) * cell for zone in zones], axis=0)
+        return ways.rings(zones, ranks)
+
+    @cached_property
+    def _sends(self) -> tuple[dict[Pair, Ints], dict[Pair, Ints]]:
+        """Boundaries of each chain between two zones, either way: along the pipeline, and with the way back to its start."""
+        plain: dict[Pair, Ints] = {}
+        whole: dict[Pair, Ints] = {}
+        for chain, row in enumerate(self.zones.tolist()):
+            steps = [(a, b, (plain, whole)) for a, b in pairwise(row)] + [(row[-1], row[0], (whole,))]
+            for a, b, into in steps:
+                if a != b:
+                    for counts in into:
+                        counts.setdefault((min(a, b), max(a, b)), np.zeros(self.chains, dtype=np.int64))[chain] += 1
+        return plain, whole
+
+    def links(self, runs: Runs, replicas: Ints, cell: Ints, ways: Ways) -> tuple[Floats, Floats, Floats]:
+        """Rate forward, rate back and latency after each run, where it crosses zones: [n, chains, runs]."""
+        shape = (len(replicas), self.chains, len(runs))
+        rate, back, late = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape)
+        counts = self._sends[runs.wraps]
+        for chain, run, a, b in runs.boundaries:
+            ranks = (replicas @ counts[min(a, b), max(a, b)]) * cell
+            there = ways.boundaries(a, b, ranks)
+            rate[:, chain, run], late[:, chain, run] = there[:, 0], there[:, 1]
+            back[:, chain, run] = ways.boundaries(b, a, ranks)[:, 0]
+        return rate, back, late

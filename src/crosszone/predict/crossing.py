@@ -1,0 +1,71 @@
+"""Crossings: what ranks get of the links between zones: a pipeline's boundary, and the ring of zones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.cost.tiers import Tier
+from crosszone.cost.wan import Limits, Paths, Transport, best_zone_ring, wan_tier, zone_exchange_s, zone_paths
+from crosszone.cost.wan import zone_ring_tier as ring_tier
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.links import ZoneLink
+from crosszone.predict.batch import group_columns
+
+Floats = npt.NDArray[np.float64]
+Zones = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Crossings:
+    """The links between the zones of a cluster, for one way of talking over them. Figures are low, expected, high RTT."""
+
+    cluster: Cluster
+    links: Mapping[tuple[int, int], ZoneLink]
+    transport: Transport
+
+    @cached_property
+    def paths(self) -> Paths:
+        """Every path between the zones."""
+        return zone_paths(self.cluster, self.transport, self.links)
+
+    @cached_property
+    def _nic(self) -> float:
+        """Network rate of the slowest GPU."""
+        return min(float(group_columns(group, "bf16", 1).nic_bytes_per_s) for _, group in self.cluster.groups())
+
+    def boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
+        """Rate of one rank and latency from zone to zone, where so many ranks share the pair, both ways counted."""
+        limits = self.paths.limits
+        cap = min(limits.egress[a], limits.ingress[b])
+        tier = wan_tier(self.links[min(a, b), max(a, b)], self.transport, groups=ranks, back=a > b, cap_bytes_per_s=cap)
+        return np.asarray(tier.bytes_per_s), np.asarray(tier.latency_s)
+
+    def ring(self, zones: Zones, ranks: int) -> Zones:
+        """Order in which zones exchange gradients, the smallest of them with so many ranks."""
+        order = best_zone_ring(1e9, self._among(zones), self.transport, groups=ranks)
+        return tuple(zones[i] for i in order)
+
+    def ring_link(self, ring: Zones, ranks: int) -> Tier:
+        """A zone's link to the next in the ring."""
+        return ring_tier(self._among(ring), self.transport, **self._use(ring, ranks))
+
+    def exchange_s(self, size_bytes: float, ring: Zones, ranks: int) -> Floats:
+        """Seconds until all zones of the ring hold the sum of so many bytes."""
+        return zone_exchange_s(size_bytes, self._among(ring), self.transport, **self._use(ring, ranks))
+
+    def _use(self, ring: Zones, ranks: int) -> dict[str, Any]:
+        """How the zones of the ring, taken in order, are used: all their ranks, each with its NIC."""
+        return {"order": range(len(ring)), "groups": ranks, "nic_bytes_per_s": self._nic}
+
+    def _among(self, zones: Zones) -> Paths:
+        """The paths among some of the zones."""
+        paths, at = self.paths, np.array(zones)
+        pick = np.ix_(at, at)
+        limits = Limits(paths.limits.egress[at], paths.limits.ingress[at], paths.limits.pair[pick])
+        return Paths(limits, paths.group_bytes_per_s[:, at[:, None], at], paths.rtt_s[:, at[:, None], at])
