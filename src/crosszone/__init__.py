@@ -4,6 +4,7 @@
 
     scenario = crosszone.load_scenario("examples/three-cities.yaml")
     crosszone.predict(scenario).step_time_s        # low, expected, high
+    crosszone.plan(scenario).plans[0].strategy     # the best one
 
 Names are imported when they are first used, so that `import crosszone` is quick.
 """
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from crosszone.inputs.region import Region
     from crosszone.inputs.scenario import Scenario, load_scenario
     from crosszone.inputs.strategy import Strategy
+    from crosszone.plan.plan import Plan, Plans
+    from crosszone.plan.planner import plan
     from crosszone.predict.prediction import Prediction
     from crosszone.predict.predictor import predict
 
@@ -40,6 +43,8 @@ _WHERE = {
     "Model": "crosszone.inputs.model",
     "Notice": "crosszone.errors",
     "Placement": "crosszone.inputs.placement",
+    "Plan": "crosszone.plan.plan",
+    "Plans": "crosszone.plan.plan",
     "Prediction": "crosszone.predict.prediction",
     "Region": "crosszone.inputs.region",
     "Scenario": "crosszone.inputs.scenario",
@@ -47,6 +52,7 @@ _WHERE = {
     "catalogue": "crosszone.inputs.catalogue",
     "load_scenario": "crosszone.inputs.scenario",
     "parameters": "crosszone.inputs.parameters",
+    "plan": "crosszone.plan.planner",
     "predict": "crosszone.predict.predictor",
 }
 
@@ -60,6 +66,8 @@ __all__ = [
     "Model",
     "Notice",
     "Placement",
+    "Plan",
+    "Plans",
     "Prediction",
     "Region",
     "Scenario",
@@ -68,6 +76,7 @@ __all__ = [
     "catalogue",
     "load_scenario",
     "parameters",
+    "plan",
     "predict",
 ]
 

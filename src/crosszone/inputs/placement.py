@@ -210,7 +210,7 @@ def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]
 
 
 def blocks_of(cluster: Cluster, tp: int, takes: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
-    """The GPUs in rank order where ranks take so many of one node group (by number) after the other, in whole TP groups.
+    """The GPUs in rank order where ranks take so many of one node group after the other, in whole TP groups.
 
     Each take goes on where the last one of its group ended; GPUs of a node that hold no whole TP group are left out.
     """

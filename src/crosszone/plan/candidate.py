@@ -6,6 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from crosszone.errors import Notice
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layout import Crossing
@@ -48,34 +53,43 @@ class Candidate:
             "interleave": self.pipe.chunks,
             "schedule": self.pipe.schedule if shape.pp > 1 else None,
             "communication": pinned.communication.replace(**inner) if inner else pinned.communication,
-            "layers_per_stage": self.layers_per_stage or pinned.layers_per_stage,
+            "layers_per_stage": self.layers_per_stage or shape.layers,
             "replica_micro_batches": self.replica_micro_batches,
             "local_update": pinned.local_update,
         } | options
         return Strategy(**{name: value for name, value in fields.items() if value is not None})
 
     @cached_property
+    def placement(self) -> Placement:
+        """Where its ranks run."""
+        shape = self.shape
+        return shape.layout.placement(self.problem.cluster, shape.tp, shape.cp, shape.order)
+
+    @cached_property
     def predictor(self) -> Predictor:
-        """Everything that is computed of it."""
-        problem, setting, shape = self.problem, self.scores.setting, self.shape
-        placement = shape.layout.placement(problem.cluster, shape.tp, shape.cp, shape.order)
+        """Everything that is computed of it, at the expected RTT."""
+        return self.predictor_of(banded=False)
+
+    def predictor_of(self, *, banded: bool, notices: tuple[Notice, ...] = ()) -> Predictor:
+        """Everything that is computed of it; `banded`: with the range of the links' RTT."""
+        problem, setting = self.problem, self.scores.setting
         case = Case(
             model=problem.model,
             job=problem.job,
             cluster=problem.cluster,
             strategy=self.strategy,
-            placement=placement,
+            placement=self.placement,
         ).on(setting.framework)
+        known = problem.ways.crossings
+        site = Site(case=case, placement=self.placement, links=problem.scenario.links, banded=banded, known=known)
         return Predictor(
             name=problem.scenario.name,
-            site=Site(
-                case=case, placement=placement, links=problem.scenario.links, banded=False, known=problem.ways.crossings
-            ),
+            site=site,
             framework=setting.framework,
             profiles=setting.profiles,
             stack=setting.stack,
             release=setting.release,
-            notices=(),
+            notices=notices,
         )
 
     @cached_property
@@ -93,6 +107,33 @@ class Candidate:
         """Zones in use."""
         return self.shape.layout.zones(self.problem.ground.zone_of)
 
-    def with_layers(self, layers: tuple[int, ...] | None) -> Candidate:
-        """The same with another split of the layers."""
-        return replace(self, layers_per_stage=layers)
+    @cached_property
+    def chain_micro_batches(self) -> tuple[int, ...]:
+        """Micro-batches of a replica of each chain."""
+        counts = self.replica_micro_batches
+        starts = np.cumsum([0, *self.shape.layout.shares[:-1]]).tolist()
+        return tuple(counts[at] if counts else self.micro_batches for at in starts)
+
+    @cached_property
+    def chain_s(self) -> tuple[float, ...]:
+        """Step of a replica of each chain, the others left out."""
+        site, total = self.predictor.site, self.predictor.step.total_s
+        ends = np.cumsum(self.shape.layout.shares)
+        chain = np.searchsorted(ends, site.kinds[0], side="right")
+        return tuple(float(total[chain == number].max()) for number in range(len(ends)))
+
+    def with_shares(self, counts: tuple[int, ...]) -> Candidate:
+        """The same with so many micro-batches for a replica of each chain."""
+        shares = self.shape.layout.shares
+        each = tuple(m for m, n in zip(counts, shares, strict=True) for _ in range(n))
+        return replace(self, micro_batches=max(counts), replica_micro_batches=each)
+
+    @property
+    def framework(self) -> Framework:
+        """Its framework."""
+        return self.scores.setting.framework
+
+    @property
+    def zone_names(self) -> tuple[str, ...]:
+        """Zones in use, by name."""
+        return tuple(self.problem.cluster.zones[z].name for z in self.zones)

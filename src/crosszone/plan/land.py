@@ -20,8 +20,10 @@ Floats = npt.NDArray[np.float64]
 class Land:
     """Shapes with their links, whatever the framework: arrays [shapes]."""
 
-    def __init__(self, shapes: Sequence[Shape], groups: Sequence[NodeGroup], zone_of: Sequence[int], ways: Ways):
-        self.shapes, self.groups, self._ways = shapes, groups, ways
+    def __init__(
+        self, shapes: Sequence[Shape], layers: int, groups: Sequence[NodeGroup], zone_of: Sequence[int], ways: Ways
+    ):
+        self.shapes, self.groups, self._layers, self._ways = shapes, groups, layers, ways
         self.tp, self.cp, self.ep, self.pp, self.dp, self.stride = (
             np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in shapes], dtype=np.int64).reshape(-1, 6).T
         )
@@ -30,13 +32,18 @@ class Land:
         self.frames: list[Frame] = []
         self.frame = np.zeros(len(shapes), dtype=np.int64)
         """Frame of each shape."""
+        self._splits: list[tuple[int, ...] | None] = []
+        """Layers of each chunk of a frame's stages; None: dealt out evenly."""
         known: dict[object, int] = {}
         for number, shape in enumerate(shapes):
-            paths = shape.layout.paths
-            if paths not in known:
-                known[paths] = len(self.frames)
-                self.frames.append(Frame(paths, zone_of))
-            self.frame[number] = known[paths]
+            key = (shape.layout.paths, shape.layers)
+            if key not in known:
+                known[key] = len(self.frames)
+                self.frames.append(Frame(shape.layout.paths, zone_of))
+                self._splits.append(shape.layers)
+            self.frame[number] = known[key]
+        self.split = np.array([len(one) if one else 0 for one in self._splits], dtype=np.int64)[self.frame]
+        """Chunks of all stages, where their layers are given; 0: dealt out evenly."""
         self.chains = np.array([frame.chains for frame in self.frames], dtype=np.int64)[self.frame]
         self.along = np.array([frame.crosses for frame in self.frames], dtype=bool)[self.frame]
         """Stages of a replica lie in several zones."""
@@ -63,7 +70,8 @@ class Land:
         """Shapes of each frame."""
         order = np.argsort(self.frame[shapes], kind="stable")
         frames, first = np.unique(self.frame[shapes][order], return_index=True)
-        return list(zip(frames.tolist(), np.split(shapes[order], first[1:]), strict=True))
+        pieces = np.split(shapes[order], first[1:]) if len(shapes) else []
+        return list(zip(frames.tolist(), pieces, strict=True))
 
     @cached_property
     def cells(self) -> Ints:
@@ -102,15 +110,14 @@ class Land:
         """Some boundary between stages may lie inside a fast-link domain."""
         domain = np.array([group.domain if group.fast_link else 1 for group in self.groups])
         widest = np.where(self.cells > 0, domain, 1).max(axis=1)
-        return np.asarray(widest > np.where(self._near, self.cell * self.dp, self.cell))
+        fewest = np.array([min(shares) for shares in self._replicas], dtype=np.int64)
+        return np.asarray(widest > np.where(self._near, self.cell * fewest, self.cell))
 
-    def runs(
-        self, shapes: Ints, pipe: Pipe, layers: int, given: tuple[int, ...] | None
-    ) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
+    def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
         """Shapes of each frame with their runs of equal stages, and the links after these."""
         found = []
         for number, here in self._by_frame(shapes):
             frame = self.frames[number]
-            runs = frame.runs(pipe, stage_layers_of(layers, frame.stages, pipe, given))
+            runs = frame.runs(pipe, stage_layers_of(self._layers, frame.stages, pipe, self._splits[number]))
             found.append((here, runs, frame.links(runs, self.replicas(here), self.cell[here], self._ways)))
         return found

@@ -130,6 +130,8 @@ def options_of(
     codes = dict(zip(FIELDS, grid, strict=True))
     whole = Options(values, codes, asked)
     keep = _sensible(whole)
+    if pinned.local_update is not None:  # zones that train on their own hold all states each
+        keep &= (whole.column("zero") == 0) | (whole.column("shard_within", {"all": 0, "zone": 1, "node": 1}) > 0)
     for need in framework.needs:
         keep &= _met(need, whole, traits, job)
     return Options(values, {field: code[keep] for field, code in codes.items()}, asked)
@@ -174,7 +176,7 @@ def _sensible(options: Options) -> npt.NDArray[np.bool_]:
     ]
     within = np.array(options.values["shard_within"])[options.codes["shard_within"]]
     keep: npt.NDArray[np.bool_] = ~(asked & hidden & (zero == 0)) | (len(options.values[FIELDS[7]]) == 1)
-    return keep & ((within == "all") | (zero >= 1))
+    return np.asarray(keep & ((within == "all") | (zero >= 1)))
 
 
 def _met(need: Need, options: Options, traits: Traits, job: Job) -> npt.NDArray[np.bool_]:

@@ -49,7 +49,7 @@ class Plan(Value):
     prediction: Prediction
     """What to expect."""
     value: float
-    """What the objective ranks by, smaller is better: s, $ or kWh a step, or GiB used beyond the free ones (negative)."""
+    """What the objective ranks by, smaller is better: s, $ or kWh a step; for memory, GiB left free, negative."""
     chance: float | None
     """Chance that the best plan's step really is shorter than this one's; null for the best plan."""
     idle: tuple[IdleGpus, ...]

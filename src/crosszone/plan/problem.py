@@ -7,15 +7,18 @@ from functools import cached_property
 
 from crosszone.cost.profile import Profiles
 from crosszone.cost.wan import Transport
+from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
-from crosszone.inputs.rules import Case
+from crosszone.inputs.rules import Case, refusals
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
+from crosszone.plan.balance import balanced_layers
 from crosszone.plan.land import Land
+from crosszone.plan.layout import Layout
 from crosszone.plan.routes import Ground, Route, ground_of, routes
 from crosszone.plan.shapes import Breadth, Degrees, shapes
 from crosszone.plan.tracks import Ways
@@ -56,8 +59,12 @@ class Problem:
 
     @cached_property
     def routes(self) -> list[Route]:
-        """Routes through the node groups."""
-        return routes(self.ground)
+        """Routes through the node groups; where zones average, whole replicas in several zones."""
+        found = routes(self.ground)
+        if self.pinned.local_update is None:
+            return found
+        zone_of = self.ground.zone_of
+        return [r for r in found if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
 
     @cached_property
     def ways(self) -> Ways:
@@ -68,7 +75,19 @@ class Problem:
 
     @cached_property
     def frameworks(self) -> list[Framework]:
-        """Frameworks that may be used."""
+        """Frameworks that can do what is pinned, in the job's precision."""
+        refused = {notice.params["framework"] for notice in self.refused}
+        return [framework for framework in self._asked if framework.title not in refused]
+
+    @cached_property
+    def refused(self) -> list[Notice]:
+        """What each of the other frameworks cannot do."""
+        case = self.case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
+        broken = [refusals(case, framework) for framework in self._asked]
+        return [notices[0] for notices in broken if notices]
+
+    @property
+    def _asked(self) -> list[Framework]:
         known, asked = frameworks(), self.job.framework
         return list(known.values()) if asked == "any" else [known[asked]]
 
@@ -76,13 +95,32 @@ class Problem:
         """The shapes of these degrees, made once."""
         key = (degrees, breadth)
         if key not in self._lands:
-            found = list(shapes(self.cluster, self.ground, self.routes, degrees, breadth))
-            self._lands[key] = Land(found, self.groups, self.ground.zone_of, self.ways)
+            found = list(shapes(self.cluster, self.ground, self.routes, degrees, breadth, self._layer_splits))
+            if self.pinned.local_update is not None:
+                zone_of = self.ground.zone_of
+                found = [shape for shape in found if shape.dp % len(shape.layout.zones(zone_of)) == 0]
+            self._lands[key] = Land(found, self.model.layers, self.groups, self.ground.zone_of, self.ways)
         return self._lands[key]
 
     @cached_property
     def _lands(self) -> dict[tuple[Degrees, Breadth], Land]:
         return {}
+
+    def _layer_splits(self, layout: Layout) -> list[tuple[int, ...] | None]:
+        """Splits of the layers to try: the pinned one; else even, and by speed where stages lie on different GPUs."""
+        pinned = self.pinned.layers_per_stage
+        if pinned is not None:
+            return [pinned]
+        slowest = [min(self._speeds[g] for g in stage) for stage in layout.groups.T.tolist()]
+        if len(set(slowest)) == 1:
+            return [None]
+        return [None, balanced_layers(self.model, slowest)]
+
+    @cached_property
+    def _speeds(self) -> list[float]:
+        """Peak of one GPU of each node group."""
+        path = compute_precision(self.job)
+        return [group.gpu.peak(path) or 0.0 for group in self.groups]
 
     def case(self, strategy: Strategy) -> Case:
         """What the rules of legality look at."""

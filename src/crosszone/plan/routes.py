@@ -1,8 +1,9 @@
 """Routes: which node groups a layout uses, and in which order the pipeline goes through them.
 
 A route is a set of paths; each path is a list of node groups that one chain of replicas goes through. Two paths of one
-group each put data parallelism across these groups, one path of two groups the pipeline, and so on. Few node groups:
-every route. Many: the best connected ones of each size, each in its shortest order (`refine` tries the others). Routes that are the same up to a swap of equal zones are one.
+group each put data parallelism across these groups, one path of two groups the pipeline, and so on. Small clusters:
+every route. Others: the best connected or strongest sets of node groups, each in its shortest order (`refine` tries
+others). Routes that are the same up to a swap of equal zones are one.
 """
 
 from __future__ import annotations

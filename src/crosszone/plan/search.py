@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.memory import GIB
 from crosszone.plan.candidate import Candidate
+from crosszone.plan.objectives import least_per_second, value_of
+from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
 from crosszone.plan.scores import Scores
 from crosszone.plan.shapes import Breadth
@@ -81,9 +84,14 @@ class Best:
             return np.inf
         return float(np.partition(self.value, self.top - 1)[self.top - 1])
 
+    @property
+    def limits(self) -> Floats:
+        """What a candidate of each family must be below to change the answer."""
+        return np.minimum(self.value, self.threshold)
+
     def wants(self, bound: Floats, family: Ints) -> npt.NDArray[np.bool_]:
         """Which candidates of these bounds could change the answer."""
-        return np.asarray(bound < np.minimum(self.value, self.threshold)[family])
+        return np.asarray(bound < self.limits[family])
 
     def add(self, value: float, family: int, candidate: Candidate) -> None:
         """Take a simulated candidate in where it is the best of its family."""
@@ -95,6 +103,19 @@ class Best:
         """The families that have a candidate, best first."""
         order = [n for n in np.argsort(self.value, kind="stable").tolist() if n in self.candidates]
         return [(float(self.value[n]), self.candidates[n]) for n in order]
+
+
+class Front(Best):
+    """The fastest candidate of each price of GPUs; one is of interest if no cheaper or equally dear one is as fast."""
+
+    @property
+    def limits(self) -> Floats:
+        """The fastest at this price or below it."""
+        prices = np.array(list(self._numbers), dtype=float)
+        order = np.argsort(prices, kind="stable")
+        found = np.empty_like(self.value)
+        found[order] = np.minimum.accumulate(self.value[order])
+        return found
 
 
 @dataclass
@@ -137,28 +158,38 @@ class Search:
         problem: Problem,
         *,
         top: int,
+        objective: Objective = "time",
         prune: bool = True,
         breadth: Breadth | None = None,
+        best: Best | None = None,
         budget_s: float | None = None,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ):
-        self.problem, self.prune = problem, prune
-        self.tally, self.best = Tally(), Best(top)
+        self.problem, self.objective, self.prune = problem, objective, prune
+        self.tally, self.best = Tally(), best or Best(top)
         self._end = None if budget_s is None else monotonic() + budget_s
         self._progress, self._cancelled = progress, cancelled
         self.spaces = [Space(problem, framework, breadth) for framework in problem.frameworks]
         self.grids: list[Scores] = []
-        self.tightest: tuple[float, Candidate] | None = None
-        """The strategy that lacks least memory of those that do not fit, bytes."""
+        self._core_rates: list[Floats] = []
+        self.lacks: list[tuple[int, Floats]] = []
+        """Bytes that the leanest strategy of each shape lacks, by framework."""
+        self.bounds: tuple[Ints, Ints, Floats] = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
+        """Framework and shape of all that may fit, and the least they can be ranked by."""
 
     def run(self) -> None:
         """Fill `best`."""
+        if self.objective == "memory":
+            self._families  # noqa: B018  numbers the families
+            self.run_memory()
+            return
         space, shape, family, bound = self._outlined()
+        self.bounds = (space, shape, bound)
         pool, start, size = Pool.empty(), 0, FIRST_BLOCK if self.prune else len(bound)
         if self.prune and len(bound):
             self._dive(space, shape)
-        while start < len(bound) and not self._spent():
+        while start < len(bound) and not self.spent():
             stop = min(start + size, len(bound))
             here = np.arange(start, stop)
             if self.prune:
@@ -170,6 +201,36 @@ class Search:
             pool = self._simulated(pool, float(bound[start]) if start < len(bound) else np.inf)
         if start < len(bound):
             self.tally.complete = False
+
+    def run_memory(self) -> None:
+        """Fill `best` with what leaves most memory free: the smallest micro-batches, every option."""
+        for number, space in enumerate(self.spaces):
+            families = self._families[number]
+            for start in range(0, len(space.land.shapes), MOST_BLOCK):
+                grid = space.scores(np.arange(len(space.land.shapes))[start : start + MOST_BLOCK])
+                if grid is None or self.spent():
+                    continue
+                cores = grid.cores
+                smallest = np.full(len(space.land.shapes), np.iinfo(np.int64).max)
+                np.minimum.at(smallest, cores.shape, cores.micro_batch)
+                core, leader = grid.leads()
+                kept = cores.micro_batch[core] == smallest[cores.shape[core]]
+                owner, option = grid.members(core[kept], leader[kept])
+                over = grid.memory_over(owner, option)
+                self.tally.scored += len(owner)
+                self.tally.feasible += int((over <= 0).sum())
+                least = grid.least_s(cores.taken(owner), option)
+                family = families[cores.shape[owner]]
+                order = np.lexsort((least, over, family))
+                _, first = np.unique(family[order], return_index=True)
+                for at in order[first].tolist():
+                    if over[at] <= 0:
+                        self.best.add(
+                            float(over[at]) / GIB,
+                            int(family[at]),
+                            self.candidate(grid, int(owner[at]), int(option[at])),
+                        )
+            self.tally.evaluated += space.strategies()
 
     def _dive(self, space: Ints, shape: Ints) -> None:
         """Simulate good strategies of each framework and each crossing first: they show what is worth a closer look."""
@@ -195,7 +256,7 @@ class Search:
     def _simulate(self, pool: Pool, at: int) -> None:
         """Simulate one candidate of a pool."""
         one = self.candidate(self.grids[int(pool.grid[at])], int(pool.core[at]), int(pool.option[at]))
-        self.best.add(one.step_s, int(pool.family[at]), one)
+        self.best.add(value_of(one, self.objective), int(pool.family[at]), one)
         self.tally.simulated += 1
 
     def _outlined(self) -> tuple[Ints, Ints, Ints, Floats]:
@@ -215,12 +276,14 @@ class Search:
             np.minimum.at(ends[0], owner, size)
             np.maximum.at(ends[1], owner, size)
             lean = np.flatnonzero(size == ends[0, owner])  # least memory: the smallest micro-batch
-            over = outline.lean_over(core[lean], leader[lean])
-            fits = np.zeros(len(space.land.shapes), dtype=bool)
-            fits[owner[lean][over <= 0]] = True
+            lacks = np.full(len(space.land.shapes), np.inf)
+            np.minimum.at(lacks, owner[lean], outline.lean_over(core[lean], leader[lean]))
+            fits = lacks <= 0
+            self.lacks.append((number, lacks))
             fast = np.flatnonzero((size == ends[1, owner]) & fits[owner])  # fullest use of the GPUs: the largest
             least = np.full(len(space.land.shapes), np.inf)
             np.minimum.at(least, owner[fast], outline.lead_s(core[fast], leader[fast]))
+            least *= self._rates[number]
             shape = np.flatnonzero(np.isfinite(least))
             rows.append((np.full(len(shape), number), shape, self._families[number][shape], least[shape]))
         if not rows:
@@ -231,11 +294,20 @@ class Search:
         return space_of[order], shape[order], family[order], bound[order]
 
     @cached_property
+    def _rates(self) -> list[Floats]:
+        """What a second of each shape of each framework costs at least."""
+        return [least_per_second(self.problem, space.land, self.objective) for space in self.spaces]
+
+    @cached_property
     def _families(self) -> list[Ints]:
         """Family of each shape of each framework."""
         found = []
         for space in self.spaces:
             land, number = space.land, self.best.number
+            if isinstance(self.best, Front):
+                prices = least_per_second(self.problem, land, "cost")
+                found.append(np.array([number(round(float(x), 12)) for x in prices], dtype=np.int64))
+                continue
             zones = [tuple(sorted(set(frame.zones.ravel().tolist()))) for frame in land.frames]
             across = [bool(frame.dp_zones.max() > 1) for frame in land.frames]
             frames = list(zip(zones, across, (frame.crosses for frame in land.frames), strict=True))
@@ -251,10 +323,12 @@ class Search:
         if grid is None:
             return []
         number, family = len(self.grids), self._families[space]
+        rate = self._rates[space][grid.cores.shape]
         self.grids.append(grid)
+        self._core_rates.append(rate)
         core, leader = grid.leads()
         if self.prune:
-            bound = grid.lead_s(core, leader)
+            bound = grid.lead_s(core, leader) * rate[core]
             wanted = np.flatnonzero(self.best.wants(bound, family[grid.cores.shape[core]]))
             if sorts is not None:
                 wanted = wanted[np.argsort(bound[wanted], kind="stable")[:sorts]]
@@ -264,13 +338,13 @@ class Search:
         self.tally.scored += len(owner)
         self.tally.feasible += int(fits.sum())
         owner, option = owner[fits], option[fits]
-        bound = grid.least_s(grid.cores.taken(owner), option)
+        bound = grid.least_s(grid.cores.taken(owner), option) * rate[owner]
         of_family = family[grid.cores.shape[owner]]
         return [Pool(np.full(len(owner), number), owner, option, of_family, bound, np.zeros(len(owner), dtype=bool))]
 
     def _simulated(self, pool: Pool, until: float) -> Pool:
         """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
-        while not self._spent():
+        while not self.spent():
             pool = pool.taken(self.best.wants(pool.bound, pool.family))
             near = int(np.searchsorted(pool.bound, until))
             if not near:
@@ -279,7 +353,7 @@ class Search:
                 loose = np.flatnonzero(~pool.tight[:near])[:TIGHTENED]
                 self._tighten(pool, loose)
                 close = int(loose[np.argmin(pool.bound[loose])])
-                if pool.bound[close] < EAGER * self.best.threshold:  # a better threshold saves work
+                if pool.bound[close] < EAGER * self.best.limits[pool.family[close]]:  # a better threshold saves work
                     self._simulate(pool, close)
                     pool.bound[close] = np.inf
                 pool = pool.taken(np.lexsort((pool.option, pool.core, pool.grid, pool.bound)))
@@ -299,8 +373,18 @@ class Search:
             here = at[pool.grid[at] == number]
             grid = self.grids[number]
             close = grid.tight_s(grid.cores.taken(pool.core[here]), pool.option[here])
+            close *= self._core_rates[number][pool.core[here]]
             pool.bound[here] = np.maximum(pool.bound[here], close)
             pool.tight[here] = True
+
+    def leanest(self, space: int, shape: int) -> Candidate:
+        """The strategy of a shape that needs least memory."""
+        grid = self.spaces[space].scores(np.array([shape]))
+        assert grid is not None
+        core, leader = grid.leads()
+        owner, option = grid.members(core, leader)
+        at = int(np.argmin(grid.memory_over(owner, option)))
+        return self.candidate(grid, int(owner[at]), int(option[at]))
 
     def candidate(self, grid: Scores, core: int, option: int) -> Candidate:
         """One strategy of a grid."""
@@ -316,7 +400,7 @@ class Search:
             options=grid.options[traits].fields(option - grid.option_range(traits)[0]),
         )
 
-    def _spent(self) -> bool:
+    def spent(self) -> bool:
         """The budget is used up; a cancelled search ends here."""
         if self._cancelled is not None and self._cancelled():
             raise CancelledError

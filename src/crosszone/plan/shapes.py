@@ -5,7 +5,7 @@ shape = Shape(tp=8, cp=1, ep=1, layout=Layout((Chain(4, ((0, 2), (1, 2))),)), or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -23,10 +23,22 @@ class Breadth:
     """Numbers of replicas of a route, the largest ones."""
     splits: int
     """Ways to share out replicas among paths, or stages among the node groups of a path."""
+    halves: bool = False
+    """Also about half as many replicas, a quarter, and so on."""
+
+    def numbers(self, legal: Sequence[int], single: bool) -> list[int]:
+        """Numbers of replicas to try of those that are legal, ascending; `single`: in one node group only."""
+        kept = set(legal[-self.replicas :] if single or self == EVERYTHING else legal[-1:])
+        most = legal[-1] if legal else 0
+        while self.halves and most > 1:
+            most //= 2
+            kept |= {max((d for d in legal if d <= most), default=legal[0])}
+        return sorted(kept)
 
 
 EVERYTHING = Breadth(replicas=1_000_000, splits=1_000)
 USUAL = Breadth(replicas=2, splits=1)
+WIDE = Breadth(replicas=2, splits=1, halves=True)
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,8 @@ class Shape:
     ep: int
     layout: Layout
     order: Order
+    layers: tuple[int, ...] | None = None
+    """Layers of each stage and chunk in pipeline order; None: dealt out evenly."""
 
     @property
     def pp(self) -> int:
@@ -73,9 +87,14 @@ class Degrees:
 
 
 def shapes(
-    cluster: Cluster, ground: Ground, routes: Sequence[Route], degrees: Degrees, breadth: Breadth
+    cluster: Cluster,
+    ground: Ground,
+    routes: Sequence[Route],
+    degrees: Degrees,
+    breadth: Breadth,
+    layers_of: Callable[[Layout], Sequence[tuple[int, ...] | None]],
 ) -> Iterator[Shape]:
-    """Every shape that fits the cluster, as far as the breadth goes."""
+    """Every shape that fits the cluster, as far as the breadth goes; `layers_of`: splits of the layers to try."""
     groups = [group for _, group in cluster.groups()]
     domain = max(group.domain if group.fast_link else 1 for group in groups)
     for tp in degrees.tp:
@@ -90,7 +109,8 @@ def shapes(
                         if not _experts_inside(ground, layout, tp * cp, ep):
                             continue
                         for order in orders if layout.replicas > 1 and pp > 1 else orders[:1]:
-                            yield Shape(tp, cp, ep, layout, order)
+                            for layers in layers_of(layout):
+                                yield Shape(tp, cp, ep, layout, order, layers)
 
 
 def _experts_inside(ground: Ground, layout: Layout, cell: int, ep: int) -> bool:
@@ -133,8 +153,7 @@ def _along(cells: tuple[int, ...], route: Route, pp: int, dp: tuple[int, ...], b
     if min(most) < 1:
         return
     legal = [d for d in dp if len(route) <= d <= sum(most)]
-    most_numbers = breadth.replicas if len(route) == len(route[0]) == 1 or breadth == EVERYTHING else 1
-    for replicas in legal[-most_numbers:]:
+    for replicas in breadth.numbers(legal, len(route) == len(route[0]) == 1):
         for shares in splits(replicas, most, breadth.splits):
             yield from (Layout(chains) for chains in _chains(cells, route, pp, shares, breadth))
 

@@ -22,13 +22,15 @@ from crosszone.inputs.rules import (
 )
 from crosszone.inputs.states import state_bytes
 from crosszone.inputs.strategy import Strategy
+from crosszone.plan.cores import Block
 from crosszone.plan.land import Land
 from crosszone.plan.options import Options, Traits, options_of
 from crosszone.plan.policies import kept_out, suits_delays
 from crosszone.plan.problem import Problem
-from crosszone.plan.scores import Block, Scores, Setting
+from crosszone.plan.scores import Scores
+from crosszone.plan.setting import Setting
 from crosszone.plan.shapes import EVERYTHING, USUAL, Breadth, Degrees
-from crosszone.plan.tracks import ANY, Pipe
+from crosszone.plan.tracks import ANY, ANY_FOLDED, Pipe
 from crosszone.predict.predictor import stack_and_release
 from crosszone.schedule.orders import V_SHAPED
 
@@ -114,7 +116,8 @@ class Space:
     def outline(self) -> Scores | None:
         """Every shape without a schedule: what any of its strategies must take at least."""
         everything = np.arange(len(self.land.shapes))
-        return self._scores([self._block(everything, ANY)])
+        folds = bool(V_SHAPED.intersection(self.framework.schedules))
+        return self._scores([self._block(everything, pipe) for pipe in (ANY, *([ANY_FOLDED] if folds else []))])
 
     def scores(self, shapes: Ints, *, every: bool = False) -> Scores | None:
         """All strategies of some shapes; `every`: also those that another one beats in any case."""
@@ -135,6 +138,8 @@ class Space:
                 by_pipe.setdefault(pipe, []).append(count)
         for pipe, counts in by_pipe.items():
             here = shapes[np.isin(stages, counts)]
+            given = self.land.split[here]
+            here = here[(given == 0) | (given == self.land.pp[here] * pipe.chunks)]
             if not suits_delays(self.problem, pipe.schedule):
                 here = here[~self.land.along[here]]
             found.append(self._block(here, pipe))
@@ -159,7 +164,7 @@ class Space:
 
     def _legal(self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **others: int) -> bool:
         """Whether rules, the framework and policies allow a value; if not, why is noted."""
-        case = self.problem.case(Strategy(**{"dp": 1, degree: value} | others))  # type: ignore[arg-type]
+        case = self.problem.case(Strategy(**{"dp": 1, degree: value} | others))
         broken = [notice for rule in rules for notice in rule(case) if notice.field == f"strategy.{degree}"]
         broken += framework_has_axes(case, self.framework)
         policy = kept_out(self.problem, degree, value)

@@ -46,6 +46,8 @@ class Pipe:
 
 ANY = Pipe("any", 1)
 """No schedule: what every schedule must take at least."""
+ANY_FOLDED = Pipe("any folded", 1)
+"""The same for schedules that put the embedding and the head on one stage."""
 
 
 @lru_cache(maxsize=8192)
@@ -152,7 +154,7 @@ class Frame:
 
     def least_in_zone(self, replicas: Ints) -> Ints:
         """Fewest replicas of a stage that lie in one zone; `replicas` is [n, chains]."""
-        return np.min(
+        found: Ints = np.min(
             [
                 replicas[:, [c for c, z in enumerate(one) if z == zone]].sum(axis=1)
                 for one in self._patterns
@@ -160,6 +162,7 @@ class Frame:
             ],
             axis=0,
         )
+        return found
 
     def ring(self, replicas: Ints, cell: Ints, ways: Ways) -> Floats:
         """Rate and latency of the ring of zones among which gradients cross, [n, 2]."""
@@ -172,7 +175,7 @@ class Frame:
 
     @cached_property
     def _sends(self) -> tuple[dict[Pair, Ints], dict[Pair, Ints]]:
-        """Boundaries of each chain between two zones, either way: along the pipeline, and with the way back to its start."""
+        """Boundaries of each chain between two zones, either way: without and with the one back to its start."""
         plain: dict[Pair, Ints] = {}
         whole: dict[Pair, Ints] = {}
         for chain, row in enumerate(self.zones.tolist()):

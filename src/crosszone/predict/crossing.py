@@ -23,7 +23,7 @@ Zones = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Crossings:
-    """The links between the zones of a cluster, for one way of talking over them. Figures are low, expected, high RTT."""
+    """Links between the zones, for one way of talking over them; figures are low, expected, high RTT."""
 
     cluster: Cluster
     links: Mapping[tuple[int, int], ZoneLink]

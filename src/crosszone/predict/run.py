@@ -51,7 +51,7 @@ def run_of(site: Site, framework: str, step_s: Triple, busy_share: float, egress
     days = step_s.times(job.steps / DAY_S / good.share)
     hours = days.times(24.0)
     gpus = sum(count for _, _, count in used)
-    out = _usd_egress(site, egress, job.steps)
+    out = usd_egress(site, egress, job.steps)
     usd = (
         None
         if price is None
@@ -153,7 +153,7 @@ def _grams_per_kwh(used: Used, busy_share: float) -> float | None:
     return grams / power if power else None
 
 
-def _usd_egress(site: Site, egress: dict[tuple[int, int], float], steps: int) -> float | None:
+def usd_egress(site: Site, egress: dict[tuple[int, int], float], steps: int) -> float | None:
     """Price of what leaves the zones over the whole run; None where a price is not known. [E2]"""
     if unpriced(site, egress):
         return None

@@ -104,7 +104,7 @@ def _micro_batches(batch: Batch, rows: int) -> Ints:
 
 
 def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Floats:
-    """Least time of steps as in `simulated_step`, by the tight bound of their pipelines: close to the simulation. [V3]"""
+    """Least time of steps as in `simulated_step`, by the tight bound of their pipelines: close to it. [V3]"""
     t = stage_times(batch, k)
     longest, own = pipeline_bounds_s(batch, t)
     span = largest(longest)

@@ -200,7 +200,7 @@ def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
 
 
 def bounded_s(t: StageTimes, span: Numbers, own: Numbers) -> Numbers:
-    """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` at the soonest."""
+    """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
     ready = np.where(np.asarray(t.layers.first) > 0, span, own)  # the first stage ends last
     reduced, updated = tail_s(t, ready)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))

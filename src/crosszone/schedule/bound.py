@@ -91,8 +91,10 @@ def stage_bounds_s(
         idle = np.maximum(0.0, after - ahead * forward_s) + drains * np.maximum(0.0, after - ahead * backward_s)
         if np.ndim(chunks) or chunks > 1:  # chunks of later stages come and go between those of this one
             idle = idle * (np.asarray(chunks) == 1)
-        if apart:
+        if apart:  # weights' gradients of the last micro-batches run beside the way back
             idle = idle * (np.asarray(late_s) == 0)
+            beside = np.where(place > 0, np.minimum(place + 1.0, micro_batches) * late_s, 0.0)
+            return (before + idle) * part + work - beside
         return (before + idle) * part + work
 
     wide = np.where(micro_batches % stages == 0, 2.0 * stages, micro_batches)  # micro-batches of two groups in flight
@@ -110,6 +112,9 @@ def stage_bounds_s(
         last = np.maximum(*(one(before + more * way, place + more) for one in (chain, trips)))
         ready = np.maximum(ready, last - (leave + more * home) * part)
         longest = np.maximum(longest, last)
+    if apart:  # all of a stage's work comes after the first micro-batch has
+        done = (before - leave) * part + work
+        longest, ready = np.maximum(longest, done), np.maximum(ready, done)
     longest = np.maximum(longest, micro_batches * busy_s)
     present = both > 0
     return longest * present, ready * present

@@ -1,0 +1,46 @@
+"""Averaging: the best plans in which zones train on their own and average now and then. They change the algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+from crosszone.inputs.document import parse_document
+from crosszone.inputs.strategy import LocalUpdate
+from crosszone.inputs.value import parse
+from crosszone.plan.candidate import Candidate
+from crosszone.plan.problem import Problem
+from crosszone.plan.search import Search
+
+
+@cache
+def variants() -> dict[str, LocalUpdate]:
+    """Ways to average that are tried, by name (`local_update.yaml`)."""
+    text = files("crosszone.plan").joinpath("local_update.yaml").read_text("utf-8")
+    document = parse_document(text, "local_update.yaml")
+    named = document.value["variants"]
+    return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in named.items()}
+
+
+def local_update_plans(
+    problem: Problem, *, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
+) -> Iterator[tuple[Candidate, Search]]:
+    """The fastest strategy with each way to average, with the search it comes from, fastest first; none fits: nothing.
+
+    Inside the zones nothing depends on how they average, so one search finds the strategy for all ways.
+    """
+    ways = list(variants().values())
+    averaged = replace(problem, pinned=problem.pinned.replace(local_update=ways[0]))
+    if not averaged.frameworks:
+        return
+    search = Search(averaged, top=1, budget_s=budget_s, cancelled=cancelled)
+    search.run()
+    ranked = search.best.ranked()
+    if not ranked:
+        return
+    _, best = ranked[0]
+    others = [replace(best, problem=replace(problem, pinned=problem.pinned.replace(local_update=way))) for way in ways]
+    for one in sorted(others, key=lambda candidate: candidate.step_s):
+        yield one, search

@@ -1,0 +1,175 @@
+"""Planner: a scenario in, ranked plans out.
+
+answer = crosszone.plan(crosszone.load_scenario("examples/three-cities.yaml"))
+answer.plans[0].strategy, answer.plans[0].prediction.step_time_s.expected
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Literal
+
+from crosszone.cost.profile import Profiles
+from crosszone.errors import IllegalError, InvalidError, Notice
+from crosszone.inputs.rules import broken_rules
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.strategy import Strategy
+from crosszone.plan.averaging import local_update_plans
+from crosszone.plan.candidate import Candidate
+from crosszone.plan.chance import chance_faster
+from crosszone.plan.front import front_of
+from crosszone.plan.objectives import require_known
+from crosszone.plan.plan import OBJECTIVES, IdleGpus, Objective, Plan, Plans, Rejected
+from crosszone.plan.problem import Problem
+from crosszone.plan.reasons import hints_of, idle_of, reasons_of, rejected_of
+from crosszone.plan.refine import refined
+from crosszone.plan.refusal import no_plan
+from crosszone.plan.search import Progress, Search
+from crosszone.plan.shapes import WIDE
+from crosszone.predict.prediction import Prediction
+
+REFINED = 3
+"""Plans, the best ones, that are refined."""
+MOST_TOP = 100
+"""Plans that may be asked for."""
+
+
+def plan(
+    scenario: Scenario,
+    *,
+    objective: Objective = "time",
+    top: int = 5,
+    front: bool = False,
+    local_updates: bool = True,
+    budget_s: float | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    language: str = "en",
+    notices: Sequence[Notice] = (),
+    profiles: Profiles | None = None,
+) -> Plans:
+    """The best strategies and placements for a scenario; what its strategy names is pinned.
+
+    `IllegalError` where a pinned value breaks a rule or nothing fits. `budget_s` ends the search early and says so;
+    `cancelled` is asked now and then and ends it with `CancelledError`.
+    """
+    if objective not in OBJECTIVES:
+        params = {"allowed": list(OBJECTIVES), "nearest": OBJECTIVES[0]}
+        raise InvalidError(Notice(code="not_one_of", field="objective", value=objective, params=params))
+    if not 1 <= top <= MOST_TOP:
+        raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MOST_TOP}))
+    began = monotonic()
+    problem = problem_of(scenario, profiles)
+    require_known(problem, objective)
+    search = Search(
+        problem,
+        top=top,
+        objective=objective,
+        breadth=None if objective == "time" else WIDE,
+        budget_s=budget_s,
+        progress=progress,
+        cancelled=cancelled,
+    )
+    search.run()
+    ranked = search.best.ranked()[:top]
+    if not ranked:
+        raise IllegalError(*no_plan(search))
+    best = _refined(search, ranked, progress)
+    plans = _plans(search, best, language, "synchronous")
+    averaged: list[Plan] = []
+    if local_updates and len(scenario.cluster.zones) > 1 and problem.pinned.local_update is None:
+        for one, own in local_update_plans(problem, budget_s=budget_s, cancelled=cancelled):
+            averaged += _plans(own, [(one.step_s, one)], language, "local update", first=len(averaged) + 1)
+    told = [*notices, *_remarks(scenario, search)]
+    rejected = [
+        Rejected(family=family, count=count, reason=why.as_dict(language)) for family, count, why in rejected_of(search)
+    ]
+    return Plans(
+        name=scenario.name,
+        objective=objective,
+        evaluated=search.tally.evaluated,
+        scored=search.tally.scored,
+        feasible=search.tally.feasible,
+        simulated=search.tally.simulated,
+        seconds=monotonic() - began,
+        complete=search.tally.complete,
+        plans=tuple(plans),
+        local_updates=tuple(averaged),
+        front=tuple(front_of(problem, budget_s=budget_s, cancelled=cancelled)) if front else (),
+        rejected=tuple(rejected),
+        hints=tuple(hint.as_dict(language) for hint in hints_of(best[0][1], plans[0].prediction, search)),
+        warnings=tuple(notice.as_dict(language) for notice in told),
+    )
+
+
+def problem_of(scenario: Scenario, profiles: Profiles | None = None) -> Problem:
+    """The scenario as the search sees it; `IllegalError` where the job, or what is pinned, breaks a rule already."""
+    pinned = scenario.strategy or Strategy()
+    problem = Problem(scenario=scenario, pinned=pinned, profiles=profiles or Profiles.load())
+    case = problem.case(pinned if pinned.dp else pinned.replace(dp=1))
+    rules = broken_rules(case)  # a rule that needs more than what is pinned is the search's to keep
+    broken = [one for one in rules if one.field.startswith("job.") or one.field.split(".")[1] in pinned.pinned]
+    if broken or not problem.frameworks:
+        raise IllegalError(*broken, *problem.refused)
+    return problem
+
+
+def _refined(
+    search: Search, ranked: list[tuple[float, Candidate]], progress: Progress | None
+) -> list[tuple[float, Candidate]]:
+    """The best plans after the small changes that help, in order."""
+    found = []
+    for number, (_, one) in enumerate(ranked[:REFINED] if search.objective != "memory" else []):
+        better, value, tried = refined(one, search.objective, search.spent)
+        search.tally.simulated += tried
+        found.append((value, better))
+        if progress is not None:
+            progress("refining", number + 1, min(REFINED, len(ranked)))
+    return sorted([*found, *ranked[len(found) :]], key=lambda pair: pair[0])
+
+
+def _plans(
+    search: Search,
+    ranked: list[tuple[float, Candidate]],
+    language: str,
+    kind: Literal["synchronous", "local update"],
+    first: int = 1,
+) -> list[Plan]:
+    """Plans of the candidates, with prediction and reasons."""
+    found: list[Plan] = []
+    best: Prediction | None = None
+    for number, (value, one) in enumerate(ranked):
+        idle = list(idle_of(one, search))
+        predictor = one.predictor_of(banded=True, notices=tuple(i.reason for i in idle))
+        predicted = predictor.prediction(language)
+        found.append(
+            Plan(
+                rank=first + number,
+                kind=kind,
+                crossing=one.crossing,
+                zones=one.zone_names,
+                framework=one.framework.name,
+                strategy=predictor.strategy,
+                placement=one.placement,
+                prediction=predicted,
+                value=value,
+                chance=None if best is None else chance_faster(best, predicted),
+                idle=tuple(
+                    IdleGpus(zone=i.zone, group=i.group, count=i.count, reason=i.reason.as_dict(language)) for i in idle
+                ),
+                reasons=tuple(reason.as_dict(language) for reason in reasons_of(one, predicted, best)),
+            )
+        )
+        best = best or predicted
+    return found
+
+
+def _remarks(scenario: Scenario, search: Search) -> list[Notice]:
+    """What a user should know of this search."""
+    found = []
+    if scenario.placement is not None:
+        found.append(Notice(code="plan_places", level="warning", field="placement"))
+    if not search.tally.complete:
+        found.append(Notice(code="search_incomplete", level="warning"))
+    return found

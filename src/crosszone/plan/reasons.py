@@ -1,0 +1,152 @@
+"""Reasons: why a plan stands where it stands, why GPUs stay idle, what was kept out, and rules of thumb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from crosszone.cost.memory import GIB
+from crosszone.errors import Notice
+from crosszone.inputs.placement import Idle, tp_capacity
+from crosszone.plan.candidate import Candidate
+from crosszone.plan.difference import difference
+from crosszone.plan.search import Search
+from crosszone.predict.prediction import Prediction
+
+SMALL = 0.001
+"""Share of a step below which a part is not told."""
+
+
+def _note(code: str, **params: object) -> Notice:
+    return Notice(code=code, level="note", params=params)
+
+
+def reasons_of(one: Candidate, found: Prediction, best: Prediction | None) -> Iterator[Notice]:
+    """Why a plan is as fast as it is; `best`: the plan it comes after."""
+    s, shares = one.strategy, found.shares
+    if best is not None:
+        yield from _behind(found, best)
+    yield _note("reason_bottleneck", kind=found.bottleneck, share=round(100 * shares[found.bottleneck], 1))
+    yield from _across(one, found)
+    if s.tp > 1:
+        yield _note("reason_tp", tp=s.tp)
+    if s.pp > 1:
+        bubble = round(100 * shares["pipeline"], 1)
+        yield _note("reason_pipeline", pp=s.pp, m=found.micro_batches, schedule=s.pipeline_schedule, bubble=bubble)
+    memory = found.memory_gib
+    yield _note("reason_memory", peak=round(memory.peak.expected, 1), limit=round(memory.limit, 1))
+    if s.recompute != "none" or s.offload != "none" or (s.zero or 0) > 0:
+        yield _note("reason_memory_means", zero=s.zero or 0, recompute=s.recompute, offload=s.offload)
+    if s.communication.gradient_dtype is not None:
+        yield _note("reason_gradient_dtype", dtype=s.communication.gradient_dtype)
+    if s.layers_per_stage is not None:
+        yield _note("reason_layers", layers=list(s.layers_per_stage))
+    if s.replica_micro_batches is not None:
+        yield _note("reason_shares", counts=sorted(set(s.replica_micro_batches), reverse=True))
+    if one.problem.job.framework == "any":
+        yield _note("reason_framework", framework=one.framework.title)
+
+
+def _behind(found: Prediction, best: Prediction) -> Iterator[Notice]:
+    """What makes it slower than the best plan."""
+    apart = difference(best, found)
+    if apart.step_s > SMALL * best.step_time_s.expected and apart.parts and apart.parts[0].seconds > 0:
+        part = apart.parts[0]
+        yield _note("reason_behind", seconds=round(apart.step_s, 3), part=part.name, more=round(part.seconds, 3))
+
+
+def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
+    """What crosses zones, and what it costs."""
+    if len(one.problem.cluster.zones) == 1:
+        return
+    if one.crossing == "none":
+        yield _note("reason_one_zone", zone=one.zone_names[0])
+        return
+    names = {zone.name for zone in one.problem.cluster.zones}
+    wide = [row for row in found.communication if " > " in row.link and row.link.split(" > ")[0] in names]
+    size, exposed = sum(row.bytes_per_step for row in wide), sum(row.exposed_s for row in wide)
+    share = 100 * exposed / found.step_time_s.expected
+    zones = list(one.zone_names)
+    params = {"zones": zones, "gb": round(size / 1e9, 2), "s": round(exposed, 3), "share": round(share, 1)}
+    yield _note(f"reason_across_{one.crossing}", **params)
+
+
+def idle_of(one: Candidate, search: Search) -> Iterator[Idle]:
+    """GPUs that no rank uses, each with its reason."""
+    cluster, cells, shape = one.problem.cluster, one.shape.layout.cells, one.shape
+    number = 0
+    for zone in cluster.zones:
+        for place, group in enumerate(zone.nodes):
+            used = cells.get(number, 0) * shape.tp * shape.cp
+            left = group.total_gpus - used
+            fits = tp_capacity(group, shape.tp)
+            torn = group.total_gpus - fits if used else 0
+            about = {"zone": zone.name, "gpus": group.gpus, "tp": shape.tp, "ranks": one.strategy.ranks}
+            for code, count in (("idle_tp", torn), ("idle_spare" if used else "idle_unused", left - torn)):
+                if count > 0:
+                    params = about | {"count": count, "value": round(_with_group(search, number), 3)}
+                    why = Notice(code=code, field="strategy", level="note", params=params)
+                    yield Idle(zone=zone.name, group=place, count=count, reason=why)
+            number += 1
+
+
+def _with_group(search: Search, group: int) -> float:
+    """The least that any strategy which uses a node group could be ranked by; inf: none fits."""
+    space, shape, bound = search.bounds
+    best = np.inf
+    for number, own in enumerate(search.spaces):
+        here = space == number
+        if here.any():
+            uses = own.land.cells[shape[here], group] > 0
+            best = min(best, float(bound[here][uses].min(initial=np.inf)))
+    return best
+
+
+def hints_of(one: Candidate, found: Prediction, search: Search) -> Iterator[Notice]:
+    """Rules of thumb that this search bears out: largest sensible tp, smallest pp that fits, micro-batch."""
+    space = next(s for s in search.spaces if s.framework == one.framework)
+    number = search.spaces.index(space)
+    largest = max(space.degrees.tp)
+    heads = one.problem.model.heads
+    yield _note("hint_tp", tp=largest, heads=heads, domain=max(g.domain for g in one.problem.groups))
+    lacks = dict(search.lacks).get(number)
+    if lacks is not None:
+        land = space.land
+        fits = land.pp[(lacks <= 0) & (land.tp == one.shape.tp)]
+        if len(fits):
+            yield _note("hint_pp", pp=int(fits.min()), tp=one.shape.tp)
+    s = one.strategy
+    bubble = round(100 * found.shares["pipeline"], 1)
+    yield _note("hint_micro_batch", b=s.micro_batch, m=found.micro_batches, dp=s.dp, bubble=bubble)
+
+
+def rejected_of(search: Search) -> Iterator[tuple[str, int, Notice]]:
+    """Families that are not among the plans: what they have in common, how many, and the first reason."""
+    for notice in search.problem.refused:
+        yield str(notice.params["framework"]), 1, notice
+    for space in search.spaces:
+        for (_, degree), (values, notice) in space.ruled.found.items():
+            yield f"{space.framework.name}: {degree} {_listed(values)}", len(values), notice
+    for number, lacks in search.lacks:
+        land = search.spaces[number].land
+        over = np.flatnonzero(np.isfinite(lacks) & (lacks > 0))
+        if len(over):
+            least = int(over[np.argmin(lacks[over])])
+            params = {
+                "lacks": round(float(lacks[least]) / GIB, 1),
+                "tp": int(land.tp[least]),
+                "pp": int(land.pp[least]),
+                "dp": int(land.dp[least]),
+            }
+            yield f"{search.spaces[number].framework.name}: memory", len(over), _note("rejected_memory", **params)
+    slower = search.tally.evaluated - search.tally.scored
+    if slower > 0:
+        yield "bound", slower, _note("rejected_bound", value=round(search.best.threshold, 3))
+
+
+def _listed(values: list[int]) -> str:
+    """Numbers, runs of them shortened."""
+    if len(values) <= 4:
+        return ", ".join(map(str, values))
+    return f"{values[0]}, {values[1]} ... {values[-1]}"

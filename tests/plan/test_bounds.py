@@ -1,0 +1,78 @@
+"""Every bound of the search is below the next closer one and below the simulation; its memory is the predictor's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crosszone.cost.memory import GIB
+from crosszone.plan.search import Search
+from plan.given import FRAMEWORKS, grids, problems, seeded
+
+NEAR = 1.0 + 1e-9
+"""Rounding, relative."""
+
+
+def checked(search: Search, number: int, grid: Any, core: int, leader: int, option: int) -> None:
+    """One strategy under all bounds."""
+    core_, leader_, option_ = (np.array([x]) for x in (core, leader, option))
+    cores = grid.cores.taken(core_)
+    lead, quick = grid.lead_s(core_, leader_)[0], grid.least_s(cores, option_)[0]
+    tight, over = grid.tight_s(cores, option_)[0], grid.memory_over(core_, option_)[0]
+    one = search.candidate(grid, core, option)
+    stages = one.predictor.memory().stages
+    lacks = max(stage.total - stage.limit for stage in stages) * GIB
+    assert over == pytest.approx(lacks, rel=1e-9, abs=1e-9 * GIB)
+    assert lead <= quick * NEAR
+    assert quick <= tight * NEAR
+    assert tight <= one.step_s * NEAR
+    outlined = outline_of(search)
+    shape = (number, int(grid.cores.shape[core]))
+    assert over > 0 or shape in outlined, "a strategy that fits, of a shape that was dropped"
+    assert outlined.get(shape, 0.0) <= lead * NEAR
+
+
+def outline_of(search: Search) -> dict[tuple[int, int], float]:
+    """What each shape that may fit must take at least, by space and shape."""
+    space, shape, _, bound = search._outlined()
+    return dict(zip(zip(space.tolist(), shape.tolist(), strict=True), bound.tolist(), strict=True))
+
+
+def draw_and_check(problem: Any, pick: Any, each: int) -> int:
+    """Some strategies of every framework; how many there were."""
+    search = Search(problem, top=3, prune=False)
+    count = 0
+    for number, grid in grids(search):
+        core, leader = grid.leads()
+        for _ in range(each):
+            at = pick(len(core))
+            _, options = grid.members(core[at : at + 1], leader[at : at + 1])
+            checked(search, number, grid, int(core[at]), int(leader[at]), int(options[pick(len(options))]))
+            count += 1
+    return count
+
+
+@settings(max_examples=60)
+@given(problems(gpus=8), st.data())
+def test_no_bound_is_above_a_closer_one_or_the_simulation(problem, data):
+    """[V3] [S12] Any strategy of any framework on one to three zones."""
+    draw_and_check(problem, lambda size: data.draw(st.integers(0, size - 1)), each=4)
+
+
+@settings(max_examples=15)
+@given(problems(gpus=24, zones=(2, 3)), st.data())
+def test_no_bound_is_above_the_simulation_on_larger_clusters(problem, data):
+    """[V3] [S12] Where not every layout is tried."""
+    draw_and_check(problem, lambda size: data.draw(st.integers(0, size - 1)), each=3)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS[1:])
+def test_every_framework_is_drawn_from(framework):
+    """[V3] A fixed cluster on which each framework has strategies, many of each looked at."""
+    random = np.random.default_rng(0)
+    problem = seeded(2, pins=False, framework=[framework], gpus=8, zones=(2,))
+    assert draw_and_check(problem, lambda size: int(random.integers(size)), each=25) == 25
