@@ -171,7 +171,7 @@ class LinkColumns:
     flat: Numbers = 0.0
     """1: one ring over all replicas in place of a hierarchy."""
     boundary_fast: Numbers = 0.0
-    """The boundary after a stage lies inside a fast-link domain."""
+    """The boundary after a stage lies inside a fast-link domain; 2: it may, so the faster way counts (a bound)."""
     boundary_bytes_per_s: Numbers = np.inf
     """Rate of one GPU over that boundary, forward, where it crosses zones; inf: it does not."""
     boundary_back_bytes_per_s: Numbers = np.inf

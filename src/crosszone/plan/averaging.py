@@ -14,6 +14,9 @@ from crosszone.plan.candidate import Candidate
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
 
+MOST_SIMULATED = 16
+"""Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best."""
+
 
 @cache
 def variants() -> dict[str, LocalUpdate]:
@@ -25,7 +28,7 @@ def variants() -> dict[str, LocalUpdate]:
 
 
 def local_update_plans(
-    problem: Problem, *, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
+    problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
 ) -> Iterator[tuple[Candidate, Search]]:
     """The fastest strategy with each way to average, with the search it comes from, fastest first; none fits: nothing.
 
@@ -35,7 +38,7 @@ def local_update_plans(
     averaged = replace(problem, pinned=problem.pinned.replace(local_update=ways[0]))
     if not averaged.frameworks:
         return
-    search = Search(averaged, top=1, budget_s=budget_s, cancelled=cancelled)
+    search = Search(averaged, top=1, safe=safe, most_simulated=MOST_SIMULATED, budget_s=budget_s, cancelled=cancelled)
     search.run()
     ranked = search.best.ranked()
     if not ranked:

@@ -91,7 +91,7 @@ class Columns:
         self.pipes = [block.pipe for block in blocks]
         self.offset = np.cumsum([0, *(len(one) for one in options)])
         """Number of the first option of each set of traits."""
-        self.lanes, self.cores, self._teams = laid(land, blocks, traits, setting.groups)
+        self.lanes, self.cores, self._teams = laid(land, blocks, traits, setting.memory_bytes)
 
     @cached_property
     def micro_batch_sizes(self) -> Ints:

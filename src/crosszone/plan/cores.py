@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.memory import GIB
-from crosszone.inputs.cluster import NodeGroup
 from crosszone.plan.land import Land
 from crosszone.plan.tracks import Pipe, Runs
 
@@ -71,7 +69,7 @@ class Cores:
 
 
 def laid(
-    land: Land, blocks: Sequence[Block], traits: Ints, groups: Sequence[NodeGroup]
+    land: Land, blocks: Sequence[Block], traits: Ints, memory_bytes: Sequence[float]
 ) -> tuple[dict[int, Lanes], Cores, Ints]:
     """Tracks by their number of runs, the cores that run on them, and every kind of layer there is.
 
@@ -106,10 +104,10 @@ def laid(
     kinds, which = np.unique(teams[used], axis=0, return_inverse=True)
     kind = np.zeros(len(land.shapes), dtype=np.int64)
     kind[used] = which.ravel()
-    memory = np.array([group.gpu.memory_gib * GIB for group in groups])
-    lanes = {runs: _stacked(members, kind * len(groups), memory) for runs, members in by_runs.items()}
+    memory, groups = np.array(memory_bytes), len(memory_bytes)
+    lanes = {runs: _stacked(members, kind * groups, memory) for runs, members in by_runs.items()}
     codes = np.unique(np.concatenate([one.team.ravel() for one in lanes.values()]))
-    kinds_used = np.concatenate([kinds[codes // len(groups)], (codes % len(groups))[:, None]], axis=1)
+    kinds_used = np.concatenate([kinds[codes // groups], (codes % groups)[:, None]], axis=1)
     return {n: one._replace(team=np.searchsorted(codes, one.team)) for n, one in lanes.items()}, found, kinds_used
 
 

@@ -12,11 +12,11 @@ from crosszone.plan.shapes import WIDE
 
 
 def front_of(
-    problem: Problem, *, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
+    problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
 ) -> list[Point]:
     """Time against cost, fastest first; empty where a price is not known."""
     best = Front(top=1)
-    search = Search(problem, top=1, best=best, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
+    search = Search(problem, top=1, best=best, safe=safe, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
     search.run()
     points = []
     for step, one in best.ranked():

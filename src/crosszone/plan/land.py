@@ -11,7 +11,7 @@ import numpy.typing as npt
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.plan.layout import REPLICAS_NEAR
 from crosszone.plan.shapes import Shape
-from crosszone.plan.tracks import Frame, Pipe, Runs, Ways, stage_layers_of
+from crosszone.plan.tracks import Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -39,7 +39,7 @@ class Land:
             key = (shape.layout.paths, shape.layers)
             if key not in known:
                 known[key] = len(self.frames)
-                self.frames.append(Frame(shape.layout.paths, zone_of))
+                self.frames.append(frame_of(shape.layout.paths, tuple(zone_of)))
                 self._splits.append(shape.layers)
             self.frame[number] = known[key]
         self.split = np.array([len(one) if one else 0 for one in self._splits], dtype=np.int64)[self.frame]
@@ -78,9 +78,7 @@ class Land:
         """Cells in use of each node group: [shapes, groups]."""
         found = np.zeros((len(self.shapes), len(self.groups)), dtype=np.int64)
         for number, here in self._by_frame(np.arange(len(self.shapes))):
-            frame, replicas = self.frames[number], self.replicas(here)
-            for group in np.unique(frame.groups).tolist():
-                found[here, group] = replicas @ (frame.groups == group).sum(axis=1)
+            found[here] = self.replicas(here) @ self.frames[number].stages_in(len(self.groups))
         return found
 
     @cached_property
@@ -106,12 +104,12 @@ class Land:
         return count
 
     @cached_property
-    def fast(self) -> npt.NDArray[np.bool_]:
-        """Some boundary between stages may lie inside a fast-link domain."""
+    def fast(self) -> Floats:
+        """2 where a boundary between stages may lie inside a fast-link domain, else 0."""
         domain = np.array([group.domain if group.fast_link else 1 for group in self.groups])
         widest = np.where(self.cells > 0, domain, 1).max(axis=1)
         fewest = np.array([min(shares) for shares in self._replicas], dtype=np.int64)
-        return np.asarray(widest > np.where(self._near, self.cell * fewest, self.cell))
+        return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
 
     def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
         """Shapes of each frame with their runs of equal stages, and the links after these."""

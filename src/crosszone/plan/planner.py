@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Literal
+from typing import Any, Literal
 
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError, InvalidError, Notice
@@ -62,24 +62,21 @@ def plan(
     began = monotonic()
     problem = problem_of(scenario, profiles)
     require_known(problem, objective)
-    search = Search(
-        problem,
-        top=top,
-        objective=objective,
-        breadth=None if objective == "time" else WIDE,
-        budget_s=budget_s,
-        progress=progress,
-        cancelled=cancelled,
-    )
-    search.run()
-    ranked = search.best.ranked()[:top]
-    if not ranked:
+    how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
+    for safe in (True, False):  # a plan that fits for sure, else one that may
+        breadth = None if objective == "time" else WIDE
+        search = Search(problem, top=top, objective=objective, safe=safe, breadth=breadth, progress=progress, **how)
+        search.run()
+        ranked = search.best.ranked()[:top]
+        if ranked:
+            break
+    else:
         raise IllegalError(*no_plan(search))
     best = _refined(search, ranked, progress)
     plans = _plans(search, best, language, "synchronous")
     averaged: list[Plan] = []
     if local_updates and len(scenario.cluster.zones) > 1 and problem.pinned.local_update is None:
-        for one, own in local_update_plans(problem, budget_s=budget_s, cancelled=cancelled):
+        for one, own in local_update_plans(problem, safe=safe, **how):
             averaged += _plans(own, [(one.step_s, one)], language, "local update", first=len(averaged) + 1)
     told = [*notices, *_remarks(scenario, search)]
     rejected = [
@@ -96,7 +93,7 @@ def plan(
         complete=search.tally.complete,
         plans=tuple(plans),
         local_updates=tuple(averaged),
-        front=tuple(front_of(problem, budget_s=budget_s, cancelled=cancelled)) if front else (),
+        front=tuple(front_of(problem, safe=safe, **how)) if front else (),
         rejected=tuple(rejected),
         hints=tuple(hint.as_dict(language) for hint in hints_of(best[0][1], plans[0].prediction, search)),
         warnings=tuple(notice.as_dict(language) for notice in told),
@@ -140,7 +137,7 @@ def _plans(
     found: list[Plan] = []
     best: Prediction | None = None
     for number, (value, one) in enumerate(ranked):
-        idle = list(idle_of(one, search))
+        idle = list(idle_of(one, value, search))
         predictor = one.predictor_of(banded=True, notices=tuple(i.reason for i in idle))
         predicted = predictor.prediction(language)
         found.append(

@@ -9,6 +9,7 @@ import numpy as np
 from crosszone.cost.memory import GIB
 from crosszone.errors import Notice
 from crosszone.inputs.placement import Idle, tp_capacity
+from crosszone.plan.assumption import loss_penalty
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.difference import difference
 from crosszone.plan.search import Search
@@ -63,6 +64,11 @@ def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
     if one.crossing == "none":
         yield _note("reason_one_zone", zone=one.zone_names[0])
         return
+    local = one.strategy.local_update
+    if local is not None:
+        yield _note("reason_averages", zones=list(one.zone_names), steps=local.steps, fragments=local.fragments)
+        yield from loss_penalty(one.problem.model, len(one.zones), local.steps).notices()
+        return
     names = {zone.name for zone in one.problem.cluster.zones}
     wide = [row for row in found.communication if " > " in row.link and row.link.split(" > ")[0] in names]
     size, exposed = sum(row.bytes_per_step for row in wide), sum(row.exposed_s for row in wide)
@@ -72,7 +78,7 @@ def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
     yield _note(f"reason_across_{one.crossing}", **params)
 
 
-def idle_of(one: Candidate, search: Search) -> Iterator[Idle]:
+def idle_of(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
     """GPUs that no rank uses, each with its reason."""
     cluster, cells, shape = one.problem.cluster, one.shape.layout.cells, one.shape
     number = 0
@@ -85,22 +91,19 @@ def idle_of(one: Candidate, search: Search) -> Iterator[Idle]:
             about = {"zone": zone.name, "gpus": group.gpus, "tp": shape.tp, "ranks": one.strategy.ranks}
             for code, count in (("idle_tp", torn), ("idle_spare" if used else "idle_unused", left - torn)):
                 if count > 0:
-                    params = about | {"count": count, "value": round(_with_group(search, number), 3)}
-                    why = Notice(code=code, field="strategy", level="note", params=params)
+                    why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
+                    best = _with_group(search, number)
+                    if code == "idle_unused" and best is not None:
+                        params = {**why.params, "best": round(best, 3), "now": round(value, 3)}
+                        why = Notice(code="idle_slower", field="strategy", level="note", params=params)
                     yield Idle(zone=zone.name, group=place, count=count, reason=why)
             number += 1
 
 
-def _with_group(search: Search, group: int) -> float:
-    """The least that any strategy which uses a node group could be ranked by; inf: none fits."""
-    space, shape, bound = search.bounds
-    best = np.inf
-    for number, own in enumerate(search.spaces):
-        here = space == number
-        if here.any():
-            uses = own.land.cells[shape[here], group] > 0
-            best = min(best, float(bound[here][uses].min(initial=np.inf)))
-    return best
+def _with_group(search: Search, group: int) -> float | None:
+    """The best value found of a strategy that uses a node group; None: none was worth simulating."""
+    found = [value for value, one in search.best.ranked() if group in one.shape.layout.cells]
+    return min(found, default=None)
 
 
 def hints_of(one: Candidate, found: Prediction, search: Search) -> Iterator[Notice]:
@@ -125,9 +128,12 @@ def rejected_of(search: Search) -> Iterator[tuple[str, int, Notice]]:
     """Families that are not among the plans: what they have in common, how many, and the first reason."""
     for notice in search.problem.refused:
         yield str(notice.params["framework"]), 1, notice
+    seen = set()
     for space in search.spaces:
-        for (_, degree), (values, notice) in space.ruled.found.items():
-            yield f"{space.framework.name}: {degree} {_listed(values)}", len(values), notice
+        for (code, degree), (values, notice) in space.ruled.found.items():
+            if (code, degree, *values) not in seen:
+                seen.add((code, degree, *values))
+                yield f"{degree} {_listed(values)}", len(values), notice
     for number, lacks in search.lacks:
         land = search.spaces[number].land
         over = np.flatnonzero(np.isfinite(lacks) & (lacks > 0))
@@ -142,7 +148,8 @@ def rejected_of(search: Search) -> Iterator[tuple[str, int, Notice]]:
             yield f"{search.spaces[number].framework.name}: memory", len(over), _note("rejected_memory", **params)
     slower = search.tally.evaluated - search.tally.scored
     if slower > 0:
-        yield "bound", slower, _note("rejected_bound", value=round(search.best.threshold, 3))
+        worst = search.best.ranked()[: search.best.top][-1][0]
+        yield "bound", slower, _note("rejected_bound", value=round(worst, 3))
 
 
 def _listed(values: list[int]) -> str:

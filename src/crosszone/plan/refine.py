@@ -46,7 +46,9 @@ def _rated(one: Candidate, objective: Objective) -> float | None:
     """Its value; None where it is not legal or does not fit."""
     try:
         one.predictor.site.check()
-        return value_of(one, objective) if one.predictor.memory().fits else None
+        share = one.scores.setting.memory_share
+        fits = all(stage.total <= share * stage.limit for stage in one.predictor.memory().stages)
+        return value_of(one, objective) if fits else None
     except InputError:
         return None
 

@@ -160,6 +160,8 @@ class Search:
         top: int,
         objective: Objective = "time",
         prune: bool = True,
+        safe: bool = False,
+        most_simulated: int | None = None,
         breadth: Breadth | None = None,
         best: Best | None = None,
         budget_s: float | None = None,
@@ -170,7 +172,8 @@ class Search:
         self.tally, self.best = Tally(), best or Best(top)
         self._end = None if budget_s is None else monotonic() + budget_s
         self._progress, self._cancelled = progress, cancelled
-        self.spaces = [Space(problem, framework, breadth) for framework in problem.frameworks]
+        self.spaces = [Space(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
+        self._most_simulated = most_simulated
         self.grids: list[Scores] = []
         self._core_rates: list[Floats] = []
         self.lacks: list[tuple[int, Floats]] = []
@@ -311,8 +314,8 @@ class Search:
             zones = [tuple(sorted(set(frame.zones.ravel().tolist()))) for frame in land.frames]
             across = [bool(frame.dp_zones.max() > 1) for frame in land.frames]
             frames = list(zip(zones, across, (frame.crosses for frame in land.frames), strict=True))
-            degrees = zip(land.frame.tolist(), land.tp, land.pp, land.cp, land.ep, strict=True)
-            keys = [(space.framework.name, *frames[f], int(t), int(p), int(c), int(e)) for f, t, p, c, e in degrees]
+            degrees = zip(land.frame.tolist(), land.tp.tolist(), land.pp.tolist(), strict=True)
+            keys = [(space.framework.name, *frames[frame], tp, pp) for frame, tp, pp in degrees]
             found.append(np.array([number(key) for key in keys], dtype=np.int64))
         self.best.ready()
         return found
@@ -404,7 +407,8 @@ class Search:
         """The budget is used up; a cancelled search ends here."""
         if self._cancelled is not None and self._cancelled():
             raise CancelledError
-        if self._end is not None and monotonic() > self._end:
+        many = self._most_simulated is not None and self.tally.simulated >= self._most_simulated
+        if many or (self._end is not None and monotonic() > self._end):
             self.tally.complete = False
             return True
         return False

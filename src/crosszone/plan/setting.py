@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from crosszone.cost.bands import band_factors
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.memory import GIB
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import Framework
@@ -26,6 +28,21 @@ class Setting:
     stack: str
     release: float | None
     pinned: Strategy
+    safe: bool = False
+    """Memory must suffice even at the high end of its range."""
+
+    @cached_property
+    def memory_share(self) -> float:
+        """Share of a GPU's memory that the expected peak may take."""
+        if not self.safe:
+            return 1.0
+        measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
+        return 1.0 / band_factors(stack_measured=measured, memory=True)[1]
+
+    @cached_property
+    def memory_bytes(self) -> list[float]:
+        """What a GPU of each node group has for the expected peak."""
+        return [self.memory_share * group.gpu.memory_gib * GIB for group in self.groups]
 
     @cached_property
     def coefficients(self) -> list[Coefficients]:

@@ -56,8 +56,8 @@ class Ruled:
 class Space:
     """The strategies of one framework."""
 
-    def __init__(self, problem: Problem, framework: Framework, breadth: Breadth | None = None):
-        self.problem, self.framework = problem, framework
+    def __init__(self, problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False):
+        self.problem, self.framework, self.safe = problem, framework, safe
         self.breadth = breadth or (EVERYTHING if problem.cluster.gpus <= SMALL_CLUSTER else USUAL)
         self.ruled = Ruled()
 
@@ -75,6 +75,7 @@ class Space:
             stack=problem.profiles.stack_of(framework.name, stack),
             release=release,
             pinned=problem.pinned,
+            safe=self.safe,
         )
 
     @cached_property

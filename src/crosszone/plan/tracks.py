@@ -136,14 +136,18 @@ class Frame:
         self.chains, self.stages = self.groups.shape
         self.crosses = bool((self.zones != self.zones[:, :1]).any())
         """Some chain goes through several zones."""
-        patterns, which = np.unique(self.zones.T, axis=0, return_inverse=True)
-        self._patterns, self._which = patterns.tolist(), which.ravel()
-        self.dp_zones: Ints = np.array([len(set(one)) for one in self._patterns])[self._which]
+        columns = list(map(tuple, self.zones.T.tolist()))
+        self._patterns = list(dict.fromkeys(columns))
+        self.dp_zones: Ints = np.array([len(set(one)) for one in columns])
         ends = {at for path in paths for at in np.cumsum([count for _, count in path])[:-1].tolist()}
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
         self.breaks: set[int] = {s for at in ends for s in (at - 1, at)} | changes
         """Stages that differ from the one before by where they lie or send."""
         self._runs: dict[tuple[Pipe, tuple[int, ...]], Runs] = {}
+
+    def stages_in(self, groups: int) -> Ints:
+        """Stages of each chain in each node group: [chains, groups]."""
+        return np.stack([np.bincount(row, minlength=groups) for row in self.groups])
 
     def runs(self, pipe: Pipe, counts: tuple[int, ...]) -> Runs:
         """Runs of equal stages where stages have so many layers."""
@@ -197,3 +201,9 @@ class Frame:
             rate[:, chain, run], late[:, chain, run] = there[:, 0], there[:, 1]
             back[:, chain, run] = ways.boundaries(b, a, ranks)[:, 0]
         return rate, back, late
+
+
+@lru_cache(maxsize=16_384)
+def frame_of(paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: tuple[int, ...]) -> Frame:
+    """The frame of these ways, made once."""
+    return Frame(paths, zone_of)

@@ -93,12 +93,13 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     each_reduce = alone & (np.asarray(w.zero) >= 2) & met
     gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
-    window = np.minimum(backward, once * (1.0 - sent.last_bucket))
+    again = sent.gather * each_gather + sent.reduce * each_reduce
+    room = np.maximum(0.0, backward - again)  # sharded gradients, and weights gathered again, take it first
+    window = np.minimum(room, once * (1.0 - sent.last_bucket))
     reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = forward * present, backward * present, 0.0
     if np.any(each_gather | each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
         gather_each = exposed_s(sent.gather, forward, w.overlap_parameters, k.fsdp_contention, w.overlap) * each_gather
-        again = sent.gather * each_gather + sent.reduce * each_reduce
         reduce_each = exposed_s(again, backward, w.overlap_gradients, k.fsdp_contention, w.overlap)
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
@@ -150,7 +151,9 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Num
     w, g, links = batch.work, batch.gpu, batch.links
     cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
     size = w.interleave * w.word * cost.tokens * batch.model.hidden * cut
-    inside = np.where(np.asarray(links.boundary_fast) > 0, k.link * g.link_bytes_per_s, cost.nic_rate)
+    fast = np.asarray(links.boundary_fast)
+    inside = np.where(fast > 0, k.link * g.link_bytes_per_s, cost.nic_rate)
+    inside = np.where(fast > 1, np.maximum(inside, cost.nic_rate), inside)
     piped = (np.asarray(w.pp) > 1) & (np.asarray(links.boundary_perfect) == 0)
 
     def time(rate: Numbers) -> Numbers:
@@ -194,14 +197,24 @@ def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
         repeats=batch.repeats,
         extra_warmup=w.ahead,
         late_s=np.where(np.asarray(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
-        fills=w.fills,
+        fills=w.fills * _even_chunks(batch),
         busy_s=busy,
     )
 
 
+def _even_chunks(batch: Batch) -> Numbers:
+    """1 where all chunks of a stage are alike but for its ends, so that a pipeline fills in a chunk's share of them."""
+    m, w = batch.model, batch.work
+    unlike = (np.asarray(m.moe_layers) > 0) & ((np.asarray(m.first_dense) > 0) | (np.asarray(m.moe_every) > 1))
+    return np.where((np.asarray(w.folded) > 0) | (unlike & (np.asarray(w.interleave) > 1)), 0.0, 1.0)
+
+
 def bounded_s(t: StageTimes, span: Numbers, own: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
-    ready = np.where(np.asarray(t.layers.first) > 0, span, own)  # the first stage ends last
+    late = np.asarray(t.layer.work.split) > 0
+    first = np.asarray(t.layers.first) > 0
+    ready = np.where(first & ~late, span, own)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
+    reduced = np.maximum(reduced, span)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     return (reduced + updated + fixed + jitter)[..., 0]
