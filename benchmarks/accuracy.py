@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
 from crosszone.calibrate.components import read_components, score_components
 from crosszone.calibrate.pairs import chance_bins, pairs_of
+from crosszone.calibrate.ranking import MANY, Outcome, ranking
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.training import doubtful_of, training, usable
@@ -40,6 +42,15 @@ MEMORY = {
     "median %": "memory_median_ape_pct",
     "lowest %": "memory_lowest_pct",
 }
+RANKING = {
+    "groups": "groups",
+    "strategies": "strategies",
+    "mean regret": "mean_regret",
+    "largest": "max_regret",
+    "rank correlation": "spearman",
+}
+PLANNED = ("bigscience-bloom", "internevo", "vtrain-multi", "megatron-sc21", "simumax-b200")
+"""Sources that tried many strategies on one cluster, as a planner does."""
 LEFT_OUT = {
     "source": "whole sources",
     "model": "whole models",
@@ -96,7 +107,32 @@ def fitted(data: Path) -> list[str]:
         f"{rank.pairs_right_pct:.0f} % in the right order; mean rank correlation {rank.spearman:.2f}.",
         "",
     ]
+    text += choices(found)
     return text + memory(found, others["measured_runs_h200.csv"])
+
+
+def choices(found: Accuracy) -> list[str]:
+    """How well the best of several measured strategies is chosen, by source; then of many."""
+    outcomes: dict[str, list[Outcome]] = {}
+    for row in found.rows:
+        if row.counts and row.measured_s and row.predicted_s:
+            one = Outcome(row.setup, row.strategy, row.measured_s, row.predicted_s)
+            outcomes.setdefault(row.source, []).append(one)
+    planned = [one for name in PLANNED for one in outcomes.get(name, [])]
+    parts = {"**all**": [one for rows in outcomes.values() for one in rows], "the planned ones": planned, **outcomes}
+    text = [f"Planned ones: {', '.join(PLANNED)}, whose runs try many strategies on one cluster.", ""]
+    for least in (2, MANY):
+        ranked = ((name, ranking(rows, least)) for name, rows in parts.items())
+        lines = [
+            (name, {key: _close(value) for key, value in asdict(one).items()}) for name, one in ranked if one.groups
+        ]
+        text += table(f"ranking, groups of {least} strategies and more", RANKING, lines)
+    return text
+
+
+def _close(value: float | None) -> float | str | None:
+    """Regrets and correlations differ in the third digit."""
+    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def memory(found: Accuracy, h200: Accuracy) -> list[str]:

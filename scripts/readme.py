@@ -1,7 +1,8 @@
 """Puts what the program answers today, and the last benchmarks, into the READMEs: `.venv/bin/python scripts/readme.py`.
 
-The scenario is a README's own YAML block; the first strategy in its text is refused, the second is predicted. Tables
-come from benchmarks/RESULTS.md. `tests/test_readme.py` fails while a README differs from what this would write.
+The scenario is a README's own YAML block; the first strategy in its text is refused, the second is predicted, and
+without one it is planned. Tables come from benchmarks/RESULTS.md. `tests/test_readme.py` fails while a README differs
+from what this would write.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = {"README.md": "en", "README_zh.md": "zh"}
 SHOWN = 10
 """Lines of a prediction that the README shows."""
+SHOWN_PLAN = 21
+"""Lines of a plan: the best one and those after it."""
 
 
 def with_answers(text: str, language: str) -> str:
@@ -26,12 +29,14 @@ def with_answers(text: str, language: str) -> str:
     checked = _said(scenario, language, "scenario", "check")
     clash = _said(scenario + refused + "\n", language, "scenario", "check")
     predicted = _said(scenario + good + "\n", language, "predict")
+    planned = [line.rstrip() for line in _said(scenario, language, "plan").splitlines()]
     name = "./crosszone" if language == "en" else f"./crosszone --lang {language}"
     answers = iter(
         [
             f"$ {name} scenario check my.yaml\n{checked}",
             "\n".join(clash.splitlines()[:2]) + "\n",
             f"$ {name} predict my.yaml\n" + "\n".join(predicted.splitlines()[:SHOWN]) + "\n...\n",
+            f"$ {name} plan my.yaml\n" + "\n".join(planned[:SHOWN_PLAN]) + "\n...\n",
         ]
     )
     return re.sub(r"```console\n.*?```", lambda _: f"```console\n{next(answers)}```", text, flags=re.DOTALL)
@@ -70,6 +75,32 @@ SPEED = (
 )
 
 
+SEARCHES = {
+    ("whole grid", "GPT-3 175B"): (
+        "GPT-3 175B on 4096 A100, every strategy scored",
+        "GPT-3 175B，4096 块 A100，逐一评分",
+    ),
+    ("search", "5 zones x 128 A100, 70B, equal links; any"): (
+        "LLaMA-2-70B on 5 zones of 128 A100, all frameworks",
+        "LLaMA-2-70B，5 个可用区各 128 块 A100，所有框架",
+    ),
+    ("search", "4 zones x 128 A100, 70B; any"): (
+        "LLaMA-2-70B on 4 zones of 128 A100, all frameworks",
+        "LLaMA-2-70B，4 个可用区各 128 块 A100，所有框架",
+    ),
+    ("search", "4 zones x 4096 H100, 405B; any"): (
+        "LLaMA-3.1-405B on 4 zones of 4096 H100, all frameworks",
+        "LLaMA-3.1-405B，4 个可用区各 4096 块 H100，所有框架",
+    ),
+    ("command", "`crosszone plan examples/three-cities.yaml`, without its strategy"): (
+        "three cities without its strategy, start of the program included",
+        "三座城市，不带策略，含程序启动",
+    ),
+}
+"""Rows of the searches that READMEs show: start of the table's heading and name there; name in each language."""
+SEARCH_HEAD = (("search", "strategies", "CPU s"), ("搜索", "策略数", "CPU 秒"))
+
+
 def with_results(text: str, results: str, language: str) -> str:
     """The README's text with its table as the last benchmarks found it."""
     number = list(README.values()).index(language)
@@ -85,8 +116,19 @@ def with_results(text: str, results: str, language: str) -> str:
     if one and many:
         spans = {key: f"{min(values):.2g} - {max(values):.2g}" for key, values in (("one", one), ("many", many))}
         lines += ["", SPEED[number].format(**spans)]
+    lines += _searches(results, number)
     inside = "\n".join(["<!-- results -->", *lines, "<!-- end -->"])
     return re.sub(r"<!-- results -->.*?<!-- end -->", lambda _: inside, text, flags=re.DOTALL)
+
+
+def _searches(results: str, number: int) -> list[str]:
+    """The table of searches in one language; nothing before the first benchmark."""
+    lines = []
+    for (heading, row), names in SEARCHES.items():
+        found = _table(results, "Search", heading).get(row)
+        if found is not None:
+            lines.append(f"| {names[number]} | {found.get('strategies', '-')} | {found['CPU s']} |")
+    return ["", f"| {' | '.join(SEARCH_HEAD[number])} |", "|---" * 3 + "|", *lines] if lines else []
 
 
 def _table(results: str, section: str, heading: str) -> dict[str, dict[str, str]]:

@@ -28,7 +28,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from crosszone.text import DEFAULT_LANGUAGE, sentence
+from crosszone.text import DEFAULT_LANGUAGE, Label, sentence
 
 Level = Literal["error", "warning", "note"]
 
@@ -156,7 +156,7 @@ def _shown(value: Any, longest: int = 60) -> str:
 
 
 def _clean(value: Any) -> Any:
-    return _shown(value, 200) if isinstance(value, str) else value
+    return _shown(value, 200) if isinstance(value, str) and not isinstance(value, Label) else value
 
 
 def _yaml_like(value: Any) -> str:

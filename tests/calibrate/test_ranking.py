@@ -43,6 +43,17 @@ def test_set_ups_are_never_mixed_and_a_lone_strategy_says_nothing():
     assert (nothing.groups, nothing.mean_regret, nothing.pairs_right_pct, nothing.spearman) == (0, None, None, None)
 
 
+def test_groups_that_are_too_small_are_left_out():
+    """[Q7] Of five strategies the second is taken for the best: 1.2; the group of three, at 2.0, does not count."""
+    five = group((10.0, 9.0), (12.0, 8.0), (13.0, 20.0), (14.0, 21.0), (15.0, 22.0))
+    three = group((1.0, 3.0), (2.0, 1.0), (3.0, 4.0), setup="b")
+    found = ranking([*five, *three], 5)
+    assert (found.groups, found.strategies) == (1, 5)
+    assert found.mean_regret == found.max_regret == pytest.approx(1.2)
+    assert found.spearman == pytest.approx(1 - 6 * 2 / (5 * 24))
+    assert ranking([*five, *three]).mean_regret == pytest.approx(1.6)
+
+
 def test_rank_correlation():
     """Ranks 1 2 3 against 1 3 2: 1 - 6 x 2 / (3 x 8) = 0.5."""
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([10.0, 30.0, 20.0])) == pytest.approx(0.5)

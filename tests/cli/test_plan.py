@@ -290,8 +290,35 @@ def test_no_number_is_cut_where_there_is_little_room(say, search, file, columns,
     for plan in plans.plans:
         assert f" {shown(plan.prediction.step_time_s.expected)} " in table
         tokens = f" {float(shown(plan.prediction.tokens_per_s.expected)):,.0f} "
-        assert (tokens in table) == (width == 72)
+        assert (tokens in table) == (width == 72 and objective == "time")
     assert ("1,234 " in table) == (objective == "cost")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_plan_has_room_for_its_words_on_80_columns(say, search, file, columns, objective, plans):
+    columns(80)
+    search.answer = plans.model_copy(update={"objective": objective})
+    _, out, _ = say("plan", file, "--objective", objective)
+    table = out.split("Plans by")[1].split("Why plan")[0]
+    assert table.count("PyTorch FSDP2") == len(plans.plans) and table.count("tp 1 pp 1 dp 16") == len(plans.plans)
+    assert max(map(len, table.splitlines())) <= 80
+
+
+def test_ways_to_average_are_told_apart(say, search, file, columns, plans):
+    columns(200)
+    once, parts = plans.local_updates[0], strategies(tokens=1e9)[-1]
+    streamed = parts.replace(strategy=parts.strategy.replace(local_update={"steps": 100, "fragments": 4, "delay": 5}))
+    search.answer = plans.model_copy(update={"local_updates": (made(streamed, 1, "local update"), once)})
+    _, out, _ = say("plan", file)
+    assert "100 / 4" in out and "100 / 1" in out
+
+
+def test_what_is_not_among_the_plans_is_told_in_words(say, search, file, plans):
+    reason = told("idle_tp", count=1, zone="z", gpus=8, tp=16)
+    families = [Rejected(family=family, count=1, reason=reason) for family in ("ddp: memory", "bound", "tp 16")]
+    search.answer = plans.model_copy(update={"rejected": tuple(families)})
+    _, out, _ = say("plan", file)
+    assert "PyTorch DDP: memory" in out and "all others" in out and "tp 16" in out and "bound " not in out
 
 
 def test_json_is_the_plans_and_nothing_else(say, search, file, plans):

@@ -12,8 +12,9 @@ from conftest import ROOT
 from crosszone.inputs.document import read_document
 from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.schema import file_name, json_schema, key_tables
+from crosszone.plan.planner import plan
+from crosszone.plan.schema import ROOTS
 from crosszone.predict.predictor import predictor
-from crosszone.predict.schema import ROOTS
 from inputs.scenarios import scenario_fields
 
 DOCS = ROOT / "docs"
@@ -22,12 +23,12 @@ DOCS = ROOT / "docs"
 @pytest.mark.parametrize("name", ROOTS)
 def test_the_committed_schema_is_that_of_the_code(name):
     committed = json.loads((DOCS / "schema" / file_name(name)).read_text())
-    assert committed == json.loads(json.dumps(json_schema(name, ROOTS))), "run: python -m crosszone.predict.schema docs"
+    assert committed == json.loads(json.dumps(json_schema(name, ROOTS))), "run: python -m crosszone.plan.schema docs"
     jsonschema.Draft202012Validator.check_schema(committed)
 
 
 def test_the_key_tables_are_those_of_the_code():
-    assert (DOCS / "scenario-keys.md").read_text() == key_tables(), "run: python -m crosszone.predict.schema docs"
+    assert (DOCS / "scenario-keys.md").read_text() == key_tables(), "run: python -m crosszone.plan.schema docs"
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.stem)
@@ -39,6 +40,15 @@ def test_a_prediction_and_its_timeline_meet_their_schemas():
     found = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
     jsonschema.validate(json.loads(found.prediction().model_dump_json()), json_schema("prediction", ROOTS))
     jsonschema.validate(json.loads(found.timeline().to_trace("a step").to_json()), json_schema("trace", ROOTS))
+
+
+def test_plans_meet_their_schema():
+    found = plan(load_scenario(ROOT / "examples" / "three-cities.yaml"), front=True)
+    told = json.loads(found.model_dump_json())
+    jsonschema.validate(told, json_schema("plans", ROOTS))
+    for wrong in ({"plans": [told["plans"][0] | {"kind": "asynchronous"}]}, {"objective": "speed"}, {"seconds": "few"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(told | wrong, json_schema("plans", ROOTS))
 
 
 @settings(max_examples=50, phases=[Phase.explicit, Phase.generate])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import permutations, product
 from typing import Any
 
@@ -11,6 +11,7 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.rules import Case, broken_rules
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layout import Chain, Layout
+from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
@@ -79,14 +80,14 @@ def chains_of(layout: Layout, swaps: Sequence[dict[int, int]] = ()) -> Chains:
 
 
 def schedules(problem: Problem, framework: Framework, pp: int, m: int, along: bool) -> Iterator[tuple[str | None, int]]:
-    """Schedules with their chunks: all chunks hold equally many layers; folded ones stay inside a zone."""
+    """Schedules with their chunks: all chunks hold equally many layers; several of a stage only inside a zone."""
     layers = problem.model.layers
     if pp == 1:
         yield None, 1
         return
     for schedule in framework.schedules:
         if schedule == "interleaved":
-            enough = m >= pp or not framework.interleaved_groups
+            enough = not along and (m >= pp or not framework.interleaved_groups)
             yield from ((schedule, v) for v in range(2, 17) if layers % (pp * v) == 0 and enough)
         elif schedule in ("zbv", "dualpipev"):
             if layers % (2 * pp) == 0 and not along:
@@ -136,11 +137,11 @@ def effects(
 
     found: dict[Effect, Strategy] = {}
     experts = problem.model.moe.experts if problem.model.moe else 1
-    powers = [c for c in degree("cp", gpus) if c == 1 or (c in (2, 4, 8) and problem.job.seq_len // c >= 2048)]
+    powers = [c for c in degree("cp", gpus) if c == 1 or (c in (2, 4, 8) and problem.job.seq_len // c >= LEAST_TOKENS)]
     for tp, cp, pp, ep in product(
         degree("tp", reach), powers, degree("pp", problem.model.layers), degree("ep", experts)
     ):
-        cells = [group.count * (group.gpus // tp) // cp for group in groups]
+        cells = [group.count * (group.gpus // tp) // cp for group in groups]  # tp inside a node: larger ones hold none
         for chains in layouts(cells, pp, swaps):
             dp = sum(count for count, _ in chains)
             if dp not in ([pinned.dp] if pinned.dp else range(1, batch + 1)) or dp % max(1, ep // (tp * cp)):
@@ -191,6 +192,14 @@ def effect_of(
         release=setting.release, notices=(),
     )  # fmt: skip
     return described(predictor, swaps)
+
+
+def beaten_alone(effect: Effect, others: Iterable[Effect]) -> bool:
+    """Nothing has a second holder, so that sharding shares nothing, and another is as fast and as lean."""
+    _, _, cp, _, dp, *_, figures = effect
+    here = (tuple(map(float, other[-1])) for other in others if other[:-1] == effect[:-1])
+    own = tuple(map(float, figures))
+    return cp == dp == 1 and any(all(x <= y for x, y in zip(one, own, strict=True)) for one in here)
 
 
 def _even_over_nodes(site: Site) -> bool:

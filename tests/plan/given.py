@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import Phase
 from hypothesis import strategies as st
 
 from crosszone.cost.profile import Profiles
@@ -23,6 +24,8 @@ Pick = Callable[[Sequence[Any]], Any]
 """One of several: `Random.choice`, or hypothesis' way to draw."""
 Ints = npt.NDArray[np.int64]
 
+SHOWN_AS_FOUND = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A failure is shown as it was drawn: to make it smaller would take minutes."""
 GPUS = ("a100-40gb-sxm", "h100-80gb-sxm", "v100-16gb-sxm", "t4", "l4", "gb200")
 FRAMEWORKS = ("any", "ddp", "fsdp", "deepspeed", "megatron", "horovod")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crosszone.cost.memory import GIB
 from crosszone.plan.search import Search
-from plan.given import FRAMEWORKS, grids, problems, seeded
+from plan.given import FRAMEWORKS, SHOWN_AS_FOUND, grids, problems, seeded
 
 NEAR = 1.0 + 1e-9
 """Rounding, relative."""
@@ -56,14 +56,14 @@ def draw_and_check(problem: Any, pick: Any, each: int) -> int:
     return count
 
 
-@settings(max_examples=60)
+@settings(max_examples=40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=8), st.data())
 def test_no_bound_is_above_a_closer_one_or_the_simulation(problem, data):
     """[V3] [S12] Any strategy of any framework on one to three zones."""
     draw_and_check(problem, lambda size: data.draw(st.integers(0, size - 1)), each=4)
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=24, zones=(2, 3)), st.data())
 def test_no_bound_is_above_the_simulation_on_larger_clusters(problem, data):
     """[V3] [S12] Where not every layout is tried."""

@@ -14,7 +14,7 @@ from crosszone.cost.columns import LinkColumns
 from crosszone.plan import scores
 from crosszone.plan.search import Search
 from crosszone.predict.batch import Batch
-from plan.given import grids, problems
+from plan.given import SHOWN_AS_FOUND, grids, problems
 
 BEST_CASE = "boundary_fast"
 """The search takes the best case of it: which boundaries lie in a fast-link domain is known once ranks are placed."""
@@ -54,7 +54,7 @@ def assert_same(found: Any, expected: Any, shapes: tuple[tuple[int, int], tuple[
         np.testing.assert_allclose(ours[name], values, rtol=1e-12, atol=0, err_msg=name)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=10), st.data())
 def test_columns_are_those_of_the_predictor(problem, data):
     """Work, GPUs and links of every stage of every kind of replica; boundaries inside a fast domain left out."""
@@ -76,7 +76,7 @@ def test_columns_are_those_of_the_predictor(problem, data):
             assert np.array_equal(np.unique(ours.counts, axis=0), np.unique(theirs.counts, axis=0))
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=12), st.data())
 def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
     """Where the search says that no boundary lies inside a fast-link domain, none does."""

@@ -14,11 +14,12 @@ from crosszone.inputs.rules import broken_rules, refusals
 from crosszone.inputs.states import state_bytes
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.options import FIELDS, GRADIENTS, OVERLAPS
+from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
 from crosszone.predict.simulated import too_long
-from plan.enumeration import described, effects
-from plan.given import candidates, grids, problem_of, problems
+from plan.enumeration import beaten_alone, described, effects
+from plan.given import SHOWN_AS_FOUND, candidates, grids, problem_of, problems
 
 TINY = {"layers": 4, "hidden": 512, "heads": 4, "kv_heads": 2, "ffn_hidden": 2048, "vocab": 32000}
 EXPERTS = TINY | {"moe": {"experts": 4, "top_k": 2, "ffn_hidden": 512}}
@@ -30,27 +31,23 @@ CLUSTERS = {
 }
 SWAPS = {"equal zones": [{0: 1, 1: 0}]}
 """Renumberings of the node groups that change nothing."""
+TALK = {"overlap_gradients": True, "reduce": "flat", "gradient_dtype": "fp32"}
+SHARDED = {"offload": "none", "communication": TALK | {"overlap_parameters": True, "overlap_tensor": False}}
 SETTLED: dict[str, dict[str, Any]] = {
-    "ddp": {},
-    "horovod": {"communication": {"overlap_gradients": True, "reduce": "flat"}},
-    "deepspeed": {"zero": 1, "communication": {"overlap_gradients": True, "overlap_parameters": True}},
-    "fsdp": {
-        "zero": 3,
-        "offload": "none",
-        "communication": {"overlap_gradients": True, "overlap_parameters": True, "overlap_tensor": False},
-    },
-    "megatron": {
-        "zero": 1,
-        "offload": "none",
-        "communication": {"overlap_gradients": True, "overlap_parameters": True, "overlap_tensor": False},
-    },
+    "ddp": {"communication": TALK},
+    "horovod": {"communication": TALK},
+    "deepspeed": {"zero": 1, "offload": "none", "communication": TALK | {"overlap_parameters": True}},
+    "fsdp": {"zero": 3, "micro_batch": 1, **SHARDED},
+    "megatron": {"zero": 1, **SHARDED},
 }
 """Options pinned while degrees and layouts are counted, so that there are hundreds and not a million."""
 
 
 def tiny(zones: list[Any], framework: str, model: dict[str, Any] = TINY, batch: int = 4, **pinned: Any) -> Problem:
     fields = {"name": "tiny", "model": model, "cluster": {"zones": zones, "default_link": {"gbps": 10, "rtt_ms": 5}}}
-    return problem_of(fields | {"job": {"seq_len": 4096, "global_batch": batch, "framework": framework}}, **pinned)
+    return problem_of(
+        fields | {"job": {"seq_len": 2 * LEAST_TOKENS, "global_batch": batch, "framework": framework}}, **pinned
+    )
 
 
 def all_candidates(search: Search) -> list[Candidate]:
@@ -58,15 +55,19 @@ def all_candidates(search: Search) -> list[Candidate]:
 
 
 def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> None:
-    """What the strategies of the space come to is what those of plain loops come to."""
+    """What the strategies of the space come to is what those of plain loops come to.
+
+    Where nothing is replicated the space has few ZeRO stages; those it leaves out must be no better.
+    """
     search = Search(problem, top=1)
     found = {described(one.predictor, swaps): one.strategy for one in all_candidates(search)}
     assert found
     for space in search.spaces:
         wide = state_bytes(problem.job, framework=space.framework.name).gradients > 2
         expected = effects(problem, space.framework, wide, swaps, space.setting)
-        assert not {effect: strategy for effect, strategy in expected.items() if effect not in found}, "missing"
-        assert not {effect: strategy for effect, strategy in found.items() if effect not in expected}, "illegal"
+        left_out = {effect: strategy for effect, strategy in expected.items() if effect not in found}
+        assert not [strategy for effect, strategy in left_out.items() if not beaten_alone(effect, found)], "missing"
+        assert not [strategy for effect, strategy in found.items() if effect not in expected], "illegal"
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
@@ -82,9 +83,10 @@ def test_every_degree_and_layout_is_in_the_space(name, framework):
     [
         ("ddp", {}),
         ("horovod", {}),
-        ("deepspeed", {"pp": 1, "tp": 1}),
-        ("deepspeed", {"pp": 2, "tp": 1}),
-        ("deepspeed", {"pp": 1, "tp": 2}),
+        ("deepspeed", {"pp": 1, "tp": 1, "dp": 4}),
+        ("deepspeed", {"pp": 1, "tp": 1, "dp": 1}),
+        ("deepspeed", {"pp": 2, "tp": 1, "recompute": "none"}),
+        ("deepspeed", {"pp": 1, "tp": 2, "recompute": "full"}),
         ("fsdp", {"pp": 1, "tp": 1, "cp": 1, "dp": 4, "recompute": "none"}),
         ("fsdp", {"pp": 2, "tp": 2, "cp": 1, "schedule": "1f1b", "recompute": "full"}),
         ("megatron", {"pp": 1, "tp": 1, "cp": 1, "dp": 4, "recompute": "none"}),
@@ -106,7 +108,7 @@ def test_every_expert_degree_is_in_the_space(count):
     assert_same_strategies(tiny(zones, "megatron", EXPERTS, **pinned), [{0: 1, 1: 0}] if count == 2 else [])
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=12), st.data())
 def test_every_strategy_is_legal(problem, data):
     """[R1] [R2] Rules, refusals of the framework, placement and zones of any strategy of the space."""
@@ -123,7 +125,7 @@ def test_every_strategy_is_legal(problem, data):
             assert too_long(case.strategy, case.job.global_batch) is None
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=8), st.data())
 def test_options_left_out_are_no_better_than_one_that_stays(problem, data):
     """A row that is not `best` has one beside it, alike but for overlap and gradients, that is as fast and as lean."""

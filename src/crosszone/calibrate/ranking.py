@@ -16,6 +16,8 @@ MOST_STRATEGIES = 2000
 """Strategies of one group that are compared in pairs."""
 LEAST_RANKED = 3
 """Strategies of a group whose order is worth a correlation."""
+MANY = 5
+"""Strategies of a group among which the best is not found by luck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +72,14 @@ def strategy_of(run: Run) -> tuple[Hashable, ...]:
     return (str(run.case.strategy), run.facts.get("shard_group"), run.facts.get("expert_tp"))
 
 
-def ranking(outcomes: Iterable[Outcome]) -> Ranking:
-    """Regret, ordered pairs and rank correlation over groups of two or more strategies. [Q7]
+def ranking(outcomes: Iterable[Outcome], least: int = 2) -> Ranking:
+    """Regret, ordered pairs and rank correlation over groups of `least` or more strategies. [Q7]
 
     Regret is the measured time of the strategy predicted fastest over that of the fastest: 1 is the best choice. Runs
     of the same strategy count as their mean.
     """
     regrets, correlations, strategies, pairs, right = [], [], 0, 0, 0
-    for means in mean_times(outcomes):
+    for means in mean_times(outcomes, least):
         measured, predicted = means[:, 0], means[:, 1]
         strategies += len(measured)
         regrets.append(float(measured[np.argmin(predicted)] / measured.min()))
@@ -97,13 +99,13 @@ def ranking(outcomes: Iterable[Outcome]) -> Ranking:
     )
 
 
-def mean_times(outcomes: Iterable[Outcome]) -> Iterator[npt.NDArray[np.float64]]:
-    """Measured and predicted mean time of each strategy ([strategies, 2]), of every set-up that has two or more."""
+def mean_times(outcomes: Iterable[Outcome], least: int = 2) -> Iterator[npt.NDArray[np.float64]]:
+    """Measured and predicted mean time of each strategy ([strategies, 2]), of set-ups that have `least` or more."""
     groups: dict[Hashable, dict[Hashable, list[Outcome]]] = {}
     for one in outcomes:
         groups.setdefault(one.setup, {}).setdefault(one.strategy, []).append(one)
     for group in groups.values():
-        if len(group) > 1:
+        if len(group) >= least:
             times = [[(o.measured_s, o.predicted_s) for o in same] for same in group.values()]
             yield np.array([np.mean(same, axis=0) for same in times])
 

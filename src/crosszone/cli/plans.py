@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from crosszone.predict.prediction import Run
 
 WIDE = 150
-"""Columns of a terminal that has room for a column for each option of a plan."""
-NARROW = 72
-"""Columns below which only what plans are ranked by has room: a number that is cut would be another one."""
+"""Columns of a terminal that may have room for a column for each option of a plan."""
+LEAST_PLAN = 22
+"""Columns a plan needs where all its options are in one cell."""
+SPARE = ("usd_run", "usd_day", "gib", "tokens_s")
+"""Numbers left out where there is little room, the first ones first: one that is cut would be another number."""
+GAP = 3
+"""Columns between two columns of a table."""
 MOST_ROWS = 20
 """Families kept out, idle groups, links shown in the terminal; --json has all."""
 SPLIT = frozenset({"tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute"})
@@ -141,7 +145,7 @@ def _options(strategy: Strategy) -> Iterator[str]:
     """What else is not as it would be by itself, by its key in a file."""
     for key, field in type(strategy).model_fields.items():
         value = getattr(strategy, key)
-        if key in SPLIT or value is None or value == field.default:
+        if key in SPLIT or value in (None, field.default) or (key, value) == ("schedule", "1f1b"):
             continue
         if key in ("communication", "local_update"):
             for inner, kind in type(value).model_fields.items():
@@ -181,27 +185,54 @@ def _compact(plan: Plan) -> str:
     words += [] if _schedule(s) == "-" else [_schedule(s)]
     words += [f"zero {s.zero}"] if s.zero else []
     words += [] if s.recompute == "none" else [f"recompute {s.recompute}"]
-    words += [said("plan_every", steps=amount(s.local_update.steps))] if s.local_update else []
+    if s.local_update:
+        words.append(said("plan_every", steps=amount(s.local_update.steps), parts=amount(s.local_update.fragments)))
     return "\n".join([_title(plan), _degrees(s), listed(words), _where(plan)])
 
 
 def _ranking(title: str, plans: Sequence[Plan], objective: str, width: int) -> Any:
-    """A row for each plan; a narrow terminal has all options in one cell."""
-    columns = [Column("rank", "left", _rank)]
-    columns += _split_columns(plans) if width >= WIDE else [Column("plan", "left", _compact)]
-    columns.append(Column("step_s", "right", lambda plan: digits(plan.prediction.step_time_s.expected)))
-    if width >= NARROW:
-        columns.append(Column("tokens_s", "right", lambda plan: digits(plan.prediction.tokens_per_s.expected)))
-        columns.append(Column("gib", "right", lambda plan: _gib(plan, width >= WIDE)))
-        columns += _price_columns(plans)
-    columns += _objective_columns(objective)
-    columns += [Column("chance_pct", "right", _chance)] if any(plan.chance is not None for plan in plans) else []
+    """A row for each plan; a terminal that is too narrow has all options in one cell, and fewer numbers."""
+    rank, compact = Column("rank", "left", _rank), Column("plan", "left", _compact)
+    columns = [rank, *_split_columns(plans), *_number_columns(plans, objective, _gib_of)]
+    if width < WIDE or _taken(columns, plans) > width:
+        numbers = _number_columns(plans, objective, _gib)
+        columns = [rank, compact, *_roomy(numbers, plans, width - _taken([rank], plans) - LEAST_PLAN - GAP)]
     rows = table(title, [(column.key, column.align) for column in columns], caption=_caption(columns))
     for column in rows.columns:
         column.no_wrap = column.justify == "right"
     for plan in plans:
         rows.add_row(*(column.cell(plan) for column in columns))
     return rows
+
+
+def _number_columns(plans: Sequence[Plan], objective: str, gib: Callable[[Plan], str]) -> list[Column]:
+    """What to expect of a plan, and the chance that the best one beats it."""
+    columns = [
+        Column("step_s", "right", lambda plan: digits(plan.prediction.step_time_s.expected)),
+        Column("tokens_s", "right", lambda plan: digits(plan.prediction.tokens_per_s.expected)),
+        Column("gib", "right", gib),
+        *_price_columns(plans),
+        *_objective_columns(objective),
+    ]
+    chances = any(plan.chance is not None for plan in plans)
+    return [*columns, Column("chance_pct", "right", _chance)] if chances else columns
+
+
+def _taken(columns: Sequence[Column], plans: Sequence[Plan]) -> int:
+    """Columns of the terminal that a table takes when nothing wraps."""
+    from rich.cells import cell_len
+
+    cells = ([said(column.key), *map(column.cell, plans)] for column in columns)
+    return sum(GAP + max(map(cell_len, texts)) for texts in cells)
+
+
+def _roomy(columns: Sequence[Column], plans: Sequence[Plan], room: int) -> list[Column]:
+    """Without as many spare numbers as it takes to fit."""
+    kept = list(columns)
+    for key in SPARE:
+        if _taken(kept, plans) > room:
+            kept = [column for column in kept if column.key != key]
+    return kept
 
 
 def _split_columns(plans: Sequence[Plan]) -> list[Column]:
@@ -222,14 +253,19 @@ def _split_columns(plans: Sequence[Plan]) -> list[Column]:
 
 
 def _every(plan: Plan) -> str:
+    """Steps between two averages, and parts of the weights that are averaged one after the other."""
     local = plan.strategy.local_update
-    return amount(local.steps if local else None)
+    if local is None:
+        return "-"
+    return f"{amount(local.steps)} / {amount(local.fragments)}"
 
 
-def _gib(plan: Plan, with_limit: bool) -> str:
-    memory = plan.prediction.memory_gib
-    limit = f" / {amount(memory.limit, 3)}" if with_limit else ""
-    return f"{memory.peak.expected:.1f}{limit}"
+def _gib(plan: Plan) -> str:
+    return f"{plan.prediction.memory_gib.peak.expected:.1f}"
+
+
+def _gib_of(plan: Plan) -> str:
+    return f"{_gib(plan)} / {amount(plan.prediction.memory_gib.limit, 3)}"
 
 
 def _price_columns(plans: Sequence[Plan]) -> list[Column]:
@@ -308,9 +344,19 @@ def _print_rejected(found: Plans) -> None:
         return
     rows = table(said("rejected_title"), [("family", "left"), ("count", "right"), ("reason", "left")])
     for one in found.rejected[:MOST_ROWS]:
-        rows.add_row(one.family, amount(one.count), one.reason["message"])
+        rows.add_row(_family(one.family), amount(one.count), one.reason["message"])
     console().print(rows)
     _print_rest(len(found.rejected))
+
+
+def _family(family: str) -> str:
+    """What strategies have in common, in words where it is not a degree."""
+    from crosszone.inputs.frameworks import frameworks
+
+    name, _, rest = family.partition(": ")
+    if rest == "memory":
+        return said("family_memory", framework=frameworks()[name].title)
+    return said("family_bound") if family == "bound" else family
 
 
 def _counts(found: Plans) -> str:

@@ -188,8 +188,9 @@ class _Transient:
         copied = np.where(casts(w), HALF * held.total, 0.0)
         self.gathered = np.where(zero >= 3, w.word * gathered + whole, copied)
         wider = np.maximum(w.gradient_bytes, w.wire_bytes) > w.word
-        each = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
-        self.layer = each * (dense + np.where(zero >= 2, experts, 0.0))
+        scattered = (zero >= 2) & (np.asarray(w.shard_ranks) * w.cp > 1)
+        each = np.where(scattered, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
+        self.layer = each * (dense + np.where(scattered, experts, 0.0))
         self.head, self.embedding = each * head, each * embedding
 
 

@@ -1,6 +1,7 @@
 """Versioned JSON Schemas of the inputs, and a table of every key.
 
-`predict/schema.py` adds those of the answers and writes all: `python -m crosszone.predict.schema docs`.
+`predict/schema.py` and `plan/schema.py` add those of the answers; the latter writes all: `python -m
+crosszone.plan.schema docs`.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def key_tables() -> str:
     lines = [
         "# Every key of a scenario",
         "",
-        "Made by `python -m crosszone.predict.schema docs`; do not edit. Rates are one-directional; memory is GiB;",
+        "Made by `python -m crosszone.plan.schema docs`; do not edit. Rates are one-directional; memory is GiB;",
         "times are seconds unless the name says ms. The same in machine-readable form: [schema/](schema/).",
         "",
     ]

@@ -86,21 +86,21 @@ class Options:
 
     @cached_property
     def best(self) -> npt.NDArray[np.bool_]:
-        """Rows that no other row beats whatever the shape: none overlaps more and sends narrower gradients.
+        """Rows that no other row beats whatever the shape: none overlaps one thing more or sends narrower gradients.
 
-        Overlap never adds time, narrower gradients never add time or memory; all other fields must be the same.
+        Overlap never adds time, narrower gradients (the second type) never add time or memory; the rest is the same.
         """
-        widths = [0 if value is None else 1 for value in self.values[GRADIENTS]]  # its own type is the widest
-        ranks = np.stack([np.array(widths)[self.codes[GRADIENTS]], *(self.column(name) for name in OVERLAPS)], axis=1)
-        keys = np.zeros(len(self), dtype=np.int64)
-        for name in FIELDS:
-            if name != GRADIENTS and name not in OVERLAPS:
-                keys = keys * len(self.values[name]) + self.codes[name]
+        sizes = [len(self.values[name]) for name in FIELDS]
+        codes = np.ravel_multi_index([self.codes[name] for name in FIELDS], sizes)
         found = np.ones(len(self), dtype=bool)
-        for key in np.unique(keys):
-            here = np.flatnonzero(keys == key)
-            more = (ranks[here][:, None] >= ranks[here]).all(axis=2) & (ranks[here][:, None] > ranks[here]).any(axis=2)
-            found[here] = ~more.any(axis=0)
+        for name in (GRADIENTS, *OVERLAPS):
+            values = self.values[name]
+            better = 1 if name == GRADIENTS else values.index(True) if True in values else 0
+            if len(values) < 2:
+                continue
+            step = int(np.prod(sizes[FIELDS.index(name) + 1 :]))
+            improved = codes + (better - self.codes[name]) * step
+            found &= (self.codes[name] == better) | ~np.isin(improved, codes)
         return found
 
     @cached_property
@@ -146,7 +146,7 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
         return [(True, True), (False, True)] if matters else [(what != "tensor", False)]
 
     shared = traits.replicated
-    zero = [(z, True) for z in framework.zero] if shared else [(framework.default_zero, False)]
+    zero = [(z, True) for z in framework.zero] if shared else _alone(framework)
     within = ["all"]
     within += ["zone"] * (traits.across and "zone" in framework.shard_within)
     within += ["node"] * (traits.over_nodes and "node" in framework.shard_within)
@@ -165,6 +165,17 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
         "communication.overlap_tensor": switch("tensor", traits.tensor),
         "communication.reduce": reduce,
     }
+
+
+def _alone(framework: Framework) -> list[tuple[Any, bool]]:
+    """ZeRO stages where no state has a second holder: the framework's own, and those that offload needs."""
+    needed = {
+        stage
+        for need in framework.needs
+        if "offload" in need.when and "zero" in need.then
+        for stage in need.then["zero"][:1]
+    }
+    return [(framework.default_zero, False), *((z, True) for z in sorted(needed - {framework.default_zero}))]
 
 
 def _sensible(options: Options) -> npt.NDArray[np.bool_]:

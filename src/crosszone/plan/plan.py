@@ -57,6 +57,9 @@ class Plan(Value):
     reasons: tuple[Told, ...]
     """Why it is so fast, or not faster."""
 
+    def __str__(self) -> str:
+        return repr(self)
+
     def __repr__(self) -> str:
         s, time = self.strategy, self.prediction.step_time_s.expected
         degrees = (
@@ -124,3 +127,9 @@ class Plans(Value):
     """Rules of thumb this search bears out: tp, pp, micro-batch."""
     warnings: tuple[Told, ...]
     """Notices on the scenario and the search."""
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"<Plans of {self.name}: {len(self.plans)} of {self.evaluated:,} strategies>"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, Literal
+from typing import Any
 
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError, InvalidError, Notice
-from crosszone.inputs.rules import broken_rules
+from crosszone.inputs.rules import JOB_RULES
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.averaging import local_update_plans
@@ -31,6 +31,8 @@ from crosszone.predict.prediction import Prediction
 
 REFINED = 3
 """Plans, the best ones, that are refined."""
+NOT_PINNED = ("replica_micro_batches", "extra_warmup")
+"""Fields that a plan settles itself."""
 MOST_TOP = 100
 """Plans that may be asked for."""
 
@@ -63,7 +65,7 @@ def plan(
     problem = problem_of(scenario, profiles)
     require_known(problem, objective)
     how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
-    for safe in (True, False):  # a plan that fits for sure, else one that may
+    for safe in (True, False) if objective != "memory" else (False,):  # one that fits for sure, else one that may
         breadth = None if objective == "time" else WIDE
         search = Search(problem, top=top, objective=objective, safe=safe, breadth=breadth, progress=progress, **how)
         search.run()
@@ -73,11 +75,11 @@ def plan(
     else:
         raise IllegalError(*no_plan(search))
     best = _refined(search, ranked, progress)
-    plans = _plans(search, best, language, "synchronous")
+    plans = _plans(search, best, language)
     averaged: list[Plan] = []
     if local_updates and len(scenario.cluster.zones) > 1 and problem.pinned.local_update is None:
         for one, own in local_update_plans(problem, safe=safe, **how):
-            averaged += _plans(own, [(one.step_s, one)], language, "local update", first=len(averaged) + 1)
+            averaged += _plans(own, [(one.step_s, one)], language, first=len(averaged) + 1)
     told = [*notices, *_remarks(scenario, search)]
     rejected = [
         Rejected(family=family, count=count, reason=why.as_dict(language)) for family, count, why in rejected_of(search)
@@ -105,10 +107,13 @@ def problem_of(scenario: Scenario, profiles: Profiles | None = None) -> Problem:
     pinned = scenario.strategy or Strategy()
     problem = Problem(scenario=scenario, pinned=pinned, profiles=profiles or Profiles.load())
     case = problem.case(pinned if pinned.dp else pinned.replace(dp=1))
-    rules = broken_rules(case)  # a rule that needs more than what is pinned is the search's to keep
-    broken = [one for one in rules if one.field.startswith("job.") or one.field.split(".")[1] in pinned.pinned]
-    if broken or not problem.frameworks:
-        raise IllegalError(*broken, *problem.refused)
+    broken = [notice for rule in JOB_RULES for notice in rule(case)]
+    unfit = [name for name in NOT_PINNED if name in pinned.pinned and getattr(pinned, name)]
+    broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unfit]
+    if broken:
+        raise IllegalError(*broken)
+    if not problem.frameworks:
+        raise IllegalError(*problem.refused)
     return problem
 
 
@@ -130,7 +135,6 @@ def _plans(
     search: Search,
     ranked: list[tuple[float, Candidate]],
     language: str,
-    kind: Literal["synchronous", "local update"],
     first: int = 1,
 ) -> list[Plan]:
     """Plans of the candidates, with prediction and reasons."""
@@ -143,7 +147,7 @@ def _plans(
         found.append(
             Plan(
                 rank=first + number,
-                kind=kind,
+                kind="local update" if one.strategy.local_update else "synchronous",
                 crossing=one.crossing,
                 zones=one.zone_names,
                 framework=one.framework.name,

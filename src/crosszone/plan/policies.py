@@ -10,9 +10,8 @@ from typing import NamedTuple
 
 from crosszone.errors import Notice
 from crosszone.plan.problem import Problem
-from crosszone.schedule.orders import V_SHAPED
 
-LEAST_TOKENS = 2048
+LEAST_TOKENS = 4096
 """Tokens of a sequence that a context-parallel rank keeps at least."""
 MOST_MICRO_BATCH = 64
 """Samples of a micro-batch."""
@@ -32,7 +31,7 @@ class Policy(NamedTuple):
 
 def _in_domain(problem: Problem, tp: int) -> bool:
     """Inside a fast-link domain; where there is none, inside a node."""
-    return any(tp <= (group.domain if group.fast_link else group.gpus) for group in problem.groups)
+    return any(problem.holds_tp(group, tp) for group in problem.groups)
 
 
 def _long_enough(problem: Problem, cp: int) -> bool:
@@ -52,7 +51,7 @@ def _even_stages(problem: Problem, pp: int) -> bool:
     if problem.cluster.gpus <= FEW_CELLS:
         return True
     layers = problem.model.layers
-    even = any((layers + ends) % pp == 0 for ends in (0, 1, 2))
+    even = any((layers + ends) % pp == 0 for ends in (0, 2))
     return pp <= MOST_STAGES and (even or _power_of_two(problem, pp))
 
 
@@ -77,6 +76,6 @@ def kept_out(problem: Problem, degree: str, value: int) -> Notice | None:
     return None
 
 
-def suits_delays(problem: Problem, schedule: str) -> bool:
-    """Whether a schedule is tried where the pipeline crosses zones: one that folds stalls on every delay there."""
-    return schedule not in V_SHAPED or problem.is_pinned("schedule")
+def suits_delays(problem: Problem, chunks: int) -> bool:
+    """Whether stages may have so many chunks where the pipeline crosses zones: each is a further way across."""
+    return chunks == 1 or problem.is_pinned("schedule") or problem.is_pinned("interleave")

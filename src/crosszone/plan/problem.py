@@ -12,7 +12,7 @@ from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
-from crosszone.inputs.rules import Case, refusals
+from crosszone.inputs.rules import Case, framework_has_axes, framework_has_options, framework_has_precision
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
@@ -83,8 +83,16 @@ class Problem:
     def refused(self) -> list[Notice]:
         """What each of the other frameworks cannot do."""
         case = self.case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
-        broken = [refusals(case, framework) for framework in self._asked]
-        return [notices[0] for notices in broken if notices]
+        found = []
+        for framework in self._asked:
+            rules = (framework_has_axes, framework_has_options, framework_has_precision)
+            broken = [notice for rule in rules for notice in rule(case.on(framework), framework)]
+            schedule = self.pinned.schedule
+            if schedule is not None and schedule not in framework.schedules:
+                params = {"framework": framework.title, "option": "schedule", "allowed": framework.schedules}
+                broken.append(Notice(code="framework_lacks", field="strategy.schedule", value=schedule, params=params))
+            found += broken[:1]
+        return found
 
     @property
     def _asked(self) -> list[Framework]:
@@ -95,7 +103,9 @@ class Problem:
         """The shapes of these degrees, made once."""
         key = (degrees, breadth)
         if key not in self._lands:
-            found = list(shapes(self.cluster, self.ground, self.routes, degrees, breadth, self._layer_splits))
+            found = list(
+                shapes(self.cluster, self.ground, self.routes, degrees, breadth, self._layer_splits, self.holds_tp)
+            )
             if self.pinned.local_update is not None:
                 zone_of = self.ground.zone_of
                 found = [shape for shape in found if shape.dp % len(shape.layout.zones(zone_of)) == 0]
@@ -106,11 +116,15 @@ class Problem:
     def _lands(self) -> dict[tuple[Degrees, Breadth], Land]:
         return {}
 
+    def holds_tp(self, group: NodeGroup, tp: int) -> bool:
+        """A node group may hold such tensor-parallel groups: inside a fast-link domain or a node, unless pinned."""
+        return self.is_pinned("tp") or tp <= (group.domain if group.fast_link else group.gpus)
+
     def _layer_splits(self, layout: Layout) -> list[tuple[int, ...] | None]:
         """Splits of the layers to try: the pinned one; else even, and by speed where stages lie on different GPUs."""
         pinned = self.pinned.layers_per_stage
         if pinned is not None:
-            return [pinned]
+            return [pinned] if len(pinned) % layout.stages == 0 else []
         slowest = [min(self._speeds[g] for g in stage) for stage in layout.groups.T.tolist()]
         if len(set(slowest)) == 1:
             return [None]

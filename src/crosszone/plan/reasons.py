@@ -14,7 +14,10 @@ from crosszone.plan.candidate import Candidate
 from crosszone.plan.difference import difference
 from crosszone.plan.search import Search
 from crosszone.predict.prediction import Prediction
+from crosszone.text import Label
 
+UNITS = {"time": "s", "cost": "$", "energy": "kWh", "memory": "GiB"}
+"""Of what a plan is ranked by, a step."""
 SMALL = 0.001
 """Share of a step below which a part is not told."""
 
@@ -28,7 +31,8 @@ def reasons_of(one: Candidate, found: Prediction, best: Prediction | None) -> It
     s, shares = one.strategy, found.shares
     if best is not None:
         yield from _behind(found, best)
-    yield _note("reason_bottleneck", kind=found.bottleneck, share=round(100 * shares[found.bottleneck], 1))
+    kind = Label(f"class_{found.bottleneck}")
+    yield _note("reason_bottleneck", kind=kind, share=round(100 * shares[found.bottleneck], 1))
     yield from _across(one, found)
     if s.tp > 1:
         yield _note("reason_tp", tp=s.tp)
@@ -37,8 +41,11 @@ def reasons_of(one: Candidate, found: Prediction, best: Prediction | None) -> It
         yield _note("reason_pipeline", pp=s.pp, m=found.micro_batches, schedule=s.pipeline_schedule, bubble=bubble)
     memory = found.memory_gib
     yield _note("reason_memory", peak=round(memory.peak.expected, 1), limit=round(memory.limit, 1))
-    if s.recompute != "none" or s.offload != "none" or (s.zero or 0) > 0:
-        yield _note("reason_memory_means", zero=s.zero or 0, recompute=s.recompute, offload=s.offload)
+    means = [f"ZeRO {s.zero}"] if (s.zero or 0) > one.framework.zero[0] else []
+    means += [f"recompute {s.recompute}"] if s.recompute != "none" else []
+    means += [f"offload {s.offload}"] if s.offload != "none" else []
+    if means:
+        yield _note("reason_memory_means", means=means)
     if s.communication.gradient_dtype is not None:
         yield _note("reason_gradient_dtype", dtype=s.communication.gradient_dtype)
     if s.layers_per_stage is not None:
@@ -54,7 +61,12 @@ def _behind(found: Prediction, best: Prediction) -> Iterator[Notice]:
     apart = difference(best, found)
     if apart.step_s > SMALL * best.step_time_s.expected and apart.parts and apart.parts[0].seconds > 0:
         part = apart.parts[0]
-        yield _note("reason_behind", seconds=round(apart.step_s, 3), part=part.name, more=round(part.seconds, 3))
+        yield _note(
+            "reason_behind",
+            seconds=round(apart.step_s, 3),
+            part=Label(f"step_{part.name}"),
+            more=round(part.seconds, 3),
+        )
 
 
 def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
@@ -92,29 +104,36 @@ def idle_of(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
             for code, count in (("idle_tp", torn), ("idle_spare" if used else "idle_unused", left - torn)):
                 if count > 0:
                     why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
-                    best = _with_group(search, number)
-                    if code == "idle_unused" and best is not None:
-                        params = {**why.params, "best": round(best, 3), "now": round(value, 3)}
+                    best = _with_group(search, number, one)
+                    if code == "idle_unused" and best is not None and best > value:
+                        params = {**why.params, **_told(best, search), "now": round(abs(value), 3)}
                         why = Notice(code="idle_slower", field="strategy", level="note", params=params)
                     yield Idle(zone=zone.name, group=place, count=count, reason=why)
             number += 1
 
 
-def _with_group(search: Search, group: int) -> float | None:
-    """The best value found of a strategy that uses a node group; None: none was worth simulating."""
-    found = [value for value, one in search.best.ranked() if group in one.shape.layout.cells]
-    return min(found, default=None)
+def _told(value: float, search: Search) -> dict[str, object]:
+    """A value of the objective with its unit; of memory, what is left free."""
+    return {"value": round(abs(value), 3), "unit": UNITS[search.objective]}
+
+
+def _with_group(search: Search, group: int, one: Candidate) -> float | None:
+    """The best value found of a strategy that uses a node group beside those of a plan; None: none was simulated."""
+    needed = {group, *one.shape.layout.cells}
+    return min(
+        (value for value, other in search.best.ranked() if needed <= other.shape.layout.cells.keys()), default=None
+    )
 
 
 def hints_of(one: Candidate, found: Prediction, search: Search) -> Iterator[Notice]:
     """Rules of thumb that this search bears out: largest sensible tp, smallest pp that fits, micro-batch."""
     space = next(s for s in search.spaces if s.framework == one.framework)
     number = search.spaces.index(space)
-    largest = max(space.degrees.tp)
-    heads = one.problem.model.heads
-    yield _note("hint_tp", tp=largest, heads=heads, domain=max(g.domain for g in one.problem.groups))
+    if not one.problem.is_pinned("tp"):
+        heads, domain = one.problem.model.heads, max(g.domain for g in one.problem.groups)
+        yield _note("hint_tp", tp=max(space.degrees.tp), heads=heads, domain=domain)
     lacks = dict(search.lacks).get(number)
-    if lacks is not None:
+    if lacks is not None and not one.problem.is_pinned("pp"):
         land = space.land
         fits = land.pp[(lacks <= 0) & (land.tp == one.shape.tp)]
         if len(fits):
@@ -149,7 +168,7 @@ def rejected_of(search: Search) -> Iterator[tuple[str, int, Notice]]:
     slower = search.tally.evaluated - search.tally.scored
     if slower > 0:
         worst = search.best.ranked()[: search.best.top][-1][0]
-        yield "bound", slower, _note("rejected_bound", value=round(worst, 3))
+        yield "bound", slower, _note("rejected_bound", **_told(worst, search))
 
 
 def _listed(values: list[int]) -> str:

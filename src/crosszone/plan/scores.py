@@ -26,6 +26,9 @@ from crosszone.schedule.orders import group_size, in_flight
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+SLACK = 0.999
+"""On bounds of sorts of options: a shorter backward pass hides less of a reduction, which may cost a little more."""
+
 
 class Scores(Columns):
     """Every core of one framework with its options, and what they need and take."""
@@ -47,7 +50,7 @@ class Scores(Columns):
 
     def lead_s(self, core: Ints, leader: Ints) -> Floats:
         """Least step time of any option of these sorts."""
-        return self.least_s(self.cores.taken(core), self._rows(core, leader))
+        return SLACK * self.least_s(self.cores.taken(core), self._rows(core, leader))
 
     def lean_over(self, core: Ints, leader: Ints) -> Floats:
         """Bytes that the leanest option of these sorts lacks."""
@@ -83,6 +86,8 @@ class Scores(Columns):
 
     def memory_over(self, core: Ints, option: Ints) -> Floats:
         """As `fits`, with strategies that differ in nothing memory depends on looked at once."""
+        if not self._every:  # the best options differ in something that memory depends on
+            return self.fits(self.cores.taken(core), option)
         rows, count = self._memory_rows
         _, first, which = np.unique(core * count + rows[option], return_index=True, return_inverse=True)
         return self.fits(self.cores.taken(core[first]), option[first])[which]
@@ -133,7 +138,7 @@ class Scores(Columns):
         """Most micro-batches of each run of stages under a schedule that runs weights' gradients apart."""
         how = self.pipes[pipe]
         held = in_flight(how.schedule, stages, min(micro_batches, 4 * stages + 4), how.chunks) / how.chunks
-        return np.asarray(np.maximum.reduceat(held, starts))
+        return np.asarray(np.maximum.reduceat(held, starts), dtype=float)
 
     def least_s(self, cores: Cores, option: Ints) -> Floats:
         """Least step time of each strategy: never above what the simulation finds."""
@@ -193,7 +198,9 @@ class Scores(Columns):
             links=self._links(here, opted, whole, every),
             counts=whole.counts,
         )
-        parts = whole.counts if pipe.chunks == 1 else layer_counts(self.setting.model.layers, stages * pipe.chunks)
+        given = self.setting.pinned.layers_per_stage
+        even = given or layer_counts(self.setting.model.layers, stages * pipe.chunks)
+        parts = whole.counts if pipe.chunks == 1 else even
         how = Strategy(pp=stages, interleave=pipe.chunks, schedule=pipe.schedule)
         return worst(least_step_s(batch, parts, how, k), cores, track)
 

@@ -8,7 +8,6 @@ below the best. So every strategy that is not simulated is known to be no better
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -30,7 +29,7 @@ from crosszone.plan.space import Space
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
-FIRST_BLOCK, MOST_BLOCK = 24, 4096
+FIRST_BLOCK, MOST_BLOCK = 64, 4096
 """Shapes unfolded at a time: few at first, for the best are among them."""
 TIGHTENED = 192
 """Candidates whose bound is made closer at a time."""
@@ -40,6 +39,8 @@ DIVE_SHAPES, DIVE_SORTS = 3, 64
 """Shapes of each class, and sorts of their options, that are looked at before all others."""
 EAGER = 0.99
 """A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
+EAGER_TIGHTENED, EAGER_SIMULATED = 96, 3
+"""After each block: candidates looked at more closely, and simulated."""
 DIVE_SIMULATED = 2
 """Strategies of each class simulated before all others."""
 
@@ -201,6 +202,8 @@ class Search:
                 pool = pool.joined(*self._unfolded(number, shape[here[space[here] == number]]))
             self._tell("scoring", stop, len(bound))
             start, size = stop, min(2 * size, MOST_BLOCK)
+            if self.prune:
+                pool = self._eager(pool)
             pool = self._simulated(pool, float(bound[start]) if start < len(bound) else np.inf)
         if start < len(bound):
             self.tally.complete = False
@@ -237,15 +240,12 @@ class Search:
 
     def _dive(self, space: Ints, shape: Ints) -> None:
         """Simulate good strategies of each framework and each crossing first: they show what is worth a closer look."""
-        zone_of = self.problem.ground.zone_of
-        seen = Counter[Hashable]()
-        here = []
-        for at, (number, one) in enumerate(zip(space.tolist(), shape.tolist(), strict=True)):
-            kind = (number, self.spaces[number].land.shapes[one].layout.crossing(zone_of))
-            seen[kind] += 1
-            if seen[kind] <= DIVE_SHAPES:
-                here.append(at)
-        chosen = np.array(here, dtype=np.int64)
+        kind = np.zeros(len(space), dtype=np.int64)
+        for number in np.unique(space).tolist():
+            here, land = space == number, self.spaces[number].land
+            kind[here] = 4 * number + 2 * land.along[shape[here]] + land.across[shape[here]]
+        first = [np.flatnonzero(kind == one)[:DIVE_SHAPES] for one in np.unique(kind)]
+        chosen = np.sort(np.concatenate(first))
         for number in np.unique(space[chosen]).tolist():
             for pool in self._unfolded(number, shape[chosen[space[chosen] == number]], DIVE_SORTS):
                 best = pool.taken(np.argsort(pool.bound, kind="stable")[:DIVE_SORTS])
@@ -305,13 +305,15 @@ class Search:
     def _families(self) -> list[Ints]:
         """Family of each shape of each framework."""
         found = []
+        own = [zone.nodes for zone in self.problem.cluster.zones]
+        kinds = [own.index(nodes) for nodes in own]  # zones with the same GPUs are one kind
         for space in self.spaces:
             land, number = space.land, self.best.number
             if isinstance(self.best, Front):
                 prices = least_per_second(self.problem, land, "cost")
                 found.append(np.array([number(round(float(x), 12)) for x in prices], dtype=np.int64))
                 continue
-            zones = [tuple(sorted(set(frame.zones.ravel().tolist()))) for frame in land.frames]
+            zones = [tuple(sorted(kinds[z] for z in set(frame.zones.ravel().tolist()))) for frame in land.frames]
             across = [bool(frame.dp_zones.max() > 1) for frame in land.frames]
             frames = list(zip(zones, across, (frame.crosses for frame in land.frames), strict=True))
             degrees = zip(land.frame.tolist(), land.tp.tolist(), land.pp.tolist(), strict=True)
@@ -356,7 +358,7 @@ class Search:
                 loose = np.flatnonzero(~pool.tight[:near])[:TIGHTENED]
                 self._tighten(pool, loose)
                 close = int(loose[np.argmin(pool.bound[loose])])
-                if pool.bound[close] < EAGER * self.best.limits[pool.family[close]]:  # a better threshold saves work
+                if self._promises(pool, close):
                     self._simulate(pool, close)
                     pool.bound[close] = np.inf
                 pool = pool.taken(np.lexsort((pool.option, pool.core, pool.grid, pool.bound)))
@@ -369,6 +371,23 @@ class Search:
             pool = pool.taken(np.setdiff1d(np.arange(len(pool)), ready[one_each]))
             self._tell("simulating", self.tally.simulated, 0)
         return pool
+
+    def _eager(self, pool: Pool) -> Pool:
+        """Simulate what looks best of the pool before its turn: a better threshold saves work."""
+        pool = pool.taken(self.best.wants(pool.bound, pool.family))
+        loose = np.flatnonzero(~pool.tight)[:EAGER_TIGHTENED]
+        self._tighten(pool, loose)
+        pool = pool.taken(np.lexsort((pool.option, pool.core, pool.grid, pool.bound)))
+        close = np.flatnonzero(pool.tight)
+        _, one_each = np.unique(pool.family[close], return_index=True)
+        done = [at for at in close[np.sort(one_each)].tolist()[:EAGER_SIMULATED] if self._promises(pool, at)]
+        for at in done:
+            self._simulate(pool, at)
+        return pool.taken(np.setdiff1d(np.arange(len(pool)), done))
+
+    def _promises(self, pool: Pool, at: int) -> bool:
+        """A candidate is likely to lower what others must beat."""
+        return bool(pool.bound[at] < EAGER * self.best.limits[pool.family[at]])
 
     def _tighten(self, pool: Pool, at: Ints) -> None:
         """Give some candidates their close bound."""

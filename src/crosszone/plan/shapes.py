@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.placement import tp_capacity
 from crosszone.plan.layout import REPLICAS_NEAR, STAGES_NEAR, Chain, Layout, Order, splits
 from crosszone.plan.routes import Ground, Route
@@ -93,12 +93,16 @@ def shapes(
     degrees: Degrees,
     breadth: Breadth,
     layers_of: Callable[[Layout], Sequence[tuple[int, ...] | None]],
+    inside: Callable[[NodeGroup, int], bool],
 ) -> Iterator[Shape]:
-    """Every shape that fits the cluster, as far as the breadth goes; `layers_of`: splits of the layers to try."""
+    """Every shape that fits the cluster, as far as the breadth goes.
+
+    `layers_of`: splits of the layers to try; `inside`: whether a node group may hold tensor-parallel groups so large.
+    """
     groups = [group for _, group in cluster.groups()]
     domain = max(group.domain if group.fast_link else 1 for group in groups)
     for tp in degrees.tp:
-        room = [tp_capacity(group, tp) // tp for group in groups]
+        room = [tp_capacity(group, tp) // tp if inside(group, tp) else 0 for group in groups]
         for cp in degrees.cp:
             cells = tuple(n // cp for n in room)
             near = 2 * tp * cp <= domain  # else no two cells share a fast link, whatever their order

@@ -141,7 +141,7 @@ class Space:
             here = shapes[np.isin(stages, counts)]
             given = self.land.split[here]
             here = here[(given == 0) | (given == self.land.pp[here] * pipe.chunks)]
-            if not suits_delays(self.problem, pipe.schedule):
+            if not suits_delays(self.problem, pipe.chunks):
                 here = here[~self.land.along[here]]
             found.append(self._block(here, pipe))
         return found
@@ -221,7 +221,7 @@ class Space:
         """Schedules and chunks for so many stages."""
         pinned, layers = self.problem.pinned, self.problem.model.layers
         if stages == 1:
-            return [Pipe("1f1b", 1)] if pinned.interleave == 1 else []
+            return [] if pinned.interleave > 1 or self.problem.is_pinned("schedule") else [Pipe("1f1b", 1)]
         found = []
         for schedule in self.framework.schedules:
             if self.problem.is_pinned("schedule") and schedule != pinned.schedule:

@@ -53,8 +53,9 @@ ANY_FOLDED = Pipe("any folded", 1)
 @lru_cache(maxsize=8192)
 def stage_layers_of(layers: int, stages: int, pipe: Pipe, given: tuple[int, ...] | None = None) -> tuple[int, ...]:
     """Layers of each stage, its chunks added up: dealt out evenly, or as given for every chunk."""
-    held_by = stages_in_order(pipe.schedule, stages, pipe.chunks)
-    dealt = given or layer_counts(layers, stages * pipe.chunks)
+    chunks = len(given) // stages if given else pipe.chunks
+    held_by = stages_in_order(pipe.schedule, stages, chunks)
+    dealt = given or layer_counts(layers, stages * chunks)
     return tuple(np.bincount(held_by, weights=dealt, minlength=stages).astype(int).tolist())
 
 
@@ -141,7 +142,7 @@ class Frame:
         self.dp_zones: Ints = np.array([len(set(one)) for one in columns])
         ends = {at for path in paths for at in np.cumsum([count for _, count in path])[:-1].tolist()}
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
-        self.breaks: set[int] = {s for at in ends for s in (at - 1, at)} | changes
+        self.breaks: set[int] = {s for at in ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
         """Stages that differ from the one before by where they lie or send."""
         self._runs: dict[tuple[Pipe, tuple[int, ...]], Runs] = {}
 

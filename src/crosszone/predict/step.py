@@ -184,21 +184,26 @@ def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Num
 def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
     """Through each stage, the least time of the pipeline and the least time until its gradients are whole. [S12]"""
     w = batch.work
-    between = (1.0 - t.piped) * (t.send + t.send_back) / 2.0 + w.interleave * t.latency
-    between = np.where((t.forward > 0) & (np.asarray(t.layers.last) == 0), between, 0.0)
-    busy = (1.0 - t.piped) * np.maximum(t.send, t.send_back)
+    goes_on = (t.forward > 0) & (np.asarray(t.layers.last) == 0)
+    there, back = (
+        np.where(goes_on, (1.0 - t.piped) * send + w.interleave * t.latency, 0.0) for send in (t.send, t.send_back)
+    )
+    busy, busy_back = ((1.0 - t.piped) * send for send in (t.send, t.send_back))
     return stage_bounds_s(
         t.forward,
         t.backward,
-        between,
+        there,
         w.micro_batches,
         w.interleave,
         w.pp,
+        back_s=back,
         repeats=batch.repeats,
         extra_warmup=w.ahead,
         late_s=np.where(np.asarray(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
         fills=w.fills * _even_chunks(batch),
         busy_s=busy,
+        busy_back_s=busy_back,
+        far=bool(np.any(np.asarray(t.latency) > 0)),
     )
 
 
@@ -211,7 +216,7 @@ def _even_chunks(batch: Batch) -> Numbers:
 
 def bounded_s(t: StageTimes, span: Numbers, own: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
-    late = np.asarray(t.layer.work.split) > 0
+    late = (np.asarray(t.layer.work.split) > 0) | (np.asarray(t.layer.work.fills) == 0)
     first = np.asarray(t.layers.first) > 0
     ready = np.where(first & ~late, span, own)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)

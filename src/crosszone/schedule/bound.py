@@ -20,6 +20,7 @@ def pipeline_bound_s(
     chunks: Numbers,
     stages: Numbers,
     *,
+    back_s: Numbers | None = None,
     repeats: Numbers = 1.0,
     extra_warmup: Numbers = 0,
     late_s: Numbers = 0.0,
@@ -33,6 +34,7 @@ def pipeline_bound_s(
         micro_batches,
         chunks,
         stages,
+        back_s=back_s,
         repeats=repeats,
         extra_warmup=extra_warmup,
         late_s=late_s,
@@ -49,29 +51,34 @@ def stage_bounds_s(
     chunks: Numbers,
     stages: Numbers,
     *,
+    back_s: Numbers | None = None,
     repeats: Numbers = 1.0,
     extra_warmup: Numbers = 0,
     late_s: Numbers = 0.0,
     fills: Numbers = 1.0,
     busy_s: Numbers = 0.0,
+    busy_back_s: Numbers = 0.0,
+    far: bool = False,
 ) -> tuple[Numbers, Numbers]:
     """Through each stage, the least time of the step and the least time until its own gradients are whole. [S12]
 
     A micro-batch comes to stage j, the stage works m (f + b) and is idle for as long as its later stages keep the first
     micro-batch beyond the forward passes it may do meanwhile, and likewise at the end; then a micro-batch goes back.
     With chunks only the way to the stage and back counts. Arrays end in stages; each stands for `repeats` equal ones in
-    a row: the chain is convex along such a row, so its ends suffice. `between_s` is the time from a stage to the next,
-    one way, `busy_s` how long a micro-batch takes that link; `chunks` divides fill and drain. `late_s`: the part of
-    the backward pass that may come later (weights' gradients), so that others do not wait for it. `fills`: 0 leaves
-    filling and draining out, which bounds any schedule. Equal stages: (m + (p - 1) / v) (f + b), the simulated time.
+    a row: the chain is convex along such a row, so its ends suffice. `between_s` is the time from a stage to the next
+    (`back_s`: back, where that differs), `busy_s` how long a micro-batch takes that link; `chunks` divides fill and
+    drain. `late_s`: the part of the backward pass that may come later (weights' gradients), so that others do not wait
+    for it. `fills`: 0 leaves filling and draining out, which bounds any schedule. Equal stages:
+    (m + (p - 1) / v) (f + b), the simulated time.
 
     No stage has more than w micro-batches in flight (1F1B: p - j; chunks: two groups of p), so that the last of m comes
-    to it after floor((m - 1) / w) trips of others through all later stages and back.
+    to it after floor((m - 1) / w) trips of others through all later stages and back. `far`: also between any two
+    stages s < u of 1F1B, which let u - s + 1 micro-batches through in a round trip: what counts over long delays. [S8]
     """
     both = forward_s + backward_s
     apart = np.any(np.asarray(late_s) > 0)
     back = backward_s - late_s
-    home = back + between_s
+    home = back + (between_s if back_s is None else back_s)
     way = forward_s + between_s + home
     row, home_row = way * repeats, home * repeats
     before = np.cumsum(row, axis=-1, out=np.empty_like(row)) - row
@@ -115,9 +122,54 @@ def stage_bounds_s(
     if apart:  # all of a stage's work comes after the first micro-batch has
         done = (before - leave) * part + work
         longest, ready = np.maximum(longest, done), np.maximum(ready, done)
-    longest = np.maximum(longest, micro_batches * busy_s)
+    if far and both.shape[-1] > 1:
+        plain = (fills > 0) & (np.asarray(chunks) == 1) & (np.asarray(extra_warmup) == 0)
+        rest = np.maximum(here - 1.0, 0.0)
+        turns = _round_trips(before, place, (before + rest * way, place + rest), both, late_s, micro_batches, stages)
+        longest = np.maximum(longest, np.where(plain, turns, 0.0))
+    longest = np.maximum(longest, micro_batches * np.maximum(busy_s, busy_back_s))
+    all_first = (
+        np.asarray(extra_warmup) >= micro_batches
+    )  # GPipe: one pass after the other, each at its slowest pace [S9]
+    if np.any(all_first):
+        pace = largest(np.maximum(forward_s, busy_s)) + largest(np.maximum(backward_s, busy_back_s))
+        longest = np.maximum(longest, np.where(all_first, total + (micro_batches - 1) * pace, 0.0))
     present = both > 0
     return longest * present, ready * present
+
+
+def _pace(pass_s: Numbers, busy_s: Numbers) -> Numbers:
+    """The slowest stage or link, which all passes of a kind go through one after the other. [S9]"""
+    return largest(np.maximum(pass_s, busy_s))
+
+
+def _round_trips(
+    before: Numbers,
+    place: Numbers,
+    ends: tuple[Numbers, Numbers],
+    both: Numbers,
+    late_s: Numbers,
+    micro_batches: Numbers,
+    stages: Numbers,
+) -> Numbers:
+    """The longest chain of round trips between the last stage of a run and the first of a later one. [S8]
+
+    Stage u holds p - u micro-batches; each round trip between s and u lets u - s + 1 more of them in.
+    """
+    away, last = ends
+    late = np.broadcast_to(late_s, both.shape)
+    found = np.zeros((*both.shape[:-1], 1))
+    for s in range(both.shape[-1] - 1):
+        at, first = last[..., s : s + 1], away[..., s : s + 1]
+        for u in range(s + 1, both.shape[-1]):
+            there = place[..., u : u + 1]
+            more = there - at + 1.0
+            rounds = np.floor(np.maximum(micro_batches - (stages - there), 0.0) / more)
+            length = before[..., u : u + 1] - first + both[..., u : u + 1] - late[..., u : u + 1]
+            owed = np.maximum(rounds - 1.0 - np.floor(at / more), 0.0) * late[..., s : s + 1]
+            chain = first + rounds * length + owed
+            found = np.maximum(found, np.where(both[..., u : u + 1] > 0, chain, 0.0))
+    return found
 
 
 FEW = 4

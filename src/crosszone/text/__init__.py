@@ -13,6 +13,10 @@ LANGUAGES = ("en", "zh")
 DEFAULT_LANGUAGE = "en"
 
 
+class Label(str):
+    """A parameter of a sentence that is itself a label, said in the sentence's language."""
+
+
 @cache
 def texts(language: str) -> dict[str, Any]:
     """All sentences of one language, as nested keys."""
@@ -25,7 +29,9 @@ def texts(language: str) -> dict[str, Any]:
 def sentence(group: str, code: str, part: str, language: str, params: Mapping[str, Any]) -> str:
     """The sentence `group.code.part` with its parameters put in."""
     template: str = texts(language)[group][code][part]
-    return template.format_map({k: _spoken(v) for k, v in params.items()})
+    return template.format_map(
+        {k: label(v, language) if isinstance(v, Label) else _spoken(v) for k, v in params.items()}
+    )
 
 
 def label(key: str, language: str, **params: Any) -> str:

@@ -1,0 +1,21 @@
+"""Versioned JSON Schemas of everything: the inputs', those of Prediction and Trace, and that of Plans.
+
+`python -m crosszone.plan.schema docs` writes them all, and the table of every key of a scenario.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from crosszone.inputs.schema import write
+from crosszone.inputs.value import Value
+from crosszone.plan.plan import Plans
+from crosszone.predict.schema import ROOTS as PREDICTED
+
+ROOTS: dict[str, type[Value]] = {**PREDICTED, "plans": Plans}
+
+
+if __name__ == "__main__":
+    for path in write(Path(sys.argv[1]), ROOTS):
+        print(path)
