@@ -503,6 +503,13 @@ def test_when_nothing_fits_the_reasons_are_told_with_their_lines(say, search, tm
     assert json.loads(say("plan", path, "--json")[1])["errors"][0]["code"] == "tp_room"
 
 
+def test_what_the_search_refuses_of_an_option_is_told_at_that_option(say, search, file):
+    price = Notice(code="objective_cost_unknown", field="objective", params={"gpu": "t4", "zone": "a"})
+    search.answer = IllegalError(price)
+    status, out, err = say("plan", file, "--objective", "cost")
+    assert (status, out) == (2, "") and err.startswith("--objective: error The price of a t4 in zone a")
+
+
 def test_a_missing_file_is_bad_input(say, search):
     status, _, err = say("plan", "nowhere.yaml")
     assert status == 2 and "nowhere.yaml" in err

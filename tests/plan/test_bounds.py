@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from crosszone.cost.memory import GIB
 from crosszone.plan.search import Search
-from plan.given import FRAMEWORKS, SHOWN_AS_FOUND, grids, problems, seeded
+from plan.given import FRAMEWORKS, SHOWN_AS_FOUND, grids, problem_of, problems, seeded
 
 NEAR = 1.0 + 1e-9
 """Rounding, relative."""
@@ -42,12 +42,23 @@ def outline_of(search: Search) -> dict[tuple[int, int], float]:
     return dict(zip(zip(space.tolist(), shape.tolist(), strict=True), bound.tolist(), strict=True))
 
 
+def assert_leads_are_below(grid: Any) -> None:
+    """The bound of a sort of options is below every option of it, over the whole grid."""
+    core, leader = grid.leads()
+    lead = grid.lead_s(core, leader)
+    owner, option = grid.members(core, leader)
+    counts = np.array([grid.leaders[t].counts[n] for t, n in zip(grid.cores.traits[core], leader, strict=True)])
+    quick = grid.least_s(grid.cores.taken(owner), option)
+    assert (np.repeat(lead, counts) <= quick * NEAR).all()
+
+
 def draw_and_check(problem: Any, pick: Any, each: int) -> int:
     """Some strategies of every framework; how many there were."""
     search = Search(problem, top=3, prune=False)
     count = 0
     for number, grid in grids(search):
         core, leader = grid.leads()
+        assert_leads_are_below(grid)
         for _ in range(each):
             at = pick(len(core))
             _, options = grid.members(core[at : at + 1], leader[at : at + 1])
@@ -76,3 +87,15 @@ def test_every_framework_is_drawn_from(framework):
     random = np.random.default_rng(0)
     problem = seeded(2, pins=False, framework=[framework], gpus=8, zones=(2,))
     assert draw_and_check(problem, lambda size: int(random.integers(size)), each=25) == 25
+
+
+@pytest.mark.parametrize("framework", ["fsdp", "megatron"])
+def test_a_sequence_that_cannot_be_split_bounds_as_well(framework):
+    """[V3] 256 tokens over 3 or 6 ranks: no sequence parallelism, but tensor collectives may still overlap."""
+    model = {"layers": 4, "hidden": 768, "heads": 6, "kv_heads": 3, "ffn_hidden": 3072, "vocab": 32000}
+    job = {"seq_len": 256, "global_batch": 4, "framework": framework}
+    zones = [{"name": "a", "nodes": [{"gpus": 6, "gpu": "a100-40gb-sxm"}]}]
+    problem = problem_of({"name": "odd", "model": model, "job": job, "cluster": {"zones": zones}})
+    for _, grid in grids(Search(problem, top=1)):
+        assert {3, 6} <= set(grid.land.tp.tolist())
+        assert_leads_are_below(grid)

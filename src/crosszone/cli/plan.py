@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 0.5
 """Seconds before a bar is drawn: a quick answer needs none."""
+OPTIONS = ("objective", "top")
+"""What the search may refuse that is not in the file."""
 LOCAL = "L"
 """Stands before the rank of a plan with local updates."""
 
@@ -163,6 +165,11 @@ def _at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
     return notice
 
 
+def _at_option(notice: Notice) -> Notice:
+    """The notice at the option of this command that it is about, if it is about one: no line of the file has it."""
+    return notice.at(f"--{notice.field}", None) if notice.field in OPTIONS else notice
+
+
 def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
     from crosszone.inputs.scenario import scenario_notices
     from crosszone.inputs.summary import few_alike
@@ -174,7 +181,7 @@ def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
         with _progress() as progress:
             return search(scenario, progress=progress, language=language(), notices=known, **how)
     except InputError as error:
-        raise type(error)(*(document.placed(_at_pin(one, pins)) for one in error.notices)) from None
+        raise type(error)(*(document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None
 
 
 def _flip(scenario: Scenario, found: Plans) -> Crossover | None:

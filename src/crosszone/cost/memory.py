@@ -177,7 +177,8 @@ class _Transient:
     def __init__(
         self, m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients, held: StageParameters
     ):
-        zero, pipelined = np.asarray(w.zero), np.asarray(w.pp) > 1
+        pipelined = np.asarray(w.pp) > 1
+        zero = np.where(np.asarray(w.shard_ranks) * w.cp > 1, w.zero, 0)  # a single holder shards nothing
         head = stages.last * np.where(np.asarray(m.tied) > 0, m.embedding_params, m.head_params) / w.tp
         embedding = stages.first * m.embedding_params / w.tp
         dense = (m.attention_params + np.where(stages.dense > 0, m.mlp_params, m.shared_params)) / w.tp
@@ -188,9 +189,8 @@ class _Transient:
         copied = np.where(casts(w), HALF * held.total, 0.0)
         self.gathered = np.where(zero >= 3, w.word * gathered + whole, copied)
         wider = np.maximum(w.gradient_bytes, w.wire_bytes) > w.word
-        scattered = (zero >= 2) & (np.asarray(w.shard_ranks) * w.cp > 1)
-        each = np.where(scattered, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
-        self.layer = each * (dense + np.where(scattered, experts, 0.0))
+        each = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
+        self.layer = each * (dense + np.where(zero >= 2, experts, 0.0))
         self.head, self.embedding = each * head, each * embedding
 
 

@@ -30,7 +30,7 @@ from crosszone.cost.layer import LayerCost
 from crosszone.inputs.states import compute_precision, state_bytes
 from crosszone.plan.cores import Block, Cores, laid
 from crosszone.plan.land import Land
-from crosszone.plan.options import Options
+from crosszone.plan.options import FIELDS, Options
 from crosszone.plan.setting import Setting
 from crosszone.plan.tracks import ANY, ANY_FOLDED
 from crosszone.predict.batch import buckets, gradient_wire_bytes, group_columns, stack_columns
@@ -48,12 +48,15 @@ OF_OPTIONS = (
     "overlap_gradients",
     "overlap_parameters",
     "overlap_tensor",
+    "room",
 )
 """Columns of work that are an option's own."""
 LAYER_OPTIONS = 12
 """Ways a layer may be run at one micro-batch: sequence parallelism, recomputation, overlap of its collectives."""
 LEADING = ("zero", "shard_within", "communication.reduce")
 """Fields whose fastest value depends on the rest; of all others it is known."""
+SLOWER = 3.0
+"""Backward pass of the slowest option of a sort over that of the fastest, at most: a longer one hides more."""
 LEAN = 2
 """Rows that need no more memory than any option of their sort: all recomputed, and nothing."""
 
@@ -92,6 +95,11 @@ class Columns:
         self.offset = np.cumsum([0, *(len(one) for one in options)])
         """Number of the first option of each set of traits."""
         self.lanes, self.cores, self._teams = laid(land, blocks, traits, setting.memory_bytes)
+
+    @property
+    def lean(self) -> int:
+        """Leanest rows of each sort of option; where nodes' memory is known, also those that offload nothing."""
+        return LEAN * (1 + any(np.isfinite(host) for _, host in self.setting.memory_bytes))
 
     @cached_property
     def micro_batch_sizes(self) -> Ints:
@@ -154,21 +162,26 @@ class Columns:
             "overlap_tensor": joined("communication.overlap_tensor"),
             "flat": joined("communication.reduce", {"flat": 1.0, "hierarchical": 0.0}),
         }
+        found["room"] = np.ones(len(found["zero"]))
         leading = np.concatenate([one.first for one in self.leaders]) if self.leaders else np.zeros(0, dtype=np.int64)
         most = {name: values.max(initial=0.0) for name, values in found.items()}
         fastest = {"recompute": 0.0, "offload": 0.0, "wire_bytes": min(wire.values())}
         fastest |= {n: most[n] for n in ("sequence_parallel", "overlap_tensor")}
-        fastest |= {"overlap_gradients": 1.0, "overlap_parameters": 1.0}
+        fastest |= {"overlap_gradients": 1.0, "overlap_parameters": 1.0, "room": SLOWER}
         lean = fastest | {"offload": most["offload"]}
-        extremes = (fastest, lean, lean | {"recompute": most["recompute"]})
+        extremes = [fastest, lean, lean | {"recompute": most["recompute"]}]
+        if self.lean > LEAN:
+            extremes += [one | {"offload": 0.0} for one in extremes[1:]]
         for name, values in found.items():
             rows = [np.full(len(leading), one[name]) if name in one else values[leading] for one in extremes]
             found[name] = np.concatenate([values, *rows])
         split_off = np.concatenate([np.full(len(one.row), n) for n, one in enumerate(self.leaders)])
-        alone = np.array([not any(one.values["sequence_parallel"]) for one in self.options])[split_off]
         extra = slice(int(self.offset[-1]), None)
-        for name in ("sequence_parallel", "overlap_tensor"):  # without tensor parallelism there is none of it
-            found[name][extra] *= np.tile(~alone, 1 + LEAN)
+        for name, field in (("sequence_parallel", FIELDS[2]), ("overlap_tensor", FIELDS[8])):
+            able = np.array([any(one.values[field]) for one in self.options])[
+                split_off
+            ]  # none without tensor parallelism
+            found[name][extra] *= np.tile(able, 1 + self.lean)
         found["layer"] = (found["sequence_parallel"] * 3 + found["recompute"]) * 2 + found["overlap_tensor"]
         return found
 

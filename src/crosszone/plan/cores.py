@@ -29,6 +29,8 @@ class Lanes(NamedTuple):
     team: Ints
     limit: Floats
     """Memory of the GPU, bytes."""
+    host: Floats
+    """Memory of its node for each GPU, bytes; inf: not known."""
     rate: Floats
     back: Floats
     latency: Floats
@@ -69,7 +71,7 @@ class Cores:
 
 
 def laid(
-    land: Land, blocks: Sequence[Block], traits: Ints, memory_bytes: Sequence[float]
+    land: Land, blocks: Sequence[Block], traits: Ints, memory_bytes: Sequence[tuple[float, float]]
 ) -> tuple[dict[int, Lanes], Cores, Ints]:
     """Tracks by their number of runs, the cores that run on them, and every kind of layer there is.
 
@@ -123,7 +125,15 @@ def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats) 
         team = (kind[here][:, None, None] + runs.groups).reshape(n * c, -1)
         own = [tiled(x, n, c) for x in (runs.counts, runs.repeats, runs.starts)]
         ways = [x.reshape(n * c, -1) for x in links]
-        rows.append((*own, team, tiled(memory[runs.groups], n, c), *ways, tiled(runs.dp_zones, n, c)))
+        rows.append(
+            (
+                *own,
+                team,
+                *(tiled(memory[runs.groups, kind_of], n, c) for kind_of in (0, 1)),
+                *ways,
+                tiled(runs.dp_zones, n, c),
+            )
+        )
     columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
     return Lanes(bool((columns[3] != columns[3][:, :1]).any()), *columns)
 

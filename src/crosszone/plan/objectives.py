@@ -27,10 +27,11 @@ def require_known(problem: Problem, objective: Objective) -> None:
     """Refuse an objective whose figures are not known."""
     for number, group in enumerate(problem.groups):
         unknown = {"cost": _usd(group) is None, "energy": group.gpu.tdp_w is None}
+        code = {"cost": "objective_cost_unknown", "energy": "objective_energy_unknown"}
         if unknown.get(objective):
             zone = problem.cluster.zones[problem.ground.zone_of[number]].name
             params = {"gpu": group.gpu.name, "zone": zone}
-            raise IllegalError(Notice(code=f"objective_{objective}_unknown", field="objective", params=params))
+            raise IllegalError(Notice(code=code[objective], field="objective", params=params))
 
 
 def least_per_second(problem: Problem, land: Land, objective: Objective) -> Floats:

@@ -50,6 +50,8 @@ class Traits(NamedTuple):
     """Replicas of a stage lie in several zones."""
     over_nodes: bool
     """Replicas of a stage lie in several nodes."""
+    sequence: bool
+    """Tensor parallelism divides the tokens of a rank's sequence."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +148,7 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
         return [(True, True), (False, True)] if matters else [(what != "tensor", False)]
 
     shared = traits.replicated
-    zero = [(z, True) for z in framework.zero] if shared else _alone(framework)
+    zero = [(z, True) for z in framework.zero]
     within = ["all"]
     within += ["zone"] * (traits.across and "zone" in framework.shard_within)
     within += ["node"] * (traits.over_nodes and "node" in framework.shard_within)
@@ -155,7 +157,7 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
         "zero": zero,
         "shard_within": [(value, value != "all") for value in within],
         "sequence_parallel": [(x, True) for x in (True, False)]
-        if traits.tensor and framework.sequence_parallel
+        if traits.sequence and framework.sequence_parallel
         else [(False, False)],
         "recompute": [(value, True) for value in framework.recompute],
         "offload": [(value, value != "none") for value in framework.offload],
@@ -165,17 +167,6 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
         "communication.overlap_tensor": switch("tensor", traits.tensor),
         "communication.reduce": reduce,
     }
-
-
-def _alone(framework: Framework) -> list[tuple[Any, bool]]:
-    """ZeRO stages where no state has a second holder: the framework's own, and those that offload needs."""
-    needed = {
-        stage
-        for need in framework.needs
-        if "offload" in need.when and "zero" in need.then
-        for stage in need.then["zero"][:1]
-    }
-    return [(framework.default_zero, False), *((z, True) for z in sorted(needed - {framework.default_zero}))]
 
 
 def _sensible(options: Options) -> npt.NDArray[np.bool_]:

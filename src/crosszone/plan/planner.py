@@ -12,7 +12,15 @@ from typing import Any
 
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError, InvalidError, Notice
-from crosszone.inputs.rules import JOB_RULES
+from crosszone.inputs.rules import (
+    JOB_RULES,
+    batch_divides,
+    heads_divide,
+    layers_fill_stages,
+    ranks_within_gpus,
+    schedule_has_shape,
+    widths_divide,
+)
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.averaging import local_update_plans
@@ -31,6 +39,18 @@ from crosszone.predict.prediction import Prediction
 
 REFINED = 3
 """Plans, the best ones, that are refined."""
+MOST_SIMULATED = 400
+"""Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide."""
+PINNED_RULES = (
+    (heads_divide, {"tp"}),
+    (widths_divide, {"tp"}),
+    (layers_fill_stages, {"pp", "layers_per_stage"}),
+    (layers_fill_stages, {"pp", "interleave"}),
+    (schedule_has_shape, {"pp", "schedule"}),
+    (ranks_within_gpus, {"tp", "pp", "dp"}),
+    (batch_divides, {"micro_batch", "dp"}),
+)
+"""Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at."""
 NOT_PINNED = ("replica_micro_batches", "extra_warmup")
 """Fields that a plan settles itself."""
 MOST_TOP = 100
@@ -67,7 +87,17 @@ def plan(
     how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
     for safe in (True, False) if objective != "memory" else (False,):  # one that fits for sure, else one that may
         breadth = None if objective == "time" else WIDE
-        search = Search(problem, top=top, objective=objective, safe=safe, breadth=breadth, progress=progress, **how)
+        most = None if objective == "time" else MOST_SIMULATED
+        search = Search(
+            problem,
+            top=top,
+            objective=objective,
+            safe=safe,
+            breadth=breadth,
+            most_simulated=most,
+            progress=progress,
+            **how,
+        )
         search.run()
         ranked = search.best.ranked()[:top]
         if ranked:
@@ -108,6 +138,7 @@ def problem_of(scenario: Scenario, profiles: Profiles | None = None) -> Problem:
     problem = Problem(scenario=scenario, pinned=pinned, profiles=profiles or Profiles.load())
     case = problem.case(pinned if pinned.dp else pinned.replace(dp=1))
     broken = [notice for rule in JOB_RULES for notice in rule(case)]
+    broken += [notice for rule, fields in PINNED_RULES for notice in rule(case) if fields <= pinned.pinned]
     unfit = [name for name in NOT_PINNED if name in pinned.pinned and getattr(pinned, name)]
     broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unfit]
     if broken:
@@ -128,7 +159,7 @@ def _refined(
         found.append((value, better))
         if progress is not None:
             progress("refining", number + 1, min(REFINED, len(ranked)))
-    return sorted([*found, *ranked[len(found) :]], key=lambda pair: pair[0])
+    return sorted([*found, *ranked[len(found) :]], key=lambda pair: (pair[0], pair[1].step_s))
 
 
 def _plans(

@@ -12,7 +12,13 @@ from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
-from crosszone.inputs.rules import Case, framework_has_axes, framework_has_options, framework_has_precision
+from crosszone.inputs.rules import (
+    Case,
+    framework_has_axes,
+    framework_has_options,
+    framework_has_precision,
+    framework_needs_met,
+)
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
@@ -91,7 +97,9 @@ class Problem:
             if schedule is not None and schedule not in framework.schedules:
                 params = {"framework": framework.title, "option": "schedule", "allowed": framework.schedules}
                 broken.append(Notice(code="framework_lacks", field="strategy.schedule", value=schedule, params=params))
-            found += broken[:1]
+            found += (
+                broken or [one for one in framework_needs_met(case.on(framework), framework) if _pins(self, one)]
+            )[:1]
         return found
 
     @property
@@ -143,3 +151,10 @@ class Problem:
     def is_pinned(self, field: str) -> bool:
         """The user gave this degree or option."""
         return field in self.pinned.pinned and getattr(self.pinned, field) is not None
+
+
+def _pins(problem: Problem, notice: Notice) -> bool:
+    """Whether all fields that a framework's need is about are pinned."""
+    reason = str(notice.params.get("reason", ""))
+    fields = [notice.field.removeprefix("strategy."), *(part.split("=")[0] for part in reason.split(" and "))]
+    return all(name.split(".")[0] in problem.pinned.pinned for name in fields)

@@ -18,6 +18,8 @@ from crosszone.text import Label
 
 UNITS = {"time": "s", "cost": "$", "energy": "kWh", "memory": "GiB"}
 """Of what a plan is ranked by, a step."""
+ACROSS = {"dp": "reason_across_dp", "pp": "reason_across_pp", "both": "reason_across_both"}
+"""What is told of plans that cross zones."""
 SMALL = 0.001
 """Share of a step below which a part is not told."""
 
@@ -87,7 +89,7 @@ def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
     share = 100 * exposed / found.step_time_s.expected
     zones = list(one.zone_names)
     params = {"zones": zones, "gb": round(size / 1e9, 2), "s": round(exposed, 3), "share": round(share, 1)}
-    yield _note(f"reason_across_{one.crossing}", **params)
+    yield _note(ACROSS[one.crossing], **params)
 
 
 def idle_of(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
@@ -106,7 +108,7 @@ def idle_of(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
                     why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
                     best = _with_group(search, number, one)
                     if code == "idle_unused" and best is not None and best > value:
-                        params = {**why.params, **_told(best, search), "now": round(abs(value), 3)}
+                        params = {**why.params, **_told(best, search), "now": abs(value)}
                         why = Notice(code="idle_slower", field="strategy", level="note", params=params)
                     yield Idle(zone=zone.name, group=place, count=count, reason=why)
             number += 1
@@ -114,7 +116,7 @@ def idle_of(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
 
 def _told(value: float, search: Search) -> dict[str, object]:
     """A value of the objective with its unit; of memory, what is left free."""
-    return {"value": round(abs(value), 3), "unit": UNITS[search.objective]}
+    return {"value": abs(value), "unit": UNITS[search.objective]}
 
 
 def _with_group(search: Search, group: int, one: Candidate) -> float | None:

@@ -29,7 +29,7 @@ def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> 
     best, value, tried = one, value_of(one, objective), 0
     for _ in range(ROUNDS):
         found: tuple[float, Candidate] | None = None
-        for other in (*_layers(best), *_layouts(best), *_shares(best)):
+        for other in (*_options(best), *_layers(best), *_layouts(best), *_shares(best)):
             if spent():
                 return best, value, tried
             tried += 1
@@ -51,6 +51,16 @@ def _rated(one: Candidate, objective: Objective) -> float | None:
         return value_of(one, objective) if fits else None
     except InputError:
         return None
+
+
+def _options(one: Candidate) -> Iterator[Candidate]:
+    """Less offload, less recomputation: a search that ended early may have missed them."""
+    for name, values in (("offload", ("none",)), ("recompute", ("none", "selective"))):
+        now = getattr(one.strategy, name)
+        able = getattr(one.framework, name)
+        for value in values:
+            if now != value and value in able and not one.problem.is_pinned(name):
+                yield replace(one, options=one.options | {name: value})
 
 
 def _layers(one: Candidate) -> Iterator[Candidate]:

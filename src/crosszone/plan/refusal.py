@@ -8,7 +8,7 @@ import numpy as np
 
 from crosszone.cost.memory import GIB
 from crosszone.errors import Notice
-from crosszone.inputs.rules import broken_rules
+from crosszone.inputs.rules import broken_rules, refusals
 from crosszone.plan.search import Search
 
 
@@ -54,13 +54,9 @@ def _illegal(search: Search) -> Iterator[Notice]:
     if any(np.isfinite(lacks).any() for _, lacks in search.lacks):
         return
     case = problem.case(pinned.settled(problem.cluster.gpus, problem.job.global_batch))
-    broken = broken_rules(case)
-    yield from broken
-    if not broken:
-        for space in search.spaces:
-            for (_, degree), (values, notice) in space.ruled.found.items():
-                if problem.is_pinned(degree) and getattr(pinned, degree) in values:
-                    yield notice
+    broken = broken_rules(case) or [one for framework in problem.frameworks for one in refusals(case, framework)[:1]]
+    told = [one for one in broken if one.field.split(".")[-1] in pinned.pinned or not pinned.pinned]
+    yield from told or broken
 
 
 __all__ = ["GIB", "no_plan"]

@@ -16,7 +16,7 @@ from crosszone.cost.memory import stage_memory
 from crosszone.cost.memory_profile import memory_coefficients
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.columns import LAYER_OPTIONS, LEAN, Columns, spread
+from crosszone.plan.columns import LAYER_OPTIONS, Columns, spread
 from crosszone.plan.cores import Cores, Lanes, by_runs, chunks, tracks, worst
 from crosszone.predict.batch import Batch, layer_counts
 from crosszone.predict.simulated import least_step_s
@@ -56,7 +56,7 @@ class Scores(Columns):
         """Bytes that the leanest option of these sorts lacks."""
         count = sum(len(one.row) for one in self.leaders)
         rows, cores = self._rows(core, leader), self.cores.taken(core)
-        return np.asarray(np.minimum.reduce([self.fits(cores, rows + count * (1 + lean)) for lean in range(LEAN)]))
+        return np.asarray(np.minimum.reduce([self.fits(cores, rows + count * (1 + lean)) for lean in range(self.lean)]))
 
     def members(self, core: Ints, leader: Ints) -> tuple[Ints, Ints]:
         """Every option of the sorts of option (`leaders`) of these cores: core and option."""
@@ -110,9 +110,11 @@ class Scores(Columns):
         alive = self._in_flight(here, work, lanes.starts[track])
         found = stage_memory(m, work, self.stack, stages, memory_coefficients(self.setting.stack), in_flight=alive)
         over = (found.total - lanes.limit[track]).max(axis=-1)
+        if np.isfinite(lanes.host).any():
+            over = np.maximum(over, (found.host - lanes.host[track]).max(axis=-1))
         return worst(over, cores, track)
 
-    def _in_flight(self, cores: Cores, work: WorkColumns, starts: Floats) -> Floats:
+    def _in_flight(self, cores: Cores, work: WorkColumns, starts: Floats) -> Any:
         """Micro-batches that the first stage of each run holds at once, as `schedule.in_flight` counts them."""
         m, p, v = work.micro_batches, work.pp, work.interleave
         later = p - 1.0 - starts
@@ -138,7 +140,8 @@ class Scores(Columns):
         """Most micro-batches of each run of stages under a schedule that runs weights' gradients apart."""
         how = self.pipes[pipe]
         held = in_flight(how.schedule, stages, min(micro_batches, 4 * stages + 4), how.chunks) / how.chunks
-        return np.asarray(np.maximum.reduceat(held, starts), dtype=float)
+        found: Floats = np.maximum.reduceat(held, starts)
+        return found
 
     def least_s(self, cores: Cores, option: Ints) -> Floats:
         """Least step time of each strategy: never above what the simulation finds."""

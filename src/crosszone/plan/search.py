@@ -96,7 +96,9 @@ class Best:
 
     def add(self, value: float, family: int, candidate: Candidate) -> None:
         """Take a simulated candidate in where it is the best of its family."""
-        if value < self.value[family]:
+        known = self.candidates.get(family)
+        tied = known is not None and value == self.value[family] and candidate.step_s < known.step_s
+        if value < self.value[family] or tied:
             self.value[family] = value
             self.candidates[family] = candidate
 
@@ -286,7 +288,7 @@ class Search:
             fast = np.flatnonzero((size == ends[1, owner]) & fits[owner])  # fullest use of the GPUs: the largest
             least = np.full(len(space.land.shapes), np.inf)
             np.minimum.at(least, owner[fast], outline.lead_s(core[fast], leader[fast]))
-            least *= self._rates[number]
+            least = np.where(np.isfinite(least), least * self._rates[number], np.inf)
             shape = np.flatnonzero(np.isfinite(least))
             rows.append((np.full(len(shape), number), shape, self._families[number][shape], least[shape]))
         if not rows:

@@ -14,6 +14,7 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.strategy import Strategy
+from crosszone.predict.memory import host_gib
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +41,9 @@ class Setting:
         return 1.0 / band_factors(stack_measured=measured, memory=True)[1]
 
     @cached_property
-    def memory_bytes(self) -> list[float]:
-        """What a GPU of each node group has for the expected peak."""
-        return [self.memory_share * group.gpu.memory_gib * GIB for group in self.groups]
+    def memory_bytes(self) -> list[tuple[float, float]]:
+        """What a GPU of each node group has for the expected peak, on itself and in its node."""
+        return [(self.memory_share * group.gpu.memory_gib * GIB, host_gib(group) * GIB) for group in self.groups]
 
     @cached_property
     def coefficients(self) -> list[Coefficients]:

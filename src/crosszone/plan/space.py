@@ -95,6 +95,7 @@ class Space:
                 land.dp * land.cp > 1,
                 land.across,
                 (land.node_shards > 1) & (land.node_shards < land.dp),
+                (land.tp > 1) & (self.problem.job.seq_len // land.cp % land.tp == 0),
             ],
             axis=1,
         )
@@ -191,8 +192,11 @@ class Space:
             return tuple(value for value in values if self._legal(axis, value, *rules))
 
         replicas = (d for d in range(1, min(batch, gpus) + 1) if batch % d == 0)
+        tensor = allowed("tp", 2 * node, heads_divide, widths_divide)
+        if problem.pinned.sequence_parallel or problem.pinned.communication.overlap_tensor:
+            tensor = tuple(tp for tp in tensor if tp > 1)
         return Degrees(
-            tp=allowed("tp", 2 * node, heads_divide, widths_divide),
+            tp=tensor,
             pp=allowed("pp", min(model.layers, gpus), layers_fill_stages),
             cp=allowed("cp", min(64, gpus), sequence_splits),
             ep=allowed("ep", min(model.moe.experts if model.moe else 1, gpus), experts_share),

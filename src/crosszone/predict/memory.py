@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from crosszone.cost.bands import band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
 from crosszone.cost.memory_profile import memory_coefficients
+from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.prediction import Memory, StageMemory, Triple
 from crosszone.schedule.orders import in_flight
 
@@ -47,6 +49,7 @@ def memory_of(p: Predictor) -> Memory:
                 total=sum(own.values()),
                 limit=gpu.memory_gib,
                 host=host[stage],
+                host_limit=_known(host_gib(site.groups[group[fullest[stage], stage]])),
                 peak_at=MOMENTS[moment[stage]],
             )
         )
@@ -57,7 +60,7 @@ def memory_of(p: Predictor) -> Memory:
         worst_stage=worst.stage,
         peak=peak,
         limit=worst.limit,
-        fits=all(one.total <= one.limit for one in stages),
+        fits=all(one.total <= one.limit and one.host <= (one.host_limit or math.inf) for one in stages),
         margin=worst.limit - worst.total,
         stages=tuple(stages),
     )
@@ -71,3 +74,12 @@ def _in_flight(p: Predictor) -> npt.NDArray[np.float64]:
         for m in p.site.kind_micro_batches.tolist()
     ]
     return np.asarray(p.site.rows(np.array(held)))
+
+
+def host_gib(group: NodeGroup) -> float:
+    """Memory of a node for each of its GPUs, GiB; inf where it is not known."""
+    return math.inf if group.memory_gib is None else group.memory_gib / group.gpus
+
+
+def _known(gib: float) -> float | None:
+    return None if math.isinf(gib) else gib

@@ -50,6 +50,8 @@ class StageMemory(Value):
     """Memory of the GPU."""
     host: float
     """GiB in host memory for this GPU (offload)."""
+    host_limit: float | None = None
+    """GiB of its node's memory for each GPU; null: not known."""
     peak_at: str
     """When the peak falls."""
 

@@ -48,7 +48,9 @@ class StageTimes:
     """One message to the next stage, all chunks together: all of it."""
     send_back: Numbers
     piped: Numbers
-    """Share of the sends over a boundary that adds to the sender's time; between zones all runs beside it."""
+    """Share of the sends over a boundary that runs in the sender's time only; between zones all runs beside it too."""
+    passed: Numbers
+    """Of one message to the next stage, what adds to its sender's time."""
     send_bytes: Numbers
     latency: Numbers
     """Of that boundary, where it crosses zones."""
@@ -84,9 +86,10 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     group = replicas(cost, links)
     sent = exchange(cost, held, group, links, batch.repeats)
     present = layers.layers > 0
-    send_bytes, send, send_back = _sends(batch, cost, k)
+    send_bytes, send, send_back, inside = _sends(batch, cost, k)
     forward, backward = per.forward_s, per.backward_s
     piped = np.where((np.asarray(w.pp) > 1) & np.isinf(links.boundary_bytes_per_s), k.p2p_exposed, 0.0)
+    passed = np.where(np.asarray(w.pp) > 1, k.p2p_exposed * inside, 0.0)  # out of the GPU, wherever it goes from there
     alone = np.asarray(w.pp) == 1
     each_gather = alone & (np.asarray(w.zero) >= 3)
     met = (np.asarray(w.shard_ranks) > 1) | (np.asarray(w.dp) == 1)  # replicas that share nothing reduce once a step
@@ -94,7 +97,7 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
     again = sent.gather * each_gather + sent.reduce * each_reduce
-    room = np.maximum(0.0, backward - again)  # sharded gradients, and weights gathered again, take it first
+    room = np.maximum(0.0, w.room * backward - again)  # sharded gradients, and weights gathered again, take it first
     window = np.minimum(room, once * (1.0 - sent.last_bucket))
     reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = forward * present, backward * present, 0.0
@@ -112,14 +115,15 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
         held=held,
         group=group,
         sent=sent,
-        forward=forward + piped * out * send,
-        backward=backward + into * before(piped * send_back),
+        forward=forward + out * passed,
+        backward=backward + into * before(passed),
         out=out,
         into=into,
         gathers=gathers,
         send=send,
         send_back=send_back,
         piped=piped,
+        passed=passed,
         send_bytes=send_bytes,
         latency=links.boundary_latency_s,
         reduce=reduce * present,
@@ -146,21 +150,25 @@ def before(values: Numbers) -> Numbers:
     return np.roll(values, 1, axis=-1) if np.ndim(values) and np.shape(values)[-1] > 1 else values
 
 
-def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Numbers, Numbers]:
-    """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]"""
+def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]
+
+    Last, the seconds of the same message inside a zone.
+    """
     w, g, links = batch.work, batch.gpu, batch.links
     cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
     size = w.interleave * w.word * cost.tokens * batch.model.hidden * cut
     fast = np.asarray(links.boundary_fast)
     inside = np.where(fast > 0, k.link * g.link_bytes_per_s, cost.nic_rate)
     inside = np.where(fast > 1, np.maximum(inside, cost.nic_rate), inside)
+    inside = np.where(np.isfinite(links.boundary_bytes_per_s), cost.nic_rate, inside)
     piped = (np.asarray(w.pp) > 1) & (np.asarray(links.boundary_perfect) == 0)
 
     def time(rate: Numbers) -> Numbers:
         return np.where(piped, size / np.minimum(inside, rate) + w.interleave * k.p2p_message_s, 0.0)
 
     there, back = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
-    return np.where(piped, size, 0.0), there, back
+    return np.where(piped, size, 0.0), there, back, time(np.inf)
 
 
 def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:

@@ -80,12 +80,9 @@ def stage_bounds_s(
     back = backward_s - late_s
     home = back + (between_s if back_s is None else back_s)
     way = forward_s + between_s + home
-    row, home_row = way * repeats, home * repeats
-    before = np.cumsum(row, axis=-1, out=np.empty_like(row)) - row
-    leave = np.cumsum(home_row, axis=-1, out=np.empty_like(home_row)) - home_row
-    total = row.sum(axis=-1, keepdims=True)
+    total = (way * repeats).sum(axis=-1, keepdims=True)
     here = np.broadcast_to(repeats, both.shape).astype(float)
-    place = np.cumsum(here, axis=-1, out=np.empty_like(here)) - here
+    before, leave, place = _summed(way * repeats), _summed(home * repeats), _summed(here)
 
     work, part = micro_batches * both, fills / chunks
     fills = np.asarray(fills)
@@ -128,14 +125,17 @@ def stage_bounds_s(
         turns = _round_trips(before, place, (before + rest * way, place + rest), both, late_s, micro_batches, stages)
         longest = np.maximum(longest, np.where(plain, turns, 0.0))
     longest = np.maximum(longest, micro_batches * np.maximum(busy_s, busy_back_s))
-    all_first = (
-        np.asarray(extra_warmup) >= micro_batches
-    )  # GPipe: one pass after the other, each at its slowest pace [S9]
+    all_first = np.asarray(extra_warmup) >= micro_batches  # GPipe
     if np.any(all_first):
-        pace = largest(np.maximum(forward_s, busy_s)) + largest(np.maximum(backward_s, busy_back_s))
+        pace = _pace(forward_s, busy_s) + _pace(backward_s, busy_back_s)
         longest = np.maximum(longest, np.where(all_first, total + (micro_batches - 1) * pace, 0.0))
     present = both > 0
     return longest * present, ready * present
+
+
+def _summed(rows: Numbers) -> Numbers:
+    """Sums of what comes before, along the stages."""
+    return np.cumsum(rows, axis=-1, out=np.empty_like(rows)) - rows
 
 
 def _pace(pass_s: Numbers, busy_s: Numbers) -> Numbers:
