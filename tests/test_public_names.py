@@ -20,6 +20,8 @@ def test_the_public_names_are_these():
         "Model",
         "Notice",
         "Placement",
+        "Plan",
+        "Plans",
         "Prediction",
         "Region",
         "Scenario",
@@ -28,6 +30,7 @@ def test_the_public_names_are_these():
         "catalogue",
         "load_scenario",
         "parameters",
+        "plan",
         "predict",
     ]
     for name in crosszone.__all__:

@@ -211,7 +211,7 @@ def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
         fills=w.fills * _even_chunks(batch),
         busy_s=busy,
         busy_back_s=busy_back,
-        far=bool(np.any(np.asarray(t.latency) > 0)),
+        far=t.latency,
     )
 
 

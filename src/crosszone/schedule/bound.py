@@ -58,7 +58,7 @@ def stage_bounds_s(
     fills: Numbers = 1.0,
     busy_s: Numbers = 0.0,
     busy_back_s: Numbers = 0.0,
-    far: bool = False,
+    far: Numbers = 0.0,
 ) -> tuple[Numbers, Numbers]:
     """Through each stage, the least time of the step and the least time until its own gradients are whole. [S12]
 
@@ -72,8 +72,8 @@ def stage_bounds_s(
     (m + (p - 1) / v) (f + b), the simulated time.
 
     No stage has more than w micro-batches in flight (1F1B: p - j; chunks: two groups of p), so that the last of m comes
-    to it after floor((m - 1) / w) trips of others through all later stages and back. `far`: also between any two
-    stages s < u of 1F1B, which let u - s + 1 micro-batches through in a round trip: what counts over long delays. [S8]
+    to it after floor((m - 1) / w) trips of others through all later stages and back. `far`: delays after
+    stages; two stages s < u of 1F1B beside such delays let u - s + 1 micro-batches through in a round trip. [S8]
     """
     both = forward_s + backward_s
     apart = np.any(np.asarray(late_s) > 0)
@@ -119,10 +119,11 @@ def stage_bounds_s(
     if apart:  # all of a stage's work comes after the first micro-batch has
         done = (before - leave) * part + work
         longest, ready = np.maximum(longest, done), np.maximum(ready, done)
-    if far and both.shape[-1] > 1:
+    if np.ndim(far) and np.any(np.asarray(far) > 0):
         plain = (fills > 0) & (np.asarray(chunks) == 1) & (np.asarray(extra_warmup) == 0)
         rest = np.maximum(here - 1.0, 0.0)
-        turns = _round_trips(before, place, (before + rest * way, place + rest), both, late_s, micro_batches, stages)
+        ends = (before + rest * way, place + rest)
+        turns = _round_trips(before, place, ends, both, late_s, micro_batches, stages, far)
         longest = np.maximum(longest, np.where(plain, turns, 0.0))
     longest = np.maximum(longest, micro_batches * np.maximum(busy_s, busy_back_s))
     all_first = np.asarray(extra_warmup) >= micro_batches  # GPipe
@@ -151,6 +152,7 @@ def _round_trips(
     late_s: Numbers,
     micro_batches: Numbers,
     stages: Numbers,
+    far: Numbers,
 ) -> Numbers:
     """The longest chain of round trips between the last stage of a run and the first of a later one. [S8]
 
@@ -159,9 +161,10 @@ def _round_trips(
     away, last = ends
     late = np.broadcast_to(late_s, both.shape)
     found = np.zeros((*both.shape[:-1], 1))
-    for s in range(both.shape[-1] - 1):
+    delayed = np.flatnonzero((np.broadcast_to(far, both.shape) > 0).reshape(-1, both.shape[-1]).any(axis=0)).tolist()
+    for s in delayed:
         at, first = last[..., s : s + 1], away[..., s : s + 1]
-        for u in range(s + 1, both.shape[-1]):
+        for u in (other + 1 for other in delayed if s <= other < both.shape[-1] - 1):
             there = place[..., u : u + 1]
             more = there - at + 1.0
             rounds = np.floor(np.maximum(micro_batches - (stages - there), 0.0) / more)
