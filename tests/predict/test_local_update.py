@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from predict.given import DDP, FSDP, predicted, traffic, zones
+from predict.given import DDP, FSDP, one_zone, predicted, traffic, zones
 
 PARAMETERS = 6_738_415_616
 RATE = 10e9 / 8 * 0.9653
@@ -73,3 +73,14 @@ def test_rarer_averages_are_cheaper_and_later_ones_too(steps, factor, delay, gbp
     assert later.step_time_s.expected <= often.step_time_s.expected * (1 + 1e-9)
     if not delay:
         assert rarely.breakdown_s["local_update"] == pytest.approx(often.breakdown_s["local_update"] / factor, rel=1e-9)
+
+
+@pytest.mark.parametrize("reduce", ["flat", "hierarchical"])
+def test_zones_that_average_still_gather_and_scatter_inside_themselves(reduce):
+    """[V5] Two zones of 8 with 8 replicas each shard as one zone of 8 does; how gradients would cross does not matter."""
+    strategy = {"dp": 16, "micro_batch": 1, "zero": 3, "shard_within": "zone", "local_update": {"steps": 100}}
+    two = predicted(
+        strategy | {"communication": {"reduce": reduce}}, job=FSDP | {"global_batch": 16}, cluster=zones(2, 8)
+    )
+    one = predicted({"dp": 8, "micro_batch": 1, "zero": 3}, job=FSDP | {"global_batch": 8}, cluster=one_zone(8))
+    assert two.breakdown_s["sharding"] == pytest.approx(one.breakdown_s["sharding"], rel=0.05)

@@ -159,7 +159,8 @@ def exchange(
     once = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     back_bytes = np.where(one_ring, whole, scattered)
     back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
-    inside = np.where((np.asarray(links.flat) > 0) & (np.asarray(links.dp_zones) > 1), 0.0, 1.0)
+    together = (np.asarray(links.dp_zones) > 1) & (np.asarray(links.synchronous) > 0)
+    inside = np.where((np.asarray(links.flat) > 0) & together, 0.0, 1.0)  # a flat ring goes through all zones at once
     members: Numbers = np.where(one_ring, group.zone, group.inner)
     hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
     buckets = np.maximum(held.shared * (w.wire_bytes / w.bucket_bytes), held.shared > 0)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.memory import GIB
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.objectives import least_per_second, value_of
 from crosszone.plan.plan import Objective
@@ -41,6 +40,8 @@ EAGER = 0.99
 """A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
 EAGER_TIGHTENED, EAGER_SIMULATED = 96, 3
 """After each block: candidates looked at more closely, and simulated."""
+MOST_SLOWER = 4.0
+"""Step of a plan ranked by memory over that of the fastest one, at most."""
 DIVE_SIMULATED = 2
 """Strategies of each class simulated before all others."""
 
@@ -211,9 +212,13 @@ class Search:
             self.tally.complete = False
 
     def run_memory(self) -> None:
-        """Fill `best` with what leaves most memory free: the smallest micro-batches, every option."""
+        """Fill `best` with what leaves most memory free: the smallest micro-batches, every option.
+
+        Strategies much slower than the fastest of them are left out: nobody trades days for a GiB.
+        """
+        found: list[tuple[Scores, Ints, Ints, Floats, Floats, Ints]] = []
         for number, space in enumerate(self.spaces):
-            families = self._families[number]
+            self.tally.evaluated += space.strategies()
             for start in range(0, len(space.land.shapes), MOST_BLOCK):
                 grid = space.scores(np.arange(len(space.land.shapes))[start : start + MOST_BLOCK])
                 if grid is None or self.spent():
@@ -226,19 +231,18 @@ class Search:
                 owner, option = grid.members(core[kept], leader[kept])
                 over = grid.memory_over(owner, option)
                 self.tally.scored += len(owner)
-                self.tally.feasible += int((over <= 0).sum())
+                fits = over <= 0
+                self.tally.feasible += int(fits.sum())
+                owner, option, over = owner[fits], option[fits], over[fits]
                 least = grid.least_s(cores.taken(owner), option)
-                family = families[cores.shape[owner]]
-                order = np.lexsort((least, over, family))
-                _, first = np.unique(family[order], return_index=True)
-                for at in order[first].tolist():
-                    if over[at] <= 0:
-                        self.best.add(
-                            float(over[at]) / GIB,
-                            int(family[at]),
-                            self.candidate(grid, int(owner[at]), int(option[at])),
-                        )
-            self.tally.evaluated += space.strategies()
+                found.append((grid, owner, option, over, least, self._families[number][cores.shape[owner]]))
+        fastest = min((float(least.min()) for _, _, _, _, least, _ in found if len(least)), default=np.inf)
+        for grid, owner, option, over, least, family in found:
+            order = np.lexsort((least, over, family))
+            order = order[least[order] <= MOST_SLOWER * fastest]
+            for at in order[np.unique(family[order], return_index=True)[1]].tolist():
+                one = self.candidate(grid, int(owner[at]), int(option[at]))
+                self.best.add(value_of(one, self.objective), int(family[at]), one)
 
     def _dive(self, space: Ints, shape: Ints) -> None:
         """Simulate good strategies of each framework and each crossing first: they show what is worth a closer look."""
