@@ -292,7 +292,8 @@ class Search:
             fast = np.flatnonzero((size == ends[1, owner]) & fits[owner])  # fullest use of the GPUs: the largest
             least = np.full(len(space.land.shapes), np.inf)
             np.minimum.at(least, owner[fast], outline.lead_s(core[fast], leader[fast]))
-            least = np.where(np.isfinite(least), least * self._rates[number], np.inf)
+            known = np.isfinite(least)
+            least[known] *= self._rates[number][known]
             shape = np.flatnonzero(np.isfinite(least))
             rows.append((np.full(len(shape), number), shape, self._families[number][shape], least[shape]))
         if not rows:
