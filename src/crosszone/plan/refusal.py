@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crosszone.cost.memory import GIB
 from crosszone.errors import Notice
 from crosszone.inputs.rules import broken_rules, refusals
 from crosszone.plan.search import Search
@@ -57,6 +56,3 @@ def _illegal(search: Search) -> Iterator[Notice]:
     broken = broken_rules(case) or [one for framework in problem.frameworks for one in refusals(case, framework)[:1]]
     told = [one for one in broken if one.field.split(".")[-1] in pinned.pinned or not pinned.pinned]
     yield from told or broken
-
-
-__all__ = ["GIB", "no_plan"]

@@ -5,6 +5,7 @@ Columns are looked up chunk by chunk, so that a million strategies need no more 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -94,12 +95,15 @@ class Scores(Columns):
 
     def fits(self, cores: Cores, option: Ints) -> Floats:
         """Bytes that the fullest GPU of each strategy lacks; 0 or less: it fits."""
-        over = np.empty(len(cores))
+        return self._each(cores, option, self._over)
+
+    def _each(self, cores: Cores, option: Ints, of: Callable[[Cores, Ints, Lanes], Floats]) -> Floats:
+        """A figure of every strategy, in parts that have their number of runs in common and fit in the cache."""
+        found = np.empty(len(cores))
         for runs, rows in by_runs(cores):
-            lanes = self.lanes[runs]
             for at in chunks(rows):
-                over[at] = self._over(cores.taken(at), option[at], lanes)
-        return over
+                found[at] = of(cores.taken(at), option[at], self.lanes[runs])
+        return found
 
     def _over(self, cores: Cores, option: Ints, lanes: Lanes) -> Floats:
         track, owner = tracks(cores)
@@ -145,12 +149,7 @@ class Scores(Columns):
 
     def least_s(self, cores: Cores, option: Ints) -> Floats:
         """Least step time of each strategy: never above what the simulation finds."""
-        found = np.empty(len(cores))
-        for runs, rows in by_runs(cores):
-            lanes = self.lanes[runs]
-            for at in chunks(rows):
-                found[at] = self._least(cores.taken(at), option[at], lanes)
-        return found
+        return self._each(cores, option, self._least)
 
     def _least(self, cores: Cores, option: Ints, lanes: Lanes) -> Floats:
         track, owner = tracks(cores)

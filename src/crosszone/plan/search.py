@@ -182,17 +182,13 @@ class Search:
         self._core_rates: list[Floats] = []
         self.lacks: list[tuple[int, Floats]] = []
         """Bytes that the leanest strategy of each shape lacks, by framework."""
-        self.bounds: tuple[Ints, Ints, Floats] = (np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))
-        """Framework and shape of all that may fit, and the least they can be ranked by."""
 
     def run(self) -> None:
         """Fill `best`."""
         if self.objective == "memory":
-            self._families  # noqa: B018  numbers the families
-            self.run_memory()
+            self._run_memory()
             return
         space, shape, family, bound = self._outlined()
-        self.bounds = (space, shape, bound)
         pool, start, size = Pool.empty(), 0, FIRST_BLOCK if self.prune else len(bound)
         if self.prune and len(bound):
             self._dive(space, shape)
@@ -211,12 +207,13 @@ class Search:
         if start < len(bound):
             self.tally.complete = False
 
-    def run_memory(self) -> None:
+    def _run_memory(self) -> None:
         """Fill `best` with what leaves most memory free: the smallest micro-batches, every option.
 
         Strategies much slower than the fastest of them are left out: nobody trades days for a GiB.
         """
         found: list[tuple[Scores, Ints, Ints, Floats, Floats, Ints]] = []
+        families = self._families
         for number, space in enumerate(self.spaces):
             self.tally.evaluated += space.strategies()
             for start in range(0, len(space.land.shapes), MOST_BLOCK):
@@ -235,7 +232,7 @@ class Search:
                 self.tally.feasible += int(fits.sum())
                 owner, option, over = owner[fits], option[fits], over[fits]
                 least = grid.least_s(cores.taken(owner), option)
-                found.append((grid, owner, option, over, least, self._families[number][cores.shape[owner]]))
+                found.append((grid, owner, option, over, least, families[number][cores.shape[owner]]))
         fastest = min((float(least.min()) for _, _, _, _, least, _ in found if len(least)), default=np.inf)
         for grid, owner, option, over, least, family in found:
             order = np.lexsort((least, over, family))

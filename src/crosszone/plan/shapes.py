@@ -207,6 +207,3 @@ def _spilling(
         for stages in splits(pp, left, breadth.splits):
             spill = Chain(1, tuple(zip(path, stages, strict=True)))
             yield Layout((*(Chain(n, ((g, pp),)) for g, n in whole.items() if n), spill))
-
-
-__all__ = ["REPLICAS_NEAR", "STAGES_NEAR", "Degrees", "Shape", "shapes"]

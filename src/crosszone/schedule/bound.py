@@ -12,34 +12,9 @@ import numpy as np
 Numbers = Any
 
 
-def pipeline_bound_s(
-    forward_s: Numbers,
-    backward_s: Numbers,
-    between_s: Numbers,
-    micro_batches: Numbers,
-    chunks: Numbers,
-    stages: Numbers,
-    *,
-    back_s: Numbers | None = None,
-    repeats: Numbers = 1.0,
-    extra_warmup: Numbers = 0,
-    late_s: Numbers = 0.0,
-    busy_s: Numbers = 0.0,
-) -> Numbers:
-    """Least time of a pipelined step: the longest chain of waits through one stage. [S12]"""
-    longest, _ = stage_bounds_s(
-        forward_s,
-        backward_s,
-        between_s,
-        micro_batches,
-        chunks,
-        stages,
-        back_s=back_s,
-        repeats=repeats,
-        extra_warmup=extra_warmup,
-        late_s=late_s,
-        busy_s=busy_s,
-    )
+def pipeline_bound_s(*times: Numbers, **options: Numbers) -> Numbers:
+    """Least time of a pipelined step, given what `stage_bounds_s` takes: the longest chain through any stage. [S12]"""
+    longest, _ = stage_bounds_s(*times, **options)
     return largest(longest)
 
 
