@@ -532,3 +532,10 @@ def test_a_plan_behind_the_best_says_by_how_much_and_where_most_of_it_goes(two_z
         told = [told["message"] for told in one.reasons if told["code"] == "reason_behind"]
         if apart.step_s > 0.001 * step_s(best):
             assert len(told) == 1 and f"{round(apart.step_s, 3):.4g}" in told[0]
+
+
+def test_a_plan_says_what_it_kept_of_the_strategy():
+    """Who pins without meaning to is told, and only then."""
+    told = [one["message"] for one in planned({"tp": 2, "recompute": "full"}).warnings if one["code"] == "plan_keeps"]
+    assert told == ["Kept as given: recompute, tp."]
+    assert not [one for one in planned().warnings if one["code"] == "plan_keeps"]

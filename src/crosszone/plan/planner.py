@@ -202,6 +202,9 @@ def _remarks(scenario: Scenario, search: Search) -> list[Notice]:
     found = []
     if scenario.placement is not None:
         found.append(Notice(code="plan_places", level="warning", field="placement"))
+    kept = sorted(search.problem.pinned.pinned)
+    if kept:
+        found.append(Notice(code="plan_keeps", level="note", field="strategy", params={"fields": kept}))
     if not search.tally.complete:
         found.append(Notice(code="search_incomplete", level="warning"))
     return found
