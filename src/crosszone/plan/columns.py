@@ -39,6 +39,8 @@ from crosszone.schedule.orders import SPLIT, V_SHAPED
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 SHARE = {"all": 0.0, "zone": 1.0, "node": 2.0}
+OF_MEMORY = ("zero", "within", "sequence_parallel", "recompute", "offload", "wire_bytes")
+"""Columns of an option that memory depends on."""
 OF_OPTIONS = (
     "zero",
     "sequence_parallel",
@@ -183,6 +185,15 @@ class Columns:
             ]  # none without tensor parallelism
             found[name][extra] *= np.tile(able, 1 + self.lean)
         found["layer"] = (found["sequence_parallel"] * 3 + found["recompute"]) * 2 + found["overlap_tensor"]
+        return found
+
+    @cached_property
+    def memory_row(self) -> Ints:
+        """Number of the combination that memory can tell apart, of each option and each row after them."""
+        found = np.zeros(len(self.by_option["zero"]), dtype=np.int64)
+        for name in OF_MEMORY:
+            values, which = np.unique(self.by_option[name], return_inverse=True)
+            found = found * len(values) + which
         return found
 
     def _wire_bytes(self, dtype: str | None, kept: float) -> float:

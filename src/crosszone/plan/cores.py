@@ -16,10 +16,12 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 CHUNK = 4096
 """Strategies that are scored together: their columns stay in the processor's cache."""
+WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)
+"""Numbers of runs that tracks are filled up to: calls for few tracks take longer than runs that are not there."""
 
 
 class Lanes(NamedTuple):
-    """Tracks of one number of runs, stacked: arrays [tracks, runs]."""
+    """Tracks of one width, stacked: arrays [tracks, runs]; runs that are not there have no layers."""
 
     mixed: bool
     """Some track has runs on different GPUs."""
@@ -55,8 +57,9 @@ class Cores:
     shape: Ints
     pipe: Ints
     lane: Ints
-    """Its first track among those of its number of runs."""
+    """Its first track among those of its width."""
     runs: Ints
+    """Width of its tracks."""
     chains: Ints
     traits: Ints
     micro_batch: Ints
@@ -73,7 +76,7 @@ class Cores:
 def laid(
     land: Land, blocks: Sequence[Block], traits: Ints, memory_bytes: Sequence[tuple[float, float]]
 ) -> tuple[dict[int, Lanes], Cores, Ints]:
-    """Tracks by their number of runs, the cores that run on them, and every kind of layer there is.
+    """Tracks by their width, the cores that run on them, and every kind of layer there is.
 
     A kind of layer: tp, cp, ep, nodes in use and node group.
     """
@@ -81,13 +84,14 @@ def laid(
     filled: dict[int, int] = {}
     cores = []
     for number, block in enumerate(blocks):
-        where = np.zeros((2, len(land.shapes)), dtype=np.int64)  # first track and number of runs of each shape
+        where = np.zeros((2, len(land.shapes)), dtype=np.int64)  # first track and width of each shape
         for here, runs, links in land.runs(block.shapes, block.pipe):
             chains = runs.groups.shape[0]
-            start = filled.get(len(runs), 0)
-            where[0, here], where[1, here] = start + chains * np.arange(len(here)), len(runs)
-            filled[len(runs)] = start + chains * len(here)
-            by_runs.setdefault(len(runs), []).append((here, runs, links))
+            width = next((one for one in WIDTHS if one >= len(runs)), len(runs))
+            start = filled.get(width, 0)
+            where[0, here], where[1, here] = start + chains * np.arange(len(here)), width
+            filled[width] = start + chains * len(here)
+            by_runs.setdefault(width, []).append((here, runs, links))
         shape, size = block.shape, block.micro_batch
         cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches))
     shape, pipe, lane, runs_of, size, count = (np.concatenate(column) for column in zip(*cores, strict=True))
@@ -107,39 +111,43 @@ def laid(
     kind = np.zeros(len(land.shapes), dtype=np.int64)
     kind[used] = which.ravel()
     memory, groups = np.array(memory_bytes), len(memory_bytes)
-    lanes = {runs: _stacked(members, kind * groups, memory) for runs, members in by_runs.items()}
+    lanes = {width: _stacked(members, kind * groups, memory, width) for width, members in by_runs.items()}
     codes = np.unique(np.concatenate([one.team.ravel() for one in lanes.values()]))
     kinds_used = np.concatenate([kinds[codes // groups], (codes % groups)[:, None]], axis=1)
     return {n: one._replace(team=np.searchsorted(codes, one.team)) for n, one in lanes.items()}, found, kinds_used
 
 
-def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats) -> Lanes:
-    """Tracks with one number of runs, shape after shape and chain after chain."""
+def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats, width: int) -> Lanes:
+    """Tracks of one width, shape after shape and chain after chain; runs that are not there have no layers."""
+    count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
 
-    def tiled(values: Any, count: int, chains: int) -> Any:
-        return np.broadcast_to(values, (count, chains, np.shape(values)[-1])).reshape(count * chains, -1)
+    def empty(value: float) -> Floats:
+        return np.full((count, width), value)
 
-    rows = []
+    counts, repeats, starts, dp_zones, late = empty(0.0), empty(1.0), empty(0.0), empty(1.0), empty(0.0)
+    rate, back = empty(np.inf), empty(np.inf)
+    groups, kinds = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
+    start = 0
     for here, runs, links in members:
         n, c = len(here), runs.groups.shape[0]
-        team = (kind[here][:, None, None] + runs.groups).reshape(n * c, -1)
-        own = [tiled(x, n, c) for x in (runs.counts, runs.repeats, runs.starts)]
-        ways = [x.reshape(n * c, -1) for x in links]
-        rows.append(
-            (
-                *own,
-                team,
-                *(tiled(memory[runs.groups, kind_of], n, c) for kind_of in (0, 1)),
-                *ways,
-                tiled(runs.dp_zones, n, c),
-            )
-        )
-    columns = [np.concatenate(column) for column in zip(*rows, strict=True)]
-    return Lanes(bool((columns[3] != columns[3][:, :1]).any()), *columns)
+        rows, real = slice(start, start + n * c), slice(len(runs))
+        counts[rows, real], repeats[rows, real], dp_zones[rows, real] = runs.counts, runs.repeats, runs.dp_zones
+        starts[rows], starts[rows, real] = runs.stages, runs.starts
+        kinds[rows] = np.repeat(kind[here], c)
+        groups[rows, real] = np.tile(runs.groups, (n, 1))
+        groups[rows, len(runs) :] = groups[rows, len(runs) - 1 : len(runs)]
+        if runs.boundaries:
+            for table, values in zip((rate, back, late), links, strict=True):
+                table[rows, real] = values.reshape(n * c, -1)
+        start += n * c
+    team = kinds[:, None] + groups
+    mixed = bool((groups != groups[:, :1]).any())
+    limit, host = memory[groups, 0], memory[groups, 1]
+    return Lanes(mixed, counts, repeats, starts, team, limit, host, rate, back, late, dp_zones)
 
 
 def by_runs(cores: Cores) -> list[tuple[int, Ints]]:
-    """Rows of each number of runs."""
+    """Rows of each width of tracks."""
     return [(int(runs), np.flatnonzero(cores.runs == runs)) for runs in np.unique(cores.runs)]
 
 

@@ -35,21 +35,25 @@ class Land:
         self._splits: list[tuple[int, ...] | None] = []
         """Layers of each chunk of a frame's stages; None: dealt out evenly."""
         known: dict[object, int] = {}
+        told = [(g.gpu, g.gpus, g.domain, g.fast_link, g.nic_gbps_node, g.fabric, g.memory_gib) for g in groups]
+        kind_of = tuple(map(told.index, told))
         for number, shape in enumerate(shapes):
             key = (shape.layout.paths, shape.layers)
             if key not in known:
                 known[key] = len(self.frames)
-                self.frames.append(frame_of(shape.layout.paths, tuple(zone_of)))
+                self.frames.append(frame_of(shape.layout.paths, tuple(zone_of), kind_of))
                 self._splits.append(shape.layers)
             self.frame[number] = known[key]
         self.split = np.array([len(one) if one else 0 for one in self._splits], dtype=np.int64)[self.frame]
         """Chunks of all stages, where their layers are given; 0: dealt out evenly."""
-        self.chains = np.array([frame.chains for frame in self.frames], dtype=np.int64)[self.frame]
+        self.chains = np.array([len(frame.kept) for frame in self.frames], dtype=np.int64)[self.frame]
+        """Chains of each shape that differ."""
         self.along = np.array([frame.crosses for frame in self.frames], dtype=bool)[self.frame]
         """Stages of a replica lie in several zones."""
         self._replicas = [shape.layout.shares for shape in shapes]
         self.across = np.zeros(len(shapes), dtype=bool)
         """Replicas of a stage lie in several zones."""
+        self._boundaries: dict[tuple[int, int, int, bool], Floats] = {}
         self.zone_shards = self.dp.copy()
         """Fewest replicas of a stage in one zone."""
         self.ring = np.tile([np.inf, 0.0], (len(shapes), 1))
@@ -104,6 +108,18 @@ class Land:
         return count
 
     @cached_property
+    def memory_kind(self) -> Ints:
+        """Number of what memory depends on: shapes of one number need the same, options and micro-batch being equal."""
+        known: dict[object, int] = {}
+        frames = [
+            known.setdefault((split, *sorted(set(map(tuple, frame.kinds.tolist())))), len(known))
+            for frame, split in zip(self.frames, self._splits, strict=True)
+        ]
+        columns = [np.array(frames, dtype=np.int64)[self.frame], self.tp, self.cp, self.ep, self.dp]
+        told = np.stack([*columns, self.zone_shards, self.node_shards], axis=1)
+        return np.unique(told, axis=0, return_inverse=True)[1].ravel()
+
+    @cached_property
     def fast(self) -> Floats:
         """2 where a boundary between stages may lie inside a fast-link domain, else 0."""
         domain = np.array([group.domain if group.fast_link else 1 for group in self.groups])
@@ -112,10 +128,26 @@ class Land:
         return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
 
     def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
-        """Shapes of each frame with their runs of equal stages, and the links after these."""
+        """Shapes of each frame with their runs of equal stages, and the links after these: rates and latency."""
         found = []
         for number, here in self._by_frame(shapes):
             frame = self.frames[number]
             runs = frame.runs(pipe, stage_layers_of(self._layers, frame.stages, pipe, self._splits[number]))
-            found.append((here, runs, frame.links(runs, self.replicas(here), self.cell[here], self._ways)))
+            size = (len(here), *runs.groups.shape) if runs.boundaries else (0, 0, 0)
+            rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
+            for chain, run, a, b in runs.boundaries:
+                there, home = (self._boundary(number, *way, pipe.wraps)[here] for way in ((a, b), (b, a)))
+                rate[:, chain, run], late[:, chain, run] = there.T
+                back[:, chain, run] = home[:, 0]
+            found.append((here, runs, (rate, back, late)))
         return found
+
+    def _boundary(self, frame: int, a: int, b: int, wraps: bool) -> Floats:
+        """Rate and latency from zone to zone, for the shapes of a frame: [shapes, 2]."""
+        key = (frame, a, b, wraps)
+        if key not in self._boundaries:
+            here = np.flatnonzero(self.frame == frame)
+            ranks = self.frames[frame].ranks(a, b, wraps, self.replicas(here), self.cell[here])
+            self._boundaries[key] = np.full((len(self.shapes), 2), np.nan)
+            self._boundaries[key][here] = self._ways.boundaries(a, b, ranks)
+        return self._boundaries[key]

@@ -34,8 +34,6 @@ FIELDS = (
 )
 """Fields of a strategy that a table has a column for."""
 GRADIENTS, OVERLAPS = FIELDS[5], FIELDS[6:9]
-OF_MEMORY = FIELDS[:6]
-"""Those that memory depends on."""
 
 
 class Traits(NamedTuple):
@@ -104,15 +102,6 @@ class Options:
             improved = codes + (better - self.codes[name]) * step
             found &= (self.codes[name] == better) | ~np.isin(improved, codes)
         return found
-
-    @cached_property
-    def of_memory(self) -> tuple[Ints, Ints]:
-        """First row of each combination that memory can tell apart, and the combination of each row."""
-        keys = np.zeros(len(self), dtype=np.int64)
-        for field in OF_MEMORY:
-            keys = keys * len(self.values[field]) + self.codes[field]
-        _, first, which = np.unique(keys, return_index=True, return_inverse=True)
-        return first, which
 
 
 def options_of(

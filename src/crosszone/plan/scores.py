@@ -6,7 +6,7 @@ Columns are looked up chunk by chunk, so that a million strategies need no more 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -56,46 +56,43 @@ class Scores(Columns):
     def lean_over(self, core: Ints, leader: Ints) -> Floats:
         """Bytes that the leanest option of these sorts lacks."""
         count = sum(len(one.row) for one in self.leaders)
-        rows, cores = self._rows(core, leader), self.cores.taken(core)
-        return np.asarray(np.minimum.reduce([self.fits(cores, rows + count * (1 + lean)) for lean in range(self.lean)]))
+        rows = self._rows(core, leader)
+        lean = [self.memory_over(core, rows + count * (1 + place)) for place in range(self.lean)]
+        return np.asarray(np.minimum.reduce(lean))
+
+    def sizes(self, core: Ints, leader: Ints) -> Ints:
+        """Options of these sorts."""
+        return np.concatenate([one.counts for one in self.leaders])[self._sort(core, leader)]
+
+    def _sort(self, core: Ints, leader: Ints) -> Ints:
+        """Number of these sorts among those of all traits."""
+        start = np.cumsum([0, *(len(one.counts) for one in self.leaders)])
+        return start[self.cores.traits[core]] + leader
 
     def members(self, core: Ints, leader: Ints) -> tuple[Ints, Ints]:
         """Every option of the sorts of option (`leaders`) of these cores: core and option."""
-        traits = self.cores.traits[core]
-        counts = np.zeros(len(core), dtype=np.int64)
-        starts = np.zeros(len(core), dtype=np.int64)
-        offset, joined = 0, []
-        for number, one in enumerate(self.leaders):
-            here = traits == number
-            counts[here] = one.counts[leader[here]]
-            starts[here] = offset + (np.cumsum(one.counts) - one.counts)[leader[here]]
-            joined.append(one.members)
-            offset += len(one.members)
-        owner = np.repeat(np.arange(len(core)), counts)
-        place = starts[owner] + np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return core[owner], np.concatenate(joined)[place]
-
-    @cached_property
-    def _memory_rows(self) -> tuple[Ints, int]:
-        """Number of the combination that memory can tell apart, of each option; how many there are."""
-        found, start = [], 0
-        for one in self.options:
-            first, which = one.of_memory
-            found.append(which + start)
-            start += len(first)
-        return np.concatenate(found), start
+        counts = np.concatenate([one.counts for one in self.leaders])
+        starts, sort = np.cumsum(counts) - counts, self._sort(core, leader)
+        each = counts[sort]
+        owner = np.repeat(np.arange(len(core)), each)
+        place = starts[sort][owner] + np.arange(len(owner)) - np.repeat(np.cumsum(each) - each, each)
+        return core[owner], np.concatenate([one.members for one in self.leaders])[place]
 
     def memory_over(self, core: Ints, option: Ints) -> Floats:
-        """As `fits`, with strategies that differ in nothing memory depends on looked at once."""
-        if not self._every:  # the best options differ in something that memory depends on
-            return self.fits(self.cores.taken(core), option)
-        rows, count = self._memory_rows
-        _, first, which = np.unique(core * count + rows[option], return_index=True, return_inverse=True)
-        return self.fits(self.cores.taken(core[first]), option[first])[which]
+        """Bytes that the fullest GPU of each strategy lacks; 0 or less: it fits.
 
-    def fits(self, cores: Cores, option: Ints) -> Floats:
-        """Bytes that the fullest GPU of each strategy lacks; 0 or less: it fits."""
-        return self._each(cores, option, self._over)
+        Strategies that differ in nothing memory depends on are looked at once, in the one of the fewest runs.
+        """
+        cores, rows = self.cores, self.memory_row
+        size = np.searchsorted(self.micro_batch_sizes, cores.micro_batch)
+        kind = (self.land.memory_kind[cores.shape] * len(self.pipes) + cores.pipe) * len(self.micro_batch_sizes) + size
+        keys = kind[core] * (int(rows.max()) + 1) + rows[option]
+        order = np.argsort(cores.runs[core], kind="stable")
+        _, first, which = np.unique(keys[order], return_index=True, return_inverse=True)
+        some = order[first]
+        found = np.empty(len(core))
+        found[order] = self._each(cores.taken(core[some]), option[some], self._over)[which]
+        return found
 
     def _each(self, cores: Cores, option: Ints, of: Callable[[Cores, Ints, Lanes], Floats]) -> Floats:
         """A figure of every strategy, in parts that have their number of runs in common and fit in the cache."""
@@ -127,25 +124,25 @@ class Scores(Columns):
         chunked = by_pipe["interleave"][cores.pipe] > 1
         split, first = by_pipe["split"][cores.pipe] > 0, by_pipe["ahead"][cores.pipe] > 0
         if chunked.any():
-            keys, where = np.unique(np.stack([p[:, 0], m[:, 0]]), axis=1, return_inverse=True)
-            sizes = np.array([group_size(int(a), int(b)) for a, b in keys.T.tolist()], dtype=float)[where.ravel()]
+            codes, where = np.unique((p * (m.max() + 1.0) + m)[:, 0], return_inverse=True)
+            pairs = np.divmod(codes, m.max() + 1.0)
+            sizes = np.array([group_size(int(a), int(b)) for a, b in zip(*pairs, strict=True)], dtype=float)[where]
             several = np.minimum(2.0 * later + (v - 1.0) * sizes[:, None] + 1.0, m * v) / v
             plain = np.where(chunked[:, None], several, plain)
         if first.any():
             plain = np.where(first[:, None], m, plain)
         if split.any():
-            at = np.flatnonzero(split)
-            keys = np.concatenate([np.stack([cores.pipe[at], p[at, 0], m[at, 0]]), starts[at].T])
-            kinds, which = np.unique(keys, axis=1, return_inverse=True)
-            plain[at] = np.array([self._held(*kind) for kind in kinds.T.astype(int).tolist()])[which.ravel()]
+            at, most = np.flatnonzero(split), int(m.max()) + 1
+            codes = (cores.pipe * (int(p.max()) + 1) + p[:, 0].astype(np.int64)) * most + m[:, 0].astype(np.int64)
+            begin = starts.astype(np.int64)
+            end = np.concatenate([begin[:, 1:], p.astype(np.int64)], axis=1)
+            for code in np.unique(codes[at]).tolist():
+                here = at[codes[at] == code]
+                how = self.pipes[int(cores.pipe[here[0]])]
+                stages, count = int(p[here[0], 0]), int(m[here[0], 0])
+                held = _most_held(how.schedule, stages, min(count, 4 * stages + 4), how.chunks)
+                plain[here] = held[begin[here], end[here]]
         return plain
-
-    def _held(self, pipe: int, stages: int, micro_batches: int, *starts: int) -> Floats:
-        """Most micro-batches of each run of stages under a schedule that runs weights' gradients apart."""
-        how = self.pipes[pipe]
-        held = in_flight(how.schedule, stages, min(micro_batches, 4 * stages + 4), how.chunks) / how.chunks
-        found: Floats = np.maximum.reduceat(held, starts)
-        return found
 
     def least_s(self, cores: Cores, option: Ints) -> Floats:
         """Least step time of each strategy: never above what the simulation finds."""
@@ -222,3 +219,13 @@ class Scores(Columns):
             boundary_back_bytes_per_s=lanes.back[track],
             boundary_latency_s=lanes.latency[track],
         )
+
+
+@lru_cache(maxsize=4096)
+def _most_held(schedule: str, stages: int, micro_batches: int, chunks: int) -> Floats:
+    """Most micro-batches that any of the stages from one to before another holds: array [stages + 1, stages + 1]."""
+    held = in_flight(schedule, stages, micro_batches, chunks) / chunks
+    found = np.zeros((stages + 1, stages + 1))
+    for first in range(stages):
+        found[first, first + 1 :] = np.maximum.accumulate(held[first:])
+    return found

@@ -8,11 +8,11 @@ below the best. So every strategy that is not simulated is known to be no better
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,20 +30,16 @@ Floats = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 FIRST_BLOCK, MOST_BLOCK = 64, 4096
 """Shapes unfolded at a time: few at first, for the best are among them."""
+MEMBERS = 2048
+"""Options scored at a time."""
 TIGHTENED = 192
 """Candidates whose bound is made closer at a time."""
 TOGETHER = 8
 """Candidates simulated before the bounds are looked at again."""
-DIVE_SHAPES, DIVE_SORTS = 3, 64
-"""Shapes of each class, and sorts of their options, that are looked at before all others."""
 EAGER = 0.99
 """A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
-EAGER_TIGHTENED, EAGER_SIMULATED = 96, 3
-"""After each block: candidates looked at more closely, and simulated."""
 MOST_SLOWER = 4.0
 """Step of a plan ranked by memory over that of the fastest one, at most."""
-DIVE_SIMULATED = 2
-"""Strategies of each class simulated before all others."""
 
 
 class CancelledError(Exception):
@@ -123,35 +119,57 @@ class Front(Best):
 
 
 @dataclass
-class Pool:
-    """Scored strategies that fit, waiting to be simulated, in order of their bounds."""
+class Queue:
+    """Entries waiting for a closer look, in order of their bounds."""
 
+    bound: Floats
     grid: Ints
     core: Ints
-    option: Ints
     family: Ints
-    bound: Floats
-    tight: npt.NDArray[np.bool_]
-    """The bound is the close one."""
 
     @classmethod
-    def empty(cls) -> Pool:
-        """No strategies."""
+    def empty(cls) -> Self:
+        """No entries."""
         none = np.zeros(0, dtype=np.int64)
-        return cls(none, none, none, none, np.zeros(0), np.zeros(0, dtype=bool))
+        return cls(np.zeros(0), *(none.astype(bool) if f.name == "tight" else none for f in fields(cls)[1:]))
 
     def __len__(self) -> int:
         return len(self.bound)
 
-    def taken(self, at: Any) -> Pool:
-        """Some of them."""
-        return Pool(*(getattr(self, f.name)[at] for f in fields(self)))
+    @property
+    def least(self) -> float:
+        """The first bound; inf: none is left."""
+        return float(self.bound[0]) if len(self.bound) else np.inf
 
-    def joined(self, *others: Pool) -> Pool:
+    def taken(self, at: Any) -> Self:
+        """Some of them."""
+        return type(self)(*(getattr(self, f.name)[at] for f in fields(self)))
+
+    def joined(self, *others: Self) -> Self:
         """These and others, in order."""
         parts = (self, *others)
-        found = Pool(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(self)))
-        return found.taken(np.lexsort((found.option, found.core, found.grid, found.bound)))
+        found = type(self)(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(self)))
+        return found.ordered()
+
+    def ordered(self) -> Self:
+        """In order of the bounds, then always the same."""
+        return self.taken(np.lexsort((*(getattr(self, f.name) for f in fields(self)[:0:-1]), self.bound)))
+
+
+@dataclass
+class Sorts(Queue):
+    """Sorts of options of cores, with the least time of any option of theirs."""
+
+    leader: Ints
+
+
+@dataclass
+class Pool(Queue):
+    """Scored strategies that fit, waiting to be simulated."""
+
+    option: Ints
+    tight: npt.NDArray[np.bool_]
+    """The bound is the close one."""
 
 
 class Search:
@@ -180,6 +198,7 @@ class Search:
         self._most_simulated = most_simulated
         self.grids: list[Scores] = []
         self._core_rates: list[Floats] = []
+        self._core_families: list[Ints] = []
         self.lacks: list[tuple[int, Floats]] = []
         """Bytes that the leanest strategy of each shape lacks, by framework."""
 
@@ -189,23 +208,28 @@ class Search:
             self._run_memory()
             return
         space, shape, family, bound = self._outlined()
-        pool, start, size = Pool.empty(), 0, FIRST_BLOCK if self.prune else len(bound)
-        if self.prune and len(bound):
-            self._dive(space, shape)
-        while start < len(bound) and not self.spent():
-            stop = min(start + size, len(bound))
-            here = np.arange(start, stop)
-            if self.prune:
+        sorts, pool, start, size = Sorts.empty(), Pool.empty(), 0, FIRST_BLOCK if self.prune else len(bound)
+        while not self.spent():
+            sorts = sorts.taken(self.best.wants(sorts.bound, sorts.family))
+            pool = pool.taken(self.best.wants(pool.bound, pool.family))
+            start += int(np.argmax(np.append(self.best.wants(bound[start:], family[start:]), True)))
+            least = float(bound[start]) if start < len(bound) else np.inf
+            if least == sorts.least == pool.least == np.inf:
+                return
+            if least <= min(sorts.least, pool.least):
+                here = np.arange(start, min(start + size, len(bound)))
+                start, size = start + len(here), min(2 * size, MOST_BLOCK)
                 here = here[self.best.wants(bound[here], family[here])]
-            for number in np.unique(space[here]).tolist():
-                pool = pool.joined(*self._unfolded(number, shape[here[space[here] == number]]))
-            self._tell("scoring", stop, len(bound))
-            start, size = stop, min(2 * size, MOST_BLOCK)
-            if self.prune:
-                pool = self._eager(pool)
-            pool = self._simulated(pool, float(bound[start]) if start < len(bound) else np.inf)
-        if start < len(bound):
-            self.tally.complete = False
+                for number in np.unique(space[here]).tolist():
+                    sorts = sorts.joined(*self._unfolded(number, shape[here[space[here] == number]]))
+                self._tell("scoring", start, len(bound))
+            elif sorts.least <= pool.least:
+                count = int(np.searchsorted(np.cumsum(self._sizes(sorts)), MEMBERS)) + 1 if self.prune else len(sorts)
+                pool = pool.joined(*self._scored(sorts.taken(slice(count))))
+                sorts = sorts.taken(slice(count, None))
+            else:
+                pool = self._simulated(pool, min(least, sorts.least))
+        self.tally.complete = False
 
     def _run_memory(self) -> None:
         """Fill `best` with what leaves most memory free: the smallest micro-batches, every option.
@@ -240,24 +264,6 @@ class Search:
             for at in order[np.unique(family[order], return_index=True)[1]].tolist():
                 one = self.candidate(grid, int(owner[at]), int(option[at]))
                 self.best.add(value_of(one, self.objective), int(family[at]), one)
-
-    def _dive(self, space: Ints, shape: Ints) -> None:
-        """Simulate good strategies of each framework and each crossing first: they show what is worth a closer look."""
-        kind = np.zeros(len(space), dtype=np.int64)
-        for number in np.unique(space).tolist():
-            here, land = space == number, self.spaces[number].land
-            kind[here] = 4 * number + 2 * land.along[shape[here]] + land.across[shape[here]]
-        first = [np.flatnonzero(kind == one)[:DIVE_SHAPES] for one in np.unique(kind)]
-        chosen = np.sort(np.concatenate(first))
-        for number in np.unique(space[chosen]).tolist():
-            for pool in self._unfolded(number, shape[chosen[space[chosen] == number]], DIVE_SORTS):
-                best = pool.taken(np.argsort(pool.bound, kind="stable")[:DIVE_SORTS])
-                self._tighten(best, np.arange(len(best)))
-                order = np.argsort(best.bound, kind="stable")
-                kinds = self.spaces[number].land.along[self.grids[-1].cores.shape[best.core[order]]]
-                for along in (False, True):
-                    for at in order[kinds == along][:DIVE_SIMULATED].tolist():
-                        self._simulate(best, at)
 
     def _simulate(self, pool: Pool, at: int) -> None:
         """Simulate one candidate of a pool."""
@@ -326,30 +332,43 @@ class Search:
         self.best.ready()
         return found
 
-    def _unfolded(self, space: int, shapes: Ints, sorts: int | None = None) -> list[Pool]:
-        """All strategies of these shapes that fit and could change the answer, scored; or those of the best sorts."""
+    def _unfolded(self, space: int, shapes: Ints) -> list[Sorts]:
+        """The sorts of options of these shapes that could change the answer."""
         grid = self.spaces[space].scores(shapes, every=not self.prune)
         if grid is None:
             return []
-        number, family = len(self.grids), self._families[space]
-        rate = self._rates[space][grid.cores.shape]
+        number, shape = len(self.grids), grid.cores.shape
+        rate, of_family = self._rates[space][shape], self._families[space][shape]
         self.grids.append(grid)
         self._core_rates.append(rate)
+        self._core_families.append(of_family)
         core, leader = grid.leads()
-        if self.prune:
-            bound = grid.lead_s(core, leader) * rate[core]
-            wanted = np.flatnonzero(self.best.wants(bound, family[grid.cores.shape[core]]))
-            if sorts is not None:
-                wanted = wanted[np.argsort(bound[wanted], kind="stable")[:sorts]]
-            core, leader = core[wanted], leader[wanted]
-        owner, option = grid.members(core, leader)
-        fits = grid.memory_over(owner, option) <= 0
-        self.tally.scored += len(owner)
-        self.tally.feasible += int(fits.sum())
-        owner, option = owner[fits], option[fits]
-        bound = grid.least_s(grid.cores.taken(owner), option) * rate[owner]
-        of_family = family[grid.cores.shape[owner]]
-        return [Pool(np.full(len(owner), number), owner, option, of_family, bound, np.zeros(len(owner), dtype=bool))]
+        family = of_family[core]
+        bound = grid.lead_s(core, leader) * rate[core] if self.prune else np.zeros(len(core))
+        found = Sorts(bound, np.full(len(core), number), core, family, leader)
+        return [found.taken(self.best.wants(bound, family))]
+
+    def _sizes(self, sorts: Sorts) -> Ints:
+        """Options of each sort."""
+        found = np.zeros(len(sorts), dtype=np.int64)
+        for number in np.unique(sorts.grid).tolist():
+            here = sorts.grid == number
+            found[here] = self.grids[number].sizes(sorts.core[here], sorts.leader[here])
+        return found
+
+    def _scored(self, sorts: Sorts) -> Iterator[Pool]:
+        """All strategies of these sorts that fit."""
+        for number in np.unique(sorts.grid).tolist():
+            here = np.flatnonzero(sorts.grid == number)
+            grid = self.grids[number]
+            core, option = grid.members(sorts.core[here], sorts.leader[here])
+            fits = grid.memory_over(core, option) <= 0
+            self.tally.scored += len(core)
+            self.tally.feasible += int(fits.sum())
+            core, option = core[fits], option[fits]
+            bound = grid.least_s(grid.cores.taken(core), option) * self._core_rates[number][core]
+            loose = np.zeros(len(core), dtype=bool)
+            yield Pool(bound, np.full(len(core), number), core, self._core_families[number][core], option, loose)
 
     def _simulated(self, pool: Pool, until: float) -> Pool:
         """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
@@ -365,7 +384,7 @@ class Search:
                 if self._promises(pool, close):
                     self._simulate(pool, close)
                     pool.bound[close] = np.inf
-                pool = pool.taken(np.lexsort((pool.option, pool.core, pool.grid, pool.bound)))
+                pool = pool.ordered()
                 continue
             first = np.flatnonzero(~pool.tight[:near])
             ready = np.arange(first[0] if len(first) else near)[:TOGETHER]
@@ -375,19 +394,6 @@ class Search:
             pool = pool.taken(np.setdiff1d(np.arange(len(pool)), ready[one_each]))
             self._tell("simulating", self.tally.simulated, 0)
         return pool
-
-    def _eager(self, pool: Pool) -> Pool:
-        """Simulate what looks best of the pool before its turn: a better threshold saves work."""
-        pool = pool.taken(self.best.wants(pool.bound, pool.family))
-        loose = np.flatnonzero(~pool.tight)[:EAGER_TIGHTENED]
-        self._tighten(pool, loose)
-        pool = pool.taken(np.lexsort((pool.option, pool.core, pool.grid, pool.bound)))
-        close = np.flatnonzero(pool.tight)
-        _, one_each = np.unique(pool.family[close], return_index=True)
-        done = [at for at in close[np.sort(one_each)].tolist()[:EAGER_SIMULATED] if self._promises(pool, at)]
-        for at in done:
-            self._simulate(pool, at)
-        return pool.taken(np.setdiff1d(np.arange(len(pool)), done))
 
     def _promises(self, pool: Pool, at: int) -> bool:
         """A candidate is likely to lower what others must beat."""
@@ -427,14 +433,14 @@ class Search:
         )
 
     def spent(self) -> bool:
-        """The budget is used up; a cancelled search ends here."""
+        """The budget is used up and there is something to show for it; a cancelled search ends here."""
         if self._cancelled is not None and self._cancelled():
             raise CancelledError
         many = self._most_simulated is not None and self.tally.simulated >= self._most_simulated
-        if many or (self._end is not None and monotonic() > self._end):
+        late = self._end is not None and monotonic() > self._end and bool(self.best.candidates)
+        if many or late:
             self.tally.complete = False
-            return True
-        return False
+        return many or late
 
     def _tell(self, what: str, done: int, of: int) -> None:
         if self._progress is not None:

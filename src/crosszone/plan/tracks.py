@@ -104,21 +104,21 @@ class Runs:
     """The runs of equal stages of a frame under a pipe: arrays [chains, runs]."""
 
     def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...]):
-        stages = frame.stages
+        self.stages = stages = frame.stages
         starts = {0, min(1, stages - 1), stages - 1} | frame.breaks
         starts |= {s for s in range(1, stages) if counts[s] != counts[s - 1]}
         first = np.array(sorted(starts))
         self.starts = first.astype(float)
         self.repeats = np.diff(first, append=stages).astype(float)
         self.counts = np.array(counts, dtype=float)[first]
-        self.groups = frame.groups[:, first]
+        self.groups = frame.kinds[frame.kept][:, first]
         self.dp_zones = frame.dp_zones[first].astype(float)
         self.wraps = pipe.wraps
         last = first + self.repeats.astype(int) - 1
         self.boundaries: list[tuple[int, int, int, int]] = []
-        """Chain, run, and the two zones, where the boundary after a run crosses them."""
+        """Chain of those kept, run, and the two zones, where the boundary after a run crosses them."""
         if frame.crosses:
-            for chain, row in enumerate(frame.zones.tolist()):
+            for chain, row in enumerate(frame.zones[frame.kept].tolist()):
                 for run, stage in enumerate(last.tolist()):
                     a, b = row[stage], row[(stage + 1) % stages]
                     if a != b and (pipe.wraps or stage < stages - 1):
@@ -131,12 +131,17 @@ class Runs:
 class Frame:
     """The ways of a layout's chains: node group and zone of every stage, and what crosses zones."""
 
-    def __init__(self, paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: Sequence[int]):
+    def __init__(self, paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: Sequence[int], kind_of: Sequence[int]):
         self.groups: Ints = np.array([[g for g, count in path for _ in range(count)] for path in paths])
         self.zones: Ints = np.array(zone_of)[self.groups]
+        self.kinds: Ints = np.array(kind_of)[self.groups]
+        """First node group that is like that of each stage."""
         self.chains, self.stages = self.groups.shape
         self.crosses = bool((self.zones != self.zones[:, :1]).any())
         """Some chain goes through several zones."""
+        told = np.concatenate([self.kinds, self.zones], axis=1) if self.crosses else self.kinds
+        self.kept: Ints = np.sort(np.unique(told, axis=0, return_index=True)[1])
+        """Chains that differ: the others take as long."""
         columns = list(map(tuple, self.zones.T.tolist()))
         self._patterns = list(dict.fromkeys(columns))
         self.dp_zones: Ints = np.array([len(set(one)) for one in columns])
@@ -191,20 +196,15 @@ class Frame:
                         counts.setdefault((min(a, b), max(a, b)), np.zeros(self.chains, dtype=np.int64))[chain] += 1
         return plain, whole
 
-    def links(self, runs: Runs, replicas: Ints, cell: Ints, ways: Ways) -> tuple[Floats, Floats, Floats]:
-        """Rate forward, rate back and latency after each run, where it crosses zones: [n, chains, runs]."""
-        shape = (len(replicas), self.chains, len(runs))
-        rate, back, late = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape)
-        counts = self._sends[runs.wraps]
-        for chain, run, a, b in runs.boundaries:
-            ranks = (replicas @ counts[min(a, b), max(a, b)]) * cell
-            there = ways.boundaries(a, b, ranks)
-            rate[:, chain, run], late[:, chain, run] = there[:, 0], there[:, 1]
-            back[:, chain, run] = ways.boundaries(b, a, ranks)[:, 0]
-        return rate, back, late
+    def ranks(self, a: int, b: int, wraps: bool, replicas: Ints, cell: Ints) -> Ints:
+        """Ranks that send between two zones at once, [n]."""
+        found: Ints = (replicas @ self._sends[wraps][min(a, b), max(a, b)]) * cell
+        return found
 
 
 @lru_cache(maxsize=16_384)
-def frame_of(paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: tuple[int, ...]) -> Frame:
+def frame_of(
+    paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: tuple[int, ...], kind_of: tuple[int, ...]
+) -> Frame:
     """The frame of these ways, made once."""
-    return Frame(paths, zone_of)
+    return Frame(paths, zone_of, kind_of)
