@@ -180,6 +180,8 @@ class LinkColumns:
     boundary_latency_s: Numbers = 0.0
     boundary_perfect: Numbers = 0.0
     """1: sends cost nothing (to tell what links cost)."""
+    slowest_bytes_per_s: Numbers = np.inf
+    """Rate over the slowest boundary between zones, where stages stand for others whose boundaries are not given."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from crosszone.cost.columns import (
     model_columns,
 )
 from crosszone.cost.layer import LayerCost
+from crosszone.inputs.cluster import MAX_GPUS
 from crosszone.inputs.states import compute_precision, state_bytes
 from crosszone.plan.cores import Block, Cores, laid
 from crosszone.plan.land import Land
@@ -238,11 +239,11 @@ class Columns:
     @cached_property
     def gpus(self) -> tuple[GpuColumns, Coefficients]:
         """Columns and coefficients of every team: numbers where all teams have the same."""
-        path = compute_precision(self.setting.job)
-        at = [(int(group), int(nodes)) for _, _, _, nodes, group in self._teams]
-        each = {key: group_columns(self.setting.groups[key[0]], path, key[1]) for key in set(at)}
-        gpu = _joined([each[key] for key in at])
-        k = _joined([self.setting.coefficients[group] for group, _ in at])
+        path, groups = compute_precision(self.setting.job), self.setting.groups
+        keys, which = np.unique(self._teams[:, 4] * (MAX_GPUS + 1) + self._teams[:, 3], return_inverse=True)
+        known = [divmod(key, MAX_GPUS + 1) for key in keys.tolist()]
+        gpu = _joined([group_columns(groups[group], path, nodes) for group, nodes in known], which)
+        k = _joined([self.setting.coefficients[group] for group, _ in known], which)
         return gpu, k
 
     @cached_property
@@ -308,13 +309,13 @@ class Columns:
         return self._work(**known)
 
 
-def _joined(columns: Sequence[Any]) -> Any:
-    """Many single columns as one: a number where all have the same, else an array [n]."""
+def _joined(columns: Sequence[Any], at: Ints) -> Any:
+    """Single columns as those of many, by place: a number where all have the same, else an array [len(at)]."""
     first = columns[0]
     found = {}
     for f in fields(first):
         values = [getattr(c, f.name) for c in columns]
-        found[f.name] = values[0] if all(v == values[0] for v in values) else np.array(values, dtype=float)
+        found[f.name] = values[0] if all(v == values[0] for v in values) else np.array(values, dtype=float)[at]
     return type(first)(**found)
 
 

@@ -17,7 +17,11 @@ Floats = npt.NDArray[np.float64]
 CHUNK = 4096
 """Strategies that are scored together: their columns stay in the processor's cache."""
 WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)
-"""Numbers of runs that tracks are filled up to: calls for few tracks take longer than runs that are not there."""
+"""Numbers of runs that tracks are filled up to."""
+ENOUGH = 512
+"""Strategies that are scored apart from wider ones: a call for fewer takes longer than runs that are not there."""
+BEYOND = 1e9
+"""Where runs begin that are not there."""
 
 
 class Lanes(NamedTuple):
@@ -37,6 +41,13 @@ class Lanes(NamedTuple):
     back: Floats
     latency: Floats
     dp_zones: Floats
+    slowest: Floats
+    """Rate over the slowest link of all, [tracks, 1], where those after runs are not given."""
+
+
+ABSENT = {"counts": 0.0, "repeats": 1.0, "starts": BEYOND, "dp_zones": 1.0}
+ABSENT |= {"rate": np.inf, "back": np.inf, "latency": 0.0}
+"""Of runs that are not there; other columns go on as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,50 +135,74 @@ def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats, 
     def empty(value: float) -> Floats:
         return np.full((count, width), value)
 
-    counts, repeats, starts, dp_zones, late = empty(0.0), empty(1.0), empty(0.0), empty(1.0), empty(0.0)
-    rate, back = empty(np.inf), empty(np.inf)
+    counts, repeats, starts, dp_zones, late = (empty(x) for x in (0.0, 1.0, BEYOND, 1.0, 0.0))
+    rate, back, slowest = empty(np.inf), empty(np.inf), np.full((count, 1), np.inf)
     groups, kinds = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
     start = 0
     for here, runs, links in members:
         n, c = len(here), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
         counts[rows, real], repeats[rows, real], dp_zones[rows, real] = runs.counts, runs.repeats, runs.dp_zones
-        starts[rows], starts[rows, real] = runs.stages, runs.starts
+        starts[rows, real] = runs.starts
         kinds[rows] = np.repeat(kind[here], c)
         groups[rows, real] = np.tile(runs.groups, (n, 1))
         groups[rows, len(runs) :] = groups[rows, len(runs) - 1 : len(runs)]
-        if runs.boundaries:
+        if runs.boundaries and runs.merged:
+            slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
+        elif runs.boundaries:
             for table, values in zip((rate, back, late), links, strict=True):
                 table[rows, real] = values.reshape(n * c, -1)
         start += n * c
     team = kinds[:, None] + groups
     mixed = bool((groups != groups[:, :1]).any())
     limit, host = memory[groups, 0], memory[groups, 1]
-    return Lanes(mixed, counts, repeats, starts, team, limit, host, rate, back, late, dp_zones)
+    return Lanes(mixed, counts, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
 
 
-def by_runs(cores: Cores) -> list[tuple[int, Ints]]:
-    """Rows of each width of tracks."""
-    return [(int(runs), np.flatnonzero(cores.runs == runs)) for runs in np.unique(cores.runs)]
+def parts(cores: Cores) -> list[Ints]:
+    """Rows of cores that are scored together: of like width, and so few that they fit in the cache."""
+    order = np.argsort(cores.runs, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(cores.runs[order])) + 1, len(order))
+    found, start = [], 0
+    for end in ends.tolist():
+        if end - start < ENOUGH and end < len(order):
+            continue
+        found += [order[at : min(at + CHUNK, end)] for at in range(start, end, CHUNK)]
+        start = end
+    return found
 
 
-def chunks(rows: Ints) -> list[Ints]:
-    """Rows in parts that fit in the cache."""
-    return [rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK)]
+class Tracks:
+    """The tracks of some cores, column by column."""
 
+    def __init__(self, lanes: dict[int, Lanes], cores: Cores):
+        self._cores, self._whole = cores, bool((cores.chains == 1).all())
+        self.owner = np.arange(len(cores)) if self._whole else np.repeat(np.arange(len(cores)), cores.chains)
+        """Place of the core of each track."""
+        first = np.cumsum(cores.chains) - cores.chains
+        track = cores.lane if self._whole else cores.lane[self.owner] + np.arange(len(self.owner)) - first[self.owner]
+        widths = np.unique(cores.runs).tolist()
+        self.width = max(widths)
+        runs = cores.runs[self.owner] if len(widths) > 1 else None
+        rows = [slice(None) if runs is None else np.flatnonzero(runs == width) for width in widths]
+        self._from = [(lanes[width], track[at], at) for width, at in zip(widths, rows, strict=True)]
+        self.mixed = any(one.mixed for one, _, _ in self._from)
 
-def tracks(cores: Cores) -> tuple[Ints, Ints]:
-    """Every track of every core, and whose it is."""
-    if (cores.chains == 1).all():
-        return cores.lane, np.arange(len(cores))
-    owner = np.repeat(np.arange(len(cores)), cores.chains)
-    first = np.cumsum(cores.chains) - cores.chains
-    return cores.lane[owner] + np.arange(len(owner)) - first[owner], owner
+    def __call__(self, name: str) -> Any:
+        """A column of `Lanes` of every track, as wide as the widest."""
+        if len(self._from) == 1:
+            one, track, _ = self._from[0]
+            return getattr(one, name)[track]
+        width = 1 if name == "slowest" else self.width
+        found = np.empty((len(self.owner), width), dtype=getattr(self._from[0][0], name).dtype)
+        for one, track, rows in self._from:
+            values = getattr(one, name)[track]
+            found[rows, : values.shape[1]] = values
+            found[rows, values.shape[1] :] = ABSENT.get(name, values[:, -1:])
+        return found
 
-
-def worst(values: Floats, cores: Cores, track: Ints) -> Floats:
-    """The largest of each core's tracks."""
-    if len(track) == len(cores):
-        return values
-    first = np.cumsum(cores.chains) - cores.chains
-    return np.asarray(np.maximum.reduceat(values, first))
+    def worst(self, values: Floats) -> Floats:
+        """The largest of each core's tracks."""
+        if self._whole:
+            return values
+        return np.asarray(np.maximum.reduceat(values, np.cumsum(self._cores.chains) - self._cores.chains))

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.inputs.cluster import NodeGroup
+from crosszone.inputs.model import Model
 from crosszone.plan.layout import REPLICAS_NEAR
 from crosszone.plan.shapes import Shape
-from crosszone.plan.tracks import Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
+from crosszone.plan.tracks import ANY, ANY_FOLDED, Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -21,9 +22,11 @@ class Land:
     """Shapes with their links, whatever the framework: arrays [shapes]."""
 
     def __init__(
-        self, shapes: Sequence[Shape], layers: int, groups: Sequence[NodeGroup], zone_of: Sequence[int], ways: Ways
+        self, shapes: Sequence[Shape], model: Model, groups: Sequence[NodeGroup], zone_of: Sequence[int], ways: Ways
     ):
-        self.shapes, self.groups, self._layers, self._ways = shapes, groups, layers, ways
+        self.shapes, self.groups, self._layers, self._ways = shapes, groups, model.layers, ways
+        self._alike = model.moe is None or (model.moe.first_dense == 0 and model.moe.every == 1)
+        """All layers of the model are of one kind."""
         self.tp, self.cp, self.ep, self.pp, self.dp, self.stride = (
             np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in shapes], dtype=np.int64).reshape(-1, 6).T
         )
@@ -128,17 +131,25 @@ class Land:
         return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
 
     def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
-        """Shapes of each frame with their runs of equal stages, and the links after these: rates and latency."""
+        """Shapes of each frame with their runs of equal stages, and the links after these: rates and latency.
+
+        Without a schedule only the slowest link of each chain counts, and stages that cost the same are one run.
+        """
         found = []
+        merged = pipe in (ANY, ANY_FOLDED) and self._alike
         for number, here in self._by_frame(shapes):
             frame = self.frames[number]
-            runs = frame.runs(pipe, stage_layers_of(self._layers, frame.stages, pipe, self._splits[number]))
-            size = (len(here), *runs.groups.shape) if runs.boundaries else (0, 0, 0)
+            counts = stage_layers_of(self._layers, frame.stages, pipe, self._splits[number])
+            runs = frame.runs(pipe, counts, merged)
+            width = 1 if merged else len(runs)
+            size = (len(here), len(runs.groups), width) if runs.boundaries else (0, 0, 0)
             rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
             for chain, run, a, b in runs.boundaries:
                 there, home = (self._boundary(number, *way, pipe.wraps)[here] for way in ((a, b), (b, a)))
-                rate[:, chain, run], late[:, chain, run] = there.T
-                back[:, chain, run] = home[:, 0]
+                at = 0 if merged else run
+                rate[:, chain, at] = np.minimum(rate[:, chain, at], there[:, 0])
+                back[:, chain, at] = np.minimum(back[:, chain, at], home[:, 0])
+                late[:, chain, at] = there[:, 1]
             found.append((here, runs, (rate, back, late)))
         return found
 

@@ -117,7 +117,7 @@ class Problem:
             if self.pinned.local_update is not None:
                 zone_of = self.ground.zone_of
                 found = [shape for shape in found if shape.dp % len(shape.layout.zones(zone_of)) == 0]
-            self._lands[key] = Land(found, self.model.layers, self.groups, self.ground.zone_of, self.ways)
+            self._lands[key] = Land(found, self.model, self.groups, self.ground.zone_of, self.ways)
         return self._lands[key]
 
     @cached_property
@@ -133,6 +133,8 @@ class Problem:
         pinned = self.pinned.layers_per_stage
         if pinned is not None:
             return [pinned] if len(pinned) % layout.stages == 0 else []
+        if len(set(self._speeds)) == 1:
+            return [None]
         slowest = [min(self._speeds[g] for g in stage) for stage in layout.groups.T.tolist()]
         if len(set(slowest)) == 1:
             return [None]

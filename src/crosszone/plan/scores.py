@@ -18,10 +18,11 @@ from crosszone.cost.memory_profile import memory_coefficients
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.columns import LAYER_OPTIONS, Columns, spread
-from crosszone.plan.cores import Cores, Lanes, by_runs, chunks, tracks, worst
+from crosszone.plan.cores import Cores, Tracks, parts
+from crosszone.plan.tracks import ANY, ANY_FOLDED
 from crosszone.predict.batch import Batch, layer_counts
-from crosszone.predict.simulated import least_step_s
-from crosszone.predict.step import step_s
+from crosszone.predict.simulated import least_step_s, simulated_step
+from crosszone.predict.step import passes_s, step_s
 from crosszone.schedule.orders import group_size, in_flight
 
 Ints = npt.NDArray[np.int64]
@@ -29,6 +30,11 @@ Floats = npt.NDArray[np.float64]
 
 SLACK = 0.999
 """On bounds of sorts of options: a shorter backward pass hides less of a reduction, which may cost a little more."""
+
+BOUNDARY = ("boundary_bytes_per_s", "boundary_back_bytes_per_s", "boundary_latency_s")
+"""Columns of links after stages."""
+ROUNDED = 1.0 - 1e-9
+"""On what is simulated for many at once: sums may be rounded otherwise."""
 
 
 class Scores(Columns):
@@ -38,11 +44,22 @@ class Scores(Columns):
         """First and last-but-one number of the options that shapes of these traits have."""
         return int(self.offset[traits]), int(self.offset[traits + 1])
 
-    def leads(self) -> tuple[Ints, Ints]:
-        """Every core with every sort of option it has: core, and place among the sorts."""
-        counts = np.array([len(one.row) for one in self.leaders])[self.cores.traits]
-        core = np.repeat(np.arange(len(self.cores)), counts)
-        return core, np.arange(len(core)) - np.repeat(np.cumsum(counts) - counts, counts)
+    def cores_of(self, shapes: Ints) -> Ints:
+        """The cores of some shapes."""
+        wanted = np.zeros(len(self.land.shapes), dtype=bool)
+        wanted[shapes] = True
+        return np.flatnonzero(wanted[self.cores.shape])
+
+    def leads(self, cores: Ints | None = None) -> tuple[Ints, Ints]:
+        """Every core (or every one of some) with every sort of option it has: core, and place among the sorts."""
+        some = np.arange(len(self.cores)) if cores is None else cores
+        counts = np.array([len(one.row) for one in self.leaders])[self.cores.traits[some]]
+        owner = np.repeat(np.arange(len(some)), counts)
+        return some[owner], np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+    def core_s(self, core: Ints) -> Floats:
+        """Least step time of any option of these cores, by what their stages do alone."""
+        return SLACK * self._each(self.cores.taken(core), self._rows(core, np.zeros_like(core)), self._alone)
 
     def _rows(self, core: Ints, leader: Ints) -> Ints:
         """Number of the fastest row of these sorts of option."""
@@ -94,26 +111,25 @@ class Scores(Columns):
         found[order] = self._each(cores.taken(core[some]), option[some], self._over)[which]
         return found
 
-    def _each(self, cores: Cores, option: Ints, of: Callable[[Cores, Ints, Lanes], Floats]) -> Floats:
-        """A figure of every strategy, in parts that have their number of runs in common and fit in the cache."""
+    def _each(self, cores: Cores, option: Ints, of: Callable[[Tracks, Cores, Ints], Floats]) -> Floats:
+        """A figure of every strategy, in parts that fit in the cache: the largest of its tracks."""
         found = np.empty(len(cores))
-        for runs, rows in by_runs(cores):
-            for at in chunks(rows):
-                found[at] = of(cores.taken(at), option[at], self.lanes[runs])
+        for at in parts(cores):
+            some = cores.taken(at)
+            tracks = Tracks(self.lanes, some)
+            found[at] = tracks.worst(of(tracks, some.taken(tracks.owner), option[at[tracks.owner]]))
         return found
 
-    def _over(self, cores: Cores, option: Ints, lanes: Lanes) -> Floats:
-        track, owner = tracks(cores)
-        here, opted = cores.taken(owner), option[owner]
-        work, counts = self.work(here, opted), lanes.counts[track]
-        m = self.model(work.tp)
-        stages = stage_layers(counts, m.first_dense, m.moe_every, m.moe_layers, lanes.repeats[track], work.folded)
-        alive = self._in_flight(here, work, lanes.starts[track])
+    def _over(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
+        work, m = self.work(cores, option), self.model(self.by_shape["tp"][cores.shape][:, None])
+        layers = (m.first_dense, m.moe_every, m.moe_layers)
+        stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded)
+        alive = self._in_flight(cores, work, tracks("starts"))
         found = stage_memory(m, work, self.stack, stages, memory_coefficients(self.setting.stack), in_flight=alive)
-        over = (found.total - lanes.limit[track]).max(axis=-1)
-        if np.isfinite(lanes.host).any():
-            over = np.maximum(over, (found.host - lanes.host[track]).max(axis=-1))
-        return worst(over, cores, track)
+        over = (found.total - tracks("limit")).max(axis=-1)
+        if any(np.isfinite(host) for _, host in self.setting.memory_bytes):
+            over = np.maximum(over, (found.host - tracks("host")).max(axis=-1))
+        return np.asarray(over)
 
     def _in_flight(self, cores: Cores, work: WorkColumns, starts: Floats) -> Any:
         """Micro-batches that the first stage of each run holds at once, as `schedule.in_flight` counts them."""
@@ -134,7 +150,7 @@ class Scores(Columns):
         if split.any():
             at, most = np.flatnonzero(split), int(m.max()) + 1
             codes = (cores.pipe * (int(p.max()) + 1) + p[:, 0].astype(np.int64)) * most + m[:, 0].astype(np.int64)
-            begin = starts.astype(np.int64)
+            begin = np.minimum(starts, p).astype(np.int64)
             end = np.concatenate([begin[:, 1:], p.astype(np.int64)], axis=1)
             for code in np.unique(codes[at]).tolist():
                 here = at[codes[at] == code]
@@ -148,77 +164,103 @@ class Scores(Columns):
         """Least step time of each strategy: never above what the simulation finds."""
         return self._each(cores, option, self._least)
 
-    def _least(self, cores: Cores, option: Ints, lanes: Lanes) -> Floats:
-        track, owner = tracks(cores)
-        here, opted = (cores, option) if len(track) == len(cores) else (cores.taken(owner), option[owner])
-        work = self.work(here, opted)
-        size = np.searchsorted(self.micro_batch_sizes, here.micro_batch)
-        way = size * LAYER_OPTIONS + self.by_option["layer"][opted].astype(np.int64)
+    def _least(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
+        return self._stepped(tracks, cores, option, step_s)
+
+    def _alone(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
+        return self._stepped(tracks, cores, option, passes_s)
+
+    def _stepped(self, tracks: Tracks, cores: Cores, option: Ints, of: Callable[..., Floats]) -> Floats:
+        work = self.work(cores, option)
+        size = np.searchsorted(self.micro_batch_sizes, cores.micro_batch)
+        way = size * LAYER_OPTIONS + self.by_option["layer"][option].astype(np.int64)
         ways = len(self.micro_batch_sizes) * LAYER_OPTIONS
-        team = lanes.team[track]
-        at = team * ways + way[:, None] if lanes.mixed else team[:, 0] * ways + way
+        team = tracks("team")
+        at = team * ways + way[:, None] if tracks.mixed else team[:, 0] * ways + way
         layer = self.layers.gathered(at, work)
         batch = Batch(
             model=self.model(work.tp),
             work=work,
             gpu=layer.gpu,
             stack=self.stack,
-            links=self._links(here, opted, lanes, track),
-            counts=lanes.counts[track],
-            repeats=lanes.repeats[track],
+            links=self._links(cores, option, tracks),
+            counts=tracks("counts"),
+            repeats=tracks("repeats"),
         )
-        return worst(step_s(batch, layer.k, layer), cores, track)
+        return of(batch, layer.k, layer)
+
+    def schedules(self, cores: Cores) -> Ints:
+        """What the schedules of cores depend on: pipe, stages and micro-batches: [3, n]."""
+        return np.stack([cores.pipe, self.land.pp[cores.shape], cores.micro_batches])
 
     def tight_s(self, cores: Cores, option: Ints) -> Floats:
         """A closer bound of each strategy's step, stage by stage; for few strategies."""
+        return self._by_schedule(cores, option, least_step_s)
+
+    def near_s(self, cores: Cores, option: Ints) -> Floats:
+        """Each strategy's step simulated, every link inside a zone as good as it can be."""
+        return ROUNDED * self._by_schedule(cores, option, _simulated_s)
+
+    def _by_schedule(self, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:
+        """A bound of strategies, those that have schedule and stages in common at once."""
         found = np.empty(len(cores))
-        keys = np.stack([cores.runs, cores.pipe, self.land.pp[cores.shape], cores.micro_batches])
-        for key in np.unique(keys, axis=1).T:
-            at = np.flatnonzero((keys == key[:, None]).all(axis=0))
-            found[at] = self._tight(cores.taken(at), option[at], self.lanes[int(key[0])])
+        keys = self.schedules(cores)[:2]
+        for key in dict.fromkeys(map(tuple, keys.T.tolist())):
+            at = np.flatnonzero((keys == np.array(key)[:, None]).all(axis=0))
+            some = cores.taken(at)
+            tracks = Tracks(self.lanes, some)
+            found[at] = tracks.worst(self._staged(tracks, some.taken(tracks.owner), option[at[tracks.owner]], step_s))
         return found
 
-    def _tight(self, cores: Cores, option: Ints, lanes: Lanes) -> Floats:
-        """The same for strategies with pipe, stages and micro-batches in common."""
+    def _staged(self, tracks: Tracks, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:
+        """The same for strategies with pipe and stages in common."""
         pipe, stages = self.pipes[int(cores.pipe[0])], int(self.land.pp[cores.shape[0]])
-        track, owner = tracks(cores)
-        here, opted = cores.taken(owner), option[owner]
-        work = self.work(here, opted)
-        run = (lanes.starts[track][:, :, None] <= np.arange(stages)).sum(axis=1) - 1
-        columns: list[Any] = [np.take_along_axis(x[track], run, axis=1) for x in lanes[1:]]
-        whole = Lanes(lanes.mixed, *columns)
-        every = np.arange(len(track))
-        gpu, k = (spread(columns, whole.team if lanes.mixed else whole.team[:, :1]) for columns in self.gpus)
+        work = self.work(cores, option)
+        run = (tracks("starts")[:, :, None] <= np.arange(stages)).sum(axis=1) - 1
+
+        def staged(name: str) -> Any:
+            return np.take_along_axis(tracks(name), run, axis=1)
+
+        counts, team = staged("counts"), staged("team")
+        gpu, k = (spread(columns, team if tracks.mixed else team[:, :1]) for columns in self.gpus)
         batch = Batch(
             model=self.model(work.tp),
             work=work,
             gpu=gpu,
             stack=self.stack,
-            links=self._links(here, opted, whole, every),
-            counts=whole.counts,
+            links=self._links(cores, option, staged),
+            counts=counts,
         )
         given = self.setting.pinned.layers_per_stage
         even = given or layer_counts(self.setting.model.layers, stages * pipe.chunks)
-        parts = whole.counts if pipe.chunks == 1 else even
         how = Strategy(pp=stages, interleave=pipe.chunks, schedule=pipe.schedule)
-        return worst(least_step_s(batch, parts, how, k), cores, track)
+        return step_s(batch, counts if pipe.chunks == 1 else even, how, k)
 
-    def _links(self, cores: Cores, option: Ints, lanes: Lanes, track: Ints) -> LinkColumns:
+    def _links(self, cores: Cores, option: Ints, column: Callable[[str], Any]) -> LinkColumns:
         fast = self.by_shape["fast"][cores.shape][:, None]
-        zones = lanes.dp_zones[track]
-        if not (np.isfinite(lanes.rate[track]).any() or (zones > 1).any()):
+        shape, along, across = cores.shape, self.land.along, self.land.across
+        if not (along[shape].any() or across[shape].any()):
             return LinkColumns(boundary_fast=fast)
+        known: dict[str, Any] = {}
+        if along[shape].any():
+            names = ("rate", "back", "latency")
+            known = dict(zip(BOUNDARY, map(column, names), strict=True))
+            merged = np.array([pipe in (ANY, ANY_FOLDED) for pipe in self.pipes])
+            if merged[cores.pipe].any():
+                known["slowest_bytes_per_s"] = column("slowest")
         return LinkColumns(
-            dp_zones=zones,
+            dp_zones=column("dp_zones"),
             synchronous=0.0 if self.setting.pinned.local_update else 1.0,
-            wan_bytes_per_s=self.by_shape["ring_rate"][cores.shape][:, None],
-            wan_latency_s=self.by_shape["ring_latency"][cores.shape][:, None],
+            wan_bytes_per_s=self.by_shape["ring_rate"][shape][:, None],
+            wan_latency_s=self.by_shape["ring_latency"][shape][:, None],
             flat=self.by_option["flat"][option][:, None],
             boundary_fast=fast,
-            boundary_bytes_per_s=lanes.rate[track],
-            boundary_back_bytes_per_s=lanes.back[track],
-            boundary_latency_s=lanes.latency[track],
+            **known,
         )
+
+
+def _simulated_s(*given: Any) -> Floats:
+    return simulated_step(*given).total_s
 
 
 @lru_cache(maxsize=4096)

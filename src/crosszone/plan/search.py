@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.plan.candidate import Candidate
+from crosszone.plan.cores import Cores
 from crosszone.plan.objectives import least_per_second, value_of
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
@@ -30,12 +31,20 @@ Floats = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 FIRST_BLOCK, MOST_BLOCK = 64, 4096
 """Shapes unfolded at a time: few at first, for the best are among them."""
-MEMBERS = 2048
-"""Options scored at a time."""
+CORES, MEMBERS = 2048, 2048
+"""Cores whose sorts of options are looked at, and options scored, at a time."""
+AHEAD = 1.1
+"""These may have bounds so much above the first one."""
+WHOLE = -1
+"""In place of a sort of options: all of them."""
 TIGHTENED = 192
 """Candidates whose bound is made closer at a time."""
+ALIKE = 48
+"""Candidates of one pipe whose schedule is simulated at a time."""
 TOGETHER = 8
-"""Candidates simulated before the bounds are looked at again."""
+"""Candidates simulated, each where it is placed, before the bounds are looked at again."""
+LOOSE, CLOSE, NEAR = 0, 1, 2
+"""Bounds: of runs of stages, of every stage, and the schedule simulated as if all links inside a zone were the best."""
 EAGER = 0.99
 """A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
 MOST_SLOWER = 4.0
@@ -131,7 +140,7 @@ class Queue:
     def empty(cls) -> Self:
         """No entries."""
         none = np.zeros(0, dtype=np.int64)
-        return cls(np.zeros(0), *(none.astype(bool) if f.name == "tight" else none for f in fields(cls)[1:]))
+        return cls(np.zeros(0), *(none for _ in fields(cls)[1:]))
 
     def __len__(self) -> int:
         return len(self.bound)
@@ -152,15 +161,22 @@ class Queue:
         return found.ordered()
 
     def ordered(self) -> Self:
-        """In order of the bounds, then always the same."""
-        return self.taken(np.lexsort((*(getattr(self, f.name) for f in fields(self)[:0:-1]), self.bound)))
+        """In order of the bounds; those with the same as they came."""
+        return self.taken(np.argsort(self.bound, kind="stable"))
+
+    def without(self, at: Ints) -> Self:
+        """All but some."""
+        left = np.ones(len(self), dtype=bool)
+        left[at] = False
+        return self.taken(left)
 
 
 @dataclass
 class Sorts(Queue):
-    """Sorts of options of cores, with the least time of any option of theirs."""
+    """Cores, and then sorts of their options, with the least value of any option."""
 
     leader: Ints
+    """Place of the sort; `WHOLE`: all sorts of the core."""
 
 
 @dataclass
@@ -168,8 +184,8 @@ class Pool(Queue):
     """Scored strategies that fit, waiting to be simulated."""
 
     option: Ints
-    tight: npt.NDArray[np.bool_]
-    """The bound is the close one."""
+    known: Ints
+    """How close the bound is: `LOOSE`, `CLOSE` or `NEAR`."""
 
 
 class Search:
@@ -195,10 +211,7 @@ class Search:
         self._end = None if budget_s is None else monotonic() + budget_s
         self._progress, self._cancelled = progress, cancelled
         self.spaces = [Space(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
-        self._most_simulated = most_simulated
-        self.grids: list[Scores] = []
-        self._core_rates: list[Floats] = []
-        self._core_families: list[Ints] = []
+        self._most_simulated, self._placed = most_simulated, 0
         self.lacks: list[tuple[int, Floats]] = []
         """Bytes that the leanest strategy of each shape lacks, by framework."""
 
@@ -220,13 +233,15 @@ class Search:
                 here = np.arange(start, min(start + size, len(bound)))
                 start, size = start + len(here), min(2 * size, MOST_BLOCK)
                 here = here[self.best.wants(bound[here], family[here])]
-                for number in np.unique(space[here]).tolist():
-                    sorts = sorts.joined(*self._unfolded(number, shape[here[space[here] == number]]))
+                sorts = sorts.joined(*self._unfolded(space[here], shape[here]))
                 self._tell("scoring", start, len(bound))
             elif sorts.least <= pool.least:
-                count = int(np.searchsorted(np.cumsum(self._sizes(sorts)), MEMBERS)) + 1 if self.prune else len(sorts)
-                pool = pool.joined(*self._scored(sorts.taken(slice(count))))
-                sorts = sorts.taken(slice(count, None))
+                at = self._front(sorts)
+                front, sorts = sorts.taken(at), sorts.without(at)
+                if front.leader[0] == WHOLE:
+                    sorts = sorts.joined(*self._sorted(front))
+                else:
+                    pool = pool.joined(*self._scored(front))
             else:
                 pool = self._simulated(pool, min(least, sorts.least))
         self.tally.complete = False
@@ -267,9 +282,9 @@ class Search:
 
     def _simulate(self, pool: Pool, at: int) -> None:
         """Simulate one candidate of a pool."""
-        one = self.candidate(self.grids[int(pool.grid[at])], int(pool.core[at]), int(pool.option[at]))
+        one = self.candidate(self._grid(int(pool.grid[at])), int(pool.core[at]), int(pool.option[at]))
         self.best.add(value_of(one, self.objective), int(pool.family[at]), one)
-        self.tally.simulated += 1
+        self._placed += 1
 
     def _outlined(self) -> tuple[Ints, Ints, Ints, Floats]:
         """Every shape of every framework that may fit, in order of what it must take at least."""
@@ -307,6 +322,19 @@ class Search:
         return space_of[order], shape[order], family[order], bound[order]
 
     @cached_property
+    def grids(self) -> list[Scores | None]:
+        """Every strategy of each framework; None: there is none."""
+        return [
+            space.scores(np.arange(len(space.land.shapes)), every=not self.prune) if len(space.land.shapes) else None
+            for space in self.spaces
+        ]
+
+    def _grid(self, number: int) -> Scores:
+        grid = self.grids[number]
+        assert grid is not None
+        return grid
+
+    @cached_property
     def _rates(self) -> list[Floats]:
         """What a second of each shape of each framework costs at least."""
         return [least_per_second(self.problem, space.land, self.objective) for space in self.spaces]
@@ -332,43 +360,59 @@ class Search:
         self.best.ready()
         return found
 
-    def _unfolded(self, space: int, shapes: Ints) -> list[Sorts]:
-        """The sorts of options of these shapes that could change the answer."""
-        grid = self.spaces[space].scores(shapes, every=not self.prune)
-        if grid is None:
-            return []
-        number, shape = len(self.grids), grid.cores.shape
-        rate, of_family = self._rates[space][shape], self._families[space][shape]
-        self.grids.append(grid)
-        self._core_rates.append(rate)
-        self._core_families.append(of_family)
-        core, leader = grid.leads()
-        family = of_family[core]
-        bound = grid.lead_s(core, leader) * rate[core] if self.prune else np.zeros(len(core))
-        found = Sorts(bound, np.full(len(core), number), core, family, leader)
-        return [found.taken(self.best.wants(bound, family))]
+    def _unfolded(self, space: Ints, shape: Ints) -> Iterator[Sorts]:
+        """The cores of these shapes that could change the answer."""
+        for number in np.unique(space).tolist():
+            grid = self.grids[number]
+            core = np.empty(0, dtype=np.int64) if grid is None else grid.cores_of(shape[space == number])
+            if grid is None or not len(core):
+                continue
+            family = self._families[number][grid.cores.shape[core]]
+            bound = np.zeros(len(core))
+            if self.prune:
+                bound = grid.core_s(core) * self._rates[number][grid.cores.shape[core]]
+            found = Sorts(bound, np.full(len(core), number), core, family, np.full(len(core), WHOLE))
+            yield found.taken(self.best.wants(bound, family))
 
-    def _sizes(self, sorts: Sorts) -> Ints:
-        """Options of each sort."""
-        found = np.zeros(len(sorts), dtype=np.int64)
-        for number in np.unique(sorts.grid).tolist():
-            here = sorts.grid == number
-            found[here] = self.grids[number].sizes(sorts.core[here], sorts.leader[here])
-        return found
+    def _front(self, sorts: Sorts) -> Ints:
+        """The first entries of the first one's kind, cores or sorts of options: so many as are looked at together."""
+        whole = sorts.leader == WHOLE
+        if not self.prune:
+            return np.flatnonzero(whole == whole[0])
+        near = int(np.searchsorted(sorts.bound, AHEAD * sorts.least, side="right"))
+        at = np.flatnonzero(whole[:near] == whole[0])[: CORES if whole[0] else MEMBERS]
+        if whole[0]:
+            return at
+        sizes = np.zeros(len(at), dtype=np.int64)
+        for number in np.unique(sorts.grid[at]).tolist():
+            here = at[sorts.grid[at] == number]
+            sizes[sorts.grid[at] == number] = self._grid(number).sizes(sorts.core[here], sorts.leader[here])
+        return at[: int(np.searchsorted(np.cumsum(sizes), MEMBERS)) + 1]
+
+    def _sorted(self, cores: Sorts) -> Iterator[Sorts]:
+        """The sorts of options of these cores that could change the answer."""
+        for number in np.unique(cores.grid).tolist():
+            grid = self._grid(number)
+            core, leader = grid.leads(cores.core[cores.grid == number])
+            shape = grid.cores.shape[core]
+            bound = grid.lead_s(core, leader) * self._rates[number][shape] if self.prune else np.zeros(len(core))
+            found = Sorts(bound, np.full(len(core), number), core, self._families[number][shape], leader)
+            yield found.taken(self.best.wants(bound, found.family))
 
     def _scored(self, sorts: Sorts) -> Iterator[Pool]:
         """All strategies of these sorts that fit."""
         for number in np.unique(sorts.grid).tolist():
             here = np.flatnonzero(sorts.grid == number)
-            grid = self.grids[number]
+            grid = self._grid(number)
             core, option = grid.members(sorts.core[here], sorts.leader[here])
             fits = grid.memory_over(core, option) <= 0
             self.tally.scored += len(core)
             self.tally.feasible += int(fits.sum())
             core, option = core[fits], option[fits]
-            bound = grid.least_s(grid.cores.taken(core), option) * self._core_rates[number][core]
-            loose = np.zeros(len(core), dtype=bool)
-            yield Pool(bound, np.full(len(core), number), core, self._core_families[number][core], option, loose)
+            shape = grid.cores.shape[core]
+            bound = grid.least_s(grid.cores.taken(core), option) * self._rates[number][shape]
+            family, loose = self._families[number][shape], np.full(len(core), LOOSE)
+            yield Pool(bound, np.full(len(core), number), core, family, option, loose)
 
     def _simulated(self, pool: Pool, until: float) -> Pool:
         """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
@@ -377,37 +421,53 @@ class Search:
             near = int(np.searchsorted(pool.bound, until))
             if not near:
                 break
-            if not pool.tight[0]:
-                loose = np.flatnonzero(~pool.tight[:near])[:TIGHTENED]
-                self._tighten(pool, loose)
-                close = int(loose[np.argmin(pool.bound[loose])])
-                if self._promises(pool, close):
+            known = int(pool.known[0])
+            if known < NEAR:
+                first = np.flatnonzero(pool.known[:near] == known)
+                if known == LOOSE:
+                    first = first[self._like(pool, first, 2)][:TIGHTENED]
+                    self._tighten(pool, first, Scores.tight_s)
+                else:
+                    first = first[self._like(pool, first, 3)][:ALIKE]
+                    self._tighten(pool, first, Scores.near_s)
+                    self.tally.simulated += len(first)
+                close = int(first[np.argmin(pool.bound[first])])
+                if known == CLOSE and self._promises(pool, close):
                     self._simulate(pool, close)
                     pool.bound[close] = np.inf
                 pool = pool.ordered()
                 continue
-            first = np.flatnonzero(~pool.tight[:near])
-            ready = np.arange(first[0] if len(first) else near)[:TOGETHER]
+            vague = np.flatnonzero(pool.known[:near] < NEAR)
+            ready = np.arange(vague[0] if len(vague) else near)[:TOGETHER]
             _, one_each = np.unique(pool.family[ready], return_index=True)
             for at in ready[np.sort(one_each)].tolist():
                 self._simulate(pool, at)
-            pool = pool.taken(np.setdiff1d(np.arange(len(pool)), ready[one_each]))
+            pool = pool.without(ready[one_each])
             self._tell("simulating", self.tally.simulated, 0)
         return pool
+
+    def _like(self, pool: Pool, at: Ints, keys: int) -> npt.NDArray[np.bool_]:
+        """Which candidates have their schedule, stages and perhaps micro-batches in common with the first of them."""
+        found: npt.NDArray[np.bool_] = pool.grid[at] == pool.grid[at[0]]
+        grid = self._grid(int(pool.grid[at[0]]))
+        here = np.flatnonzero(found)
+        told = grid.schedules(grid.cores.taken(pool.core[at[here]]))[:keys]
+        found[here] = (told == told[:, :1]).all(axis=0)
+        return found
 
     def _promises(self, pool: Pool, at: int) -> bool:
         """A candidate is likely to lower what others must beat."""
         return bool(pool.bound[at] < EAGER * self.best.limits[pool.family[at]])
 
-    def _tighten(self, pool: Pool, at: Ints) -> None:
-        """Give some candidates their close bound."""
+    def _tighten(self, pool: Pool, at: Ints, bound_s: Callable[[Scores, Cores, Ints], Floats]) -> None:
+        """Give some candidates a closer bound."""
         for number in np.unique(pool.grid[at]).tolist():
             here = at[pool.grid[at] == number]
-            grid = self.grids[number]
-            close = grid.tight_s(grid.cores.taken(pool.core[here]), pool.option[here])
-            close *= self._core_rates[number][pool.core[here]]
+            grid = self._grid(number)
+            cores = grid.cores.taken(pool.core[here])
+            close = bound_s(grid, cores, pool.option[here]) * self._rates[number][cores.shape]
             pool.bound[here] = np.maximum(pool.bound[here], close)
-            pool.tight[here] = True
+            pool.known[here] += 1
 
     def leanest(self, space: int, shape: int) -> Candidate:
         """The strategy of a shape that needs least memory."""
@@ -436,7 +496,7 @@ class Search:
         """The budget is used up and there is something to show for it; a cancelled search ends here."""
         if self._cancelled is not None and self._cancelled():
             raise CancelledError
-        many = self._most_simulated is not None and self.tally.simulated >= self._most_simulated
+        many = self._most_simulated is not None and self._placed >= self._most_simulated
         late = self._end is not None and monotonic() > self._end and bool(self.best.candidates)
         if many or late:
             self.tally.complete = False

@@ -103,20 +103,32 @@ class Ways:
 class Runs:
     """The runs of equal stages of a frame under a pipe: arrays [chains, runs]."""
 
-    def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...]):
+    def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...], merged: bool):
+        """`merged`: stages between the first and the last that cost the same are one run, wherever they lie."""
         self.stages = stages = frame.stages
-        starts = {0, min(1, stages - 1), stages - 1} | frame.breaks
-        starts |= {s for s in range(1, stages) if counts[s] != counts[s - 1]}
-        first = np.array(sorted(starts))
+        inner = range(1, stages - 1)
+        if merged:
+            cost = np.stack([counts, frame.dp_zones, *frame.kinds[frame.kept]], axis=1).tolist()
+            alike: dict[tuple[int, ...], list[int]] = {}
+            for stage in inner:
+                alike.setdefault(tuple(cost[stage]), []).append(stage)
+            runs = [0, *(members[0] for members in alike.values()), *([stages - 1] if stages > 1 else [])]
+            repeats = [1, *map(len, alike.values()), *([1] if stages > 1 else [])]
+        else:
+            starts = {0, min(1, stages - 1), stages - 1} | frame.breaks
+            starts |= {s for s in inner if counts[s] != counts[s - 1]}
+            runs = sorted(starts)
+            repeats = np.diff(runs, append=stages).tolist()
+        first = np.array(runs)
         self.starts = first.astype(float)
-        self.repeats = np.diff(first, append=stages).astype(float)
+        self.repeats = np.array(repeats, dtype=float)
         self.counts = np.array(counts, dtype=float)[first]
         self.groups = frame.kinds[frame.kept][:, first]
         self.dp_zones = frame.dp_zones[first].astype(float)
-        self.wraps = pipe.wraps
-        last = first + self.repeats.astype(int) - 1
+        self.wraps, self.merged = pipe.wraps, merged
+        last = np.arange(stages) if merged else first + self.repeats.astype(int) - 1
         self.boundaries: list[tuple[int, int, int, int]] = []
-        """Chain of those kept, run, and the two zones, where the boundary after a run crosses them."""
+        """Chain of those kept, run (or stage), and the two zones, where the boundary after it crosses them."""
         if frame.crosses:
             for chain, row in enumerate(frame.zones[frame.kept].tolist()):
                 for run, stage in enumerate(last.tolist()):
@@ -149,17 +161,17 @@ class Frame:
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
         self.breaks: set[int] = {s for at in ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
         """Stages that differ from the one before by where they lie or send."""
-        self._runs: dict[tuple[Pipe, tuple[int, ...]], Runs] = {}
+        self._runs: dict[tuple[Pipe, tuple[int, ...], bool], Runs] = {}
 
     def stages_in(self, groups: int) -> Ints:
         """Stages of each chain in each node group: [chains, groups]."""
         return np.stack([np.bincount(row, minlength=groups) for row in self.groups])
 
-    def runs(self, pipe: Pipe, counts: tuple[int, ...]) -> Runs:
+    def runs(self, pipe: Pipe, counts: tuple[int, ...], merged: bool) -> Runs:
         """Runs of equal stages where stages have so many layers."""
-        key = (pipe, counts)
+        key = (pipe, counts, merged)
         if key not in self._runs:
-            self._runs[key] = Runs(self, pipe, counts)
+            self._runs[key] = Runs(self, pipe, counts, merged)
         return self._runs[key]
 
     def least_in_zone(self, replicas: Ints) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -24,8 +24,8 @@ from crosszone.schedule.bound import largest, stage_bounds_s
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageTimes:
-    """What the pipeline schedules: seconds of one micro-batch on each stage, of its sends, of its exchange.
+class Passes:
+    """What the pipeline schedules: seconds of one micro-batch on each stage, and of its sends.
 
     Arrays [strategies, stages]; 0 where a strategy has no such stage.
     """
@@ -33,17 +33,12 @@ class StageTimes:
     layer: LayerCost
     cost: StageCost
     layers: StageLayers
-    held: StageParameters
-    group: Replicas
-    sent: Exchange
     forward: Numbers
     """Compute, exposed gathers of sharded weights and exposed sends."""
     backward: Numbers
     out: Numbers
     """Share of a stage's sends that there are, forward and backward."""
     into: Numbers
-    gathers: Numbers
-    """Of both: exposed gathers and reductions of sharded weights."""
     send: Numbers
     """One message to the next stage, all chunks together: all of it."""
     send_back: Numbers
@@ -54,14 +49,25 @@ class StageTimes:
     send_bytes: Numbers
     latency: Numbers
     """Of that boundary, where it crosses zones."""
+    jitter: Numbers
+    """Waiting for stragglers: a share of the longest stage's work, more over more nodes."""
+    fixed: Numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTimes(Passes):
+    """The same with what replicas exchange: in every pass, where states are sharded so, and once a step."""
+
+    held: StageParameters
+    group: Replicas
+    sent: Exchange
+    gathers: Numbers
+    """Of both passes: exposed gathers and reductions of sharded weights."""
     reduce: Numbers
     """Exposed part of the gradient reduction after the last backward pass."""
     gather: Numbers
     """Exposed part of the weights' gather before the first forward pass."""
     update: Numbers
-    jitter: Numbers
-    """Waiting for stragglers: a share of the longest stage's work, more over more nodes."""
-    fixed: Numbers
 
 
 def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, overlap: Numbers) -> Numbers:
@@ -75,62 +81,74 @@ def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, 
     return comm - saved * np.minimum(comm, window)
 
 
-def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> StageTimes:
-    """Times of every stage of every strategy; `layer`: its layers' costs, where they are known already."""
-    w, g, links = batch.work, batch.gpu, batch.links
-    cost = layer or LayerCost(batch.model, w, g, batch.stack, k)
-    m = batch.model
+def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Passes:
+    """Passes of every stage of every strategy, nothing exchanged; `layer`: its layers' costs, where they are known."""
+    w, g, links, m = batch.work, batch.gpu, batch.links, batch.model
+    cost = layer or LayerCost(m, w, g, batch.stack, k)
     layers = stage_layers(batch.counts, m.first_dense, m.moe_every, m.moe_layers, batch.repeats, w.folded)
     per = StageCost(cost, layers)
-    held = stage_parameters(batch.model, w, layers)
-    group = replicas(cost, links)
-    sent = exchange(cost, held, group, links, batch.repeats)
     present = layers.layers > 0
     send_bytes, send, send_back, inside = _sends(batch, cost, k)
-    forward, backward = per.forward_s, per.backward_s
-    piped = np.where((np.asarray(w.pp) > 1) & np.isinf(links.boundary_bytes_per_s), k.p2p_exposed, 0.0)
     passed = np.where(np.asarray(w.pp) > 1, k.p2p_exposed * inside, 0.0)  # out of the GPU, wherever it goes from there
+    out, into = _senders(layers, w.interleave)
+    return Passes(
+        layer=cost,
+        cost=per,
+        layers=layers,
+        forward=per.forward_s * present + out * passed,
+        backward=per.backward_s * present + into * before(passed),
+        out=out,
+        into=into,
+        send=send,
+        send_back=send_back,
+        piped=np.where((np.asarray(w.pp) > 1) & np.isinf(links.boundary_bytes_per_s), k.p2p_exposed, 0.0),
+        passed=passed,
+        send_bytes=send_bytes,
+        latency=links.boundary_latency_s,
+        jitter=w.micro_batches * largest(per.forward_s + per.backward_s) * k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
+        fixed=k.step_s,
+    )
+
+
+def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> StageTimes:
+    """Times of every stage of every strategy; `layer`: its layers' costs, where they are known already."""
+    w, links = batch.work, batch.links
+    p = stage_passes(batch, k, layer)
+    cost, per, present = p.layer, p.cost, p.layers.layers > 0
+    held = stage_parameters(batch.model, w, p.layers)
+    group = replicas(cost, links)
+    sent = exchange(cost, held, group, links, batch.repeats)
     alone = np.asarray(w.pp) == 1
     each_gather = alone & (np.asarray(w.zero) >= 3)
     met = (np.asarray(w.shard_ranks) > 1) | (np.asarray(w.dp) == 1)  # replicas that share nothing reduce once a step
     each_reduce = alone & (np.asarray(w.zero) >= 2) & met
-    gather = exposed_s(sent.gather, forward, w.overlap_parameters, k.dp_contention, w.overlap)
+    gather = exposed_s(sent.gather, per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
     again = sent.gather * each_gather + sent.reduce * each_reduce
-    room = np.maximum(0.0, w.room * backward - again)  # sharded gradients, and weights gathered again, take it first
+    room = np.maximum(0.0, w.room * per.backward_s - again)  # sharded gradients, and weights gathered again, go first
     window = np.minimum(room, once * (1.0 - sent.last_bucket))
     reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
-    forward, backward, gathers = forward * present, backward * present, 0.0
+    forward, backward, gathers = p.forward, p.backward, 0.0
     if np.any(each_gather | each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
-        gather_each = exposed_s(sent.gather, forward, w.overlap_parameters, k.fsdp_contention, w.overlap) * each_gather
-        reduce_each = exposed_s(again, backward, w.overlap_gradients, k.fsdp_contention, w.overlap)
+        each = exposed_s(sent.gather, per.forward_s * present, w.overlap_parameters, k.fsdp_contention, w.overlap)
+        gather_each = each * each_gather
+        reduce_each = exposed_s(again, per.backward_s * present, w.overlap_gradients, k.fsdp_contention, w.overlap)
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
         gather = gather * ~each_gather
-    out, into = _senders(layers, w.interleave)
     return StageTimes(
-        layer=cost,
-        cost=per,
-        layers=layers,
-        held=held,
-        group=group,
-        sent=sent,
-        forward=forward + out * passed,
-        backward=backward + into * before(passed),
-        out=out,
-        into=into,
-        gathers=gathers,
-        send=send,
-        send_back=send_back,
-        piped=piped,
-        passed=passed,
-        send_bytes=send_bytes,
-        latency=links.boundary_latency_s,
-        reduce=reduce * present,
-        gather=gather * present,
-        update=optimizer_s(cost, held, group),
-        jitter=w.micro_batches * largest(per.forward_s + per.backward_s) * k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
-        fixed=k.step_s,
+        **{f.name: getattr(p, f.name) for f in fields(Passes)}
+        | {
+            "held": held,
+            "group": group,
+            "sent": sent,
+            "forward": forward,
+            "backward": backward,
+            "gathers": gathers,
+            "reduce": reduce * present,
+            "gather": gather * present,
+            "update": optimizer_s(cost, held, group),
+        }
     )
 
 
@@ -189,7 +207,15 @@ def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Num
     return bounded_s(t, largest(longest), own)
 
 
-def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
+def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
+    """The same without anything that replicas exchange or update: never above `step_s`, whatever they do. [V3]"""
+    p = stage_passes(batch, k, layer)
+    longest, _ = pipeline_bounds_s(batch, p)
+    fixed, jitter = (largest(np.atleast_1d(x)) for x in (p.fixed, p.jitter))
+    return (largest(longest) + fixed + jitter)[..., 0]
+
+
+def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
     """Through each stage, the least time of the pipeline and the least time until its gradients are whole. [S12]"""
     w = batch.work
     goes_on = (t.forward > 0) & (np.asarray(t.layers.last) == 0)
@@ -197,6 +223,9 @@ def pipeline_bounds_s(batch: Batch, t: StageTimes) -> tuple[Numbers, Numbers]:
         np.where(goes_on, (1.0 - t.piped) * send + w.interleave * t.latency, 0.0) for send in (t.send, t.send_back)
     )
     busy, busy_back = ((1.0 - t.piped) * send for send in (t.send, t.send_back))
+    slowest = np.asarray(batch.links.slowest_bytes_per_s)
+    if np.isfinite(slowest).any():  # the boundaries of stages that others stand for
+        busy = np.maximum(busy, t.send_bytes / slowest)
     return stage_bounds_s(
         t.forward,
         t.backward,
