@@ -56,6 +56,7 @@ class Land:
         self._replicas = [shape.layout.shares for shape in shapes]
         self.across = np.zeros(len(shapes), dtype=bool)
         """Replicas of a stage lie in several zones."""
+        self._fast_after: dict[int, Floats] = {}
         self._boundaries: dict[tuple[int, int, int, bool], Floats] = {}
         self.zone_shards = self.dp.copy()
         """Fewest replicas of a stage in one zone."""
@@ -129,6 +130,24 @@ class Land:
         widest = np.where(self.cells > 0, domain, 1).max(axis=1)
         fewest = np.array([min(shares) for shares in self._replicas], dtype=np.int64)
         return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
+
+    def fast_after(self, shape: int) -> Floats:
+        """As `fast` for each stage: 1 or 0 as it is for one of the slowest replicas, where all lie in one node group."""
+        if shape not in self._fast_after:
+            self._fast_after[shape] = self._fast_of(shape)
+        return self._fast_after[shape]
+
+    def _fast_of(self, shape: int) -> Floats:
+        cell, pp, dp = int(self.cell[shape]), int(self.pp[shape]), int(self.dp[shape])
+        used = np.flatnonzero(self.cells[shape])
+        group = self.groups[int(used[0])]
+        domain = group.domain if group.fast_link else 1
+        if len(used) > 1 or domain % cell or group.gpus % int(self.tp[shape]) or not self.fast[shape]:
+            return np.full(pp, self.fast[shape])
+        stage, replica = np.arange(pp)[:, None], np.arange(dp)
+        rank = cell * (replica + dp * stage if self._near[shape] else stage + pp * replica)
+        inside = rank // domain == np.roll(rank, -1, axis=0) // domain
+        return np.asarray(inside[:, np.argmin(inside.sum(axis=0))] * 1.0)
 
     def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
         """Shapes of each frame with their runs of equal stages, and the links after these: rates and latency.

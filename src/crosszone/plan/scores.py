@@ -183,7 +183,7 @@ class Scores(Columns):
             work=work,
             gpu=layer.gpu,
             stack=self.stack,
-            links=self._links(cores, option, tracks),
+            links=self._links(cores, option, tracks, self.by_shape["fast"][cores.shape][:, None]),
             counts=tracks("counts"),
             repeats=tracks("repeats"),
         )
@@ -222,13 +222,15 @@ class Scores(Columns):
             return np.take_along_axis(tracks(name), run, axis=1)
 
         counts, team = staged("counts"), staged("team")
+        shapes, which = np.unique(cores.shape, return_inverse=True)
+        fast = np.stack([self.land.fast_after(shape) for shape in shapes.tolist()])[which]
         gpu, k = (spread(columns, team if tracks.mixed else team[:, :1]) for columns in self.gpus)
         batch = Batch(
             model=self.model(work.tp),
             work=work,
             gpu=gpu,
             stack=self.stack,
-            links=self._links(cores, option, staged),
+            links=self._links(cores, option, staged, fast),
             counts=counts,
         )
         given = self.setting.pinned.layers_per_stage
@@ -236,8 +238,7 @@ class Scores(Columns):
         how = Strategy(pp=stages, interleave=pipe.chunks, schedule=pipe.schedule)
         return step_s(batch, counts if pipe.chunks == 1 else even, how, k)
 
-    def _links(self, cores: Cores, option: Ints, column: Callable[[str], Any]) -> LinkColumns:
-        fast = self.by_shape["fast"][cores.shape][:, None]
+    def _links(self, cores: Cores, option: Ints, column: Callable[[str], Any], fast: Floats) -> LinkColumns:
         shape, along, across = cores.shape, self.land.along, self.land.across
         if not (along[shape].any() or across[shape].any()):
             return LinkColumns(boundary_fast=fast)

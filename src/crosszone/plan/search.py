@@ -35,6 +35,8 @@ CORES, MEMBERS = 2048, 2048
 """Cores whose sorts of options are looked at, and options scored, at a time."""
 AHEAD = 1.1
 """These may have bounds so much above the first one."""
+BETTER = 1.0 - 1e-7
+"""Share of the best value that another one must be below: the rest is rounding."""
 WHOLE = -1
 """In place of a sort of options: all of them."""
 TIGHTENED = 192
@@ -98,7 +100,7 @@ class Best:
 
     def wants(self, bound: Floats, family: Ints) -> npt.NDArray[np.bool_]:
         """Which candidates of these bounds could change the answer."""
-        return np.asarray(bound < self.limits[family])
+        return np.asarray(bound < BETTER * self.limits[family])
 
     def add(self, value: float, family: int, candidate: Candidate) -> None:
         """Take a simulated candidate in where it is the best of its family."""
