@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -94,6 +96,29 @@ class LayerTotals:
     backward_s: Numbers
     weight_s: Numbers
 
+    @classmethod
+    def of(cls, layer: Layer | LayerTotals) -> LayerTotals:
+        """The totals of a layer."""
+        return cls(forward_s=layer.forward_s, backward_s=layer.backward_s, weight_s=layer.weight_s)
+
+    def taken(self, picked: Callable[[Numbers], Numbers]) -> LayerTotals:
+        """Those of many strategies."""
+        return LayerTotals(**{f.name: picked(getattr(self, f.name)) for f in fields(self)})
+
+
+GATHERED = (
+    "tokens",
+    "memory_rate",
+    "pcie_rate",
+    "nic_rate",
+    "split",
+    "tp_exposed_s",
+    "embedding_s",
+    "head_s",
+    "loss_s",
+)
+"""Figures beside the layers' that a step is made of."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Parts:
@@ -168,18 +193,24 @@ class LayerCost:
             return value[at] if at.ndim == 1 else value[:, 0][at]
 
         other = object.__new__(LayerCost)
-        for name, value in vars(self).items():
-            setattr(other, name, picked(value))
-        for name in ("dense", "moe"):
-            layer = getattr(self, name)
-            totals = {f"{way}_s": picked(getattr(layer, f"{way}_s")) for way in ("forward", "backward", "weight")}
-            setattr(other, name, LayerTotals(**totals))
+        other.model, other.stack = self.model, self.stack
+        for name in GATHERED:
+            setattr(other, name, picked(getattr(self, name)))
+        dense, moe = self._totals
+        other.dense = dense.taken(picked)
+        other.moe = other.dense if moe is dense else moe.taken(picked)
         for name in ("gpu", "k"):  # figures of GPUs, where they differ
             columns = getattr(self, name)
             wide = {f.name: picked(v) for f in fields(columns) if isinstance(v := getattr(columns, f.name), np.ndarray)}
             setattr(other, name, replace(columns, **wide) if wide else columns)
         other.work = work
         return other
+
+    @cached_property
+    def _totals(self) -> tuple[LayerTotals, LayerTotals]:
+        """The dense and the MoE layer without their parts."""
+        dense = LayerTotals.of(self.dense)
+        return dense, dense if self.moe is self.dense else LayerTotals.of(self.moe)
 
     def _head(self) -> tuple[Numbers, Numbers]:
         """The head stays in 16 bit; rows that are no multiple of 8 lose the tensor cores' alignment. [O9]"""

@@ -87,6 +87,51 @@ def casts(w: WorkColumns) -> Numbers:
     return (np.asarray(w.weight_bytes) > HALF) & (np.asarray(w.path) <= PATH_BITS["bf16"])
 
 
+class _Peak:
+    """What each stage holds all the time, and at each of the moments one of which is its peak. [M7]"""
+
+    def __init__(
+        self,
+        model: ModelColumns,
+        w: WorkColumns,
+        stack: StackColumns,
+        stages: StageLayers,
+        k: MemoryCoefficients,
+        in_flight: Numbers | None,
+    ):
+        held = stage_parameters(model, w, stages)
+        alive = micro_batches_in_flight(w, stages) if in_flight is None else in_flight
+        self.states = states = _States(held, w, k)
+        once = _Transient(model, w, stages, k, held)
+        dense, moe = layer_memory(model, w, stack, k)
+        micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
+        activations = alive * micro_batch + stages.last * 2.0 * w.word * tokens_held(w) * model.hidden * undivided(w)
+        whole: Numbers = np.where(stages.moe > 0, moe.whole, dense.whole)
+        kept: Numbers = np.where(stages.moe > 0, moe.kept, dense.kept)
+        one_layer = once.gathered + once.layer + k.working * whole + whole - kept
+        others = np.maximum(alive - 1.0, 0.0) * micro_batch
+        freed = (np.asarray(k.gradients_freed) > 0) & (np.asarray(w.micro_batches) <= 1)
+        before = np.where(freed, 0.0, states.gradients)
+        cached = k.step_kept * states.step
+        self.moments: tuple[tuple[Numbers, Numbers, Numbers, Numbers], ...] = (
+            (before, activations, _logits(model, w, stages, k), once.gathered + once.head + cached),
+            (before, activations, 0.0, one_layer + once.head + cached),
+            (states.gradients, others + kept, 0.0, one_layer + once.embedding + cached),
+            (states.gradients, 0.0, 0.0, states.step),
+        )
+        """Gradients, activations, logits and working memory: at the loss, the backward pass of the last layer, that of
+        the first, and the optimizer's step."""
+        self.present = stages.layers > 0
+        self.none = np.zeros_like(activations)
+        self.buffers = states.buckets + _messages(model, w)
+        self.base = k.base_gib * GIB
+
+    @property
+    def totals(self) -> list[Numbers]:
+        """All that is held only for a while, at each moment."""
+        return [sum(moment) + self.none for moment in self.moments]
+
+
 def stage_memory(
     model: ModelColumns,
     work: WorkColumns,
@@ -100,49 +145,43 @@ def stage_memory(
     The peak is the largest of four moments: the loss (all activations, logits), the backward pass of the last layer
     (all activations, temporaries), that of the first layer (all gradients, few activations), the optimizer's step.
     """
-    w = work
-    held = stage_parameters(model, w, stages)
-    alive = micro_batches_in_flight(w, stages) if in_flight is None else in_flight
-    states = _States(held, w, k)
-    once = _Transient(model, w, stages, k, held)
-    dense, moe = layer_memory(model, w, stack, k)
-    micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
-    activations = alive * micro_batch + stages.last * 2.0 * work.word * tokens_held(w) * model.hidden * undivided(w)
-    whole: Numbers = np.where(stages.moe > 0, moe.whole, dense.whole)
-    kept: Numbers = np.where(stages.moe > 0, moe.kept, dense.kept)
-    one_layer = once.gathered + once.layer + k.working * whole + whole - kept
-    others = np.maximum(alive - 1.0, 0.0) * micro_batch
-    none = np.zeros_like(activations)
-    freed = (np.asarray(k.gradients_freed) > 0) & (np.asarray(w.micro_batches) <= 1)
-    before = np.where(freed, 0.0, states.gradients)
-    cached = k.step_kept * states.step
-    moments = (
-        (before, activations, _logits(model, w, stages, k), once.gathered + once.head + cached),
-        (before, activations, none, one_layer + once.head + cached),
-        (states.gradients, others + kept, none, one_layer + once.embedding + cached),
-        (states.gradients, none, none, states.step),
-    )
-    chosen = np.argmax(np.stack([sum(moment) + none for moment in moments]), axis=0)
-    present = stages.layers > 0
+    peak = _Peak(model, work, stack, stages, k, in_flight)
+    chosen = np.argmax(np.stack(peak.totals), axis=0)
 
     def at_peak(part: int) -> Numbers:
-        return np.where(present, np.choose(chosen, [moment[part] + none for moment in moments]), 0.0)
+        return np.where(peak.present, np.choose(chosen, [moment[part] + peak.none for moment in peak.moments]), 0.0)
 
     def always(part: Numbers) -> Numbers:
-        return np.where(present, part + none, 0.0)
+        return np.where(peak.present, part + peak.none, 0.0)
 
     return StageMemory(
-        weights=always(states.weights),
+        weights=always(peak.states.weights),
         gradients=at_peak(0),
-        optimizer=always(states.optimizer),
+        optimizer=always(peak.states.optimizer),
         activations=at_peak(1),
         logits=at_peak(2),
         working=at_peak(3),
-        buffers=always(states.buckets + _messages(model, w)),
-        base=always(k.base_gib * GIB),
-        moment=np.where(present, chosen, 0),
-        host=always(states.host),
+        buffers=always(peak.buffers),
+        base=always(peak.base),
+        moment=np.where(peak.present, chosen, 0),
+        host=always(peak.states.host),
     )
+
+
+def stage_peaks(
+    model: ModelColumns,
+    work: WorkColumns,
+    stack: StackColumns,
+    stages: StageLayers,
+    k: MemoryCoefficients,
+    in_flight: Numbers | None = None,
+) -> tuple[Numbers, Numbers]:
+    """Peak of each stage on its GPU and in its node, the parts of `stage_memory` added up. [M7]"""
+    peak = _Peak(model, work, stack, stages, k, in_flight)
+    states = peak.states
+    at_most = np.maximum.reduce(peak.totals)
+    total = states.weights + states.optimizer + peak.buffers + peak.base + at_most
+    return np.where(peak.present, total, 0.0), np.where(peak.present, states.host, 0.0)
 
 
 class _States:

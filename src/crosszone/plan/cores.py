@@ -147,9 +147,9 @@ def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats, 
         kinds[rows] = np.repeat(kind[here], c)
         groups[rows, real] = np.tile(runs.groups, (n, 1))
         groups[rows, len(runs) :] = groups[rows, len(runs) - 1 : len(runs)]
-        if runs.boundaries and runs.merged:
+        if links is not None and runs.merged:
             slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
-        elif runs.boundaries:
+        elif links is not None:
             for table, values in zip((rate, back, late), links, strict=True):
                 table[rows, real] = values.reshape(n * c, -1)
         start += n * c

@@ -16,6 +16,8 @@ from crosszone.plan.tracks import ANY, ANY_FOLDED, Frame, Pipe, Runs, Ways, fram
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Links = tuple[Floats, ...] | None
+"""Rate forward, rate back and latency, [shapes, chains, runs]; None: nothing crosses zones."""
 
 
 class Land:
@@ -62,8 +64,13 @@ class Land:
         """Fewest replicas of a stage in one zone."""
         self.ring = np.tile([np.inf, 0.0], (len(shapes), 1))
         """Rate and latency of the ring of zones."""
-        for number, here in self._by_frame(np.arange(len(shapes))):
+        self._members = dict(self._by_frame(np.arange(len(shapes))))
+        """Shapes of each frame."""
+        self._place = np.zeros(len(shapes), dtype=np.int64)
+        self._runs: dict[tuple[int, Pipe], tuple[Runs, Links]] = {}
+        for number, here in self._members.items():
             frame = self.frames[number]
+            self._place[here] = np.arange(len(here))
             if frame.dp_zones.max() > 1:
                 replicas = self.replicas(here)
                 self.across[here] = True
@@ -85,7 +92,7 @@ class Land:
     def cells(self) -> Ints:
         """Cells in use of each node group: [shapes, groups]."""
         found = np.zeros((len(self.shapes), len(self.groups)), dtype=np.int64)
-        for number, here in self._by_frame(np.arange(len(self.shapes))):
+        for number, here in self._members.items():
             found[here] = self.replicas(here) @ self.frames[number].stages_in(len(self.groups))
         return found
 
@@ -132,7 +139,7 @@ class Land:
         return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
 
     def fast_after(self, shape: int) -> Floats:
-        """As `fast` for each stage: 1 or 0 as it is for one of the slowest replicas, where all lie in one node group."""
+        """As `fast` for each stage; 1 or 0 as it is for the slowest replica, where all lie in one node group."""
         if shape not in self._fast_after:
             self._fast_after[shape] = self._fast_of(shape)
         return self._fast_after[shape]
@@ -149,35 +156,43 @@ class Land:
         inside = rank // domain == np.roll(rank, -1, axis=0) // domain
         return np.asarray(inside[:, np.argmin(inside.sum(axis=0))] * 1.0)
 
-    def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, tuple[Floats, Floats, Floats]]]:
+    def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, Links]]:
         """Shapes of each frame with their runs of equal stages, and the links after these: rates and latency.
 
         Without a schedule only the slowest link of each chain counts, and stages that cost the same are one run.
         """
         found = []
-        merged = pipe in (ANY, ANY_FOLDED) and self._alike
         for number, here in self._by_frame(shapes):
-            frame = self.frames[number]
-            counts = stage_layers_of(self._layers, frame.stages, pipe, self._splits[number])
-            runs = frame.runs(pipe, counts, merged)
-            width = 1 if merged else len(runs)
-            size = (len(here), len(runs.groups), width) if runs.boundaries else (0, 0, 0)
-            rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
-            for chain, run, a, b in runs.boundaries:
-                there, home = (self._boundary(number, *way, pipe.wraps)[here] for way in ((a, b), (b, a)))
-                at = 0 if merged else run
-                rate[:, chain, at] = np.minimum(rate[:, chain, at], there[:, 0])
-                back[:, chain, at] = np.minimum(back[:, chain, at], home[:, 0])
-                late[:, chain, at] = there[:, 1]
-            found.append((here, runs, (rate, back, late)))
+            runs, links = self._runs_of(number, pipe)
+            found.append((here, runs, tuple(values[self._place[here]] for values in links) if links else None))
         return found
 
+    def _runs_of(self, number: int, pipe: Pipe) -> tuple[Runs, Links]:
+        """Runs of a frame, and the links after them for all its shapes, made once."""
+        if (number, pipe) not in self._runs:
+            merged = pipe in (ANY, ANY_FOLDED) and self._alike
+            frame, here = self.frames[number], self._members[number]
+            counts = stage_layers_of(self._layers, frame.stages, pipe, self._splits[number])
+            runs = frame.runs(pipe, counts, merged)
+            self._runs[number, pipe] = runs, self._links(number, runs, here) if runs.boundaries else None
+        return self._runs[number, pipe]
+
+    def _links(self, number: int, runs: Runs, here: Ints) -> Links:
+        size = (len(here), len(runs.groups), 1 if runs.merged else len(runs))
+        rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
+        for chain, run, a, b in runs.boundaries:
+            there, home = (self._boundary(number, *way, runs.wraps) for way in ((a, b), (b, a)))
+            at = 0 if runs.merged else run
+            rate[:, chain, at] = np.minimum(rate[:, chain, at], there[:, 0])
+            back[:, chain, at] = np.minimum(back[:, chain, at], home[:, 0])
+            late[:, chain, at] = there[:, 1]
+        return rate, back, late
+
     def _boundary(self, frame: int, a: int, b: int, wraps: bool) -> Floats:
-        """Rate and latency from zone to zone, for the shapes of a frame: [shapes, 2]."""
+        """Rate and latency from zone to zone, for the shapes of a frame: [shapes of it, 2]."""
         key = (frame, a, b, wraps)
         if key not in self._boundaries:
-            here = np.flatnonzero(self.frame == frame)
+            here = self._members[frame]
             ranks = self.frames[frame].ranks(a, b, wraps, self.replicas(here), self.cell[here])
-            self._boundaries[key] = np.full((len(self.shapes), 2), np.nan)
-            self._boundaries[key][here] = self._ways.boundaries(a, b, ranks)
+            self._boundaries[key] = self._ways.boundaries(a, b, ranks)
         return self._boundaries[key]

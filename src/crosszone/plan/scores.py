@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.columns import LinkColumns, WorkColumns
-from crosszone.cost.memory import stage_memory
+from crosszone.cost.memory import stage_peaks
 from crosszone.cost.memory_profile import memory_coefficients
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.strategy import Strategy
@@ -125,10 +125,10 @@ class Scores(Columns):
         layers = (m.first_dense, m.moe_every, m.moe_layers)
         stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded)
         alive = self._in_flight(cores, work, tracks("starts"))
-        found = stage_memory(m, work, self.stack, stages, memory_coefficients(self.setting.stack), in_flight=alive)
-        over = (found.total - tracks("limit")).max(axis=-1)
-        if any(np.isfinite(host) for _, host in self.setting.memory_bytes):
-            over = np.maximum(over, (found.host - tracks("host")).max(axis=-1))
+        peak, host = stage_peaks(m, work, self.stack, stages, memory_coefficients(self.setting.stack), in_flight=alive)
+        over = (peak - tracks("limit")).max(axis=-1)
+        if any(np.isfinite(limit) for _, limit in self.setting.memory_bytes):
+            over = np.maximum(over, (host - tracks("host")).max(axis=-1))
         return np.asarray(over)
 
     def _in_flight(self, cores: Cores, work: WorkColumns, starts: Floats) -> Any:
