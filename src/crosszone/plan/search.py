@@ -43,8 +43,10 @@ TIGHTENED = 192
 """Candidates whose bound is made closer at a time."""
 ALIKE = 48
 """Candidates of one pipe whose schedule is simulated at a time."""
-TOGETHER = 8
+PLACED = 8
 """Candidates simulated, each where it is placed, before the bounds are looked at again."""
+TOGETHER = 4096
+"""Candidates that are put in order again and again; the others wait."""
 LOOSE, CLOSE, NEAR = 0, 1, 2
 """Bounds: of runs of stages, of every stage, and the schedule simulated as if all links inside a zone were the best."""
 EAGER = 0.99
@@ -245,7 +247,8 @@ class Search:
                 else:
                     pool = pool.joined(*self._scored(front))
             else:
-                pool = self._simulated(pool, min(least, sorts.least))
+                near, rest = pool.taken(slice(TOGETHER)), pool.taken(slice(TOGETHER, None))
+                pool = self._simulated(near, min(least, sorts.least, rest.least)).joined(rest)
         self.tally.complete = False
 
     def _run_memory(self) -> None:
@@ -440,7 +443,7 @@ class Search:
                 pool = pool.ordered()
                 continue
             vague = np.flatnonzero(pool.known[:near] < NEAR)
-            ready = np.arange(vague[0] if len(vague) else near)[:TOGETHER]
+            ready = np.arange(vague[0] if len(vague) else near)[:PLACED]
             _, one_each = np.unique(pool.family[ready], return_index=True)
             for at in ready[np.sort(one_each)].tolist():
                 self._simulate(pool, at)

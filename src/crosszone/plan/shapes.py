@@ -37,8 +37,8 @@ class Breadth:
 
 
 EVERYTHING = Breadth(replicas=1_000_000, splits=1_000)
-USUAL = Breadth(replicas=2, splits=1)
-WIDE = Breadth(replicas=2, splits=1, halves=True)
+USUAL = Breadth(replicas=4, splits=1)
+WIDE = Breadth(replicas=4, splits=1, halves=True)
 
 
 @dataclass(frozen=True)
