@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from crosszone.plan.best import Front
 from crosszone.plan.objectives import per_step
 from crosszone.plan.plan import Point
 from crosszone.plan.problem import Problem
-from crosszone.plan.search import Front, Search
+from crosszone.plan.search import Search
 from crosszone.plan.shapes import WIDE
 
 

@@ -8,20 +8,21 @@ below the best. So every strategy that is not simulated is known to be no better
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from time import monotonic
-from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.plan.best import Best, Front
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.cores import Cores
 from crosszone.plan.objectives import least_per_second, value_of
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
+from crosszone.plan.queues import CLOSE, LOOSE, NEAR, WHOLE, Pool, Sorts
 from crosszone.plan.scores import Scores
 from crosszone.plan.shapes import Breadth
 from crosszone.plan.space import Space
@@ -35,10 +36,6 @@ CORES, MEMBERS = 2048, 2048
 """Cores whose sorts of options are looked at, and options scored, at a time."""
 AHEAD = 1.1
 """These may have bounds so much above the first one."""
-BETTER = 1.0 - 1e-7
-"""Share of the best value that another one must be below: the rest is rounding."""
-WHOLE = -1
-"""In place of a sort of options: all of them."""
 TIGHTENED = 192
 """Candidates whose bound is made closer at a time."""
 ALIKE = 48
@@ -47,8 +44,6 @@ PLACED = 8
 """Candidates simulated, each where it is placed, before the bounds are looked at again."""
 TOGETHER = 4096
 """Candidates that are put in order again and again; the others wait."""
-LOOSE, CLOSE, NEAR = 0, 1, 2
-"""Bounds: of runs of stages, of every stage, and the schedule simulated as if all links inside a zone were the best."""
 EAGER = 0.99
 """A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
 MOST_SLOWER = 4.0
@@ -68,128 +63,6 @@ class Tally:
     feasible: int = 0
     simulated: int = 0
     complete: bool = True
-
-
-class Best:
-    """The best candidate of each family, and of each class of families."""
-
-    def __init__(self, top: int):
-        self.top = top
-        self.candidates: dict[int, Candidate] = {}
-        self._numbers: dict[Hashable, int] = {}
-        self.value = np.zeros(0)
-        """Best value of each family; inf: none yet."""
-
-    def number(self, family: Hashable) -> int:
-        """Number of a family, given to it when it is first seen."""
-        return self._numbers.setdefault(family, len(self._numbers))
-
-    def ready(self) -> None:
-        """All families are known."""
-        self.value = np.full(len(self._numbers), np.inf)
-
-    @property
-    def threshold(self) -> float:
-        """What a new family must beat to be among the top."""
-        if len(self.value) < self.top:
-            return np.inf
-        return float(np.partition(self.value, self.top - 1)[self.top - 1])
-
-    @property
-    def limits(self) -> Floats:
-        """What a candidate of each family must be below to change the answer."""
-        return np.minimum(self.value, self.threshold)
-
-    def wants(self, bound: Floats, family: Ints) -> npt.NDArray[np.bool_]:
-        """Which candidates of these bounds could change the answer."""
-        return np.asarray(bound < BETTER * self.limits[family])
-
-    def add(self, value: float, family: int, candidate: Candidate) -> None:
-        """Take a simulated candidate in where it is the best of its family."""
-        known = self.candidates.get(family)
-        tied = known is not None and value == self.value[family] and candidate.step_s < known.step_s
-        if value < self.value[family] or tied:
-            self.value[family] = value
-            self.candidates[family] = candidate
-
-    def ranked(self) -> list[tuple[float, Candidate]]:
-        """The families that have a candidate, best first."""
-        order = [n for n in np.argsort(self.value, kind="stable").tolist() if n in self.candidates]
-        return [(float(self.value[n]), self.candidates[n]) for n in order]
-
-
-class Front(Best):
-    """The fastest candidate of each price of GPUs; one is of interest if no cheaper or equally dear one is as fast."""
-
-    @property
-    def limits(self) -> Floats:
-        """The fastest at this price or below it."""
-        prices = np.array(list(self._numbers), dtype=float)
-        order = np.argsort(prices, kind="stable")
-        found = np.empty_like(self.value)
-        found[order] = np.minimum.accumulate(self.value[order])
-        return found
-
-
-@dataclass
-class Queue:
-    """Entries waiting for a closer look, in order of their bounds."""
-
-    bound: Floats
-    grid: Ints
-    core: Ints
-    family: Ints
-
-    @classmethod
-    def empty(cls) -> Self:
-        """No entries."""
-        none = np.zeros(0, dtype=np.int64)
-        return cls(np.zeros(0), *(none for _ in fields(cls)[1:]))
-
-    def __len__(self) -> int:
-        return len(self.bound)
-
-    @property
-    def least(self) -> float:
-        """The first bound; inf: none is left."""
-        return float(self.bound[0]) if len(self.bound) else np.inf
-
-    def taken(self, at: Any) -> Self:
-        """Some of them."""
-        return type(self)(*(getattr(self, f.name)[at] for f in fields(self)))
-
-    def joined(self, *others: Self) -> Self:
-        """These and others, in order."""
-        parts = (self, *others)
-        found = type(self)(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(self)))
-        return found.ordered()
-
-    def ordered(self) -> Self:
-        """In order of the bounds; those with the same as they came."""
-        return self.taken(np.argsort(self.bound, kind="stable"))
-
-    def without(self, at: Ints) -> Self:
-        """All but some."""
-        left = np.ones(len(self), dtype=bool)
-        left[at] = False
-        return self.taken(left)
-
-
-@dataclass
-class Sorts(Queue):
-    """Cores, and then sorts of their options, with the least value of any option."""
-
-    leader: Ints
-    """Place of the sort; `WHOLE`: all sorts of the core."""
-
-
-@dataclass
-class Pool(Queue):
-    """Scored strategies that fit, waiting to be simulated."""
-
-    option: Ints
-    known: Ints
-    """How close the bound is: `LOOSE`, `CLOSE` or `NEAR`."""
 
 
 class Search:
@@ -237,13 +110,13 @@ class Search:
                 here = np.arange(start, min(start + size, len(bound)))
                 start, size = start + len(here), min(2 * size, MOST_BLOCK)
                 here = here[self.best.wants(bound[here], family[here])]
-                sorts = sorts.joined(*self._unfolded(space[here], shape[here]))
+                sorts = sorts.joined(*map(self._wanted, self._unfolded(space[here], shape[here])))
                 self._tell("scoring", start, len(bound))
             elif sorts.least <= pool.least:
                 at = self._front(sorts)
                 front, sorts = sorts.taken(at), sorts.without(at)
                 if front.leader[0] == WHOLE:
-                    sorts = sorts.joined(*self._sorted(front))
+                    sorts = sorts.joined(*map(self._wanted, self._sorted(front)))
                 else:
                     pool = pool.joined(*self._scored(front))
             else:
@@ -366,7 +239,7 @@ class Search:
         return found
 
     def _unfolded(self, space: Ints, shape: Ints) -> Iterator[Sorts]:
-        """The cores of these shapes that could change the answer."""
+        """The cores of these shapes."""
         for number in np.unique(space).tolist():
             grid = self.grids[number]
             core = np.empty(0, dtype=np.int64) if grid is None else grid.cores_of(shape[space == number])
@@ -376,8 +249,11 @@ class Search:
             bound = np.zeros(len(core))
             if self.prune:
                 bound = grid.core_s(core) * self._rates[number][grid.cores.shape[core]]
-            found = Sorts(bound, np.full(len(core), number), core, family, np.full(len(core), WHOLE))
-            yield found.taken(self.best.wants(bound, family))
+            yield Sorts(bound, np.full(len(core), number), core, family, np.full(len(core), WHOLE))
+
+    def _wanted(self, sorts: Sorts) -> Sorts:
+        """Those that could change the answer."""
+        return sorts.taken(self.best.wants(sorts.bound, sorts.family))
 
     def _front(self, sorts: Sorts) -> Ints:
         """The first entries of the first one's kind, cores or sorts of options: so many as are looked at together."""
@@ -395,14 +271,13 @@ class Search:
         return at[: int(np.searchsorted(np.cumsum(sizes), MEMBERS)) + 1]
 
     def _sorted(self, cores: Sorts) -> Iterator[Sorts]:
-        """The sorts of options of these cores that could change the answer."""
+        """The sorts of options of these cores."""
         for number in np.unique(cores.grid).tolist():
             grid = self._grid(number)
             core, leader = grid.leads(cores.core[cores.grid == number])
             shape = grid.cores.shape[core]
             bound = grid.lead_s(core, leader) * self._rates[number][shape] if self.prune else np.zeros(len(core))
-            found = Sorts(bound, np.full(len(core), number), core, self._families[number][shape], leader)
-            yield found.taken(self.best.wants(bound, found.family))
+            yield Sorts(bound, np.full(len(core), number), core, self._families[number][shape], leader)
 
     def _scored(self, sorts: Sorts) -> Iterator[Pool]:
         """All strategies of these sorts that fit."""

@@ -1,0 +1,76 @@
+"""Best: the best candidate of each family, as a search finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.plan.candidate import Candidate
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+BETTER = 1.0 - 1e-7
+"""Share of the best value that another one must be below: the rest is rounding."""
+
+
+class Best:
+    """The best candidate of each family, and of each class of families."""
+
+    def __init__(self, top: int):
+        self.top = top
+        self.candidates: dict[int, Candidate] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self.value = np.zeros(0)
+        """Best value of each family; inf: none yet."""
+
+    def number(self, family: Hashable) -> int:
+        """Number of a family, given to it when it is first seen."""
+        return self._numbers.setdefault(family, len(self._numbers))
+
+    def ready(self) -> None:
+        """All families are known."""
+        self.value = np.full(len(self._numbers), np.inf)
+
+    @property
+    def threshold(self) -> float:
+        """What a new family must beat to be among the top."""
+        if len(self.value) < self.top:
+            return np.inf
+        return float(np.partition(self.value, self.top - 1)[self.top - 1])
+
+    @property
+    def limits(self) -> Floats:
+        """What a candidate of each family must be below to change the answer."""
+        return np.minimum(self.value, self.threshold)
+
+    def wants(self, bound: Floats, family: Ints) -> npt.NDArray[np.bool_]:
+        """Which candidates of these bounds could change the answer."""
+        return np.asarray(bound < BETTER * self.limits[family])
+
+    def add(self, value: float, family: int, candidate: Candidate) -> None:
+        """Take a simulated candidate in where it is the best of its family."""
+        known = self.candidates.get(family)
+        tied = known is not None and value == self.value[family] and candidate.step_s < known.step_s
+        if value < self.value[family] or tied:
+            self.value[family] = value
+            self.candidates[family] = candidate
+
+    def ranked(self) -> list[tuple[float, Candidate]]:
+        """The families that have a candidate, best first."""
+        order = [n for n in np.argsort(self.value, kind="stable").tolist() if n in self.candidates]
+        return [(float(self.value[n]), self.candidates[n]) for n in order]
+
+
+class Front(Best):
+    """The fastest candidate of each price of GPUs; one is of interest if no cheaper or equally dear one is as fast."""
+
+    @property
+    def limits(self) -> Floats:
+        """The fastest at this price or below it."""
+        prices = np.array(list(self._numbers), dtype=float)
+        order = np.argsort(prices, kind="stable")
+        found = np.empty_like(self.value)
+        found[order] = np.minimum.accumulate(self.value[order])
+        return found
