@@ -79,18 +79,18 @@ def chains_of(layout: Layout, swaps: Sequence[dict[int, int]] = ()) -> Chains:
     return min(found, *(renumbered(found, swap) for swap in swaps)) if swaps else found
 
 
-def schedules(problem: Problem, framework: Framework, pp: int, m: int, along: bool) -> Iterator[tuple[str | None, int]]:
-    """Schedules with their chunks: all chunks hold equally many layers; several of a stage only inside a zone."""
+def schedules(problem: Problem, framework: Framework, pp: int, m: int) -> Iterator[tuple[str | None, int]]:
+    """Schedules with their chunks: all chunks hold equally many layers."""
     layers = problem.model.layers
     if pp == 1:
         yield None, 1
         return
     for schedule in framework.schedules:
         if schedule == "interleaved":
-            enough = not along and (m >= pp or not framework.interleaved_groups)
+            enough = m >= pp or not framework.interleaved_groups
             yield from ((schedule, v) for v in range(2, 17) if layers % (pp * v) == 0 and enough)
         elif schedule in ("zbv", "dualpipev"):
-            if layers % (2 * pp) == 0 and not along:
+            if layers % (2 * pp) == 0:
                 yield schedule, 2
         else:
             yield schedule, 1
@@ -147,14 +147,13 @@ def effects(
             if dp not in ([pinned.dp] if pinned.dp else range(1, batch + 1)) or dp % max(1, ep // (tp * cp)):
                 continue
             layout = Layout(tuple(Chain(count, way) for count, way in chains))
-            along = layout.crossing(problem.ground.zone_of) in ("pp", "both")
             orders = ORDERS if pp > 1 and dp > 1 and 2 * tp * cp <= domain else ORDERS[:1]
             sizes = [pinned.micro_batch] if problem.is_pinned("micro_batch") else range(1, min(batch, 64) + 1)
             for order, size in product(orders, sizes):
                 if batch % (size * dp):
                     continue
                 placement = layout.placement(problem.cluster, tp, cp, order)  # type: ignore[arg-type]
-                for schedule, chunks in schedules(problem, framework, pp, batch // (size * dp), along):
+                for schedule, chunks in schedules(problem, framework, pp, batch // (size * dp)):
                     if problem.is_pinned("schedule") and pp > 1 and schedule != pinned.schedule:
                         continue
                     for fields, talk in options(framework, pinned, wide):

@@ -209,6 +209,7 @@ class Columns:
             "interleave": np.array([x.chunks for x in pipes], dtype=float),
             "folded": np.array([x.schedule in V_SHAPED or x == ANY_FOLDED for x in pipes], dtype=float),
             "split": np.array([x.schedule in SPLIT for x in pipes], dtype=float),
+            "dual": np.array([x.schedule == "dualpipev" for x in pipes], dtype=float),
             "fills": np.array([x not in (ANY, ANY_FOLDED) for x in pipes], dtype=float),
             "ahead": np.array([self.setting.job.global_batch * (x.schedule == "gpipe") for x in pipes], dtype=float),
         }

@@ -74,8 +74,3 @@ def kept_out(problem: Problem, degree: str, value: int) -> Notice | None:
             params = {"tokens": LEAST_TOKENS, "most": MOST_MICRO_BATCH, "cells": FEW_CELLS}
             return Notice(code=policy.code, field=f"strategy.{degree}", value=value, level="note", params=params)
     return None
-
-
-def suits_delays(problem: Problem, chunks: int) -> bool:
-    """Whether stages may have so many chunks where the pipeline crosses zones: each is a further way across."""
-    return chunks == 1 or problem.is_pinned("schedule") or problem.is_pinned("interleave")

@@ -6,7 +6,6 @@ Columns are looked up chunk by chunk, so that a million strategies need no more 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from crosszone.plan.tracks import ANY, ANY_FOLDED
 from crosszone.predict.batch import Batch, layer_counts
 from crosszone.predict.simulated import least_step_s, simulated_step
 from crosszone.predict.step import passes_s, step_s
-from crosszone.schedule.orders import group_size, in_flight
+from crosszone.schedule.orders import group_size
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -147,17 +146,11 @@ class Scores(Columns):
             plain = np.where(chunked[:, None], several, plain)
         if first.any():
             plain = np.where(first[:, None], m, plain)
-        if split.any():
-            at, most = np.flatnonzero(split), int(m.max()) + 1
-            codes = (cores.pipe * (int(p.max()) + 1) + p[:, 0].astype(np.int64)) * most + m[:, 0].astype(np.int64)
-            begin = np.minimum(starts, p).astype(np.int64)
-            end = np.concatenate([begin[:, 1:], p.astype(np.int64)], axis=1)
-            for code in np.unique(codes[at]).tolist():
-                here = at[codes[at] == code]
-                how = self.pipes[int(cores.pipe[here[0]])]
-                stages, count = int(p[here[0], 0]), int(m[here[0], 0])
-                held = _most_held(how.schedule, stages, min(count, 4 * stages + 4), how.chunks)
-                plain[here] = held[begin[here], end[here]]
+        if split.any():  # all stages hold as much; of a folded pipeline the last ones of a run
+            folded, most = work.folded > 0, 2.0 * p + by_pipe["dual"][cores.pipe][:, None]
+            end = np.minimum(np.concatenate([starts[:, 1:], p], axis=1), p)
+            both = np.where(folded, np.minimum(np.minimum(m + end, 2.0 * m), most) / 2.0, np.minimum(m, p))
+            plain = np.where(split[:, None], both, plain)
         return plain
 
     def least_s(self, cores: Cores, option: Ints) -> Floats:
@@ -262,13 +255,3 @@ class Scores(Columns):
 
 def _simulated_s(*given: Any) -> Floats:
     return simulated_step(*given).total_s
-
-
-@lru_cache(maxsize=4096)
-def _most_held(schedule: str, stages: int, micro_batches: int, chunks: int) -> Floats:
-    """Most micro-batches that any of the stages from one to before another holds: array [stages + 1, stages + 1]."""
-    held = in_flight(schedule, stages, micro_batches, chunks) / chunks
-    found = np.zeros((stages + 1, stages + 1))
-    for first in range(stages):
-        found[first, first + 1 :] = np.maximum.accumulate(held[first:])
-    return found

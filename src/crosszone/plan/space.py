@@ -25,7 +25,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.plan.cores import Block
 from crosszone.plan.land import Land
 from crosszone.plan.options import Options, Traits, options_of
-from crosszone.plan.policies import kept_out, suits_delays
+from crosszone.plan.policies import kept_out
 from crosszone.plan.problem import Problem
 from crosszone.plan.scores import Scores
 from crosszone.plan.setting import Setting
@@ -142,8 +142,6 @@ class Space:
             here = shapes[np.isin(stages, counts)]
             given = self.land.split[here]
             here = here[(given == 0) | (given == self.land.pp[here] * pipe.chunks)]
-            if not suits_delays(self.problem, pipe.chunks):
-                here = here[~self.land.along[here]]
             found.append(self._block(here, pipe))
         return found
 

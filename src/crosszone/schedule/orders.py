@@ -103,10 +103,12 @@ def in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, e
 
     Held from the forward pass to the end of the backward pass (for the weights, where that is apart).
     """
+    if schedule in V_SHAPED:
+        most = 2 * stages + (schedule == "dualpipev")
+        ahead = micro_batches + 1 + np.arange(stages)
+        return _frozen(np.minimum(ahead, min(2 * micro_batches, most)).astype(np.int32))
     if schedule in SPLIT:
-        made = orders(schedule, stages, micro_batches, chunks, extra_warmup)
-        step = np.where(made.kind == FORWARD, 1, np.where(made.kind == WEIGHT, -1, 0))
-        return _frozen(np.cumsum(step, axis=1).max(axis=1).astype(np.int32))
+        return _frozen(np.full(stages, min(micro_batches, stages), np.int32))
     return _frozen(_limits(schedule, stages, micro_batches, chunks, extra_warmup))
 
 
