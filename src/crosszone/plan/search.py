@@ -303,7 +303,7 @@ class Search:
                 break
             known = int(pool.known[0])
             if known < NEAR:
-                first = np.flatnonzero(pool.known[:near] == known)
+                first = np.flatnonzero(pool.known == known)
                 if known == LOOSE:
                     first = first[self._like(pool, first, 2)][:TIGHTENED]
                     self._tighten(pool, first, Scores.tight_s)
