@@ -26,6 +26,39 @@ def balanced(layers: int, layer_s: Sequence[float], other_s: Sequence[float]) ->
     return tuple(counts)
 
 
+def balanced_micro_batches(
+    total: int, replicas: Sequence[int], micro_batch_s: Sequence[float]
+) -> tuple[int, ...] | None:
+    """Micro-batches of a replica of each class, `total` in all, so that the slowest is done as soon as it can be. [W5]
+
+    Class k has `replicas[k]` replicas that take `micro_batch_s[k]` for a micro-batch. None: there is no such way, or
+    all have equally many. Of more than two classes only numbers next to the shares in proportion to speed are tried.
+    """
+    if len(replicas) < 2:
+        return None
+    found = _dealt(total, list(zip(replicas, micro_batch_s, strict=True)))
+    return None if found is None or len(set(found)) == 1 else found
+
+
+def _dealt(total: int, classes: list[tuple[int, float]]) -> tuple[int, ...] | None:
+    """The best way to share out `total` among classes of so many replicas and seconds."""
+    (count, seconds), *others = classes
+    if not others:
+        return (total // count,) if total % count == 0 and total >= count else None
+    most = (total - sum(n for n, _ in others)) // count
+    share = total / sum(n / s for n, s in classes) / seconds
+    near = range(1, most + 1) if len(others) == 1 else range(max(1, int(share) - 1), min(most, int(share) + 2) + 1)
+    best: tuple[float, tuple[int, ...]] | None = None
+    for own in sorted(near, key=lambda own: abs(own - share)):
+        if best is not None and own * seconds >= best[0] and own > share:
+            continue
+        rest = _dealt(total - own * count, others)
+        if rest is not None:
+            slowest = max(own * seconds, *(m * s for m, (_, s) in zip(rest, others, strict=True)))
+            best = min(best or (slowest, (own, *rest)), (slowest, (own, *rest)))
+    return best and best[1]
+
+
 def head_layers(model: Model, seq_len: int = 2048) -> float:
     """Layers that the head stands for, by its FLOPs."""
     forward = forward_flops_per_token(model, seq_len)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.plan.deals import EVEN, Deals
 from crosszone.plan.land import Land
 from crosszone.plan.tracks import Pipe, Runs
 
@@ -59,6 +60,7 @@ class Block:
     shape: Ints
     micro_batch: Ints
     micro_batches: Ints
+    dealt: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,9 @@ class Cores:
     traits: Ints
     micro_batch: Ints
     micro_batches: Ints
+    """Of a replica, the most of any."""
+    dealt: Ints
+    """How chains share them out (`Land.deals`); `EVEN`: equally."""
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -104,8 +109,8 @@ def laid(
             filled[width] = start + chains * len(here)
             by_runs.setdefault(width, []).append((here, runs, links))
         shape, size = block.shape, block.micro_batch
-        cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches))
-    shape, pipe, lane, runs_of, size, count = (np.concatenate(column) for column in zip(*cores, strict=True))
+        cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches, block.dealt))
+    shape, pipe, lane, runs_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
     found = Cores(
         shape=shape,
         pipe=pipe,
@@ -115,6 +120,7 @@ def laid(
         traits=traits[shape],
         micro_batch=size,
         micro_batches=count,
+        dealt=dealt,
     )
     teams = np.stack([land.tp, land.cp, land.ep, land.nodes], axis=1)
     used = np.unique(np.concatenate([here for members in by_runs.values() for here, _, _ in members]))
@@ -175,12 +181,20 @@ def parts(cores: Cores) -> list[Ints]:
 class Tracks:
     """The tracks of some cores, column by column."""
 
-    def __init__(self, lanes: dict[int, Lanes], cores: Cores):
+    def __init__(self, lanes: dict[int, Lanes], cores: Cores, deals: Deals):
         self._cores, self._whole = cores, bool((cores.chains == 1).all())
         self.owner = np.arange(len(cores)) if self._whole else np.repeat(np.arange(len(cores)), cores.chains)
         """Place of the core of each track."""
         first = np.cumsum(cores.chains) - cores.chains
-        track = cores.lane if self._whole else cores.lane[self.owner] + np.arange(len(self.owner)) - first[self.owner]
+        chain = np.arange(len(self.owner)) - first[self.owner]
+        track = cores.lane[self.owner] + chain
+        self.cores = cores if self._whole else cores.taken(self.owner)
+        """The core of each track, with its own micro-batches."""
+        uneven = np.flatnonzero(self.cores.dealt != EVEN)
+        if len(uneven):
+            own = self.cores.micro_batches.copy()
+            own[uneven] = deals.tracks(self.cores.dealt[uneven], chain[uneven])
+            self.cores = replace(self.cores, micro_batches=own)
         widths = np.unique(cores.runs).tolist()
         self.width = max(widths)
         runs = cores.runs[self.owner] if len(widths) > 1 else None

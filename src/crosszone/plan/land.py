@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.model import Model
+from crosszone.plan.deals import Deals
 from crosszone.plan.layout import REPLICAS_NEAR
 from crosszone.plan.shapes import Shape
 from crosszone.plan.tracks import ANY, ANY_FOLDED, Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
@@ -24,7 +25,13 @@ class Land:
     """Shapes with their links, whatever the framework: arrays [shapes]."""
 
     def __init__(
-        self, shapes: Sequence[Shape], model: Model, groups: Sequence[NodeGroup], zone_of: Sequence[int], ways: Ways
+        self,
+        shapes: Sequence[Shape],
+        model: Model,
+        groups: Sequence[NodeGroup],
+        zone_of: Sequence[int],
+        ways: Ways,
+        speeds: Sequence[float],
     ):
         self.shapes, self.groups, self._layers, self._ways = shapes, groups, model.layers, ways
         self._alike = model.moe is None or (model.moe.first_dense == 0 and model.moe.every == 1)
@@ -51,6 +58,7 @@ class Land:
             self.frame[number] = known[key]
         self.split = np.array([len(one) if one else 0 for one in self._splits], dtype=np.int64)[self.frame]
         """Chunks of all stages, where their layers are given; 0: dealt out evenly."""
+        self.deals = Deals(shapes, [self.frames[number] for number in self.frame.tolist()], speeds)
         self.chains = np.array([len(frame.kept) for frame in self.frames], dtype=np.int64)[self.frame]
         """Chains of each shape that differ."""
         self.along = np.array([frame.crosses for frame in self.frames], dtype=bool)[self.frame]
@@ -127,7 +135,8 @@ class Land:
             for frame, split in zip(self.frames, self._splits, strict=True)
         ]
         columns = [np.array(frames, dtype=np.int64)[self.frame], self.tp, self.cp, self.ep, self.dp]
-        told = np.stack([*columns, self.zone_shards, self.node_shards], axis=1)
+        own = np.where(self.deals.uneven, np.arange(len(self.shapes)), -1)
+        told = np.stack([*columns, self.zone_shards, self.node_shards, own], axis=1)
         return np.unique(told, axis=0, return_inverse=True)[1].ravel()
 
     @cached_property

@@ -50,6 +50,10 @@ class Traits(NamedTuple):
     """Replicas of a stage lie in several nodes."""
     sequence: bool
     """Tensor parallelism divides the tokens of a rank's sequence."""
+    uneven: bool = False
+    """Replicas take different numbers of micro-batches."""
+    torn: bool = False
+    """Even those of one zone do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +127,9 @@ def options_of(
     keep = _sensible(whole)
     if pinned.local_update is not None:  # zones that train on their own hold all states each
         keep &= (whole.column("zero") == 0) | (whole.column("shard_within", {"all": 0, "zone": 1, "node": 1}) > 0)
+    if traits.uneven:  # replicas that share gradients or weights meet in every micro-batch
+        apart = whole.column("shard_within", {"all": 0, "zone": 1, "node": 1}) > 0
+        keep &= (whole.column("zero") < 2) | (apart & (not traits.torn))
     for need in framework.needs:
         keep &= _met(need, whole, traits, job)
     return Options(values, {field: code[keep] for field, code in codes.items()}, asked)

@@ -111,13 +111,12 @@ class Problem:
         """The shapes of these degrees, made once."""
         key = (degrees, breadth)
         if key not in self._lands:
-            found = list(
-                shapes(self.cluster, self.ground, self.routes, degrees, breadth, self._layer_splits, self.holds_tp)
-            )
+            how = (degrees, breadth, self._layer_splits, self.holds_tp, self._uneven_speeds)
+            found = list(shapes(self.cluster, self.ground, self.routes, *how))
             if self.pinned.local_update is not None:
                 zone_of = self.ground.zone_of
                 found = [shape for shape in found if shape.dp % len(shape.layout.zones(zone_of)) == 0]
-            self._lands[key] = Land(found, self.model, self.groups, self.ground.zone_of, self.ways)
+            self._lands[key] = Land(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
         return self._lands[key]
 
     @cached_property
@@ -139,6 +138,13 @@ class Problem:
         if len(set(slowest)) == 1:
             return [None]
         return [None, balanced_layers(self.model, slowest)]
+
+    @property
+    def _uneven_speeds(self) -> list[float] | None:
+        """Speeds of the node groups, where replicas may take different numbers of micro-batches."""
+        able = any(framework.uneven_micro_batches for framework in self.frameworks)
+        fixed = self.pinned.local_update is not None or self.is_pinned("dp")
+        return self._speeds if able and not fixed and min(self._speeds) > 0 else None
 
     @cached_property
     def _speeds(self) -> list[float]:

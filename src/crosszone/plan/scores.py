@@ -114,9 +114,8 @@ class Scores(Columns):
         """A figure of every strategy, in parts that fit in the cache: the largest of its tracks."""
         found = np.empty(len(cores))
         for at in parts(cores):
-            some = cores.taken(at)
-            tracks = Tracks(self.lanes, some)
-            found[at] = tracks.worst(of(tracks, some.taken(tracks.owner), option[at[tracks.owner]]))
+            tracks = Tracks(self.lanes, cores.taken(at), self.land.deals)
+            found[at] = tracks.worst(of(tracks, tracks.cores, option[at[tracks.owner]]))
         return found
 
     def _over(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
@@ -200,9 +199,8 @@ class Scores(Columns):
         keys = self.schedules(cores)[:2]
         for key in dict.fromkeys(map(tuple, keys.T.tolist())):
             at = np.flatnonzero((keys == np.array(key)[:, None]).all(axis=0))
-            some = cores.taken(at)
-            tracks = Tracks(self.lanes, some)
-            found[at] = tracks.worst(self._staged(tracks, some.taken(tracks.owner), option[at[tracks.owner]], step_s))
+            tracks = Tracks(self.lanes, cores.taken(at), self.land.deals)
+            found[at] = tracks.worst(self._staged(tracks, tracks.cores, option[at[tracks.owner]], step_s))
         return found
 
     def _staged(self, tracks: Tracks, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from crosszone.plan.best import Best, Front
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.cores import Cores
+from crosszone.plan.deals import EVEN
 from crosszone.plan.objectives import least_per_second, value_of
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
@@ -361,14 +362,17 @@ class Search:
     def candidate(self, grid: Scores, core: int, option: int) -> Candidate:
         """One strategy of a grid."""
         cores = grid.cores
-        traits = int(cores.traits[core])
+        traits, shape = int(cores.traits[core]), int(cores.shape[core])
+        total = self.problem.job.global_batch // int(cores.micro_batch[core])
+        uneven = None if cores.dealt[core] == EVEN else grid.land.deals.of_replicas(shape, total)
         return Candidate(
             problem=self.problem,
             scores=grid,
-            shape=grid.land.shapes[int(cores.shape[core])],
+            shape=grid.land.shapes[shape],
             pipe=grid.pipes[int(cores.pipe[core])],
             micro_batch=int(cores.micro_batch[core]),
             micro_batches=int(cores.micro_batches[core]),
+            replica_micro_batches=uneven,
             options=grid.options[traits].fields(option - grid.option_range(traits)[0]),
         )
 

@@ -52,6 +52,8 @@ class Shape:
     order: Order
     layers: tuple[int, ...] | None = None
     """Layers of each stage and chunk in pipeline order; None: dealt out evenly."""
+    uneven: bool = False
+    """Replicas of different chains take different numbers of micro-batches, by their speed."""
 
     @property
     def pp(self) -> int:
@@ -94,13 +96,16 @@ def shapes(
     breadth: Breadth,
     layers_of: Callable[[Layout], Sequence[tuple[int, ...] | None]],
     inside: Callable[[NodeGroup, int], bool],
+    speeds: Sequence[float] | None,
 ) -> Iterator[Shape]:
     """Every shape that fits the cluster, as far as the breadth goes.
 
-    `layers_of`: splits of the layers to try; `inside`: whether a node group may hold tensor-parallel groups so large.
+    `layers_of`: splits of the layers to try; `inside`: whether a node group may hold tensor-parallel groups so large;
+    `speeds`: of the GPUs of each node group, where replicas may take different numbers of micro-batches.
     """
     groups = [group for _, group in cluster.groups()]
     domain = max(group.domain if group.fast_link else 1 for group in groups)
+    unlike = frozenset(r for r in routes if speeds and len({min(speeds[g] for g in path) for path in r}) > 1)
     for tp in degrees.tp:
         room = [tp_capacity(group, tp) // tp if inside(group, tp) else 0 for group in groups]
         for cp in degrees.cp:
@@ -108,13 +113,25 @@ def shapes(
             near = 2 * tp * cp <= domain  # else no two cells share a fast link, whatever their order
             orders = (REPLICAS_NEAR, STAGES_NEAR) if near else (REPLICAS_NEAR,)
             for pp in degrees.pp:
-                for layout in _layouts(cells, tuple(routes), pp, tuple(degrees.dp), breadth):
+                for layout in _layouts(cells, tuple(routes), pp, tuple(degrees.dp), breadth, unlike):
                     for ep in degrees.ep:
                         if not _experts_inside(ground, layout, tp * cp, ep):
                             continue
                         for order in orders if layout.replicas > 1 and pp > 1 else orders[:1]:
                             for layers in layers_of(layout):
-                                yield Shape(tp, cp, ep, layout, order, layers)
+                                if layout.replicas in degrees.dp:
+                                    yield Shape(tp, cp, ep, layout, order, layers)
+                                if speeds and unlike and len(set(chain_times(layout, layers, speeds))) > 1:
+                                    yield Shape(tp, cp, ep, layout, order, layers, uneven=True)
+
+
+def chain_times(layout: Layout, layers: tuple[int, ...] | None, speeds: Sequence[float]) -> tuple[float, ...]:
+    """Time of a micro-batch on the slowest stage of each chain, in layers of a GPU of speed 1."""
+    stages = layout.stages
+    held = [sum(layers[stage::stages]) for stage in range(stages)] if layers else [1] * stages
+    return tuple(
+        round(max(n / speeds[g] for n, g in zip(held, row, strict=True)), 12) for row in layout.groups.tolist()
+    )
 
 
 def _experts_inside(ground: Ground, layout: Layout, cell: int, ep: int) -> bool:
@@ -137,19 +154,29 @@ def _experts_inside(ground: Ground, layout: Layout, cell: int, ep: int) -> bool:
 
 @lru_cache(maxsize=4096)
 def _layouts(
-    cells: tuple[int, ...], routes: tuple[Route, ...], pp: int, dp: tuple[int, ...], breadth: Breadth
+    cells: tuple[int, ...],
+    routes: tuple[Route, ...],
+    pp: int,
+    dp: tuple[int, ...],
+    breadth: Breadth,
+    unlike: frozenset[Route],
 ) -> tuple[Layout, ...]:
-    """Every way to lay `pp` stages and some number of replicas on the node groups' cells."""
+    """Every way to lay `pp` stages and some number of replicas on the node groups' cells.
+
+    `unlike`: routes whose replicas may take different numbers of micro-batches, so that any number of them may do.
+    """
     found: dict[Layout, None] = {}
     for route in routes:
-        for layout in _along(cells, route, pp, dp, breadth):
+        for layout in _along(cells, route, pp, dp, breadth, route in unlike):
             found.setdefault(layout)
     for layout in _spilling(cells, routes, pp, dp, breadth):
         found.setdefault(layout)
     return tuple(found)
 
 
-def _along(cells: tuple[int, ...], route: Route, pp: int, dp: tuple[int, ...], breadth: Breadth) -> Iterator[Layout]:
+def _along(
+    cells: tuple[int, ...], route: Route, pp: int, dp: tuple[int, ...], breadth: Breadth, unlike: bool
+) -> Iterator[Layout]:
     """Layouts of one route: replicas shared out among its paths, stages among the groups of each path."""
     if any(len(path) > pp for path in route):
         return
@@ -157,7 +184,11 @@ def _along(cells: tuple[int, ...], route: Route, pp: int, dp: tuple[int, ...], b
     if min(most) < 1:
         return
     legal = [d for d in dp if len(route) <= d <= sum(most)]
-    for replicas in breadth.numbers(legal, len(route) == len(route[0]) == 1):
+    numbers = breadth.numbers(legal, len(route) == len(route[0]) == 1)
+    if unlike:
+        least = len(route) if breadth == EVERYTHING else sum(most)
+        numbers = sorted({*numbers, *range(least, sum(most) + 1)})
+    for replicas in numbers:
         for shares in splits(replicas, most, breadth.splits):
             yield from (Layout(chains) for chains in _chains(cells, route, pp, shares, breadth))
 

@@ -23,6 +23,7 @@ from crosszone.inputs.rules import (
 from crosszone.inputs.states import state_bytes
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.cores import Block
+from crosszone.plan.deals import EVEN
 from crosszone.plan.land import Land
 from crosszone.plan.options import Options, Traits, options_of
 from crosszone.plan.policies import kept_out
@@ -96,6 +97,8 @@ class Space:
                 land.across,
                 (land.node_shards > 1) & (land.node_shards < land.dp),
                 (land.tp > 1) & (self.problem.job.seq_len // land.cp % land.tp == 0),
+                land.deals.uneven,
+                land.deals.torn,
             ],
             axis=1,
         )
@@ -147,19 +150,29 @@ class Space:
 
     def _block(self, shapes: Ints, pipe: Pipe) -> Block:
         """Shapes under one pipe with the micro-batches that the batch divides by."""
+        land, batch = self.land, self.problem.job.global_batch
         some = shapes[self._sizes[shapes] > 0]
-        sizes, batch = np.array(self._micro_batches, dtype=np.int64), self.problem.job.global_batch
-        per_round = sizes * self.land.dp[some][:, None]
+        uneven = some[land.deals.uneven[some]] if self.framework.uneven_micro_batches else some[:0]
+        some = some[~land.deals.uneven[some]]
+        sizes = np.array(self._micro_batches, dtype=np.int64)
+        per_round = sizes * land.dp[some][:, None]
         count = batch // per_round
-        least = self.land.pp[some] if self.framework.interleaved_groups and pipe.chunks > 1 else np.ones_like(some)
+        least = land.pp[some] if self.framework.interleaved_groups and pipe.chunks > 1 else np.ones_like(some)
         at, size = np.nonzero((batch % per_round == 0) & (count >= least[:, None]))
-        used = np.unique(at)
+        rows = [
+            (shape, own, max(land.deals.kept[dealt]), dealt)
+            for shape in uneven.tolist()
+            for own in sizes.tolist()
+            if (dealt := land.deals.number(shape, batch // own)) != EVEN
+        ]
+        others = np.array(rows, dtype=np.int64).reshape(-1, 4)
         return Block(
             pipe=pipe,
-            shapes=some[used],
-            shape=some[at],
-            micro_batch=sizes[size],
-            micro_batches=count[at, size],
+            shapes=np.concatenate([some[np.unique(at)], np.unique(others[:, 0])]),
+            shape=np.concatenate([some[at], others[:, 0]]),
+            micro_batch=np.concatenate([sizes[size], others[:, 1]]),
+            micro_batches=np.concatenate([count[at, size], others[:, 2]]),
+            dealt=np.concatenate([np.full(len(at), EVEN), others[:, 3]]),
         )
 
     def _legal(self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **others: int) -> bool:

@@ -163,6 +163,11 @@ class Frame:
         """Stages that differ from the one before by where they lie or send."""
         self._runs: dict[tuple[Pipe, tuple[int, ...], bool], Runs] = {}
 
+    def tears(self, chain_class: Sequence[int]) -> bool:
+        """Some zone holds chains of different classes at one stage."""
+        told = [set(zip(column, chain_class, strict=True)) for column in self._patterns]
+        return any(len({zone for zone, _ in pairs}) < len(pairs) for pairs in told)
+
     def stages_in(self, groups: int) -> Ints:
         """Stages of each chain in each node group: [chains, groups]."""
         return np.stack([np.bincount(row, minlength=groups) for row in self.groups])

@@ -122,7 +122,7 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     each_gather = alone & (np.asarray(w.zero) >= 3)
     met = (np.asarray(w.shard_ranks) > 1) | (np.asarray(w.dp) == 1)  # replicas that share nothing reduce once a step
     each_reduce = alone & (np.asarray(w.zero) >= 2) & met
-    gather = exposed_s(sent.gather, per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
+    gather = exposed_s(sent.gather, w.room * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
     again = sent.gather * each_gather + sent.reduce * each_reduce
     room = np.maximum(0.0, w.room * per.backward_s - again)  # sharded gradients, and weights gathered again, go first
