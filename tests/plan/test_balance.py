@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import scenario
 from crosszone import catalogue
-from crosszone.plan.balance import balanced, balanced_layers, head_layers
+from crosszone.plan.balance import balanced, balanced_layers, balanced_micro_batches, head_layers
 from crosszone.predict.predictor import predictor
 
 SECONDS = st.floats(0.1, 4.0)
@@ -77,3 +77,38 @@ def test_a_balanced_split_is_the_faster_one_when_it_is_simulated():
     other = scenario(model=wide, strategy={**strategy, "layers_per_stage": list(split)})
     assert split[-1] < 8 < max(split)
     assert predictor(other).step_time.expected < predictor(even).step_time.expected
+
+
+def test_replicas_take_micro_batches_by_their_speed():
+    """[W5] m1 + m2 = 6: max(m1, 2 m2) is 4 for (4, 2), 5 for (5, 1) and 6 for (3, 3)."""
+    assert balanced_micro_batches(12, (2, 2), (1.0, 2.0)) == (4, 2)
+    assert balanced_micro_batches(12, (2, 2), (1.0, 1.1)) is None, "equal shares are no other way"
+    assert balanced_micro_batches(3, (2, 2), (1.0, 2.0)) is None, "each has at least one"
+    assert balanced_micro_batches(7, (2, 4), (1.0, 2.0)) is None, "an odd number has no such sum"
+    assert balanced_micro_batches(7, (7,), (1.0,)) is None
+
+
+@given(
+    st.integers(1, 40),
+    st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 10.0)), min_size=2, max_size=2),
+)
+def test_no_shares_of_two_classes_are_done_sooner(total, classes):
+    """[W5] Against every pair of numbers."""
+    (n, u), (other, v) = classes
+    ways = [
+        (max(own * u, rest * v), own, rest)
+        for own in range(1, total + 1)
+        for rest in range(1, total + 1)
+        if n * own + other * rest == total
+    ]
+    found = balanced_micro_batches(total, (n, other), (u, v))
+    if found is None:
+        assert not ways or any(own == rest and slowest == min(ways)[0] for slowest, own, rest in ways)
+    else:
+        assert n * found[0] + other * found[1] == total
+        assert max(found[0] * u, found[1] * v) == min(ways)[0]
+
+
+def test_three_classes_share_out_everything():
+    """[W5] Shares in proportion to 1, 1/2 and 1/4 of 28 micro-batches: 16, 8 and 4."""
+    assert balanced_micro_batches(28, (1, 1, 1), (1.0, 2.0, 4.0)) == (16, 8, 4)

@@ -29,7 +29,9 @@ def checked(search: Search, number: int, grid: Any, core: int, leader: int, opti
     assert over == pytest.approx(lacks, rel=1e-9, abs=1e-9 * GIB)
     assert lead <= quick * NEAR
     assert quick <= tight * NEAR
-    assert tight <= one.step_s * NEAR
+    near = grid.near_s(cores, option_)[0]
+    assert tight <= near * NEAR * NEAR, "one rounding is taken off"
+    assert near <= one.step_s * NEAR
     outlined = outline_of(search)
     shape = (number, int(grid.cores.shape[core]))
     assert over > 0 or shape in outlined, "a strategy that fits, of a shape that was dropped"
@@ -50,6 +52,7 @@ def assert_leads_are_below(grid: Any) -> None:
     counts = np.array([grid.leaders[t].counts[n] for t, n in zip(grid.cores.traits[core], leader, strict=True)])
     quick = grid.least_s(grid.cores.taken(owner), option)
     assert (np.repeat(lead, counts) <= quick * NEAR).all()
+    assert (grid.core_s(np.arange(len(grid.cores)))[core] <= lead * NEAR).all()
 
 
 def draw_and_check(problem: Any, pick: Any, each: int) -> int:

@@ -284,6 +284,20 @@ def test_44_layers_over_4_stages_with_a_heavy_head_are_split_as_brute_force_woul
     assert step_s(best) <= min(map(seconds, splits)) * (1 + 1e-9)
 
 
+def test_replicas_of_a_slower_zone_take_fewer_micro_batches():
+    """Zones of H100 and A100 that share data parallelism: shares of the batch by speed, better than equal ones."""
+    cluster = zones(gbps=100, rtt_ms=1)
+    cluster["zones"][0]["nodes"][0]["gpu"] = "h100-80gb-sxm"
+    of = scenario(job=FSDP | {"seq_len": 1024, "global_batch": 512}, cluster=cluster, strategy={"pp": 1})
+    best = plan(of, local_updates=False).plans[0]
+    counts = best.strategy.replica_micro_batches
+    assert counts is not None and sum(counts) * best.strategy.micro_batch == 512
+    half = len(counts) // 2
+    assert set(counts[:half]).isdisjoint(counts[half:]) and counts[0] > counts[-1]
+    equal = best.strategy.replace(replica_micro_batches=None)
+    assert step_s(best) < 0.9 * predictor(as_planned(of, best, strategy=equal)).step_time.expected
+
+
 # F34: framework advice
 
 
