@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import case
+from builders import case, scenario
 from crosszone.cost.profile import Profiles
-from crosszone.predict.batch import batch_of, chunk_layers, layer_counts, stage_counts
+from crosszone.inputs.strategy import Strategy
+from crosszone.predict.batch import batch_of, chunk_layers, layer_counts, sparse_layers, stage_counts, stage_sums
+from crosszone.predict.predictor import predictor
 from crosszone.predict.step import step_s
 from predict.given import MEGATRON, one_zone, placed
 
@@ -117,3 +119,22 @@ def test_an_idle_gpu_is_named_and_not_counted():
     assert len(idle) == 1
     assert "a" in idle[0]["message"]
     assert "2" in idle[0]["message"]
+
+
+def test_chunks_bring_their_layers_with_experts_to_their_stages():
+    """[R4] Eight layers, the first four dense, in chunks of two: 0, 0, 2 and 2 with experts; stage 0 has the first and
+    third of them, and so two, as stage 1. Without chunks stage 1 has all four.
+    """
+    model = scenario(model="mixtral-8x7b").model
+    moe = model.moe.replace(first_dense=4)
+    model = model.replace(layers=8, moe=moe)
+    assert sparse_layers(model, [2, 2, 2, 2]) == [0, 0, 2, 2]
+    assert sparse_layers(model.replace(moe=moe.replace(first_dense=1, every=2)), [3, 5]) == [1, 2]
+    assert sparse_layers(scenario(model="llama-2-7b").model, [3, 5]) == [0, 0]
+    assert stage_sums(Strategy(pp=2, interleave=2), [0, 0, 2, 2]) == [2, 2]
+    assert stage_sums(Strategy(pp=2, interleave=2, schedule="zbv"), [0, 0, 2, 2]) == [2, 2]
+    assert stage_sums(Strategy(pp=2), [0, 4]) == [0, 4]
+    chunked = scenario(
+        model=model, job=MEGATRON | {"global_batch": 8}, cluster=one_zone(2), strategy={"pp": 2, "interleave": 2}
+    )
+    assert predictor(chunked).step.times.layers.moe.tolist() == [[2.0, 2.0]]

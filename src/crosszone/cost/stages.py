@@ -36,10 +36,12 @@ def stage_layers(
     moe_layers: Numbers,
     repeats: Numbers = 1.0,
     folded: Numbers = 0.0,
+    sparse: Numbers | None = None,
 ) -> StageLayers:
     """Dense and MoE layers of stages that hold `counts` layers each, in model order; 0 layers: no such stage. [R4]
 
     A stage that stands for `repeats` equal ones has their mean. In a folded pipeline the first stage holds the head.
+    `sparse`: MoE layers of each stage, where the layers of a stage do not follow each other.
     """
     counts = np.asfortranarray(counts, dtype=float)  # stage after stage in memory: rows of strategies are the long axis
     rows = counts * repeats
@@ -52,7 +54,7 @@ def stage_layers(
             after = np.maximum(0.0, layer - first_dense)
             return np.where(np.asarray(moe_layers) > 0, np.floor(after / moe_every), 0.0)
 
-        moe = (sparse_below(ends) - sparse_below(ends - rows)) / repeats
+        moe = (sparse_below(ends) - sparse_below(ends - rows)) / repeats if sparse is None else sparse
     present = counts > 0
     total = ends[..., -1:]
     first = (present & (ends - rows == 0)).astype(float)

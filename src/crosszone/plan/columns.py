@@ -33,9 +33,8 @@ from crosszone.plan.cores import Block, Cores, laid
 from crosszone.plan.land import Land
 from crosszone.plan.options import FIELDS, Options
 from crosszone.plan.setting import Setting
-from crosszone.plan.tracks import ANY, ANY_FOLDED
 from crosszone.predict.batch import buckets, gradient_wire_bytes, group_columns, stack_columns
-from crosszone.schedule.orders import SPLIT, V_SHAPED
+from crosszone.schedule.orders import SPLIT
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -207,10 +206,10 @@ class Columns:
         pipes = self.pipes
         return {
             "interleave": np.array([x.chunks for x in pipes], dtype=float),
-            "folded": np.array([x.schedule in V_SHAPED or x == ANY_FOLDED for x in pipes], dtype=float),
+            "folded": np.array([x.folded for x in pipes], dtype=float),
             "split": np.array([x.schedule in SPLIT for x in pipes], dtype=float),
             "dual": np.array([x.schedule == "dualpipev" for x in pipes], dtype=float),
-            "fills": np.array([x not in (ANY, ANY_FOLDED) for x in pipes], dtype=float),
+            "fills": np.array([not x.bare for x in pipes], dtype=float),
             "ahead": np.array([self.setting.job.global_batch * (x.schedule == "gpipe") for x in pipes], dtype=float),
         }
 

@@ -31,6 +31,8 @@ class Lanes(NamedTuple):
     mixed: bool
     """Some track has runs on different GPUs."""
     counts: Floats
+    sparse: Floats
+    """Of these layers, those with experts."""
     repeats: Floats
     starts: Floats
     team: Ints
@@ -46,9 +48,8 @@ class Lanes(NamedTuple):
     """Rate over the slowest link of all, [tracks, 1], where those after runs are not given."""
 
 
-ABSENT = {"counts": 0.0, "repeats": 1.0, "starts": BEYOND, "dp_zones": 1.0}
-ABSENT |= {"rate": np.inf, "back": np.inf, "latency": 0.0}
-"""Of runs that are not there; other columns go on as they are."""
+ABSENT = {"counts": 0.0, "sparse": 0.0, "repeats": 1.0, "starts": BEYOND}
+"""Of runs that are not there; other columns go on as they are: what wraps comes from the last run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,28 +142,29 @@ def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats, 
     def empty(value: float) -> Floats:
         return np.full((count, width), value)
 
-    counts, repeats, starts, dp_zones, late = (empty(x) for x in (0.0, 1.0, BEYOND, 1.0, 0.0))
+    counts, sparse, repeats, starts, dp_zones, late = (empty(x) for x in (0.0, 0.0, 1.0, BEYOND, 1.0, 0.0))
     rate, back, slowest = empty(np.inf), empty(np.inf), np.full((count, 1), np.inf)
     groups, kinds = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
     start = 0
     for here, runs, links in members:
         n, c = len(here), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
-        counts[rows, real], repeats[rows, real], dp_zones[rows, real] = runs.counts, runs.repeats, runs.dp_zones
-        starts[rows, real] = runs.starts
+        counts[rows, real], sparse[rows, real], repeats[rows, real] = runs.counts, runs.sparse, runs.repeats
+        starts[rows, real], dp_zones[rows, real] = runs.starts, runs.dp_zones
         kinds[rows] = np.repeat(kind[here], c)
         groups[rows, real] = np.tile(runs.groups, (n, 1))
-        groups[rows, len(runs) :] = groups[rows, len(runs) - 1 : len(runs)]
         if links is not None and runs.merged:
             slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
         elif links is not None:
             for table, values in zip((rate, back, late), links, strict=True):
                 table[rows, real] = values.reshape(n * c, -1)
+        for table in (groups, dp_zones, rate, back, late):
+            table[rows, len(runs) :] = table[rows, len(runs) - 1 : len(runs)]
         start += n * c
     team = kinds[:, None] + groups
     mixed = bool((groups != groups[:, :1]).any())
     limit, host = memory[groups, 0], memory[groups, 1]
-    return Lanes(mixed, counts, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
+    return Lanes(mixed, counts, sparse, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
 
 
 def parts(cores: Cores) -> list[Ints]:

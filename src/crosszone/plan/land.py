@@ -13,7 +13,7 @@ from crosszone.inputs.model import Model
 from crosszone.plan.deals import Deals
 from crosszone.plan.layout import REPLICAS_NEAR
 from crosszone.plan.shapes import Shape
-from crosszone.plan.tracks import ANY, ANY_FOLDED, Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
+from crosszone.plan.tracks import Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -33,9 +33,7 @@ class Land:
         ways: Ways,
         speeds: Sequence[float],
     ):
-        self.shapes, self.groups, self._layers, self._ways = shapes, groups, model.layers, ways
-        self._alike = model.moe is None or (model.moe.first_dense == 0 and model.moe.every == 1)
-        """All layers of the model are of one kind."""
+        self.shapes, self.groups, self._model, self._ways = shapes, groups, model, ways
         self.tp, self.cp, self.ep, self.pp, self.dp, self.stride = (
             np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in shapes], dtype=np.int64).reshape(-1, 6).T
         )
@@ -179,10 +177,8 @@ class Land:
     def _runs_of(self, number: int, pipe: Pipe) -> tuple[Runs, Links]:
         """Runs of a frame, and the links after them for all its shapes, made once."""
         if (number, pipe) not in self._runs:
-            merged = pipe in (ANY, ANY_FOLDED) and self._alike
             frame, here = self.frames[number], self._members[number]
-            counts = stage_layers_of(self._layers, frame.stages, pipe, self._splits[number])
-            runs = frame.runs(pipe, counts, merged)
+            runs = frame.runs(pipe, *stage_layers_of(self._model, frame.stages, pipe, self._splits[number]))
             self._runs[number, pipe] = runs, self._links(number, runs, here) if runs.boundaries else None
         return self._runs[number, pipe]
 

@@ -18,7 +18,6 @@ from crosszone.cost.stages import stage_layers
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.columns import LAYER_OPTIONS, Columns, spread
 from crosszone.plan.cores import Cores, Tracks, parts
-from crosszone.plan.tracks import ANY, ANY_FOLDED
 from crosszone.predict.batch import Batch, layer_counts
 from crosszone.predict.simulated import least_step_s, simulated_step
 from crosszone.predict.step import passes_s, step_s
@@ -121,7 +120,7 @@ class Scores(Columns):
     def _over(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
         work, m = self.work(cores, option), self.model(self.by_shape["tp"][cores.shape][:, None])
         layers = (m.first_dense, m.moe_every, m.moe_layers)
-        stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded)
+        stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded, tracks("sparse"))
         alive = self._in_flight(cores, work, tracks("starts"))
         peak, host = stage_peaks(m, work, self.stack, stages, memory_coefficients(self.setting.stack), in_flight=alive)
         over = (peak - tracks("limit")).max(axis=-1)
@@ -177,6 +176,7 @@ class Scores(Columns):
             stack=self.stack,
             links=self._links(cores, option, tracks, self.by_shape["fast"][cores.shape][:, None]),
             counts=tracks("counts"),
+            sparse=tracks("sparse"),
             repeats=tracks("repeats"),
         )
         return of(batch, layer.k, layer)
@@ -223,6 +223,7 @@ class Scores(Columns):
             stack=self.stack,
             links=self._links(cores, option, staged, fast),
             counts=counts,
+            sparse=staged("sparse"),
         )
         given = self.setting.pinned.layers_per_stage
         even = given or layer_counts(self.setting.model.layers, stages * pipe.chunks)
@@ -237,7 +238,7 @@ class Scores(Columns):
         if along[shape].any():
             names = ("rate", "back", "latency")
             known = dict(zip(BOUNDARY, map(column, names), strict=True))
-            merged = np.array([pipe in (ANY, ANY_FOLDED) for pipe in self.pipes])
+            merged = np.array([pipe.bare for pipe in self.pipes])
             if merged[cores.pipe].any():
                 known["slowest_bytes_per_s"] = column("slowest")
         return LinkColumns(

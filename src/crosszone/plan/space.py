@@ -31,7 +31,7 @@ from crosszone.plan.problem import Problem
 from crosszone.plan.scores import Scores
 from crosszone.plan.setting import Setting
 from crosszone.plan.shapes import EVERYTHING, USUAL, Breadth, Degrees
-from crosszone.plan.tracks import ANY, ANY_FOLDED, Pipe
+from crosszone.plan.tracks import ANY_FOLDED, Pipe, any_of
 from crosszone.predict.predictor import stack_and_release
 from crosszone.schedule.orders import V_SHAPED
 
@@ -121,8 +121,16 @@ class Space:
     def outline(self) -> Scores | None:
         """Every shape without a schedule: what any of its strategies must take at least."""
         everything = np.arange(len(self.land.shapes))
-        folds = bool(V_SHAPED.intersection(self.framework.schedules))
-        return self._scores([self._block(everything, pipe) for pipe in (ANY, *([ANY_FOLDED] if folds else []))])
+        pipes = {pipe for stages in np.unique(self.land.pp).tolist() for pipe in self._pipes(stages)}
+        chunks = sorted({pipe.chunks for pipe in pipes if not pipe.folded}) if self._unlike else [1]
+        bare = [*map(any_of, chunks), *([ANY_FOLDED] if any(pipe.folded for pipe in pipes) else [])]
+        return self._scores([self._block(everything, pipe) for pipe in bare])
+
+    @property
+    def _unlike(self) -> bool:
+        """Layers differ in whether they have experts, so that chunks may differ too."""
+        moe = self.problem.model.moe
+        return moe is not None and (moe.first_dense > 0 or moe.every > 1)
 
     def scores(self, shapes: Ints, *, every: bool = False) -> Scores | None:
         """All strategies of some shapes; `every`: also those that another one beats in any case."""

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from crosszone.cost.wan import EXPECTED, Transport
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink
-from crosszone.predict.batch import layer_counts
+from crosszone.inputs.model import Model
+from crosszone.predict.batch import layer_counts, sparse_layers
 from crosszone.predict.crossing import Crossings
 from crosszone.schedule.orders import V_SHAPED, stages_in_order
 
@@ -41,7 +42,17 @@ class Pipe:
     @property
     def wraps(self) -> bool:
         """Micro-batches go from the last stage on to the first."""
-        return self.chunks > 1 and self.schedule not in V_SHAPED
+        return self.chunks > 1 and self.schedule not in V_SHAPED and not self.bare
+
+    @property
+    def folded(self) -> bool:
+        """The first stage holds the head too."""
+        return self.schedule in V_SHAPED or self.schedule == "any folded"
+
+    @property
+    def bare(self) -> bool:
+        """It is no schedule, but stands for many."""
+        return self.schedule.startswith("any")
 
 
 ANY = Pipe("any", 1)
@@ -50,13 +61,27 @@ ANY_FOLDED = Pipe("any folded", 1)
 """The same for schedules that put the embedding and the head on one stage."""
 
 
+def any_of(chunks: int) -> Pipe:
+    """No schedule, but so many chunks a stage."""
+    return Pipe(ANY.schedule, chunks)
+
+
 @lru_cache(maxsize=8192)
-def stage_layers_of(layers: int, stages: int, pipe: Pipe, given: tuple[int, ...] | None = None) -> tuple[int, ...]:
-    """Layers of each stage, its chunks added up: dealt out evenly, or as given for every chunk."""
-    chunks = len(given) // stages if given else pipe.chunks
-    held_by = stages_in_order(pipe.schedule, stages, chunks)
-    dealt = given or layer_counts(layers, stages * chunks)
-    return tuple(np.bincount(held_by, weights=dealt, minlength=stages).astype(int).tolist())
+def stage_layers_of(
+    model: Model, stages: int, pipe: Pipe, given: tuple[int, ...] | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Layers of each stage, its chunks added up, and those with experts: dealt out evenly, or as given for every chunk.
+
+    Without a schedule a folded pipeline has two chunks a stage where the layers share out so.
+    """
+    schedule, chunks = pipe.schedule, len(given) // stages if given else pipe.chunks
+    if pipe == ANY_FOLDED and not given and model.layers % (2 * stages) == 0:
+        schedule, chunks = "zbv", 2
+    dealt = given or tuple(layer_counts(model.layers, stages * chunks))
+    held_by = stages_in_order(schedule, stages, chunks)
+    counts = np.bincount(held_by, weights=dealt, minlength=stages)
+    sparse = np.bincount(held_by, weights=sparse_layers(model, dealt), minlength=stages)
+    return tuple(counts.astype(int).tolist()), tuple(sparse.astype(int).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +128,15 @@ class Ways:
 class Runs:
     """The runs of equal stages of a frame under a pipe: arrays [chains, runs]."""
 
-    def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...], merged: bool):
-        """`merged`: stages between the first and the last that cost the same are one run, wherever they lie."""
+    def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...], sparse: tuple[int, ...]):
+        """Without a schedule, stages between the first and the last that cost the same are one run, wherever they lie.
+
+        `counts`: layers of each stage; `sparse`: those with experts among them.
+        """
         self.stages = stages = frame.stages
         inner = range(1, stages - 1)
-        if merged:
-            cost = np.stack([counts, frame.dp_zones, *frame.kinds[frame.kept]], axis=1).tolist()
+        if pipe.bare:
+            cost = np.stack([counts, sparse, frame.dp_zones, *frame.kinds[frame.kept]], axis=1).tolist()
             alike: dict[tuple[int, ...], list[int]] = {}
             for stage in inner:
                 alike.setdefault(tuple(cost[stage]), []).append(stage)
@@ -116,17 +144,17 @@ class Runs:
             repeats = [1, *map(len, alike.values()), *([1] if stages > 1 else [])]
         else:
             starts = {0, min(1, stages - 1), stages - 1} | frame.breaks
-            starts |= {s for s in inner if counts[s] != counts[s - 1]}
+            starts |= {s for s in range(1, stages) if (counts[s], sparse[s]) != (counts[s - 1], sparse[s - 1])}
             runs = sorted(starts)
             repeats = np.diff(runs, append=stages).tolist()
         first = np.array(runs)
         self.starts = first.astype(float)
         self.repeats = np.array(repeats, dtype=float)
-        self.counts = np.array(counts, dtype=float)[first]
+        self.counts, self.sparse = (np.array(x, dtype=float)[first] for x in (counts, sparse))
         self.groups = frame.kinds[frame.kept][:, first]
         self.dp_zones = frame.dp_zones[first].astype(float)
-        self.wraps, self.merged = pipe.wraps, merged
-        last = np.arange(stages) if merged else first + self.repeats.astype(int) - 1
+        self.wraps, self.merged = pipe.wraps, pipe.bare
+        last = np.arange(stages) if pipe.bare else first + self.repeats.astype(int) - 1
         self.boundaries: list[tuple[int, int, int, int]] = []
         """Chain of those kept, run (or stage), and the two zones, where the boundary after it crosses them."""
         if frame.crosses:
@@ -161,7 +189,7 @@ class Frame:
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
         self.breaks: set[int] = {s for at in ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
         """Stages that differ from the one before by where they lie or send."""
-        self._runs: dict[tuple[Pipe, tuple[int, ...], bool], Runs] = {}
+        self._runs: dict[tuple[Pipe, tuple[int, ...], tuple[int, ...]], Runs] = {}
 
     def tears(self, chain_class: Sequence[int]) -> bool:
         """Some zone holds chains of different classes at one stage."""
@@ -172,11 +200,11 @@ class Frame:
         """Stages of each chain in each node group: [chains, groups]."""
         return np.stack([np.bincount(row, minlength=groups) for row in self.groups])
 
-    def runs(self, pipe: Pipe, counts: tuple[int, ...], merged: bool) -> Runs:
-        """Runs of equal stages where stages have so many layers."""
-        key = (pipe, counts, merged)
+    def runs(self, pipe: Pipe, counts: tuple[int, ...], sparse: tuple[int, ...]) -> Runs:
+        """Runs of equal stages where stages have so many layers, and so many with experts."""
+        key = (pipe, counts, sparse)
         if key not in self._runs:
-            self._runs[key] = Runs(self, pipe, counts, merged)
+            self._runs[key] = Runs(self, pipe, counts, sparse)
         return self._runs[key]
 
     def least_in_zone(self, replicas: Ints) -> Ints:

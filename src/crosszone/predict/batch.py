@@ -31,7 +31,7 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
 from crosszone.inputs.states import compute_precision, state_bytes
-from crosszone.inputs.strategy import Communication
+from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
@@ -50,6 +50,8 @@ class Batch:
     links: LinkColumns
     counts: Numbers
     """Layers of each stage."""
+    sparse: Numbers | None = None
+    """Of these, those with experts; None: as the layers of the stages follow each other."""
     repeats: Numbers = 1.0
     """Equal stages in a row that each of them stands for."""
 
@@ -67,11 +69,25 @@ def chunk_layers(case: Case) -> list[int]:
     return list(s.layers_per_stage or layer_counts(case.model.layers, s.pp * s.interleave))
 
 
+def sparse_layers(model: Model, counts: Sequence[int]) -> list[int]:
+    """Layers with experts among consecutive parts of the model that hold so many layers each. [R4]"""
+    if model.moe is None:
+        return [0] * len(counts)
+    every, dense = model.moe.every, model.moe.first_dense
+    below = [max(0, end - dense) // every for end in np.cumsum([0, *counts]).tolist()]
+    found: list[int] = np.diff(below).tolist()
+    return found
+
+
 def stage_counts(case: Case) -> list[float]:
     """Layers of each stage, its chunks added up."""
-    s = case.strategy
+    return stage_sums(case.strategy, chunk_layers(case))
+
+
+def stage_sums(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
+    """A figure of each stage, that of its chunks, in pipeline order, added up."""
     held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
-    found: list[float] = np.bincount(held_by, weights=chunk_layers(case), minlength=s.pp).tolist()
+    found: list[float] = np.bincount(held_by, weights=of_chunks, minlength=s.pp).tolist()
     return found
 
 

@@ -20,7 +20,15 @@ from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.batch import Batch, chunk_layers, stack_columns, stage_counts, work_columns
+from crosszone.predict.batch import (
+    Batch,
+    chunk_layers,
+    sparse_layers,
+    stack_columns,
+    stage_counts,
+    stage_sums,
+    work_columns,
+)
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.local_update import local_update_s
@@ -76,6 +84,7 @@ class Predictor:
             stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
             links=site.link_columns(),
             counts=np.broadcast_to(stage_counts(case), (rows, s.pp)),
+            sparse=np.broadcast_to(stage_sums(s, sparse_layers(case.model, chunk_layers(case))), (rows, s.pp)),
         )
 
     @property

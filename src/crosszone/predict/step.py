@@ -85,7 +85,8 @@ def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) 
     """Passes of every stage of every strategy, nothing exchanged; `layer`: its layers' costs, where they are known."""
     w, g, links, m = batch.work, batch.gpu, batch.links, batch.model
     cost = layer or LayerCost(m, w, g, batch.stack, k)
-    layers = stage_layers(batch.counts, m.first_dense, m.moe_every, m.moe_layers, batch.repeats, w.folded)
+    kinds = (m.first_dense, m.moe_every, m.moe_layers)
+    layers = stage_layers(batch.counts, *kinds, batch.repeats, w.folded, batch.sparse)
     per = StageCost(cost, layers)
     present = layers.layers > 0
     send_bytes, send, send_back, inside = _sends(batch, cost, k)
