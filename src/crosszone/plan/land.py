@@ -116,8 +116,9 @@ class Land:
         size = np.array([group.gpus for group in self.groups])
         used = self.cells > 0
         most, least = np.where(used, size, 0).max(axis=1), np.where(used, size, 1 << 30).min(axis=1)
-        step = np.where(self._near, self.cell, self.cell * self.pp)
-        clean = (most == least) & (most % step == 0)
+        beside = np.array([frame.stages_beside for frame in self.frames], dtype=np.int64)[self.frame]
+        step = np.where(self._near, self.cell, self.cell * np.maximum(beside, 1))
+        clean = (most == least) & (most % step == 0) & (self._near | (beside > 0))
         count = np.where(clean, most // step, 0)
         for shape in np.flatnonzero(count > 1).tolist():
             if any(share % count[shape] for share in self._replicas[shape]):

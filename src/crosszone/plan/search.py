@@ -186,7 +186,8 @@ class Search:
             np.minimum.at(lacks, owner[lean], outline.lean_over(core[lean], leader[lean]))
             fits = lacks <= 0
             self.lacks.append((number, lacks))
-            fast = np.flatnonzero((size == ends[1, owner]) & fits[owner])  # fullest use of the GPUs: the largest
+            shared = space.land.deals.uneven[owner]  # by whole micro-batches: larger ones share out less well
+            fast = np.flatnonzero(((size == ends[1, owner]) | shared) & fits[owner])  # fullest use: the largest
             least = np.full(len(space.land.shapes), np.inf)
             np.minimum.at(least, owner[fast], outline.lead_s(core[fast], leader[fast]))
             known = np.isfinite(least)

@@ -185,6 +185,9 @@ class Frame:
         columns = list(map(tuple, self.zones.T.tolist()))
         self._patterns = list(dict.fromkeys(columns))
         self.dp_zones: Ints = np.array([len(set(one)) for one in columns])
+        lengths = {count for path in paths for _, count in path}
+        self.stages_beside = lengths.pop() if len(lengths) == 1 else 0
+        """Stages of a replica in each node group it lies in; 0: not always as many."""
         ends = {at for path in paths for at in np.cumsum([count for _, count in path])[:-1].tolist()}
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
         self.breaks: set[int] = {s for at in ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
