@@ -8,6 +8,7 @@ import sys
 from types import ModuleType
 from typing import Any, get_args
 
+import jsonschema
 import pytest
 
 from builders import fields
@@ -344,7 +345,8 @@ def test_why_goes_from_the_best_plan_to_the_other_part_by_part(say, search, file
 def test_why_as_json_adds_up_to_the_difference_of_the_steps(say, search, file, plans):
     found = json.loads(say("plan", file, "--why", "l1", "--json")[1])
     best, other = plans.plans[0].prediction, plans.local_updates[0].prediction
-    why = found.pop("why")
+    jsonschema.validate(found, json.loads((ROOT / "docs" / "schema" / "plans.v1.json").read_text("utf-8")))
+    why, found["why"] = found["why"], None
     assert (why["rank"], why["kind"]) == (1, "local update")
     assert sum(part["seconds"] for part in why["parts"]) == pytest.approx(
         other.step_time_s.expected - best.step_time_s.expected

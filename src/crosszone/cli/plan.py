@@ -105,7 +105,7 @@ def plan(
     if output is not None:
         write_file(Path(output), _filled(scenario, best_of(found)).to_yaml(), force)
     if as_json:
-        print_json(_as_json(found, other, crossover, flip))
+        print_json(_with_asked(found, other, flip).model_dump(mode="json"))
         return
 
     from crosszone.cli.plans import print_crossover, print_plans, print_why
@@ -199,20 +199,19 @@ def _filled(scenario: Scenario, plan: Plan) -> Scenario:
     return scenario.replace(job=job, strategy=plan.strategy, placement=plan.placement)
 
 
-def _as_json(found: Plans, other: Plan | None, crossover: bool, flip: Crossover | None) -> dict[str, Any]:
-    """The answer, with what else was asked for under keys of its own."""
-    told: dict[str, Any] = found.model_dump(mode="json")
-    if other is not None:
-        from crosszone.plan.chance import chance_faster
-        from crosszone.plan.difference import difference
+def _with_asked(found: Plans, other: Plan | None, flip: Crossover | None) -> Plans:
+    """The answer with what else was asked for."""
+    if other is None:
+        return found.model_copy(update={"crossover": flip})
+    from crosszone.plan.chance import chance_faster
+    from crosszone.plan.difference import difference
+    from crosszone.plan.plan import Comparison
 
-        best = best_of(found)
-        waterfall = difference(best.prediction, other.prediction).model_dump(mode="json")
-        told["why"] = {"rank": other.rank, "kind": other.kind, **waterfall}
-        told["why"]["chance_best_is_faster"] = chance_faster(best.prediction, other.prediction)
-    if crossover:
-        told["crossover"] = None if flip is None else flip.model_dump(mode="json")
-    return told
+    best = best_of(found).prediction
+    waterfall = dict(difference(best, other.prediction))
+    chance = chance_faster(best, other.prediction)
+    why = Comparison(**waterfall, rank=other.rank, kind=other.kind, chance_best_is_faster=chance)
+    return found.model_copy(update={"why": why, "crossover": flip})
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from typing import Any, Literal
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
+from crosszone.plan.crossover import Crossover
+from crosszone.plan.difference import Difference
 from crosszone.plan.layout import Crossing
 from crosszone.predict.prediction import Prediction
 
@@ -96,6 +98,17 @@ class Point(Value):
     """Price of one step, GPUs and egress, $."""
 
 
+class Comparison(Difference):
+    """From the best plan to another one."""
+
+    rank: int
+    """Rank of the other plan among those of its kind."""
+    kind: Literal["synchronous", "local update"]
+    """Kind of that plan."""
+    chance_best_is_faster: float
+    """Chance that the best plan's step really is the shorter one."""
+
+
 class Plans(Value):
     """The answer: ranked plans that differ in what matters, and what was kept out on the way."""
 
@@ -127,6 +140,10 @@ class Plans(Value):
     """Rules of thumb this search bears out: tp, pp, micro-batch."""
     warnings: tuple[Told, ...]
     """Notices on the scenario and the search."""
+    why: Comparison | None = None
+    """What makes another plan slower than the best; null: not asked for (`--why`)."""
+    crossover: Crossover | None = None
+    """Where local updates stop or begin to win; null: not asked for (`--crossover`), or one kind of plan is missing."""
 
     def __str__(self) -> str:
         return repr(self)

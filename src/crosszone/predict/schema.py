@@ -1,22 +1,10 @@
-"""Versioned JSON Schemas of everything: the inputs', and those of Prediction and Trace.
-
-`python -m crosszone.predict.schema docs` writes them all, and the table of every key of a scenario.
-"""
+"""Versioned JSON Schemas of the inputs, of Prediction and of Trace; `plan.schema` adds that of Plans and writes all."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from crosszone.inputs.schema import ROOTS as INPUTS
-from crosszone.inputs.schema import write
 from crosszone.inputs.value import Value
 from crosszone.predict.prediction import Prediction
 from crosszone.schedule.trace import Trace
 
 ROOTS: dict[str, type[Value]] = {**INPUTS, "prediction": Prediction, "trace": Trace}
-
-
-if __name__ == "__main__":
-    for path in write(Path(sys.argv[1]), ROOTS):
-        print(path)
