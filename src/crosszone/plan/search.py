@@ -1,9 +1,10 @@
-"""Search: the best strategies of all frameworks, by a bound for all of them and the simulation for few.
+"""Search: the best strategies of all frameworks, by bounds for all of them and the simulation for few.
 
-Every core (shape, schedule, micro-batch) is first scored with the fastest options it could have: a bound of its family.
-In order of these bounds cores are unfolded into all their options, those that do not fit in memory are dropped, and the
-rest is scored. What could still beat the best is simulated event by event, in order of its own bound, until no bound is
-below the best. So every strategy that is not simulated is known to be no better.
+Every shape is first scored with the fastest options it could have. From there the entry with the least bound is always
+looked at next, and more closely: a shape unfolds into cores (schedule, micro-batch), a core into sorts of options, a
+sort into its strategies that fit in memory, a strategy gets closer bounds, the last of them its schedule simulated, and
+is then placed and simulated as a prediction would be. It ends when no bound is below what must be beaten, so that every
+strategy that is not simulated is known to be no better.
 """
 
 from __future__ import annotations
