@@ -116,13 +116,11 @@ class Ways:
 
     def rings(self, zones: tuple[int, ...], ranks: Ints) -> Floats:
         """The same for many numbers of ranks: [n, 2]."""
-        numbers, which = np.unique(ranks, return_inverse=True)
-        return np.array([self.ring(zones, int(n)) for n in numbers])[which]
+        return np.array([self.ring(zones, n) for n in ranks.tolist()])
 
     def boundaries(self, a: int, b: int, ranks: Ints) -> Floats:
         """The same of a boundary: [n, 2]."""
-        numbers, which = np.unique(ranks, return_inverse=True)
-        return np.array([self.boundary(a, b, int(n)) for n in numbers])[which]
+        return np.array([self.boundary(a, b, n) for n in ranks.tolist()])
 
 
 class Runs:
@@ -179,8 +177,9 @@ class Frame:
         self.chains, self.stages = self.groups.shape
         self.crosses = bool((self.zones != self.zones[:, :1]).any())
         """Some chain goes through several zones."""
-        told = np.concatenate([self.kinds, self.zones], axis=1) if self.crosses else self.kinds
-        self.kept: Ints = np.sort(np.unique(told, axis=0, return_index=True)[1])
+        rows = zip(map(tuple, self.kinds.tolist()), map(tuple, self.zones.tolist()), strict=True)
+        told = [(kinds, zones if self.crosses else ()) for kinds, zones in rows]
+        self.kept: Ints = np.array([at for at, one in enumerate(told) if told.index(one) == at])
         """Chains that differ: the others take as long."""
         columns = list(map(tuple, self.zones.T.tolist()))
         self._patterns = list(dict.fromkeys(columns))
