@@ -22,6 +22,7 @@ def test_the_limits_in_the_table_are_those_of_the_program():
         "policy_cp_tokens": [policies.LEAST_TOKENS],
         "policy_micro_batch": [policies.MOST_MICRO_BATCH],
         "policy_stages": [policies.FEW_CELLS, policies.MOST_STAGES],
+        "policy_folded_across": [policies.FEW_CELLS],
     }
     found = {code: [int(number) for number in re.findall(r"\d+", row)] for code, row in ROWS.items()}
     assert {code: numbers for code, numbers in found.items() if numbers} == limits

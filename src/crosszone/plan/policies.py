@@ -6,10 +6,11 @@ A pinned degree or option is never kept out by a policy: who asks for it sees wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from crosszone.errors import Notice
 from crosszone.plan.problem import Problem
+from crosszone.schedule.orders import V_SHAPED
 
 LEAST_TOKENS = 4096
 """Tokens of a sequence that a context-parallel rank keeps at least."""
@@ -26,7 +27,7 @@ class Policy(NamedTuple):
 
     code: str
     degree: str
-    keeps: Callable[[Problem, int], bool]
+    keeps: Callable[[Problem, Any], bool]
 
 
 def _in_domain(problem: Problem, tp: int) -> bool:
@@ -55,18 +56,24 @@ def _even_stages(problem: Problem, pp: int) -> bool:
     return pp <= MOST_STAGES and (even or _power_of_two(problem, pp))
 
 
+def _straight(problem: Problem, schedule: str) -> bool:
+    """Not folded into a V, where every micro-batch goes over each boundary twice."""
+    return problem.cluster.gpus <= FEW_CELLS or schedule not in V_SHAPED
+
+
 POLICIES: tuple[Policy, ...] = (
     Policy("policy_tp_domain", "tp", _in_domain),
     Policy("policy_cp_tokens", "cp", _long_enough),
     Policy("policy_cp_power", "cp", _power_of_two),
     Policy("policy_micro_batch", "micro_batch", _small_enough),
     Policy("policy_stages", "pp", _even_stages),
+    Policy("policy_folded_across", "schedule", _straight),
 )
 """Checked in this order; the first that keeps a value out is told."""
 
 
-def kept_out(problem: Problem, degree: str, value: int) -> Notice | None:
-    """Why a value of a degree is not tried; None: it is."""
+def kept_out(problem: Problem, degree: str, value: int | str) -> Notice | None:
+    """Why a value of a degree is not tried (of a schedule: where the pipeline crosses zones); None: it is."""
     if problem.is_pinned(degree):
         return None
     for policy in POLICIES:

@@ -173,7 +173,7 @@ def rejected_of(search: Search) -> Iterator[tuple[str, int, Notice]]:
         yield "bound", slower, _note("rejected_bound", **_told(worst, search))
 
 
-def _listed(values: list[int]) -> str:
+def _listed(values: list[int | str]) -> str:
     """Numbers, runs of them shortened."""
     if len(values) <= 4:
         return ", ".join(map(str, values))

@@ -34,14 +34,16 @@ Floats = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
 FIRST_BLOCK, MOST_BLOCK = 64, 4096
 """Shapes unfolded at a time: few at first, for the best are among them."""
+REACH = 1.3
+"""Bound of the last shape that is made ready for unfolding with others, over that of the first."""
 CORES, MEMBERS = 2048, 2048
 """Cores whose sorts of options are looked at, and options scored, at a time."""
 AHEAD = 1.1
 """These may have bounds so much above the first one."""
 TIGHTENED = 192
 """Candidates whose bound is made closer at a time."""
-ALIKE = 48
-"""Candidates of one pipe whose schedule is simulated at a time."""
+ALIKE, OPERATIONS = 48, 16_384
+"""Candidates of one pipe whose schedule is simulated at a time, at most, and passes of theirs through their stages."""
 PLACED = 8
 """Candidates simulated, each where it is placed, before the bounds are looked at again."""
 TOGETHER = 4096
@@ -91,6 +93,11 @@ class Search:
         self._progress, self._cancelled = progress, cancelled
         self.spaces = [Space(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
         self._most_simulated, self._placed = most_simulated, 0
+        self.grids: list[Scores] = []
+        self._laid: dict[int, int] = {}
+        """The grid of each framework that was made last."""
+        self._cores: list[tuple[Floats, Ints]] = []
+        """Of each grid's cores: what a second costs at least, and the family."""
         self.lacks: list[tuple[int, Floats]] = []
         """Bytes that the leanest strategy of each shape lacks, by framework."""
 
@@ -100,7 +107,8 @@ class Search:
             self._run_memory()
             return
         space, shape, family, bound = self._outlined()
-        sorts, pool, start, size = Sorts.empty(), Pool.empty(), 0, FIRST_BLOCK if self.prune else len(bound)
+        sorts, pool, start, end = Sorts.empty(), Pool.empty(), 0, 0
+        size = FIRST_BLOCK if self.prune else len(bound)
         while not self.spent():
             sorts = sorts.taken(self.best.wants(sorts.bound, sorts.family))
             pool = pool.taken(self.best.wants(pool.bound, pool.family))
@@ -109,7 +117,10 @@ class Search:
             if least == sorts.least == pool.least == np.inf:
                 return
             if least <= min(sorts.least, pool.least):
-                here = np.arange(start, min(start + size, len(bound)))
+                if start >= end:
+                    end = int(np.searchsorted(bound, REACH * least, side="right")) if self.prune else len(bound)
+                    self._lay(space[start:end], shape[start:end])
+                here = np.arange(start, min(start + size, end))
                 start, size = start + len(here), min(2 * size, MOST_BLOCK)
                 here = here[self.best.wants(bound[here], family[here])]
                 sorts = sorts.joined(*map(self._wanted, self._unfolded(space[here], shape[here])))
@@ -162,7 +173,7 @@ class Search:
 
     def _simulate(self, pool: Pool, at: int) -> None:
         """Simulate one candidate of a pool."""
-        one = self.candidate(self._grid(int(pool.grid[at])), int(pool.core[at]), int(pool.option[at]))
+        one = self.candidate(self.grids[int(pool.grid[at])], int(pool.core[at]), int(pool.option[at]))
         self.best.add(value_of(one, self.objective), int(pool.family[at]), one)
         self._placed += 1
 
@@ -202,18 +213,14 @@ class Search:
         order = np.lexsort((shape, space_of, bound))
         return space_of[order], shape[order], family[order], bound[order]
 
-    @cached_property
-    def grids(self) -> list[Scores | None]:
-        """Every strategy of each framework; None: there is none."""
-        return [
-            space.scores(np.arange(len(space.land.shapes)), every=not self.prune) if len(space.land.shapes) else None
-            for space in self.spaces
-        ]
-
-    def _grid(self, number: int) -> Scores:
-        grid = self.grids[number]
-        assert grid is not None
-        return grid
+    def _lay(self, space: Ints, shape: Ints) -> None:
+        """Make the grids of some shapes: those that may be unfolded soon."""
+        for number in np.unique(space).tolist():
+            grid = self.spaces[number].scores(shape[space == number], every=not self.prune)
+            if grid is not None:
+                self._laid[number] = len(self.grids)
+                self.grids.append(grid)
+                self._cores.append((self._rates[number][grid.cores.shape], self._families[number][grid.cores.shape]))
 
     @cached_property
     def _rates(self) -> list[Floats]:
@@ -243,16 +250,14 @@ class Search:
 
     def _unfolded(self, space: Ints, shape: Ints) -> Iterator[Sorts]:
         """The cores of these shapes."""
-        for number in np.unique(space).tolist():
-            grid = self.grids[number]
-            core = np.empty(0, dtype=np.int64) if grid is None else grid.cores_of(shape[space == number])
-            if grid is None or not len(core):
+        for framework in np.unique(space).tolist():
+            if framework not in self._laid:
                 continue
-            family = self._families[number][grid.cores.shape[core]]
-            bound = np.zeros(len(core))
-            if self.prune:
-                bound = grid.core_s(core) * self._rates[number][grid.cores.shape[core]]
-            yield Sorts(bound, np.full(len(core), number), core, family, np.full(len(core), WHOLE))
+            number = self._laid[framework]
+            grid, (rate, family) = self.grids[number], self._cores[number]
+            core = grid.cores_of(shape[space == framework])
+            bound = grid.core_s(core) * rate[core] if self.prune else np.zeros(len(core))
+            yield Sorts(bound, np.full(len(core), number), core, family[core], np.full(len(core), WHOLE))
 
     def _wanted(self, sorts: Sorts) -> Sorts:
         """Those that could change the answer."""
@@ -270,32 +275,29 @@ class Search:
         sizes = np.zeros(len(at), dtype=np.int64)
         for number in np.unique(sorts.grid[at]).tolist():
             here = at[sorts.grid[at] == number]
-            sizes[sorts.grid[at] == number] = self._grid(number).sizes(sorts.core[here], sorts.leader[here])
+            sizes[sorts.grid[at] == number] = self.grids[number].sizes(sorts.core[here], sorts.leader[here])
         return at[: int(np.searchsorted(np.cumsum(sizes), MEMBERS)) + 1]
 
     def _sorted(self, cores: Sorts) -> Iterator[Sorts]:
         """The sorts of options of these cores."""
         for number in np.unique(cores.grid).tolist():
-            grid = self._grid(number)
+            grid, (rate, family) = self.grids[number], self._cores[number]
             core, leader = grid.leads(cores.core[cores.grid == number])
-            shape = grid.cores.shape[core]
-            bound = grid.lead_s(core, leader) * self._rates[number][shape] if self.prune else np.zeros(len(core))
-            yield Sorts(bound, np.full(len(core), number), core, self._families[number][shape], leader)
+            bound = grid.lead_s(core, leader) * rate[core] if self.prune else np.zeros(len(core))
+            yield Sorts(bound, np.full(len(core), number), core, family[core], leader)
 
     def _scored(self, sorts: Sorts) -> Iterator[Pool]:
         """All strategies of these sorts that fit."""
         for number in np.unique(sorts.grid).tolist():
             here = np.flatnonzero(sorts.grid == number)
-            grid = self._grid(number)
+            grid, (rate, family) = self.grids[number], self._cores[number]
             core, option = grid.members(sorts.core[here], sorts.leader[here])
             fits = grid.memory_over(core, option) <= 0
             self.tally.scored += len(core)
             self.tally.feasible += int(fits.sum())
             core, option = core[fits], option[fits]
-            shape = grid.cores.shape[core]
-            bound = grid.least_s(grid.cores.taken(core), option) * self._rates[number][shape]
-            family, loose = self._families[number][shape], np.full(len(core), LOOSE)
-            yield Pool(bound, np.full(len(core), number), core, family, option, loose)
+            bound = grid.least_s(grid.cores.taken(core), option) * rate[core]
+            yield Pool(bound, np.full(len(core), number), core, family[core], option, np.full(len(core), LOOSE))
 
     def _simulated(self, pool: Pool, until: float) -> Pool:
         """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
@@ -311,7 +313,7 @@ class Search:
                     first = first[self._like(pool, first, 2)][:TIGHTENED]
                     self._tighten(pool, first, Scores.tight_s)
                 else:
-                    first = first[self._like(pool, first, 3)][:ALIKE]
+                    first = first[self._like(pool, first, 3)][: self._alike(pool, first[0])]
                     self._tighten(pool, first, Scores.near_s)
                     self.tally.simulated += len(first)
                 close = int(first[np.argmin(pool.bound[first])])
@@ -332,11 +334,18 @@ class Search:
     def _like(self, pool: Pool, at: Ints, keys: int) -> npt.NDArray[np.bool_]:
         """Which candidates have their schedule, stages and perhaps micro-batches in common with the first of them."""
         found: npt.NDArray[np.bool_] = pool.grid[at] == pool.grid[at[0]]
-        grid = self._grid(int(pool.grid[at[0]]))
+        grid = self.grids[int(pool.grid[at[0]])]
         here = np.flatnonzero(found)
         told = grid.schedules(grid.cores.taken(pool.core[at[here]]))[:keys]
         found[here] = (told == told[:, :1]).all(axis=0)
         return found
+
+    def _alike(self, pool: Pool, at: int) -> int:
+        """How many schedules like that of a candidate are simulated at a time: fewer long ones."""
+        grid, core = self.grids[int(pool.grid[at])], int(pool.core[at])
+        chunks = grid.pipes[int(grid.cores.pipe[core])].chunks
+        parts = int(grid.land.pp[grid.cores.shape[core]]) * chunks * int(grid.cores.micro_batches[core])
+        return max(1, min(ALIKE, OPERATIONS // parts))
 
     def _promises(self, pool: Pool, at: int) -> bool:
         """A candidate is likely to lower what others must beat."""
@@ -346,9 +355,8 @@ class Search:
         """Give some candidates a closer bound."""
         for number in np.unique(pool.grid[at]).tolist():
             here = at[pool.grid[at] == number]
-            grid = self._grid(number)
-            cores = grid.cores.taken(pool.core[here])
-            close = bound_s(grid, cores, pool.option[here]) * self._rates[number][cores.shape]
+            grid, (rate, _) = self.grids[number], self._cores[number]
+            close = bound_s(grid, grid.cores.taken(pool.core[here]), pool.option[here]) * rate[pool.core[here]]
             pool.bound[here] = np.maximum(pool.bound[here], close)
             pool.known[here] += 1
 

@@ -46,12 +46,13 @@ MOST_CHUNKS = 16
 class Ruled:
     """Values of degrees that are ruled out, by the first rule or policy that does so."""
 
-    found: dict[tuple[str, str], tuple[list[int], Notice]] = field(default_factory=dict)
+    found: dict[tuple[str, str], tuple[list[int | str], Notice]] = field(default_factory=dict)
 
-    def add(self, degree: str, value: int, notice: Notice) -> None:
+    def add(self, degree: str, value: int | str, notice: Notice) -> None:
         """Note a value with its reason."""
         values, _ = self.found.setdefault((notice.code, degree), ([], notice))
-        values.append(value)
+        if value not in values:
+            values.append(value)
 
 
 class Space:
@@ -153,6 +154,10 @@ class Space:
             here = shapes[np.isin(stages, counts)]
             given = self.land.split[here]
             here = here[(given == 0) | (given == self.land.pp[here] * pipe.chunks)]
+            policy = kept_out(self.problem, "schedule", pipe.schedule)
+            if policy is not None and self.land.along[here].any():
+                self.ruled.add("schedule", pipe.schedule, policy)
+                here = here[~self.land.along[here]]
             found.append(self._block(here, pipe))
         return found
 
