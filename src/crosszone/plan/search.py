@@ -134,7 +134,8 @@ class Search:
                     pool = pool.joined(*self._scored(front))
             else:
                 near, rest = pool.taken(slice(TOGETHER)), pool.taken(slice(TOGETHER, None))
-                pool = self._simulated(near, min(least, sorts.least, rest.least)).joined(rest)
+                others = max(rest.least, np.nextafter(near.least, np.inf))  # the first one is looked at, whatever waits
+                pool = self._simulated(near, min(least, sorts.least, others)).joined(rest)
         self.tally.complete = False
 
     def _run_memory(self) -> None:
