@@ -128,7 +128,7 @@ class WorkColumns:
     split: Numbers = 0.0
     """1: the weights' half of the backward pass may come later."""
     room: Numbers = 1.0
-    """Factor on the backward pass that may hide a reduction: more than 1 for a bound of slower ones."""
+    """Factor on the passes that may hide a reduction or a gather: more than 1 for a bound of slower ones."""
     fills: Numbers = 1.0
     """0: filling and draining the pipeline is left out, for a bound of any schedule."""
     offload: Numbers = 0.0

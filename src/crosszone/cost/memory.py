@@ -7,6 +7,7 @@ the moment at which the peak falls, so they add up to it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -168,16 +169,9 @@ def stage_memory(
     )
 
 
-def stage_peaks(
-    model: ModelColumns,
-    work: WorkColumns,
-    stack: StackColumns,
-    stages: StageLayers,
-    k: MemoryCoefficients,
-    in_flight: Numbers | None = None,
-) -> tuple[Numbers, Numbers]:
-    """Peak of each stage on its GPU and in its node, the parts of `stage_memory` added up. [M7]"""
-    peak = _Peak(model, work, stack, stages, k, in_flight)
+def stage_peaks(*given: Any) -> tuple[Numbers, Numbers]:
+    """Peak of each stage on its GPU and in its node, given what `stage_memory` takes: its parts added up. [M7]"""
+    peak = _Peak(*given)
     states = peak.states
     at_most = np.maximum.reduce(peak.totals)
     total = states.weights + states.optimizer + peak.buffers + peak.base + at_most

@@ -58,7 +58,7 @@ LAYER_OPTIONS = 12
 LEADING = ("zero", "shard_within", "communication.reduce")
 """Fields whose fastest value depends on the rest; of all others it is known."""
 SLOWER = 3.0
-"""Backward pass of the slowest option of a sort over that of the fastest, at most: a longer one hides more."""
+"""Passes of the slowest option of a sort over those of the fastest, at most: longer ones hide more."""
 LEAN = 2
 """Rows that need no more memory than any option of their sort: all recomputed, and nothing."""
 
@@ -180,10 +180,8 @@ class Columns:
         split_off = np.concatenate([np.full(len(one.row), n) for n, one in enumerate(self.leaders)])
         extra = slice(int(self.offset[-1]), None)
         for name, field in (("sequence_parallel", FIELDS[2]), ("overlap_tensor", FIELDS[8])):
-            able = np.array([any(one.values[field]) for one in self.options])[
-                split_off
-            ]  # none without tensor parallelism
-            found[name][extra] *= np.tile(able, 1 + self.lean)
+            able = np.array([any(one.values[field]) for one in self.options])  # none without tensor parallelism
+            found[name][extra] *= np.tile(able[split_off], 1 + self.lean)
         found["layer"] = (found["sequence_parallel"] * 3 + found["recompute"]) * 2 + found["overlap_tensor"]
         return found
 

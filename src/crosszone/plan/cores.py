@@ -72,8 +72,8 @@ class Cores:
     pipe: Ints
     lane: Ints
     """Its first track among those of its width."""
-    runs: Ints
-    """Width of its tracks."""
+    width: Ints
+    """Of its tracks, in runs."""
     chains: Ints
     traits: Ints
     micro_batch: Ints
@@ -97,7 +97,7 @@ def laid(
 
     A kind of layer: tp, cp, ep, nodes in use and node group.
     """
-    by_runs: dict[int, list[tuple[Ints, Runs, Any]]] = {}
+    by_width: dict[int, list[tuple[Ints, Runs, Any]]] = {}
     filled: dict[int, int] = {}
     cores = []
     for number, block in enumerate(blocks):
@@ -108,15 +108,15 @@ def laid(
             start = filled.get(width, 0)
             where[0, here], where[1, here] = start + chains * np.arange(len(here)), width
             filled[width] = start + chains * len(here)
-            by_runs.setdefault(width, []).append((here, runs, links))
+            by_width.setdefault(width, []).append((here, runs, links))
         shape, size = block.shape, block.micro_batch
         cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches, block.dealt))
-    shape, pipe, lane, runs_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
+    shape, pipe, lane, width_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
     found = Cores(
         shape=shape,
         pipe=pipe,
         lane=lane,
-        runs=runs_of,
+        width=width_of,
         chains=land.chains[shape],
         traits=traits[shape],
         micro_batch=size,
@@ -124,12 +124,12 @@ def laid(
         dealt=dealt,
     )
     teams = np.stack([land.tp, land.cp, land.ep, land.nodes], axis=1)
-    used = np.unique(np.concatenate([here for members in by_runs.values() for here, _, _ in members]))
+    used = np.unique(np.concatenate([here for members in by_width.values() for here, _, _ in members]))
     kinds, which = np.unique(teams[used], axis=0, return_inverse=True)
     kind = np.zeros(len(land.shapes), dtype=np.int64)
     kind[used] = which.ravel()
     memory, groups = np.array(memory_bytes), len(memory_bytes)
-    lanes = {width: _stacked(members, kind * groups, memory, width) for width, members in by_runs.items()}
+    lanes = {width: _stacked(members, kind * groups, memory, width) for width, members in by_width.items()}
     codes = np.unique(np.concatenate([one.team.ravel() for one in lanes.values()]))
     kinds_used = np.concatenate([kinds[codes // groups], (codes % groups)[:, None]], axis=1)
     return {n: one._replace(team=np.searchsorted(codes, one.team)) for n, one in lanes.items()}, found, kinds_used
@@ -169,8 +169,8 @@ def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats, 
 
 def parts(cores: Cores) -> list[Ints]:
     """Rows of cores that are scored together: of like width, and so few that they fit in the cache."""
-    order = np.argsort(cores.runs, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(cores.runs[order])) + 1, len(order))
+    order = np.argsort(cores.width, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(cores.width[order])) + 1, len(order))
     found, start = [], 0
     for end in ends.tolist():
         if end - start < ENOUGH and end < len(order):
@@ -197,9 +197,9 @@ class Tracks:
             own = self.cores.micro_batches.copy()
             own[uneven] = deals.tracks(self.cores.dealt[uneven], chain[uneven])
             self.cores = replace(self.cores, micro_batches=own)
-        widths = np.unique(cores.runs).tolist()
+        widths = np.unique(cores.width).tolist()
         self.width = max(widths)
-        runs = cores.runs[self.owner] if len(widths) > 1 else None
+        runs = cores.width[self.owner] if len(widths) > 1 else None
         rows = [slice(None) if runs is None else np.flatnonzero(runs == width) for width in widths]
         self._from = [(lanes[width], track[at], at) for width, at in zip(widths, rows, strict=True)]
         self.mixed = any(one.mixed for one, _, _ in self._from)

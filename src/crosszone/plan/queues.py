@@ -13,7 +13,7 @@ Floats = npt.NDArray[np.float64]
 WHOLE = -1
 """In place of a sort of options: all of them."""
 LOOSE, CLOSE, NEAR = 0, 1, 2
-"""Bounds: of runs of stages, of every stage, and the schedule simulated as if all links inside a zone were the best."""
+"""Bounds: of runs of stages, of every stage, and the schedule simulated with links at least as good as they are."""
 
 
 @dataclass

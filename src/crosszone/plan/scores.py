@@ -102,7 +102,7 @@ class Scores(Columns):
         size = np.searchsorted(self.micro_batch_sizes, cores.micro_batch)
         kind = (self.land.memory_kind[cores.shape] * len(self.pipes) + cores.pipe) * len(self.micro_batch_sizes) + size
         keys = kind[core] * (int(rows.max()) + 1) + rows[option]
-        order = np.argsort(cores.runs[core], kind="stable")
+        order = np.argsort(cores.width[core], kind="stable")
         _, first, which = np.unique(keys[order], return_index=True, return_inverse=True)
         some = order[first]
         found = np.empty(len(core))
@@ -122,7 +122,7 @@ class Scores(Columns):
         layers = (m.first_dense, m.moe_every, m.moe_layers)
         stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded, tracks("sparse"))
         alive = self._in_flight(cores, work, tracks("starts"))
-        peak, host = stage_peaks(m, work, self.stack, stages, memory_coefficients(self.setting.stack), in_flight=alive)
+        peak, host = stage_peaks(m, work, self.stack, stages, memory_coefficients(self.setting.stack), alive)
         over = (peak - tracks("limit")).max(axis=-1)
         if any(np.isfinite(limit) for _, limit in self.setting.memory_bytes):
             over = np.maximum(over, (host - tracks("host")).max(axis=-1))
@@ -190,7 +190,7 @@ class Scores(Columns):
         return self._by_schedule(cores, option, least_step_s)
 
     def near_s(self, cores: Cores, option: Ints) -> Floats:
-        """Each strategy's step simulated, every link inside a zone as good as it can be."""
+        """Each strategy's step simulated, links inside a zone as they are for its slowest replica, or better."""
         return ROUNDED * self._by_schedule(cores, option, _simulated_s)
 
     def _by_schedule(self, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:
