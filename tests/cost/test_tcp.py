@@ -14,7 +14,6 @@ from crosszone.cost.tcp import (
     default_window_bytes,
     flow_bytes_per_s,
     loss_bytes_per_s,
-    nccl_channel_bytes_per_s,
     slow_start_s,
     window_bytes,
     window_bytes_per_s,
@@ -78,12 +77,6 @@ def test_flows_add_up_to_the_link():
     """[T4] 1 % loss costs 1 % of a full link: it is sent again."""
     assert list(aggregate_bytes_per_s(100.0, [1, 3, 8], 20.0)) == [20, 60, 100]
     assert aggregate_bytes_per_s(100.0, 8, 20.0, loss=0.01) == 99
-
-
-def test_a_nccl_channel_carries_640_mbit_at_50_ms():
-    """[T5] 4 MiB once per 50 ms is 671 Mbit/s (4 MB: 640)."""
-    assert nccl_channel_bytes_per_s(0.05) == pytest.approx(671 * MBIT, rel=1e-3)
-    assert nccl_channel_bytes_per_s(0.05, 4e6) == pytest.approx(640 * MBIT)
 
 
 def test_a_new_connection_needs_six_more_round_trips_for_a_mebibyte():

@@ -10,6 +10,7 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.rules import Case, broken_rules
 from crosszone.inputs.strategy import Strategy
+from crosszone.plan.buckets import rank_bucket_mb
 from crosszone.plan.layout import Chain, Layout
 from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
@@ -147,6 +148,11 @@ def effects(
             if dp not in ([pinned.dp] if pinned.dp else range(1, batch + 1)) or dp % max(1, ep // (tp * cp)):
                 continue
             layout = Layout(tuple(Chain(count, way) for count, way in chains))
+            beside = layout.crossing(problem.ground.zone_of) in ("dp", "both")
+            crosses = layout.crossing(problem.ground.zone_of) != "none"
+            talked = problem.communication if crosses else pinned.communication
+            larger = beside and setting.wan_bucket_mb is not None
+            bucket = {"bucket_mb": float(rank_bucket_mb(setting, tp, pp, dp))} if larger else {}
             orders = ORDERS if pp > 1 and dp > 1 and 2 * tp * cp <= domain else ORDERS[:1]
             sizes = [pinned.micro_batch] if problem.is_pinned("micro_batch") else range(1, min(batch, 64) + 1)
             for order, size in product(orders, sizes):
@@ -159,7 +165,7 @@ def effects(
                     for fields, talk in options(framework, pinned, wide):
                         strategy = Strategy(
                             tp=tp, cp=cp, pp=pp, dp=dp, ep=ep, micro_batch=size, interleave=chunks, schedule=schedule,
-                            communication=pinned.communication.replace(**talk), **fields,
+                            communication=talked.replace(**talk, **bucket), **fields,
                         )  # fmt: skip
                         case = Case(
                             model=problem.model, job=problem.job, cluster=problem.cluster, strategy=strategy,

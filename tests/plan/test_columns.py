@@ -79,7 +79,7 @@ def test_columns_are_those_of_the_predictor(problem, data):
 @settings(max_examples=40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=12), st.data())
 def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
-    """Where the search says that no boundary lies inside a fast-link domain, none does."""
+    """Where the search says that no boundary lies inside a fast-link domain, there is a replica of which none does."""
     search = Search(problem, top=3)
     for _, grid in grids(search):
         core, leader = grid.leads()
@@ -88,4 +88,4 @@ def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
         ours = searched(grid, int(core[at]), int(option)).links.boundary_fast
         one = search.candidate(grid, int(core[at]), int(option))
         inside = one.predictor.batch.links.boundary_fast[:, : max(1, one.shape.pp - (not one.pipe.wraps))]
-        assert one.shape.pp == 1 or np.max(inside) <= np.max(ours)
+        assert one.shape.pp == 1 or np.max(inside, axis=1).min() <= np.max(ours)

@@ -68,8 +68,8 @@ def test_the_rate_at_the_flip_does_not_depend_on_the_rate_now():
 
 
 def test_without_a_flip_the_winner_is_named():
-    """[W3] 20 ms apart the connections, not the line, hold gradients up: averaging rarely wins at any rate."""
-    cluster = zones(rtt_ms=20)
+    """[W3] 300 ms apart the connections, not the line, hold gradients up: averaging rarely wins at any rate."""
+    cluster = zones(rtt_ms=300)
     found = flip_gbps(plan(cluster), plan(cluster), plan(cluster, steps=100))
     assert (found.factor, found.gbps, found.below, found.above) == (None, {}, "other", "other")
     same = flip_gbps(plan(cluster), plan(cluster), plan(cluster))

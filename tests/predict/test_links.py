@@ -67,6 +67,10 @@ def test_one_zone_is_never_slower_than_the_same_split_in_two(strategy, gbps, rtt
     assert together <= in_two(strategy, gbps=gbps, rtt_ms=rtt_ms) * ROUNDING
 
 
+ONE_BUCKET = {"bucket_mb": 1e6}
+"""No latency but that of one exchange."""
+
+
 @pytest.mark.parametrize(
     ("job", "strategy", "fewer"),
     [
@@ -75,7 +79,11 @@ def test_one_zone_is_never_slower_than_the_same_split_in_two(strategy, gbps, rtt
         (FSDP, {"dp": 16, "zero": 3}, {"gradient_dtype": "bf16"}),
         (FSDP, {"dp": 16, "zero": 3, "shard_within": "zone"}, {"compression": "bf16"}),
         (DDP, {"dp": 16}, {"compression": "fp16"}),
-        (DDP, {"dp": 16}, {"compression": "powersgd", "compression_rank": 64}),
+        (
+            DDP,
+            {"dp": 16, "communication": ONE_BUCKET},
+            ONE_BUCKET | {"compression": "powersgd", "compression_rank": 64},
+        ),
     ],
 )
 def test_fewer_bytes_on_the_wire_speed_a_step_over_a_slow_line_up(job, strategy, fewer):
@@ -99,15 +107,30 @@ def test_overlap_never_slows_a_step(strategy, option):
     assert both[1] <= both[0] * ROUNDING
 
 
+def test_small_messages_are_no_bargain_over_a_long_line():
+    """[V4] PowerSGD sends 3 % of the bytes in three collectives a bucket: in DDP's buckets of 25 MB their latency costs
+    more than the bytes save, 1078 buckets x (3 - 1) x 2 x 15 steps x 2/16 between zones x 10 ms.
+    """
+    place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": "a", "count": 8}, {"zone": "b", "count": 8}]}
+    few = {"compression": "powersgd", "compression_rank": 64}
+    both = [
+        placed({"dp": 16, "communication": how}, job=DDP, cluster=zones(2, 8), placement=place).step_s[1]
+        for how in ({"overlap": 0.0}, few | {"overlap": 0.0})
+    ]
+    saved = 4 * 6_738_415_616 * 2 * 15 / 16 * (1 - 2 * 64 / 4096) / (1.25e9 * 0.9653)
+    more = 4 * 6_738_415_616 / 25e6 * 2 * 30 * 2 / 16 * 0.01005
+    assert both[1] - both[0] == pytest.approx(more - saved, rel=0.02)
+
+
 def test_more_connections_fill_a_long_line():
     """[X7] One connection of 3 MB a round trip of 200 ms carries 16 MB/s; two ranks with two channels each 63 MB/s of the
-    1.2 GB/s; eight flows a channel would carry more, NCCL's buffers of 4 MB a channel allow 84 MB/s.
+    1.2 GB/s; eight flows a channel carry eight times as much.
     """
     place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": "a", "count": 2}, {"zone": "b", "count": 2}]}
 
     def gradients(flows: int) -> float:
         got = predicted(
-            {"tp": 2, "dp": 2, "communication": {"flows": flows, "overlap": 0.0}},
+            {"tp": 2, "dp": 2, "communication": {"flows": flows, "overlap": 0.0} | ONE_BUCKET},
             cluster=zones(2, 2, rtt_ms=200),
             placement=place,
         )
@@ -115,7 +138,7 @@ def test_more_connections_fill_a_long_line():
 
     size = 4 * 6_738_415_616
     assert gradients(1) == pytest.approx(size / (2 * 2 * 0.75 * 4194304 / 0.2), rel=0.02)
-    assert gradients(8) == pytest.approx(size / (2 * 2 * 4194304 / 0.2), rel=0.02)
+    assert gradients(8) == pytest.approx(size / (8 * 2 * 2 * 0.75 * 4194304 / 0.2), rel=0.02)
 
 
 def test_a_line_with_another_rate_back_is_as_slow_as_its_slower_way():

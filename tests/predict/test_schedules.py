@@ -79,8 +79,8 @@ def test_enough_micro_batches_in_flight_hide_all_of_the_delay_but_one_round():
 
 
 def test_1f1b_waits_for_a_round_trip_every_p_micro_batches():
-    """[V3] Two stages, two in flight: 64 micro-batches need 32 rounds of a round trip of 1 s; a rank's 4.2 MB over
-    NCCL's two buffers of 4.2 MB a round trip are half a second each way: less than 3 s a round.
+    """[V3] Two stages, two in flight: 64 micro-batches need 32 rounds of a round trip of 1 s; a rank's 4.2 MB over 128
+    connections of 3 MB a round trip are nothing to it: less than 3 s a round.
     """
     far = predicted(
         {"tp": 8, "pp": 2, "dp": 1, "communication": {"flows": 64}}, cluster=zones(2, 8, rtt_ms=1000, gbps=400)

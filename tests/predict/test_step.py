@@ -102,6 +102,21 @@ def test_a_send_between_zones_is_no_quicker_than_either_link():
     assert np.ravel(wide.send)[0] == pytest.approx(256)
 
 
+@pytest.mark.parametrize(
+    ("wait", "forward", "backward", "left"), [(0, 256, 256, 3), (1, 512, 1024, 3), (2, 515, 1027, 0)]
+)
+def test_a_stack_that_waits_for_its_sends_pays_for_the_line_between_zones(wait, forward, backward, left):
+    """[X8] 256 bytes leave the GPU at 1 byte/s. Waiting until they are sent: at 0.5 bytes/s forward and 0.25 back; until
+    they have arrived: 3 s more, which then delay nobody again.
+    """
+    line = links(boundary_bytes_per_s=0.5, boundary_back_bytes_per_s=0.25, boundary_latency_s=3.0)
+    t = stage_times(replace(paper_batch([2, 2], line, pp=2), stack=stack(p2p_wait=float(wait))), neutral())
+    added = (t.forward - t.cost.forward_s, t.backward - t.cost.backward_s)
+    assert (np.ravel(added[0])[0], np.ravel(added[1])[1]) == pytest.approx((forward, backward))
+    assert np.ravel(t.latency)[0] == pytest.approx(left)
+    assert np.ravel(t.piped)[0] == pytest.approx(min(wait, 1))
+
+
 def test_the_update_waits_for_every_stages_gradients():
     """[V2] Replicas reduce a stage of the layers' 2 x 512 + 512 parameters in 2 x 1/2 x 3072 bytes / 10 = 307.2 s: the step
     ends that much later when nothing overlaps, and hardly when all but the last of 3072 buckets hides.

@@ -118,9 +118,13 @@ class WorkColumns:
     bucket_bytes: Numbers = np.inf
     """Gradients that are reduced together."""
     tree: Numbers = 0.0
-    """How gradients are all-reduced: 0 as is quicker, 1 in a tree, -1 in a ring."""
+    """How gradients are all-reduced: 0 as is quicker (between zones in a ring), 1 in a tree, -1 in a ring."""
+    rounds: Numbers = 1.0
+    """Collectives one after the other for each bucket."""
     word: Numbers = 2.0
-    """Bytes of an activation and of a gathered weight."""
+    """Bytes of an activation."""
+    gathered: Numbers = 2.0
+    """Bytes of a gathered weight on the wire."""
     folded: Numbers = 0.0
     """1: the pipeline is folded (V), so that the head lies on the first stage."""
     ahead: Numbers = 0.0
@@ -200,6 +204,8 @@ class StackColumns:
     """Years from the release that the profile's MoE overhead stands for; 0: not known."""
     graphed: Numbers
     """MoE dispatch is captured in graphs (recent releases)."""
+    p2p_wait: Numbers = 0.0
+    """A stage waits for its send to another zone: 1 until it is out, 2 until it has arrived; 0: goes on beside it."""
 
 
 def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> ModelColumns:

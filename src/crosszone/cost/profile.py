@@ -87,6 +87,7 @@ class Settings(Value):
     triton: Flag = False
     launch_added: Flag = False
     p2p_scatter: Flag = False
+    p2p_wait: Literal["none", "sent", "arrived"] = "none"
     release_base: Positive | None = None
     graphed_from: Positive | None = None
 

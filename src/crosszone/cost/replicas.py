@@ -6,7 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_bytes, ring_reduce_scatter_s
+from crosszone.cost.collectives import (
+    ring_all_gather_s,
+    ring_all_reduce_bytes,
+    ring_reduce_scatter_s,
+    tree_egress_bytes,
+)
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
@@ -17,6 +22,17 @@ FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fas
 """Latency of one step of a ring or tree inside a zone."""
 WEIGHT_TRAFFIC = 6.0
 """Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm."""
+
+
+BETWEEN = (
+    "wan_reduce",
+    "wan_gather",
+    "zone_reduce_bytes",
+    "zone_gather_bytes",
+    "wan_reduce_messages",
+    "wan_gather_messages",
+)
+"""Figures of an exchange between zones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +127,9 @@ class Exchange:
     zone_gather_bytes: Numbers
     """Bytes a zone sends to the next."""
     zone_reduce_bytes: Numbers
+    wan_reduce_messages: Numbers
+    """Messages that go one after the other between two zones for it: those of all buckets."""
+    wan_gather_messages: Numbers
     last_bucket: Numbers
     """Share of the reduction that is its last bucket, which nothing can hide."""
     several: Numbers
@@ -160,70 +179,92 @@ def exchange(
     back_bytes = np.where(one_ring, whole, scattered)
     back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     together = (np.asarray(links.dp_zones) > 1) & (np.asarray(links.synchronous) > 0)
-    inside = np.where((np.asarray(links.flat) > 0) & together, 0.0, 1.0)  # a flat ring goes through all zones at once
+    one_after_another = (np.asarray(links.flat) > 0) & together & ~(~sharded & (np.asarray(w.tree) > 0))
+    inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
     members: Numbers = np.where(one_ring, group.zone, group.inner)
     hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
-    buckets = np.maximum(held.shared * (w.wire_bytes / w.bucket_bytes), held.shared > 0)
+    buckets = np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0)
+    calls = buckets * w.rounds
     reduce = held.shared * (inside * k.dp_traffic * passes * once)
-    reduce = reduce + buckets * (inside * np.where(sharded, 1.0, 2.0) * (members - 1.0) * hop)
+    reduce = reduce + calls * (inside * np.where(sharded, 1.0, 2.0) * (members - 1.0) * hop)
     trees = ~sharded & (group.zone > 1) & (np.asarray(w.tree) >= 0)
     if np.any(trees):
         tree = held.shared * (inside * k.dp_traffic * 2.0 * w.wire_bytes / group.zone_bus)
-        tree = tree + buckets * (inside * 2.0 * np.ceil(np.log2(group.zone)) * hop)
+        tree = tree + calls * (inside * 2.0 * np.ceil(np.log2(group.zone)) * hop)
         reduce = np.where(trees & ((np.asarray(w.tree) > 0) | (tree < reduce)), tree, reduce)
-    gather = held.shared * (inside * sharded * k.dp_traffic * w.word * back)
+    gather = held.shared * (inside * sharded * k.dp_traffic * w.gathered * back)
     if np.ndim(held.experts):
         each = inside * k.dp_traffic * apart / group.expert_bus
         reduce = reduce + held.experts * (each * passes)
-        gather = gather + held.experts * (each * sharded * w.word)
+        gather = gather + held.experts * (each * sharded * w.gathered)
     gather = gather + (held.shared > 0) * (sharded * k.shard_message_s * (group.inner - 1.0))
     if np.any(np.asarray(w.offload) > 1):  # sharded weights come from host memory first
         gather = gather + np.where(np.asarray(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
-    wan_reduce, wan_gather, zone_reduce, zone_gather = _between_zones(cost, held, group, links, sharded, repeats)
+    between = _between_zones(cost, held, group, links, sharded, repeats, calls)
+    wan_reduce, wan_gather = between["wan_reduce"], between["wan_gather"]
     several = sharded & (w.shard_ranks * w.cp < group.shared)
     return Exchange(
         held=held,
         gather=gather + wan_gather,
         reduce=reduce + np.where(several, 0.0, wan_reduce),
         outer=outer + np.where(several, wan_reduce, 0.0),
-        wan_gather=wan_gather,
-        wan_reduce=wan_reduce,
-        zone_gather_bytes=zone_gather,
-        zone_reduce_bytes=zone_reduce,
+        **between,
         last_bucket=1.0 / np.maximum(buckets, 1.0),
         several=several,
         reduce_per_parameter=(passes * once_bytes, passes * apart),
         outer_per_parameter=np.where(one_ring, 0.0, w.wire_bytes * across),
-        gather_per_parameter=(sharded * w.word * back_bytes, sharded * w.word * apart),
+        gather_per_parameter=(sharded * w.gathered * back_bytes, sharded * w.gathered * apart),
     )
 
 
 def _between_zones(
-    cost: LayerCost, held: StageParameters, group: Replicas, links: LinkColumns, sharded: Numbers, repeats: Numbers
-) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Seconds of reduction and gather between zones, and the bytes a zone sends for them, all stages together. [X7]
+    cost: LayerCost,
+    held: StageParameters,
+    group: Replicas,
+    links: LinkColumns,
+    sharded: Numbers,
+    repeats: Numbers,
+    calls: Numbers,
+) -> dict[str, Numbers]:
+    """Reduction and gather between zones: seconds, bytes a zone sends (all stages together), and messages. [X7]
 
     Shards of all groups go round the ring of zones: 2 (Z - 1) / Z of a zone's gradients, half of it where every replica
-    owns a shard of its own, which then costs a gather too.
+    owns a shard of its own, which then costs a gather too. Buckets (`calls`) follow one another, so each pays the
+    latency of its steps; stages have groups of their own, and the one with most buckets counts. In a flat ring what a
+    rank sends goes round all others, and meets the edges between zones among theirs. A tree chains the zones: as many
+    steps as round their ring, the whole sum over every edge.
     """
     zones = np.asarray(links.dp_zones)
     crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
     if not np.any(crosses):
-        return 0.0, 0.0, 0.0, 0.0
+        return dict.fromkeys(BETWEEN, 0.0)
     w = cost.work
     whole = (held.shared * w.tp + held.experts * w.ep * w.expert_tp) * repeats
     total = np.where(crosses, whole, 0.0).sum(axis=-1, keepdims=True)
-    members = np.where(np.asarray(links.flat) > 0, group.shared, zones)
-    ring = Tier(links.wan_bytes_per_s, links.wan_latency_s)
+    most = np.where(crosses, calls, 0.0).max(axis=-1, keepdims=True)
+    tree = ~sharded & (np.asarray(w.tree) > 0)
+    members = np.where((np.asarray(links.flat) > 0) & ~tree, group.shared, zones)
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
     passes, again = np.where(own, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
-    gradients, weights = total * w.wire_bytes, total * w.word
-    return (
-        passes * ring_reduce_scatter_s(gradients, members, ring),
-        again * ring_all_gather_s(weights, members, ring),
-        passes * ring_all_reduce_bytes(gradients, members) / 2.0,
-        again * ring_all_reduce_bytes(weights, members) / 2.0,
-    )
+    gradients, weights = total * w.wire_bytes, total * w.gathered
+    far = zones / members  # of the edges of a flat ring, those between zones
+    late = Tier(links.wan_bytes_per_s, most * far * links.wan_latency_s)
+    wan_reduce = passes * ring_reduce_scatter_s(gradients, members, late)
+    zone_reduce = passes * ring_all_reduce_bytes(gradients, members) / 2.0
+    if np.any(tree):
+        chained = tree_egress_bytes(gradients, zones) * crosses
+        steps = passes * (zones - 1.0)
+        wan_reduce = np.where(tree, steps * late.latency_s + chained / late.bytes_per_s, wan_reduce)
+        zone_reduce = np.where(tree, chained, zone_reduce)
+    gathers = Tier(links.wan_bytes_per_s, most / w.rounds * far * links.wan_latency_s)
+    return {
+        "wan_reduce": wan_reduce,
+        "wan_gather": again * ring_all_gather_s(weights, members, gathers),
+        "zone_reduce_bytes": zone_reduce,
+        "zone_gather_bytes": again * ring_all_reduce_bytes(weights, members) / 2.0,
+        "wan_reduce_messages": passes * (members - 1.0) * far * most,
+        "wan_gather_messages": again * (members - 1.0) * far * most / w.rounds,
+    }
 
 
 def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:

@@ -66,11 +66,6 @@ def aggregate_bytes_per_s(link_bytes_per_s: Numbers, flows: Numbers, flow: Numbe
     return np.asarray(np.minimum(link, np.asarray(flows, dtype=float) * np.asarray(flow, dtype=float)))
 
 
-def nccl_channel_bytes_per_s(rtt_s: Numbers, buffer_bytes: Numbers | None = None) -> Floats:
-    """Rate of one NCCL channel over sockets: its buffer (NCCL_BUFFSIZE) once per round trip. [T5]"""
-    return _per(figure("nccl_sockets", "channel_bytes") if buffer_bytes is None else buffer_bytes, rtt_s)
-
-
 def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle_s: Numbers = np.inf) -> Floats:
     """Seconds the first message of a burst takes longer than on a warm connection. [T6]
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from crosszone.cost.collectives import ring_all_reduce_s
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
-from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s, nccl_channel_bytes_per_s
+from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink, zone_links
@@ -58,10 +58,7 @@ class Transport:
     def group_bytes_per_s(self, rtt_s: Numbers, loss: Numbers = 0.0, flow_cap_bytes_per_s: Numbers = np.inf) -> Floats:
         """Rate one group's connections allow on an idle path of any width. [T11]"""
         flow = flow_bytes_per_s(rtt_s, loss, self.congestion, self.window_bytes, flow_cap_bytes_per_s)
-        rate = self.connections * flow
-        if self.library == "nccl":
-            rate = np.minimum(rate, self._channels * nccl_channel_bytes_per_s(rtt_s))
-        return rate
+        return np.asarray(self.connections * flow)
 
     def latency_s(self, rtt_s: Numbers) -> Floats:
         """Seconds a message pays: one way, or a round trip where the receiver must ask first (Gloo). [T11]"""

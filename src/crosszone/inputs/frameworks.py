@@ -38,6 +38,7 @@ class Framework(Value):
     overlap: tuple[Name, ...]
     gradient_dtypes: tuple[Name, ...]
     compression: tuple[Name, ...]
+    weight_compression: tuple[Name, ...] = ("none",)
     reduce: tuple[Name, ...]
     local_update: Flag = False
     uneven_micro_batches: Flag = False
@@ -45,8 +46,14 @@ class Framework(Value):
     fp32_weights: Flag = False
     vocab_multiple: Count = 1
     bucket_mb: Positive | None = None
-    bucket_mb_per_rank: Positive | None = None
+    bucket_parameters_m: Positive | None = None
+    bucket_parameters_per_rank_m: Positive | None = None
     needs: tuple[Need, ...] = ()
+
+    @property
+    def has_buckets(self) -> bool:
+        """How many gradients are reduced together can be chosen."""
+        return self.bucket_mb is not None or self.bucket_parameters_m is not None
 
 
 @cache

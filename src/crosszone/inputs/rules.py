@@ -323,6 +323,7 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         ("recompute", framework.recompute),
         ("offload", framework.offload),
         ("communication.compression", framework.compression),
+        ("communication.weight_compression", framework.weight_compression),
         ("communication.reduce", framework.reduce),
         ("communication.gradient_dtype", framework.gradient_dtypes),
     )
@@ -334,6 +335,8 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         key = f"overlap_{what}"
         if key in c.model_fields_set and getattr(c, key) and what not in framework.overlap:
             yield _cannot(framework, "framework_lacks_option", f"communication.{key}", True)
+    if c.bucket_mb is not None and not framework.has_buckets:
+        yield _cannot(framework, "framework_lacks_option", "communication.bucket_mb", c.bucket_mb)
     if s.sequence_parallel and not framework.sequence_parallel:
         yield _cannot(framework, "framework_lacks_option", "sequence_parallel", True)
     if s.local_update and not framework.local_update:

@@ -32,8 +32,10 @@ class Communication(Value):
     """Mechanism that shrinks gradients on the wire."""
     compression_rank: Count | None = None
     """Rank of the PowerSGD approximation."""
+    weight_compression: Literal["none", "int8"] = "none"
+    """Mechanism that shrinks sharded weights on the wire (ZeRO++)."""
     algorithm: Literal["auto", "ring", "tree"] = "auto"
-    """Collective algorithm inside a group."""
+    """Collective algorithm inside a group; auto: the quicker inside a zone, a ring between zones."""
     reduce: Literal["flat", "hierarchical"] = "hierarchical"
     """flat: one ring over all replicas; hierarchical: inside each zone first, then a shard across zones."""
     bucket_mb: Positive | None = None
@@ -42,6 +44,8 @@ class Communication(Value):
     """TCP connections per channel between zones."""
     congestion: Literal["cubic", "reno", "bbr"] = "cubic"
     """TCP congestion control of the hosts."""
+    socket_buffer_mb: Positive | None = None
+    """Socket buffer a connection between zones may have, MB; null: what Linux allows by itself."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

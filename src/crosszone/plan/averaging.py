@@ -34,8 +34,10 @@ def local_update_plans(
 
     Inside the zones nothing depends on how they average, so one search finds the strategy for all ways.
     """
+    if len(problem.cluster.zones) < 2 or problem.pinned.local_update is not None:
+        return
     ways = list(variants().values())
-    averaged = replace(problem, pinned=problem.pinned.replace(local_update=ways[0]))
+    averaged = problem.averaging(ways[0])
     if not averaged.frameworks:
         return
     search = Search(averaged, top=1, safe=safe, most_simulated=MOST_SIMULATED, budget_s=budget_s, cancelled=cancelled)
@@ -44,6 +46,6 @@ def local_update_plans(
     if not ranked:
         return
     _, best = ranked[0]
-    others = [replace(best, problem=replace(problem, pinned=problem.pinned.replace(local_update=way))) for way in ways]
+    others = [best, *(replace(best, problem=problem.averaging(way)) for way in ways[1:])]
     for one in sorted(others, key=lambda candidate: candidate.step_s):
         yield one, search

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,13 +14,18 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
+from crosszone.plan.buckets import rank_bucket_mb
 from crosszone.plan.layout import Crossing
 from crosszone.plan.problem import Problem
 from crosszone.plan.scores import Scores
 from crosszone.plan.shapes import Shape
 from crosszone.plan.tracks import Pipe
+from crosszone.predict.over import steps_over
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
+
+ROUNDED = 1.0 - 1e-9
+"""On a bound: its sums may be rounded otherwise than those of the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +44,52 @@ class Candidate:
     replica_micro_batches: tuple[int, ...] | None = None
 
     @cached_property
+    def _key(self) -> Hashable:
+        """What it is, whatever the links between zones."""
+        own = {name: tuple(sorted(v.items())) if isinstance(v, dict) else v for name, v in self.options.items()}
+        crosses = self.crossing in ("dp", "both")
+        return (
+            self.framework.name,
+            self.shape,
+            self.pipe,
+            self.micro_batch,
+            self.micro_batches,
+            tuple(sorted(own.items())),
+            self.layers_per_stage,
+            self.replica_micro_batches,
+            self.scores.setting.wan_bucket_mb if crosses else None,
+            self.problem.communication.flows,
+        )
+
+    @cached_property
     def strategy(self) -> Strategy:
         """With everything filled in."""
+        return self._placed[0]
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Where its ranks run."""
+        return self._placed[1]
+
+    @cached_property
+    def _placed(self) -> tuple[Strategy, Placement]:
+        """Strategy and placement, made once whatever the links."""
+        known: tuple[Strategy, Placement] | None = self.problem.kept.placed(("placed", self._key))
+        if known is None:
+            shape = self.shape
+            where = shape.layout.placement(self.problem.cluster, shape.tp, shape.cp, shape.order)
+            known = self._strategy(), where
+            self.problem.kept.place(("placed", self._key), known, shape.gpus)
+        return known
+
+    def _strategy(self) -> Strategy:
         pinned, shape = self.problem.pinned, self.shape
+        talk = pinned.communication if self.crossing == "none" else self.problem.communication
         options = dict(self.options)
         inner = options.pop("communication", {})
+        setting = self.scores.setting
+        if setting.wan_bucket_mb is not None and self.crossing in ("dp", "both"):
+            inner = {**inner, "bucket_mb": float(rank_bucket_mb(setting, shape.tp, shape.pp, shape.dp))}
         fields: dict[str, Any] = {
             "tp": shape.tp,
             "pp": shape.pp,
@@ -52,18 +99,12 @@ class Candidate:
             "micro_batch": self.micro_batch,
             "interleave": self.pipe.chunks,
             "schedule": self.pipe.schedule if shape.pp > 1 else None,
-            "communication": pinned.communication.replace(**inner) if inner else pinned.communication,
+            "communication": talk.replace(**inner) if inner else talk,
             "layers_per_stage": self.layers_per_stage or shape.layers,
             "replica_micro_batches": self.replica_micro_batches,
             "local_update": pinned.local_update,
         } | options
         return Strategy(**{name: value for name, value in fields.items() if value is not None})
-
-    @cached_property
-    def placement(self) -> Placement:
-        """Where its ranks run."""
-        shape = self.shape
-        return shape.layout.placement(self.problem.cluster, shape.tp, shape.cp, shape.order)
 
     @cached_property
     def predictor(self) -> Predictor:
@@ -73,6 +114,10 @@ class Candidate:
     def predictor_of(self, *, banded: bool, notices: tuple[Notice, ...] = ()) -> Predictor:
         """Everything that is computed of it; `banded`: with the range of the links' RTT."""
         problem, setting = self.problem, self.scores.setting
+        crossings, links = problem.ways.crossings, problem.scenario.links
+        known: Predictor | None = problem.kept.placed((banded, self._key))
+        if known is not None:
+            return known.on(problem.scenario.name, known.site.on(problem.cluster, links, crossings), notices)
         case = Case(
             model=problem.model,
             job=problem.job,
@@ -80,9 +125,8 @@ class Candidate:
             strategy=self.strategy,
             placement=self.placement,
         ).on(setting.framework)
-        known = problem.ways.crossings
-        site = Site(case=case, placement=self.placement, links=problem.scenario.links, banded=banded, known=known)
-        return Predictor(
+        site = Site(case=case, placement=self.placement, links=links, banded=banded, known=crossings)
+        found = Predictor(
             name=problem.scenario.name,
             site=site,
             framework=setting.framework,
@@ -91,11 +135,34 @@ class Candidate:
             release=setting.release,
             notices=notices,
         )
+        problem.kept.place((banded, self._key), found, self.shape.gpus)
+        return found
 
     @cached_property
     def step_s(self) -> float:
         """Simulated step at the expected RTT."""
-        return self.predictor.step_time.expected
+        if not self._several:
+            return self.predictor.step_time.expected
+        kept = self.problem.kept
+        known: dict[int, float] = kept.placed(("steps", self._key)) or {}
+        own = next(number for number, ways in kept.ahead.items() if ways is self.problem.ways)
+        if own not in known:
+            site = self.predictor.site
+            sites = [site.on(ways.cluster, ways.links, ways.crossings) for ways in kept.ahead.values()]
+            known = dict(zip(kept.ahead, steps_over(self.predictor, sites).tolist(), strict=True))
+            kept.place(("steps", self._key), known, 0)
+        return known[own]
+
+    @property
+    def _several(self) -> bool:
+        """Others come next that differ in their links only, and the step depends on these (`Common`)."""
+        alone = self.strategy.local_update is not None or self.crossing == "none"
+        own = self.scores.setting.wan_bucket_mb is not None and self.crossing in ("dp", "both")
+        return len(self.problem.kept.ahead) > 1 and not alone and not own
+
+    def may_beat(self, limit: float) -> bool:
+        """Whether the step may be below a limit: by a bound, where that is quicker than the step itself."""
+        return self._several or self.predictor.least_s * ROUNDED < limit
 
     @cached_property
     def crossing(self) -> Crossing:

@@ -7,9 +7,10 @@ that the columns of any number of strategies are look-ups.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,11 +30,12 @@ from crosszone.cost.columns import (
 from crosszone.cost.layer import LayerCost
 from crosszone.inputs.cluster import MAX_GPUS
 from crosszone.inputs.states import compute_precision, state_bytes
-from crosszone.plan.cores import Block, Cores, laid
+from crosszone.plan.buckets import rank_bucket_mb
+from crosszone.plan.cores import Block, Cores, laid, tied
 from crosszone.plan.land import Land
 from crosszone.plan.options import FIELDS, Options
 from crosszone.plan.setting import Setting
-from crosszone.predict.batch import buckets, gradient_wire_bytes, group_columns, stack_columns
+from crosszone.predict.batch import GATHERED_BYTES, ROUNDS, buckets, gradient_wire_bytes, group_columns, stack_columns
 from crosszone.schedule.orders import SPLIT
 
 Ints = npt.NDArray[np.int64]
@@ -92,11 +94,25 @@ class Columns:
 
         `every`: also options that others beat whatever the shape.
         """
-        self.setting, self.land, self.options, self._every = setting, land, options, every
+        self.setting, self.land, self.options, self.every = setting, land, options, every
         self.pipes = [block.pipe for block in blocks]
         self.offset = np.cumsum([0, *(len(one) for one in options)])
         """Number of the first option of each set of traits."""
-        self.lanes, self.cores, self._teams = laid(land, blocks, traits, setting.memory_bytes)
+        self.lanes, self.cores, self._teams, self._members = laid(land, blocks, traits, setting.memory_bytes)
+
+    def on(self, setting: Setting, land: Land) -> Self:
+        """The same cores with other links between the zones."""
+        other = copy(self)
+        other.setting, other.land = setting, land
+        other.lanes = tied(self.lanes, self._members, land)
+        other.__dict__.pop("by_shape", None)
+        return other
+
+    def share(self, other: Columns) -> None:
+        """Take the tables over that follow from the options alone."""
+        for name in ("leaders", "by_option", "memory_row", "_vocabulary", "stack", "known_over", "pipe_numbers"):
+            if name in other.__dict__:
+                self.__dict__[name] = other.__dict__[name]
 
     @property
     def lean(self) -> int:
@@ -122,7 +138,7 @@ class Columns:
             _, first, which = np.unique(keys, return_index=True, return_inverse=True)
             offset = int(self.offset[number])
             members = np.argsort(which, kind="stable")
-            if not self._every:
+            if not self.every:
                 members = members[one.best[members]]
             counts = np.bincount(which[members], minlength=len(first))
             found.append(Leaders(start + np.arange(len(first)), first + offset, members + offset, counts))
@@ -138,8 +154,12 @@ class Columns:
         found["node_shards"] = np.maximum(1.0, land.node_shards)
         found["ring_rate"], found["ring_latency"] = land.ring.T
         asked = setting.pinned.communication.bucket_mb
-        size = buckets(setting.model, asked, setting.framework.name, found["tp"], found["dp"])
+        kept = state_bytes(setting.job, framework=setting.framework.name).gradients
+        size = buckets(setting.model, asked, setting.framework.name, kept, found["tp"], found["dp"])
         found["bucket_bytes"] = np.broadcast_to(size, found["tp"].shape).astype(float)
+        if setting.wan_bucket_mb is not None:
+            wide = 1e6 * rank_bucket_mb(setting, found["tp"], found["pp"], found["dp"])
+            found["bucket_bytes"] = np.where(land.across, wide, found["bucket_bytes"])
         return found
 
     @cached_property
@@ -275,16 +295,18 @@ class Columns:
         s, job = self.setting, self.setting.job
         states = state_bytes(job, framework=s.framework.name)
         path = PATH_BITS[compute_precision(job)]
-        c = s.pinned.communication
+        c, word = s.pinned.communication, 4.0 if path == 32 else 2.0
         common: dict[str, Any] = {
             "seq": job.seq_len,
             "global_batch": job.global_batch,
             "path": MXFP8 if job.precision == "mxfp8" else path,
-            "word": 4.0 if path == 32 else 2.0,
+            "word": word,
+            "gathered": GATHERED_BYTES.get(c.weight_compression, word),
             "weight_bytes": states.weights,
             "gradient_bytes": states.gradients,
             "optimizer_bytes": states.master + states.moments,
             "tree": {"auto": 0.0, "ring": -1.0, "tree": 1.0}[c.algorithm],
+            "rounds": ROUNDS.get(c.compression, 1.0),
             "overlap": np.nan if c.overlap is None else c.overlap,
             "expert_tp": np.where(known["ep"] > 1, 1.0, known["tp"]),
         }

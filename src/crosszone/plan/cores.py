@@ -90,25 +90,29 @@ class Cores:
         return Cores(**{f.name: getattr(self, f.name)[at] for f in fields(self)})
 
 
+Members = list[tuple[Ints, Runs, Pipe]]
+"""Shapes of one frame and pipe, with the runs they have in common, one after the other."""
+
+
 def laid(
     land: Land, blocks: Sequence[Block], traits: Ints, memory_bytes: Sequence[tuple[float, float]]
-) -> tuple[dict[int, Lanes], Cores, Ints]:
-    """Tracks by their width, the cores that run on them, and every kind of layer there is.
+) -> tuple[dict[int, Lanes], Cores, Ints, dict[int, Members]]:
+    """Tracks by their width, the cores that run on them, every kind of layer there is, and whose tracks they are.
 
     A kind of layer: tp, cp, ep, nodes in use and node group.
     """
-    by_width: dict[int, list[tuple[Ints, Runs, Any]]] = {}
+    by_width: dict[int, Members] = {}
     filled: dict[int, int] = {}
     cores = []
     for number, block in enumerate(blocks):
         where = np.zeros((2, len(land.shapes)), dtype=np.int64)  # first track and width of each shape
-        for here, runs, links in land.runs(block.shapes, block.pipe):
+        for here, runs in land.runs(block.shapes, block.pipe):
             chains = runs.groups.shape[0]
             width = next((one for one in WIDTHS if one >= len(runs)), len(runs))
             start = filled.get(width, 0)
             where[0, here], where[1, here] = start + chains * np.arange(len(here)), width
             filled[width] = start + chains * len(here)
-            by_width.setdefault(width, []).append((here, runs, links))
+            by_width.setdefault(width, []).append((here, runs, block.pipe))
         shape, size = block.shape, block.micro_batch
         cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches, block.dealt))
     shape, pipe, lane, width_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
@@ -129,42 +133,67 @@ def laid(
     kind = np.zeros(len(land.shapes), dtype=np.int64)
     kind[used] = which.ravel()
     memory, groups = np.array(memory_bytes), len(memory_bytes)
-    lanes = {width: _stacked(members, kind * groups, memory, width) for width, members in by_width.items()}
+    lanes = {width: _stacked(land, members, kind * groups, memory, width) for width, members in by_width.items()}
     codes = np.unique(np.concatenate([one.team.ravel() for one in lanes.values()]))
     kinds_used = np.concatenate([kinds[codes // groups], (codes % groups)[:, None]], axis=1)
-    return {n: one._replace(team=np.searchsorted(codes, one.team)) for n, one in lanes.items()}, found, kinds_used
+    numbered = {n: one._replace(team=np.searchsorted(codes, one.team)) for n, one in lanes.items()}
+    return numbered, found, kinds_used, by_width
 
 
-def _stacked(members: list[tuple[Ints, Runs, Any]], kind: Ints, memory: Floats, width: int) -> Lanes:
+def _stacked(land: Land, members: Members, kind: Ints, memory: Floats, width: int) -> Lanes:
     """Tracks of one width, shape after shape and chain after chain; runs that are not there have no layers."""
     count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
 
     def empty(value: float) -> Floats:
         return np.full((count, width), value)
 
-    counts, sparse, repeats, starts, dp_zones, late = (empty(x) for x in (0.0, 0.0, 1.0, BEYOND, 1.0, 0.0))
-    rate, back, slowest = empty(np.inf), empty(np.inf), np.full((count, 1), np.inf)
+    counts, sparse, repeats, starts, dp_zones = (empty(x) for x in (0.0, 0.0, 1.0, BEYOND, 1.0))
     groups, kinds = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
     start = 0
-    for here, runs, links in members:
+    for here, runs, _ in members:
         n, c = len(here), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
         counts[rows, real], sparse[rows, real], repeats[rows, real] = runs.counts, runs.sparse, runs.repeats
         starts[rows, real], dp_zones[rows, real] = runs.starts, runs.dp_zones
         kinds[rows] = np.repeat(kind[here], c)
         groups[rows, real] = np.tile(runs.groups, (n, 1))
-        if links is not None and runs.merged:
-            slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
-        elif links is not None:
-            for table, values in zip((rate, back, late), links, strict=True):
-                table[rows, real] = values.reshape(n * c, -1)
-        for table in (groups, dp_zones, rate, back, late):
+        for table in (groups, dp_zones):
             table[rows, len(runs) :] = table[rows, len(runs) - 1 : len(runs)]
         start += n * c
     team = kinds[:, None] + groups
     mixed = bool((groups != groups[:, :1]).any())
     limit, host = memory[groups, 0], memory[groups, 1]
+    rate, back, late, slowest = _tied(land, members, width)
     return Lanes(mixed, counts, sparse, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
+
+
+def _tied(land: Land, members: Members, width: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """The columns of `Lanes` that links make: rate, back, latency and slowest."""
+    count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
+    rate, back, late = (np.full((count, width), value) for value in (np.inf, np.inf, 0.0))
+    slowest, start = np.full((count, 1), np.inf), 0
+    for here, runs, pipe in members:
+        n, c = len(here), runs.groups.shape[0]
+        rows, real = slice(start, start + n * c), slice(len(runs))
+        start += n * c
+        links = land.links(here, pipe)
+        if links is not None and runs.merged:
+            slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
+        elif links is not None:
+            for table, values in zip((rate, back, late), links, strict=True):
+                table[rows, real] = values.reshape(n * c, -1)
+                table[rows, len(runs) :] = table[rows, len(runs) - 1 : len(runs)]
+    return rate, back, late, slowest
+
+
+def tied(lanes: dict[int, Lanes], members: dict[int, Members], land: Land) -> dict[int, Lanes]:
+    """The same tracks with the links of a land."""
+    found = dict(lanes)
+    for width, own in members.items():
+        if any(runs.boundaries for _, runs, _ in own):
+            rate, back, late, slowest = _tied(land, own, width)
+            found[width] = lanes[width]._replace(rate=rate, back=back, latency=late, slowest=slowest)
+    return found
 
 
 def parts(cores: Cores) -> list[Ints]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -33,7 +34,7 @@ class Land:
         ways: Ways,
         speeds: Sequence[float],
     ):
-        self.shapes, self.groups, self._model, self._ways = shapes, groups, model, ways
+        self.shapes, self.groups, self._model = shapes, groups, model
         self.tp, self.cp, self.ep, self.pp, self.dp, self.stride = (
             np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in shapes], dtype=np.int64).reshape(-1, 6).T
         )
@@ -65,23 +66,41 @@ class Land:
         self.across = np.zeros(len(shapes), dtype=bool)
         """Replicas of a stage lie in several zones."""
         self._fast_after: dict[int, Floats] = {}
-        self._boundaries: dict[tuple[int, int, int, bool], Floats] = {}
+        self._boundaries: dict[tuple[int, int, int, bool], Floats]
         self.zone_shards = self.dp.copy()
         """Fewest replicas of a stage in one zone."""
-        self.ring = np.tile([np.inf, 0.0], (len(shapes), 1))
-        """Rate and latency of the ring of zones."""
         self._members = dict(self._by_frame(np.arange(len(shapes))))
         """Shapes of each frame."""
         self._place = np.zeros(len(shapes), dtype=np.int64)
-        self._runs: dict[tuple[int, Pipe], tuple[Runs, Links]] = {}
+        self._runs: dict[tuple[int, Pipe], Runs] = {}
+        self._links: dict[tuple[int, Pipe], Links] = {}
         for number, here in self._members.items():
             frame = self.frames[number]
             self._place[here] = np.arange(len(here))
             if frame.dp_zones.max() > 1:
-                replicas = self.replicas(here)
                 self.across[here] = True
-                self.zone_shards[here] = frame.least_in_zone(replicas)
-                self.ring[here] = frame.ring(replicas, self.cell[here], ways)
+                self.zone_shards[here] = frame.least_in_zone(self.replicas(here))
+        self._tie(ways)
+
+    def _tie(self, ways: Ways) -> None:
+        """Take these links between the zones."""
+        self._ways, self._boundaries, self._links = ways, {}, {}
+        self.__dict__.pop("ring", None)
+
+    @cached_property
+    def ring(self) -> Floats:
+        """Rate and latency of the ring of zones: [shapes, 2]."""
+        found = np.tile([np.inf, 0.0], (len(self.shapes), 1))
+        for number, here in self._members.items():
+            if self.across[here[0]]:
+                found[here] = self.frames[number].ring(self.replicas(here), self.cell[here], self._ways)
+        return found
+
+    def on(self, ways: Ways) -> Land:
+        """The same shapes with other links between the zones."""
+        other = copy(self)
+        other._tie(ways)
+        return other
 
     def replicas(self, shapes: Ints) -> Ints:
         """Replicas of each chain of shapes with the same frame: [n, chains]."""
@@ -164,26 +183,36 @@ class Land:
         inside = rank // domain == np.roll(rank, -1, axis=0) // domain
         return np.asarray(inside[:, np.argmin(inside.sum(axis=0))] * 1.0)
 
-    def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs, Links]]:
-        """Shapes of each frame with their runs of equal stages, and the links after these: rates and latency.
+    def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs]]:
+        """Shapes of each frame with their runs of equal stages.
 
-        Without a schedule only the slowest link of each chain counts, and stages that cost the same are one run.
+        Without a schedule stages that cost the same are one run.
         """
-        found = []
-        for number, here in self._by_frame(shapes):
-            runs, links = self._runs_of(number, pipe)
-            found.append((here, runs, tuple(values[self._place[here]] for values in links) if links else None))
-        return found
+        return [(here, self._runs_of(number, pipe)) for number, here in self._by_frame(shapes)]
 
-    def _runs_of(self, number: int, pipe: Pipe) -> tuple[Runs, Links]:
-        """Runs of a frame, and the links after them for all its shapes, made once."""
+    def _runs_of(self, number: int, pipe: Pipe) -> Runs:
+        """Runs of a frame, made once."""
         if (number, pipe) not in self._runs:
-            frame, here = self.frames[number], self._members[number]
-            runs = frame.runs(pipe, *stage_layers_of(self._model, frame.stages, pipe, self._splits[number]))
-            self._runs[number, pipe] = runs, self._links(number, runs, here) if runs.boundaries else None
+            frame = self.frames[number]
+            layers = stage_layers_of(self._model, frame.stages, pipe, self._splits[number])
+            self._runs[number, pipe] = frame.runs(pipe, *layers)
         return self._runs[number, pipe]
 
-    def _links(self, number: int, runs: Runs, here: Ints) -> Links:
+    def links(self, shapes: Ints, pipe: Pipe) -> Links:
+        """The links after the runs of shapes of one frame: rates and latency; None where no chain crosses zones.
+
+        Without a schedule only the slowest link of each chain counts.
+        """
+        number = int(self.frame[shapes[0]])
+        runs = self._runs_of(number, pipe)
+        if not runs.boundaries:
+            return None
+        if (number, pipe) not in self._links:
+            self._links[number, pipe] = self._links_of(number, runs, self._members[number])
+        found = self._links[number, pipe]
+        return tuple(values[self._place[shapes]] for values in found) if found else None
+
+    def _links_of(self, number: int, runs: Runs, here: Ints) -> Links:
         size = (len(here), len(runs.groups), 1 if runs.merged else len(runs))
         rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
         for chain, run, a, b in runs.boundaries:

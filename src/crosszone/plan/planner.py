@@ -26,6 +26,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.plan.averaging import local_update_plans
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.chance import chance_faster
+from crosszone.plan.common import Common
 from crosszone.plan.front import front_of
 from crosszone.plan.objectives import require_known
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Objective, Plan, Plans, Rejected
@@ -83,31 +84,12 @@ def plan(
         raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MOST_TOP}))
     began = monotonic()
     problem = problem_of(scenario, profiles)
-    require_known(problem, objective)
     how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
-    for safe in (True, False) if objective != "memory" else (False,):  # one that fits for sure, else one that may
-        breadth = None if objective == "time" else WIDE
-        most = None if objective == "time" else MOST_SIMULATED
-        search = Search(
-            problem,
-            top=top,
-            objective=objective,
-            safe=safe,
-            breadth=breadth,
-            most_simulated=most,
-            progress=progress,
-            **how,
-        )
-        search.run()
-        ranked = search.best.ranked()[:top]
-        if ranked:
-            break
-    else:
-        raise IllegalError(*no_plan(search))
-    best = _refined(search, ranked, progress)
+    search, best = searched(problem, objective=objective, top=top, progress=progress, **how)
+    safe = search.safe
     plans = _plans(search, best, language)
     averaged: list[Plan] = []
-    if local_updates and len(scenario.cluster.zones) > 1 and problem.pinned.local_update is None:
+    if local_updates:
         for one, own in local_update_plans(problem, safe=safe, **how):
             averaged += _plans(own, [(one.step_s, one)], language, first=len(averaged) + 1)
     told = [*notices, *_remarks(scenario, search)]
@@ -132,10 +114,41 @@ def plan(
     )
 
 
-def problem_of(scenario: Scenario, profiles: Profiles | None = None) -> Problem:
+def searched(
+    problem: Problem,
+    *,
+    objective: Objective = "time",
+    top: int = 1,
+    progress: Progress | None = None,
+    budget_s: float | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> tuple[Search, list[tuple[float, Candidate]]]:
+    """The best strategies that are no local updates, refined, in order, with the search they come from."""
+    require_known(problem, objective)
+    for safe in (True, False) if objective != "memory" else (False,):  # one that fits for sure, else one that may
+        search = Search(
+            problem,
+            top=top,
+            objective=objective,
+            safe=safe,
+            breadth=None if objective == "time" else WIDE,
+            most_simulated=None if objective == "time" else MOST_SIMULATED,
+            progress=progress,
+            budget_s=budget_s,
+            cancelled=cancelled,
+        )
+        search.run()
+        ranked = search.best.ranked()[:top]
+        if ranked:
+            return search, _refined(search, ranked, progress)
+    raise IllegalError(*no_plan(search))
+
+
+def problem_of(scenario: Scenario, profiles: Profiles | None = None, common: Common | None = None) -> Problem:
     """The scenario as the search sees it; `IllegalError` where the job, or what is pinned, breaks a rule already."""
     pinned = scenario.strategy or Strategy()
-    problem = Problem(scenario=scenario, pinned=pinned, profiles=profiles or Profiles.load())
+    known = profiles or Profiles.load()
+    problem = Problem(scenario=scenario, pinned=pinned, profiles=known, common=common or Common())
     case = problem.case(pinned if pinned.dp else pinned.replace(dp=1))
     broken = [notice for rule in JOB_RULES for notice in rule(case)]
     broken += [notice for rule, fields in PINNED_RULES for notice in rule(case) if fields <= pinned.pinned]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from crosszone.cost.profile import Profiles
-from crosszone.cost.wan import Transport
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
@@ -21,13 +20,16 @@ from crosszone.inputs.rules import (
 )
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.states import compute_precision
-from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
 from crosszone.plan.balance import balanced_layers
+from crosszone.plan.common import Common, Kept
+from crosszone.plan.flows import with_flows
 from crosszone.plan.land import Land
 from crosszone.plan.layout import Layout
 from crosszone.plan.routes import Ground, Route, ground_of, routes
 from crosszone.plan.shapes import Breadth, Degrees, shapes
 from crosszone.plan.tracks import Ways
+from crosszone.predict.crossing import transport_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,19 @@ class Problem:
     scenario: Scenario
     pinned: Strategy
     profiles: Profiles
+    common: Common = field(default_factory=Common, repr=False, compare=False)
+    """What is known from problems that differ only in their links."""
+
+    @cached_property
+    def kept(self) -> Kept:
+        """What is known of problems with these zones, this model, job and pinned strategy, whatever their links."""
+        return self.common.on(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
+
+    def averaging(self, how: LocalUpdate) -> Problem:
+        """The same with zones that train on their own and average now and then."""
+        other = replace(self, pinned=self.pinned.replace(local_update=how))
+        other.__dict__.update(ways=self.ways, ground=self.ground, groups=self.groups)
+        return other
 
     @property
     def model(self) -> Model:
@@ -73,10 +88,14 @@ class Problem:
         return [r for r in found if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
 
     @cached_property
+    def communication(self) -> Communication:
+        """How ranks talk, what is not given filled in for the links between the zones."""
+        return with_flows(self.pinned.communication, self.cluster, self.scenario.links)
+
+    @cached_property
     def ways(self) -> Ways:
         """Links between the zones."""
-        c = self.pinned.communication
-        how = Transport(flows=c.flows, congestion=c.congestion)
+        how = transport_of(self.communication)
         return Ways(cluster=self.cluster, links=self.scenario.links, transport=how)
 
     @cached_property
@@ -111,12 +130,17 @@ class Problem:
         """The shapes of these degrees, made once."""
         key = (degrees, breadth)
         if key not in self._lands:
+            kept = ("land", *key, tuple(self.routes))
+            if kept in self.kept:
+                self._lands[key] = self.kept[kept].on(self.ways)
+                return self._lands[key]
             how = (degrees, breadth, self._layer_splits, self.holds_tp, self._uneven_speeds)
             found = list(shapes(self.cluster, self.ground, self.routes, *how))
             if self.pinned.local_update is not None:
                 zone_of = self.ground.zone_of
                 found = [shape for shape in found if shape.dp % len(shape.layout.zones(zone_of)) == 0]
-            self._lands[key] = Land(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
+            land = Land(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
+            self._lands[key] = self.kept[kept] = land
         return self._lands[key]
 
     @cached_property

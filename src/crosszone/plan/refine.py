@@ -33,8 +33,9 @@ def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> 
             if spent():
                 return best, value, tried
             tried += 1
-            rated = _rated(other, objective)
-            if rated is not None and rated < value * (1 - LEAST_GAIN) and (found is None or rated < found[0]):
+            beat = value * (1 - LEAST_GAIN) if found is None else found[0]
+            rated = _rated(other, objective, beat)
+            if rated is not None and rated < beat:
                 found = (rated, other)
         if found is None:
             break
@@ -42,13 +43,15 @@ def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> 
     return best, value, tried
 
 
-def _rated(one: Candidate, objective: Objective) -> float | None:
-    """Its value; None where it is not legal or does not fit."""
+def _rated(one: Candidate, objective: Objective, beat: float) -> float | None:
+    """Its value; None where it is not legal, does not fit or cannot be below what it must beat."""
     try:
         one.predictor.site.check()
         share = one.scores.setting.memory_share
         fits = all(stage.total <= share * stage.limit for stage in one.predictor.memory().stages)
-        return value_of(one, objective) if fits else None
+        if not fits or (objective == "time" and not one.may_beat(beat)):
+            return None
+        return value_of(one, objective)
     except InputError:
         return None
 

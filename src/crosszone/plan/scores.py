@@ -6,6 +6,7 @@ Columns are looked up chunk by chunk, so that a million strategies need no more 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from crosszone.cost.stages import stage_layers
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.columns import LAYER_OPTIONS, Columns, spread
 from crosszone.plan.cores import Cores, Tracks, parts
+from crosszone.plan.tracks import Pipe
 from crosszone.predict.batch import Batch, layer_counts
 from crosszone.predict.simulated import least_step_s, simulated_step
 from crosszone.predict.step import passes_s, step_s
@@ -33,10 +35,54 @@ BOUNDARY = ("boundary_bytes_per_s", "boundary_back_bytes_per_s", "boundary_laten
 """Columns of links after stages."""
 ROUNDED = 1.0 - 1e-9
 """On what is simulated for many at once: sums may be rounded otherwise."""
+ANSWERS, MOST_ASKED = 256, 65_536
+"""Answers of a grid that are remembered, and strategies of one of them."""
+MOST_KNOWN = 100_000
+"""Strategies whose memory is remembered."""
 
 
 class Scores(Columns):
     """Every core of one framework with its options, and what they need and take."""
+
+    remembers = False
+    """Others will ask the same with other links (`Common`)."""
+
+    @cached_property
+    def _answers(self) -> dict[tuple[Any, ...], Floats]:
+        """What was asked already and does not depend on links; the same for all links (`on`)."""
+        return {}
+
+    @cached_property
+    def known_over(self) -> dict[tuple[int, ...], float]:
+        """Bytes that strategies lack, by what memory depends on; the same for all grids of a space (`share`)."""
+        return {}
+
+    @cached_property
+    def pipe_numbers(self) -> dict[Pipe, int]:
+        """Numbers of pipes in `known_over`."""
+        return {}
+
+    @cached_property
+    def _still(self) -> npt.NDArray[np.bool_]:
+        """Which shapes take as long whatever the links between zones: nothing crosses them, or only averages do."""
+        crosses = self.land.along | (self.land.across & (self.setting.pinned.local_update is None))
+        return np.asarray(~crosses)
+
+    def _asked(self, name: str, still: bool, work_out: Callable[[], Floats], *given: Ints) -> Floats:
+        """An answer that was worked out before for the same strategies, if links do not change it."""
+        if not (self.remembers and still) or len(given[0]) > MOST_ASKED:
+            return work_out()
+        key = (name, *(one.tobytes() for one in given))
+        if key not in self._answers:
+            if len(self._answers) >= ANSWERS:
+                self._answers.clear()
+            self._answers[key] = work_out()
+        return self._answers[key]
+
+    def _told(self, name: str, cores: Cores, option: Ints, work_out: Callable[[], Floats]) -> Floats:
+        """The same for cores and their options."""
+        still = bool(self._still[cores.shape].all())
+        return self._asked(name, still, work_out, cores.shape, cores.pipe, cores.micro_batch, cores.dealt, option)
 
     def option_range(self, traits: int) -> tuple[int, int]:
         """First and last-but-one number of the options that shapes of these traits have."""
@@ -57,7 +103,8 @@ class Scores(Columns):
 
     def core_s(self, core: Ints) -> Floats:
         """Least step time of any option of these cores, by what their stages do alone."""
-        return SLACK * self._each(self.cores.taken(core), self._rows(core, np.zeros_like(core)), self._alone)
+        cores, option = self.cores.taken(core), self._rows(core, np.zeros_like(core))
+        return SLACK * self._told("alone", cores, option, lambda: self._each(cores, option, self._alone))
 
     def _rows(self, core: Ints, leader: Ints) -> Ints:
         """Number of the fastest row of these sorts of option."""
@@ -98,6 +145,9 @@ class Scores(Columns):
 
         Strategies that differ in nothing memory depends on are looked at once, in the one of the fewest runs.
         """
+        return self._asked("memory", True, lambda: self._memory_over(core, option), core, option)
+
+    def _memory_over(self, core: Ints, option: Ints) -> Floats:
         cores, rows = self.cores, self.memory_row
         size = np.searchsorted(self.micro_batch_sizes, cores.micro_batch)
         kind = (self.land.memory_kind[cores.shape] * len(self.pipes) + cores.pipe) * len(self.micro_batch_sizes) + size
@@ -106,8 +156,22 @@ class Scores(Columns):
         _, first, which = np.unique(keys[order], return_index=True, return_inverse=True)
         some = order[first]
         found = np.empty(len(core))
-        found[order] = self._each(cores.taken(core[some]), option[some], self._over)[which]
+        found[order] = self._over_of(core[some], option[some])[which]
         return found
+
+    def _over_of(self, core: Ints, option: Ints) -> Floats:
+        """The same for strategies that all differ; those that some grid of the space was asked for are looked up."""
+        cores = self.cores
+        if not self.remembers or len(core) > MOST_ASKED or len(self.known_over) > MOST_KNOWN:
+            return self._each(cores.taken(core), option, self._over)
+        pipe = np.array([self.pipe_numbers.setdefault(one, len(self.pipe_numbers)) for one in self.pipes])
+        parts = (self.land.memory_kind[cores.shape[core]], pipe[cores.pipe[core]], cores.micro_batch[core])
+        keys = list(zip(*(one.tolist() for one in (*parts, self.memory_row[option])), strict=True))
+        new = np.array([at for at, key in enumerate(keys) if key not in self.known_over], dtype=np.int64)
+        if len(new):
+            over = self._each(cores.taken(core[new]), option[new], self._over).tolist()
+            self.known_over.update((keys[at], value) for at, value in zip(new.tolist(), over, strict=True))
+        return np.array([self.known_over[key] for key in keys])
 
     def _each(self, cores: Cores, option: Ints, of: Callable[[Tracks, Cores, Ints], Floats]) -> Floats:
         """A figure of every strategy, in parts that fit in the cache: the largest of its tracks."""
@@ -151,9 +215,17 @@ class Scores(Columns):
             plain = np.where(split[:, None], both, plain)
         return plain
 
+    def shape_s(self, core: Ints, leader: Ints) -> Floats:
+        """As `lead_s`; shapes that cross zones apart from the others, which take as long whatever the links."""
+        found = np.empty(len(core))
+        still = self._still[self.cores.shape[core]]
+        for at in (np.flatnonzero(still), np.flatnonzero(~still)):
+            found[at] = self.lead_s(core[at], leader[at]) if len(at) else 0.0
+        return found
+
     def least_s(self, cores: Cores, option: Ints) -> Floats:
         """Least step time of each strategy: never above what the simulation finds."""
-        return self._each(cores, option, self._least)
+        return self._told("least", cores, option, lambda: self._each(cores, option, self._least))
 
     def _least(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
         return self._stepped(tracks, cores, option, step_s)
@@ -187,11 +259,11 @@ class Scores(Columns):
 
     def tight_s(self, cores: Cores, option: Ints) -> Floats:
         """A closer bound of each strategy's step, stage by stage; for few strategies."""
-        return self._by_schedule(cores, option, least_step_s)
+        return self._told("tight", cores, option, lambda: self._by_schedule(cores, option, least_step_s))
 
     def near_s(self, cores: Cores, option: Ints) -> Floats:
         """Each strategy's step simulated, links inside a zone as they are for its slowest replica, or better."""
-        return ROUNDED * self._by_schedule(cores, option, _simulated_s)
+        return ROUNDED * self._told("near", cores, option, lambda: self._by_schedule(cores, option, _simulated_s))
 
     def _by_schedule(self, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:
         """A bound of strategies, those that have schedule and stages in common at once."""

@@ -27,7 +27,7 @@ from crosszone.plan.problem import Problem
 from crosszone.plan.queues import CLOSE, LOOSE, NEAR, WHOLE, Pool, Sorts
 from crosszone.plan.scores import Scores
 from crosszone.plan.shapes import Breadth
-from crosszone.plan.space import Space
+from crosszone.plan.space import space_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -87,11 +87,11 @@ class Search:
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ):
-        self.problem, self.objective, self.prune = problem, objective, prune
+        self.problem, self.objective, self.prune, self.safe = problem, objective, prune, safe
         self.tally, self.best = Tally(), best or Best(top)
         self._end = None if budget_s is None else monotonic() + budget_s
         self._progress, self._cancelled = progress, cancelled
-        self.spaces = [Space(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
+        self.spaces = [space_of(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
         self._most_simulated, self._placed = most_simulated, 0
         self.grids: list[Scores] = []
         self._laid: dict[int, int] = {}
@@ -202,7 +202,7 @@ class Search:
             shared = space.land.deals.uneven[owner]  # by whole micro-batches: larger ones share out less well
             fast = np.flatnonzero(((size == ends[1, owner]) | shared) & fits[owner])  # fullest use: the largest
             least = np.full(len(space.land.shapes), np.inf)
-            np.minimum.at(least, owner[fast], outline.lead_s(core[fast], leader[fast]))
+            np.minimum.at(least, owner[fast], outline.shape_s(core[fast], leader[fast]))
             known = np.isfinite(least)
             least[known] *= self._rates[number][known]
             shape = np.flatnonzero(np.isfinite(least))

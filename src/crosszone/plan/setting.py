@@ -29,6 +29,8 @@ class Setting:
     stack: str
     release: float | None
     pinned: Strategy
+    wan_bucket_mb: float | None = None
+    """MB of a whole model's gradients that go together between zones (`buckets`); None: as pinned or usual."""
     safe: bool = False
     """Memory must suffice even at the high end of its range."""
 

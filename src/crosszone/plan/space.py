@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,6 +23,7 @@ from crosszone.inputs.rules import (
 )
 from crosszone.inputs.states import state_bytes
 from crosszone.inputs.strategy import Strategy
+from crosszone.plan.buckets import wan_bucket_mb
 from crosszone.plan.cores import Block
 from crosszone.plan.deals import EVEN
 from crosszone.plan.land import Land
@@ -40,6 +42,8 @@ SMALL_CLUSTER = 16
 """GPUs up to which every number of replicas and every split is tried."""
 MOST_CHUNKS = 16
 """Chunks of a stage."""
+GRIDS = 4
+"""Grids of some shapes that are remembered: the last ones."""
 
 
 @dataclass
@@ -62,6 +66,22 @@ class Space:
         self.problem, self.framework, self.safe = problem, framework, safe
         self.breadth = breadth or (EVERYTHING if problem.cluster.gpus <= SMALL_CLUSTER else USUAL)
         self.ruled = Ruled()
+        self._grids: dict[tuple[bytes, bool], Scores | None] = {}
+        """The last grids that were made, by their shapes."""
+        self._known: dict[str, Scores | None] = {}
+        """The outline, once it was made."""
+        self._first: dict[bool, Scores] = {}
+        """The grid that was made first, with and without strategies that others beat in any case."""
+
+    def on(self, problem: Problem) -> Space:
+        """The same space with other links between the zones."""
+        other = copy(self)
+        other.problem = problem
+        other.__dict__.pop("land", None)
+        bucket = wan_bucket_mb(problem, self.framework)
+        if bucket != self.setting.wan_bucket_mb:
+            other.__dict__["setting"] = replace(self.setting, wan_bucket_mb=bucket)
+        return other
 
     @cached_property
     def setting(self) -> Setting:
@@ -77,6 +97,7 @@ class Space:
             stack=problem.profiles.stack_of(framework.name, stack),
             release=release,
             pinned=problem.pinned,
+            wan_bucket_mb=wan_bucket_mb(problem, framework),
             safe=self.safe,
         )
 
@@ -116,16 +137,27 @@ class Space:
 
     def strategies(self) -> int:
         """Strategies in all."""
+        return self._count
+
+    @cached_property
+    def _count(self) -> int:
         everything = np.arange(len(self.land.shapes))
         return int(sum(self._sizes[block.shape].sum() for block in self._blocks(everything)))
 
     def outline(self) -> Scores | None:
         """Every shape without a schedule: what any of its strategies must take at least."""
+        if "outline" in self._known:
+            return self._on_links(self._known["outline"])
         everything = np.arange(len(self.land.shapes))
         pipes = {pipe for stages in np.unique(self.land.pp).tolist() for pipe in self._pipes(stages)}
         chunks = sorted({pipe.chunks for pipe in pipes if not pipe.folded}) if self._unlike else [1]
         bare = [*map(any_of, chunks), *([ANY_FOLDED] if any(pipe.folded for pipe in pipes) else [])]
-        return self._scores([self._block(everything, pipe) for pipe in bare])
+        found = self._known["outline"] = self._scores([self._block(everything, pipe) for pipe in bare])
+        return found
+
+    def _on_links(self, grid: Scores | None) -> Scores | None:
+        """A known grid with the links of this space."""
+        return grid if grid is None or grid.land is self.land else grid.on(self.setting, self.land)
 
     @property
     def _unlike(self) -> bool:
@@ -135,12 +167,23 @@ class Space:
 
     def scores(self, shapes: Ints, *, every: bool = False) -> Scores | None:
         """All strategies of some shapes; `every`: also those that another one beats in any case."""
-        return self._scores(self._blocks(shapes), every=every)
+        key = (shapes.tobytes(), every)
+        if key in self._grids:
+            return self._on_links(self._grids[key])
+        for old in list(self._grids)[: 1 - GRIDS]:
+            del self._grids[old]
+        self._grids[key] = self._scores(self._blocks(shapes), every=every)
+        return self._grids[key]
 
     def _scores(self, blocks: list[Block], *, every: bool = False) -> Scores | None:
         some = [block for block in blocks if len(block.shape)]
         tables, traits = self._tables
-        return Scores(self.setting, self.land, traits, tables, some, every=every) if some else None
+        if not some:
+            return None
+        found = Scores(self.setting, self.land, traits, tables, some, every=every)
+        found.remembers = self.problem.common.lasting
+        found.share(self._first.setdefault(every, found))
+        return found
 
     def _blocks(self, shapes: Ints) -> list[Block]:
         """Shapes under each pipe they may have."""
@@ -267,3 +310,13 @@ class Space:
 def experts_share(case: Case) -> Iterator[Notice]:
     """Degree e divides the experts; that it divides their holders depends on the shape."""
     return (notice for notice in experts_divide(case) if notice.code != "ep_over_ranks")
+
+
+def space_of(problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False) -> Space:
+    """The strategies of one framework: those of a known problem that differs only in its links, if there is one."""
+    key = ("space", framework.name, breadth, safe, tuple(problem.routes))
+    if key in problem.kept:
+        known: Space = problem.kept[key]
+        return known.on(problem)
+    found = problem.kept[key] = Space(problem, framework, breadth, safe=safe)
+    return found

@@ -35,8 +35,13 @@ from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+P2P_WAIT = {"none": 0, "sent": 1, "arrived": 2}
 COMPRESSED_BYTES = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5, "1-bit": 0.125}
 """Bytes of a gradient after compression; scales and indices are not counted."""
+GATHERED_BYTES = {"int8": 1.0}
+"""Bytes of a gathered weight after compression."""
+ROUNDS = {"powersgd": 3.0}
+"""Collectives of a bucket where it is more than one: what is not a matrix, then both factors, each after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +108,7 @@ def work_columns(
     dp, zero = s.dp or 1, s.zero or 0
     states = state_bytes(job, framework=framework)
     path = PATH_BITS[compute_precision(job)]
-    wire = wire_bytes(case, states.gradients)
+    wire, word = wire_bytes(case, states.gradients), 4.0 if path == 32 else 2.0
     shard = facts.get("shard_group") or shard_ranks or _shard_ranks(case, dp)
     return WorkColumns(
         seq=job.seq_len,
@@ -132,7 +137,9 @@ def work_columns(
         overlap_parameters=float(s.communication.overlap_parameters),
         bucket_bytes=bucket_bytes(case, framework),
         tree={"auto": 0.0, "ring": -1.0, "tree": 1.0}[s.communication.algorithm],
-        word=4.0 if path == 32 else 2.0,
+        rounds=ROUNDS.get(s.communication.compression, 1.0),
+        word=word,
+        gathered=GATHERED_BYTES.get(s.communication.weight_compression, word),
         folded=float(s.pipeline_schedule in V_SHAPED),
         ahead=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
         split=float(s.pipeline_schedule in SPLIT),
@@ -144,17 +151,23 @@ def work_columns(
 def bucket_bytes(case: Case, framework: str) -> float:
     """Bytes of gradients that are reduced together: as asked for, else the framework's own; without one, a layer's."""
     s = case.strategy
-    return float(buckets(case.model, s.communication.bucket_mb, framework, s.tp, s.dp or 1))
+    kept = state_bytes(case.job, framework=framework).gradients
+    return float(buckets(case.model, s.communication.bucket_mb, framework, kept, s.tp, s.dp or 1))
 
 
-def buckets(model: Model, asked_mb: float | None, framework: str, tp: Numbers, dp: Numbers) -> Numbers:
-    """The same for arrays of degrees."""
+def buckets(
+    model: Model, asked_mb: float | None, framework: str, gradient_bytes: float, tp: Numbers, dp: Numbers
+) -> Numbers:
+    """The same for arrays of degrees; `gradient_bytes`: of one gradient as it is kept."""
     known = frameworks()[framework]
     if asked_mb is not None:
         return 1e6 * asked_mb
-    if known.bucket_mb is None:
-        return 2.0 * parameters(model).total / model.layers / tp
-    return 1e6 * np.maximum(known.bucket_mb, (known.bucket_mb_per_rank or 0.0) * dp)
+    if known.bucket_mb is not None:
+        return 1e6 * known.bucket_mb
+    if known.bucket_parameters_m is None:
+        return gradient_bytes * parameters(model).total / model.layers / tp
+    least = known.bucket_parameters_per_rank_m or 0.0
+    return 1e6 * gradient_bytes * np.maximum(known.bucket_parameters_m, least * dp)
 
 
 def wire_bytes(case: Case, kept: float) -> float:
@@ -214,6 +227,7 @@ def stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
         triton=float(settings.get("triton", False)),
         launch_added=float(settings.get("launch_added", False)),
         p2p_scatter=float(settings.get("p2p_scatter", False)),
+        p2p_wait=float(P2P_WAIT[settings.get("p2p_wait", "none")]),
         release=age,
         graphed=float("graphed_from" in settings and age >= settings["graphed_from"] - settings["release_base"]),
     )

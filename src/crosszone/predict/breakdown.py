@@ -49,7 +49,7 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
     own = sum(parts.values())
     spans = p.step.pipelines.span_s
     if bare is None:
-        sends = t.out * t.passed + t.into * before(t.passed)
+        sends = t.out * t.passed + t.into * before(t.passed_back)
         parts["pipeline"] = m * cell(sends, row, stage)
     else:
         parts["pipeline"] = float(spans[row] - spans[bare])

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from crosszone.cost.bands import band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
 from crosszone.cost.memory_profile import memory_coefficients
+from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.prediction import Memory, StageMemory, Triple
 from crosszone.schedule.orders import in_flight
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 def memory_of(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
     s, b, site = p.strategy, p.batch, p.site
-    found = stage_memory(
-        b.model, b.work, b.stack, p.step.times.layers, memory_coefficients(p.stack), in_flight=_in_flight(p)
-    )
+    kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
+    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.folded, b.sparse)
+    found = stage_memory(b.model, b.work, b.stack, layers, memory_coefficients(p.stack), in_flight=_in_flight(p))
     gpus = [group.gpu for group in site.groups]
     group = site.group[:, site.kinds[0], 0, 0].T
     room = np.array([gpu.memory_gib for gpu in gpus])[group]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.bands import band_factors
+from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.columns import model_columns, taken
 from crosszone.cost.profile import Profile, Profiles
 from crosszone.errors import IllegalError, InvalidError, Notice
@@ -35,10 +37,13 @@ from crosszone.predict.local_update import local_update_s
 from crosszone.predict.memory import memory_of
 from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, Triple
 from crosszone.predict.run import run_of, unpriced
-from crosszone.predict.simulated import SimulatedStep, simulated_step, too_long
+from crosszone.predict.simulated import SimulatedStep, least_step_s, simulated_step, too_long
 from crosszone.predict.site import BANDS, Site
 from crosszone.predict.traffic import traffic_of
 from crosszone.schedule.timeline import Timeline
+
+OF_STEP, OF_LINKS = ("step", "inner_step_s", "slowest"), ("local_update_s", "step_s", "step_time")
+"""Parts of a predictor that follow from links between zones: where stages or gradients cross them, and in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,19 @@ class Predictor:
     def profile(self) -> dict[int, Profile]:
         """Profile of each node group in use."""
         return {g: self.profiles.select(self.site.groups[g].gpu, self.stack) for g in self.site.groups_in_use}
+
+    def on(self, name: str, site: Site, notices: tuple[Notice, ...]) -> Predictor:
+        """The same strategy where only the links between the zones are others (`Site.on`)."""
+        other = copy(self)
+        other.__dict__.update(name=name, site=site, notices=notices)
+        still = self.strategy.local_update is not None or not site.crosses  # no pass and no gradient crosses zones
+        for part in (*(() if still else OF_STEP), *OF_LINKS):
+            other.__dict__.pop(part, None)
+        if "batch" in self.__dict__ and site.crosses:
+            del other.__dict__["batch"]
+            if not still:
+                other.__dict__["batch"] = replace(self.batch, links=site.link_columns())
+        return other
 
     @cached_property
     def batch(self) -> Batch:
@@ -98,15 +116,24 @@ class Predictor:
         return stride
 
     @cached_property
-    def step(self) -> SimulatedStep:
-        """The simulated step of every row of the batch."""
+    def coefficients(self) -> Coefficients:
+        """Of the GPUs of every row and stage."""
         kinds = {id(p.coefficients): p.coefficients for p in self.profile.values()}
         if len(kinds) == 1:
             (k,) = kinds.values()
-        else:
-            here = self.site.group[:, self.site.kinds[0], 0, 0].T
-            k = taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(here))
-        return simulated_step(self.batch, chunk_layers(self.case), self.strategy, k)
+            return k
+        here = self.site.group[:, self.site.kinds[0], 0, 0].T
+        return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(here))
+
+    @cached_property
+    def step(self) -> SimulatedStep:
+        """The simulated step of every row of the batch."""
+        return simulated_step(self.batch, chunk_layers(self.case), self.strategy, self.coefficients)
+
+    @property
+    def least_s(self) -> float:
+        """A bound of the step without periodic averaging: never above it, and close."""
+        return float(least_step_s(self.batch, chunk_layers(self.case), self.strategy, self.coefficients).max())
 
     @cached_property
     def inner_step_s(self) -> npt.NDArray[np.float64]:
@@ -172,6 +199,10 @@ class Predictor:
 
     def memory(self) -> Memory:
         """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
+        return self._memory
+
+    @cached_property
+    def _memory(self) -> Memory:
         return memory_of(self)
 
     @property

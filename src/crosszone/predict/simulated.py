@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,10 @@ REPEATING = ("1f1b", "interleaved", "zero-bubble")
 """Schedules whose rounds repeat: a long step costs no more than a few rounds."""
 ROUNDS_AT_MOST = 10
 """Of such a step: micro-batches simulated for each stage."""
+KNOWN = 16_384
+"""Simulated steps that are remembered."""
+_known: dict[tuple[Any, ...], tuple[float, Floats]] = {}
+"""End of the pipeline, and when each stage's gradients are whole, by schedule, size and times."""
 
 
 def too_long(strategy: Strategy, global_batch: int) -> Notice | None:
@@ -186,15 +191,28 @@ def _times(schedule: str, size: dict[str, Any], columns: dict[str, Any], counts:
 
 
 def _equally_long(schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int) -> tuple[Floats, Floats]:
-    """The same of rows that have their micro-batches in common; equal rows are simulated once."""
-    seen: dict[bytes, int] = {}
-    prints = (b"".join(v[row].tobytes() for v in columns.values()) for row in range(rows))
-    row_of = [seen.setdefault(one, len(seen)) for one in prints] if rows > 1 else [0]
-    first = [row_of.index(one) for one in range(len(seen))] if rows > 1 else [0]
-    some = {n: v[first] for n, v in columns.items()}
-    short = size["stages"] * size["chunks"] * size["micro_batches"] <= SHORT and schedule != "delay-aware"
-    found = simulate(schedule, **size, **some) if short else step_times(schedule, **size, **some)
-    return found.makespan_s[row_of], found.gradients_ready_s.max(axis=-1)[row_of]
+    """The same of rows that have their micro-batches in common; equal rows are simulated once.
+
+    So are those that were asked for before: by options that pipelines do not feel, or by cells of a sweep.
+    """
+    told = (schedule, *size.values())
+    prints = [
+        (*told, blake2b(b"".join(v[row].tobytes() for v in columns.values()), digest_size=16).digest())
+        for row in range(rows)
+    ]
+    found = {one: known for one in prints if (known := _known.get(one)) is not None}
+    new = list(dict.fromkeys(one for one in prints if one not in found))
+    if new:
+        first = [prints.index(one) for one in new]
+        some = {n: v[first] for n, v in columns.items()}
+        short = size["stages"] * size["chunks"] * size["micro_batches"] <= SHORT and schedule != "delay-aware"
+        done = simulate(schedule, **size, **some) if short else step_times(schedule, **size, **some)
+        ready = done.gradients_ready_s.max(axis=-1)
+        found |= {one: (float(done.makespan_s[at]), ready[at].copy()) for at, one in enumerate(new)}
+        if len(_known) > KNOWN:
+            _known.clear()
+        _known.update((one, found[one]) for one in new)
+    return np.array([found[one][0] for one in prints]), np.stack([found[one][1] for one in prints])
 
 
 def _chunk_times(

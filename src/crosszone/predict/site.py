@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +22,7 @@ from crosszone.inputs.rules import Case, uneven_shards
 from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import group_columns
-from crosszone.predict.crossing import Crossings
+from crosszone.predict.crossing import Crossings, transport_of
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
@@ -40,6 +42,15 @@ class Site:
     """False: only the expected RTT is looked at (a search)."""
     known: Crossings | None = None
     """The links between the zones, where somebody has looked them up already."""
+
+    def on(self, cluster: Cluster, links: dict[tuple[int, int], ZoneLink], known: Crossings) -> Site:
+        """The same placement with other links between the zones."""
+        other = copy(self)
+        fields = {"case": replace(self.case, cluster=cluster), "links": links, "known": known}
+        other.__dict__.update(fields)
+        for name in ("crossings", "ring"):
+            other.__dict__.pop(name, None)
+        return other
 
     @property
     def cluster(self) -> Cluster:
@@ -175,8 +186,7 @@ class Site:
     @cached_property
     def transport(self) -> Transport:
         """How ranks talk across zones."""
-        c = self.strategy.communication
-        return Transport(flows=c.flows, congestion=c.congestion)
+        return transport_of(self.strategy.communication)
 
     @cached_property
     def dp_zones(self) -> Ints:
@@ -292,9 +302,14 @@ class Site:
     def _boundary_tier(self, a: int, b: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency over the pair of zones, all ranks that cross it in this direction sharing it."""
         s = self.strategy
+        return self.crossings.boundary(a, b, self._senders[min(a, b), max(a, b)] * s.tp * s.cp)
+
+    @cached_property
+    def _senders(self) -> Counter[tuple[int, int]]:
+        """Boundaries between the stages of all replicas that lie between two zones, both ways together."""
         zones = self.zone[:, :, 0, 0]
         after = np.roll(zones, -1, axis=0)
         if not self.wraps:
             zones, after = zones[:-1], after[:-1]
-        crossing = int(((zones == a) & (after == b)).sum() + ((zones == b) & (after == a)).sum())
-        return self.crossings.boundary(a, b, crossing * s.tp * s.cp)
+        ends = zip(np.minimum(zones, after).ravel().tolist(), np.maximum(zones, after).ravel().tolist(), strict=True)
+        return Counter(pair for pair in ends if pair[0] != pair[1])

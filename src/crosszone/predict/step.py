@@ -46,6 +46,8 @@ class Passes:
     """Share of the sends over a boundary that runs in the sender's time only; between zones all runs beside it too."""
     passed: Numbers
     """Of one message to the next stage, what adds to its sender's time."""
+    passed_back: Numbers
+    """The same of one back over that boundary."""
     send_bytes: Numbers
     latency: Numbers
     """Of that boundary, where it crosses zones."""
@@ -83,29 +85,30 @@ def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, 
 
 def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Passes:
     """Passes of every stage of every strategy, nothing exchanged; `layer`: its layers' costs, where they are known."""
-    w, g, links, m = batch.work, batch.gpu, batch.links, batch.model
+    w, g, m = batch.work, batch.gpu, batch.model
     cost = layer or LayerCost(m, w, g, batch.stack, k)
     kinds = (m.first_dense, m.moe_every, m.moe_layers)
     layers = stage_layers(batch.counts, *kinds, batch.repeats, w.folded, batch.sparse)
     per = StageCost(cost, layers)
     present = layers.layers > 0
     send_bytes, send, send_back, inside = _sends(batch, cost, k)
-    passed = np.where(np.asarray(w.pp) > 1, k.p2p_exposed * inside, 0.0)  # out of the GPU, wherever it goes from there
+    passed, passed_back, piped, latency = _waits(batch, k, send, send_back, inside)
     out, into = _senders(layers, w.interleave)
     return Passes(
         layer=cost,
         cost=per,
         layers=layers,
         forward=per.forward_s * present + out * passed,
-        backward=per.backward_s * present + into * before(passed),
+        backward=per.backward_s * present + into * before(passed_back),
         out=out,
         into=into,
         send=send,
         send_back=send_back,
-        piped=np.where((np.asarray(w.pp) > 1) & np.isinf(links.boundary_bytes_per_s), k.p2p_exposed, 0.0),
+        piped=piped,
         passed=passed,
+        passed_back=passed_back,
         send_bytes=send_bytes,
-        latency=links.boundary_latency_s,
+        latency=latency,
         jitter=w.micro_batches * largest(per.forward_s + per.backward_s) * k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
         fixed=k.step_s,
     )
@@ -188,6 +191,22 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Num
 
     there, back = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
     return np.where(piped, size, 0.0), there, back, time(np.inf)
+
+
+def _waits(
+    batch: Batch, k: Coefficients, send: Numbers, send_back: Numbers, inside: Numbers
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """What sends forward and back add to their sender's time, the share of them that does, and the latency left. [X8]
+
+    Between zones a send goes out of the GPU and then on beside the compute, unless the stack waits for it there too:
+    until it is out, or until it has arrived, as a blocking exchange between neighbours does.
+    """
+    links, wait = batch.links, np.asarray(batch.stack.p2p_wait)
+    share = np.where(np.asarray(batch.work.pp) > 1, k.p2p_exposed, 0.0)
+    far = np.isfinite(links.boundary_bytes_per_s)
+    late = np.where(far & (wait > 1), links.boundary_latency_s, 0.0)
+    forward, back = (share * np.where(far & (wait > 0), s + late, inside) for s in (send, send_back))
+    return forward, back, np.where(far & (wait == 0), 0.0, share), links.boundary_latency_s - share * late
 
 
 def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:

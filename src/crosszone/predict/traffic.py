@@ -184,6 +184,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
         wan_s=top(sent.wan_reduce, row),
         wan_bytes=top(sent.zone_reduce_bytes, row),
         wan_messages=1 if several else scattered,
+        each_messages=top(sent.wan_reduce_messages, row),
     )
     gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
@@ -193,6 +194,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),
         wan_messages=gathered,
+        each_messages=top(sent.wan_gather_messages, row),
     )
     kinds: dict[Kind, _Exchange] = {"gradients": gradients, "weights": weights}
     every = {"gradients": scattered * top(sent.reduce, row), "weights": gathered * top(sent.gather, row)}
@@ -215,6 +217,9 @@ class _Exchange:
     wan_bytes: float
     """Of one zone."""
     wan_messages: int
+    """How often a step."""
+    each_messages: float
+    """Messages of one rank each time, one after the other."""
 
     @property
     def seconds(self) -> float:
@@ -248,7 +253,7 @@ class _Exchange:
                         kind=kind,
                         link=f"{names[a]} > {names[b]}",
                         bytes_per_step=size,
-                        messages=float(self.wan_messages * len(site.ring)),
+                        messages=self.wan_messages * self.each_messages,
                         busy_s=across,
                         exposed_s=exposed * share / len(site.ring),
                     )

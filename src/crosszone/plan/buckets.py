@@ -1,0 +1,49 @@
+"""Buckets: how many gradients go together where replicas lie in several zones.
+
+Every bucket pays the latency between zones, and the last one hides behind nothing, so the frameworks' own sizes, made
+for one building, are too small over long links.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from crosszone.cost.columns import Numbers
+from crosszone.cost.wan import EXPECTED
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.parameters import parameters
+from crosszone.inputs.states import state_bytes
+from crosszone.plan.problem import Problem
+from crosszone.plan.setting import Setting
+from crosszone.predict.batch import buckets
+
+MB = 1e6
+
+
+def wan_bucket_mb(problem: Problem, framework: Framework) -> float | None:
+    """MB of a whole model's gradients that go together between zones; None: nobody may choose. [W6]
+
+    n buckets of S bytes pay n latencies of A and leave S / (n B) at the end: n = sqrt(S / (A B)), for a ring over all
+    zones, so that it depends on the links and the model only.
+    """
+    asked = problem.pinned.communication.bucket_mb is not None or problem.pinned.local_update is not None
+    zones = tuple(range(len(problem.cluster.zones)))
+    if asked or len(zones) < 2 or not framework.has_buckets:
+        return None
+    crossings = problem.ways.crossings
+    ranks = min(zone.gpus for zone in problem.cluster.zones)
+    ring = crossings.ring_link(crossings.ring(zones, ranks), ranks)
+    size = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients
+    late = 2 * (len(zones) - 1) * float(ring.latency_s[EXPECTED])
+    together = size if late <= 0 else min(size, math.sqrt(size * float(ring.bytes_per_s[EXPECTED]) * late))
+    return together / MB
+
+
+def rank_bucket_mb(setting: Setting, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:
+    """MB of gradients of one rank that go together between zones: at least what the framework takes anyway. [W6]"""
+    assert setting.wan_bucket_mb is not None
+    kept = state_bytes(setting.job, framework=setting.framework.name).gradients
+    usual = buckets(setting.model, None, setting.framework.name, kept, tp, dp) / MB
+    return np.maximum(usual, np.ceil(setting.wan_bucket_mb / (np.asarray(tp) * pp)))

@@ -1,0 +1,106 @@
+"""Averaging between zones, layer by layer: when updates are there, when they are needed, what is waited for.
+
+One worker's steps stand for all: they are alike. Compute and link each do one thing at a time; a layer's exchange
+begins when the backward pass has left it and the link is free, and must be over before a later forward pass enters it.
+That is data parallelism (every step, every layer), local updates (every H steps) and streaming (a fragment at a time).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from crosszone.cost.tiers import Floats, Numbers
+
+FORWARD_SHARE = 1 / 3
+"""Of a step: a backward pass is two products for each of the forward pass's one. [F1]"""
+MOST_PERIODS = 50
+SETTLED = 1e-9
+"""Share of a period by which two periods in a row may differ when the steps repeat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging:
+    """Which layers are exchanged in which step, and when they must have come back."""
+
+    layers: int
+    """Equal layers of the model."""
+    steps: int = 1
+    """Steps after which the same is done again (H)."""
+    fragments: Mapping[int, tuple[int, ...]]
+    """Layers that are exchanged after a step of the period."""
+    delay: int = 0
+    """Steps that an exchange may take in the background; 0: the next step needs it."""
+    between_steps: bool = False
+    """Nothing of an exchange runs beside the passes of its own step or of the one that needs it."""
+
+
+def every_layer(layers: int, steps: int = 1) -> Averaging:
+    """All layers after the last step of every period: data parallelism, or plain local updates."""
+    return Averaging(layers=layers, steps=steps, fragments={steps - 1: tuple(range(layers))})
+
+
+def streamed(layers: int, steps: int, fragment_layers: int, delay: int = 0) -> Averaging:
+    """Fragments in turn, evenly over the period; each holds layers far apart (strided).
+
+    Fragment k of F holds the layers k, k + F, k + 2 F, ... and is exchanged after step floor(k H / F).
+    """
+    count = layers // fragment_layers
+    if not 0 < count <= steps or count * fragment_layers != layers:
+        raise ValueError(f"{layers} layers in fragments of {fragment_layers} do not make 1 to {steps} fragments")
+    turns = {k * steps // count: tuple(range(k, layers, count)) for k in range(count)}
+    return Averaging(layers=layers, steps=steps, fragments=turns, delay=delay)
+
+
+def period_s(plan: Averaging, step_s: float, layer_exchange_s: Numbers) -> Floats:
+    """Seconds of a period of steps, once periods repeat; an array of exchange times gives as many answers. [A20]
+
+    Forward F = 1/3 and backward B = 2/3 of a step lie evenly over the layers. Exchanges queue on the link in the order
+    in which the backward pass makes them ready. A forward pass waits at a layer whose exchange is due and not over.
+    """
+    each = np.atleast_1d(np.asarray(layer_exchange_s, dtype=float))
+    now, link = np.zeros_like(each), np.zeros_like(each)
+    due: dict[int, dict[int, Floats]] = {}
+    begun, last = now, np.full_like(each, np.inf)
+    for step in range(MOST_PERIODS * plan.steps):
+        if step and step % plan.steps == 0:
+            period, begun = now - begun, now
+            if np.allclose(period, last, rtol=SETTLED, atol=0.0):
+                break
+            last = period
+        now = _forward(plan, step_s, now, due.pop(step, {}))
+        now, link, done = _backward(plan, step_s, now, link, each, step % plan.steps)
+        if done:
+            due[step + 1 + plan.delay] = done
+    return last
+
+
+def utilisation(plan: Averaging, step_s: float, layer_exchange_s: Numbers) -> Floats:
+    """Share of the time spent computing. [A20]"""
+    return np.asarray(plan.steps * step_s / period_s(plan, step_s, layer_exchange_s))
+
+
+def _forward(plan: Averaging, step_s: float, now: Floats, due: Mapping[int, Floats]) -> Floats:
+    """When the forward pass is over that waits for these layers."""
+    whole = step_s * FORWARD_SHARE
+    if plan.between_steps:
+        return np.asarray(np.max([now, *due.values()], axis=0) + whole)
+    passed = 0
+    for layer in sorted(due):
+        now = np.maximum(now + (layer - passed) / plan.layers * whole, due[layer])
+        passed = layer
+    return now + (plan.layers - passed) / plan.layers * whole
+
+
+def _backward(
+    plan: Averaging, step_s: float, now: Floats, link: Floats, each: Floats, turn: int
+) -> tuple[Floats, Floats, dict[int, Floats]]:
+    """When the backward pass is over and the link free, and when the exchange of each layer of this turn is."""
+    whole = step_s * (1 - FORWARD_SHARE)
+    end, done = now + whole, {}
+    for layer in sorted(plan.fragments.get(turn, ()), reverse=True):
+        ready = end if plan.between_steps else now + (plan.layers - layer) / plan.layers * whole
+        link = done[layer] = np.maximum(link, ready) + each
+    return end, link, done
