@@ -20,6 +20,8 @@ SHOWN = 10
 """Lines of a prediction that the README shows."""
 SHOWN_PLAN = 21
 """Lines of a plan: the best one and those after it."""
+CHANGE = ("--set", "cluster.links[0].gbps=100", "--switch", "flows=8")
+"""The what-if that the README shows."""
 
 
 def with_answers(text: str, language: str) -> str:
@@ -37,9 +39,18 @@ def with_answers(text: str, language: str) -> str:
             "\n".join(clash.splitlines()[:2]) + "\n",
             f"$ {name} predict my.yaml\n" + "\n".join(predicted.splitlines()[:SHOWN]) + "\n...\n",
             f"$ {name} plan my.yaml\n" + "\n".join(planned[:SHOWN_PLAN]) + "\n...\n",
+            f"$ {name} what-if my.yaml {' '.join(CHANGE)}\n" + _changed(scenario + good + "\n", language),
         ]
     )
     return re.sub(r"```console\n.*?```", lambda _: f"```console\n{next(answers)}```", text, flags=re.DOTALL)
+
+
+def _changed(scenario: str, language: str) -> str:
+    """A what-if, without its notices."""
+    told = _said(scenario, language, "what-if", *CHANGE)
+    lines = [line.rstrip() for line in told.splitlines()]
+    end = next(at for at, line in enumerate(lines) if line.startswith("flows:"))
+    return "\n".join(lines[: end + 1]) + "\n...\n"
 
 
 ROWS = {

@@ -15,8 +15,8 @@ from builders import fields
 from conftest import ROOT
 from crosszone import Scenario, load_scenario
 from crosszone.cli import _run
-from crosszone.cli import plan as verb
 from crosszone.cli import plans as report
+from crosszone.cli import progress as bars
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
@@ -523,8 +523,8 @@ def test_a_missing_file_is_bad_input(say, search):
 def test_a_bar_is_drawn_only_on_a_terminal_and_only_after_a_while(monkeypatch, capsys, terminal, patience_s, drawn):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(verb, "PATIENCE_S", patience_s)
-    with verb._progress() as progress:
+    monkeypatch.setattr(bars, "PATIENCE_S", patience_s)
+    with bars.progress_bar() as progress:
         assert (progress is not None) == terminal
         if progress:
             progress("scoring", 2, 10)

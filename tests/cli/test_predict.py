@@ -235,7 +235,7 @@ def test_a_trace_is_not_overwritten_unless_told_and_is_whole_or_not_there(say, t
         raise OSError(28, "No space left on device")
 
     target.write_text("precious")
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     status, _, err = say("predict", THREE, "--trace", str(target), "--force")
     assert status == 2
     assert "No space left" in err

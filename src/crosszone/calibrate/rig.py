@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crosszone.calibrate.rig_steps import rig_job, step_s, variants
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_barrier_s, gloo_send_s, gloo_turn_s
 from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s, slow_start_s, window_bytes
 from crosszone.cost.tiers import figure
@@ -37,7 +38,7 @@ _BUFFER_MIB = re.compile(r"\bwmem=([0-9.]{1,6})MB")
 _UNLIMITED = re.compile(r"rate=inf|no qdisc")
 
 MACHINE = "measures the machine itself, which no column describes"
-LAYERS = "needs the sizes and times of the model's layers, which no column holds"
+LAYERS = "is a step of another job than the one whose layers and compute are known"
 COMPUTE = "is compute only; the other rows of its kind are predicted from it"
 UNKNOWN = "is of a kind the cost model does not know"
 
@@ -175,8 +176,9 @@ def _predict(row: RigRow, compute_s: float | None) -> RigResult:
         return RigResult(row=row, predicted=None, reason=MACHINE)
     if row.op == "local_nosync":
         return RigResult(row=row, predicted=None, reason=COMPUTE)
-    if row.op in ("ddp_bucket2.5", "ddp_powersgd_r4", "localsgd_H8"):
-        return RigResult(row=row, predicted=None, reason=LAYERS)
+    if row.op in variants():
+        seconds = _job_step_s(row, compute_s)
+        return RigResult(row=row, predicted=seconds, reason="" if seconds is not None else LAYERS)
     stream = _TCP.fullmatch(row.op)
     if stream:
         congestion: Congestion = "bbr" if stream[1] == "bbr" else "reno" if stream[1] == "reno" else "cubic"
@@ -186,11 +188,11 @@ def _predict(row: RigRow, compute_s: float | None) -> RigResult:
             if mbit < math.inf
             else RigResult(row=row, predicted=None, reason=MACHINE)
         )
-    predicted = _seconds(row, compute_s)
+    predicted = _seconds(row)
     return RigResult(row=row, predicted=predicted, reason="" if predicted is not None else UNKNOWN)
 
 
-def _seconds(row: RigRow, compute_s: float | None) -> float | None:
+def _seconds(row: RigRow) -> float | None:
     size, per_zone, rtt = row.size_bytes, row.ranks_per_zone, max(hosts_rtt_s(row.rtt_s))
     barrier = float(gloo_barrier_s(row.ranks, rtt))
     match row.op:
@@ -210,13 +212,15 @@ def _seconds(row: RigRow, compute_s: float | None) -> float | None:
             return _all_reduce_s(row, size, row.zones, groups=per_zone) + barrier
         case "p2p_all_then_barrier":
             return float(gloo_send_s(size, rtt, min(row.bytes_per_s) / per_zone)) + barrier
-        case "ddp_bucket25" if compute_s is not None:
-            return compute_s + _all_reduce_s(row, size, row.ranks)
-        case "ddp_fp16_hook" if compute_s is not None:
-            return compute_s + _all_reduce_s(row, size / 2, row.ranks)
-        case "ddp_accum4_no_sync" if compute_s is not None:
-            return 4 * compute_s + _all_reduce_s(row, size, row.ranks)
     return None
+
+
+def _job_step_s(row: RigRow, compute_s: float | None) -> float | None:
+    """A training step, where the job is the described one and its compute was timed beside it. [A24]"""
+    job = rig_job()
+    if compute_s is None or row.size_bytes != job.gradient_bytes:
+        return None
+    return step_s(job, variants()[row.op], compute_s, lambda size: _all_reduce_s(row, size, row.ranks))
 
 
 def _all_reduce_s(row: RigRow, size_bytes: float, ranks: int, groups: int = 1) -> float:

@@ -12,6 +12,7 @@ import typer
 from crosszone.cli.output import amount, console, print_json, said, table
 
 if TYPE_CHECKING:
+    from crosszone.analyse.published.sites import TwoSites
     from crosszone.calibrate.accuracy import Accuracy
     from crosszone.calibrate.validation import CrossValidation
 
@@ -34,7 +35,9 @@ Columns = Sequence[tuple[str, str]]
 
 
 def accuracy(
-    runs: Annotated[Path, typer.Argument(help="Measured runs (CSV): whole steps, components, or transfers of a rig.")],
+    runs: Annotated[
+        Path, typer.Argument(help="Runs (CSV): whole steps, components, transfers of a rig, or results across zones.")
+    ],
     doubtful: Annotated[
         Path | None, typer.Option(help="Rows to score apart (CSV: id, reason); default: doubtful_rows.csv beside RUNS.")
     ] = None,
@@ -52,12 +55,15 @@ def accuracy(
         _rig(runs, as_json)
     elif kind == "components":
         _components(runs, as_json)
+    elif kind == "published":
+        _published(runs, as_json)
     else:
         _runs(runs, doubtful, cv, as_json)
 
 
 def _kind(path: Path) -> str:
     """What a file holds, by its columns; a file that cannot be read is left to the reader of runs to refuse."""
+    from crosszone.analyse.published.table import NEEDED as PUBLISHED
     from crosszone.calibrate.components_read import is_components
     from crosszone.calibrate.rig import NEEDED as RIG
 
@@ -68,6 +74,8 @@ def _kind(path: Path) -> str:
         return "runs"
     if set(RIG) <= columns:
         return "rig"
+    if set(PUBLISHED) <= columns:
+        return "published"
     return "components" if is_components(columns) else "runs"
 
 
@@ -183,6 +191,65 @@ def _rig(path: Path, as_json: bool) -> None:
         ("median_median_pct", "right"),
     )
     _print_table(said("rig_title"), columns, lines)
+
+
+def _published(path: Path, as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from crosszone.analyse.published.sites import two_sites
+    from crosszone.analyse.published.streaming import cells_within
+    from crosszone.analyse.published.table import published_results, summaries
+
+    results = published_results(path)
+    families = [asdict(one) for one in summaries(results)]
+    sites = two_sites() if any(one.family == "headline" for one in results) else None
+    cells = cells_within(results)
+    rows = [{**one.model_dump(), "error_pct": one.error_pct, "reason": _reason(one.reason) or None} for one in results]
+    if as_json:
+        told = sites and sites.model_dump()
+        print_json({"families": families, "grid": cells._asdict(), "two_sites": told, "rows": rows})
+        return
+    columns: Columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *SCORES[3:6])
+    _print_table(said("published_summary_title"), columns, families)
+    if cells.cells:
+        console().print(said("published_cells", **cells._asdict()), soft_wrap=True)
+    if sites is not None:
+        _print_sites(sites)
+    columns = (
+        ("family", "left"),
+        ("published_case", "left"),
+        ("published_figure", "right"),
+        ("published_prediction", "right"),
+        ("published_difference_pct", "right"),
+    )
+    lines = [
+        {
+            "family": one["family"],
+            "published_case": one["case"],
+            "published_figure": f"{amount(one['published'], 4)} {one['unit']}",
+            "published_prediction": one["reason"] or f"{amount(one['predicted'], 4)} {one['unit']}",
+            "published_difference_pct": one["error_pct"],
+        }
+        for one in rows
+    ]
+    _print_table(said("published_title"), columns, lines, len(lines))
+
+
+def _print_sites(sites: TwoSites) -> None:
+    if sites.least_gbps is None:
+        line = said("published_two_sites_never", target=amount(sites.target_pct, 3))
+    else:
+        gbps = amount(float(f"{sites.least_gbps:.3g}"))
+        line = said("published_two_sites", target=amount(sites.target_pct, 3), gbps=gbps)
+    console().print(line, soft_wrap=True)
+    lines = [{"gbps": amount(at), "published_efficiency_pct": pct} for at, pct in sites.efficiency_pct.items()]
+    columns: Columns = (("gbps", "right"), ("published_efficiency_pct", "right"))
+    _print_table(said("published_two_sites_title"), columns, lines)
+
+
+def _reason(reason: str) -> str:
+    """A reason in the user's language where it is the key of one."""
+    return said(reason) if reason.startswith("published_") else reason
 
 
 def _print_table(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> None:

@@ -15,16 +15,21 @@ def refuse_to_overwrite(path: Path, force: bool) -> None:
 
 
 def write_file(path: Path, text: str, force: bool) -> None:
+    """Write a text as `write_bytes` does."""
+    write_bytes(path, text.encode(), force)
+
+
+def write_bytes(path: Path, content: bytes, force: bool) -> None:
     """Write a file whole or not at all; what is no plain file (a pipe, a device) is written as it is."""
     try:
         refuse_to_overwrite(path, force)
         if path.exists() and not path.is_file():
-            path.write_text(text, encoding="utf-8")
+            path.write_bytes(content)
             return
         target = path.resolve()
         half = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            half.write_text(text, encoding="utf-8")
+            half.write_bytes(content)
             half.replace(target)
         finally:
             half.unlink(missing_ok=True)

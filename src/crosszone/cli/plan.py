@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,23 +11,18 @@ import typer
 
 from crosszone.cli.files import refuse_to_overwrite, write_file
 from crosszone.cli.output import console, language, print_json, said
+from crosszone.cli.progress import progress_bar
 from crosszone.errors import InputError, InvalidError, Notice
 
 if TYPE_CHECKING:
-    from rich.progress import TaskID
-
     from crosszone.inputs.scenario import Loaded, Scenario
     from crosszone.plan.crossover import Crossover
     from crosszone.plan.plan import Plan, Plans
 
-PATIENCE_S = 0.5
-"""Seconds before a bar is drawn: a quick answer needs none."""
 OPTIONS = ("objective", "top")
 """What the search may refuse that is not in the file."""
 LOCAL = "L"
 """Stands before the rank of a plan with local updates."""
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +95,7 @@ def plan(
     other = None if rank is None else rank.of(found)
     flip = _flip(scenario, found) if crossover else None
     if output is not None:
-        write_file(Path(output), _filled(scenario, best_of(found)).to_yaml(), force)
+        write_file(Path(output), filled(scenario, best_of(found)).to_yaml(), force)
     if as_json:
         print_json(_with_asked(found, other, flip).model_dump(mode="json"))
         return
@@ -178,7 +170,7 @@ def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
     scenario, document = loaded.scenario, loaded.document
     known = few_alike([document.placed(one) for one in (*loaded.notices, *scenario_notices(scenario))])
     try:
-        with _progress() as progress:
+        with progress_bar() as progress:
             return search(scenario, progress=progress, language=language(), notices=known, **how)
     except InputError as error:
         raise type(error)(*(document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None
@@ -190,10 +182,10 @@ def _flip(scenario: Scenario, found: Plans) -> Crossover | None:
 
     if not found.plans or not found.local_updates:
         return None
-    return flip_gbps(scenario, _filled(scenario, found.plans[0]), _filled(scenario, found.local_updates[0]))
+    return flip_gbps(scenario, filled(scenario, found.plans[0]), filled(scenario, found.local_updates[0]))
 
 
-def _filled(scenario: Scenario, plan: Plan) -> Scenario:
+def filled(scenario: Scenario, plan: Plan) -> Scenario:
     """The scenario as that plan does it: framework, strategy and placement."""
     job = scenario.job.replace(framework=plan.framework)
     return scenario.replace(job=job, strategy=plan.strategy, placement=plan.placement)
@@ -212,31 +204,3 @@ def _with_asked(found: Plans, other: Plan | None, flip: Crossover | None) -> Pla
     chance = chance_faster(best, other.prediction)
     why = Comparison(**waterfall, rank=other.rank, kind=other.kind, chance_best_is_faster=chance)
     return found.model_copy(update={"why": why, "crossover": flip})
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on standard error where that is a terminal and the search takes long enough to look at one."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import Progress as Bar
-
-    bar = Bar(console=console(stderr=True), transient=True)
-    tasks: dict[str, TaskID] = {}
-    began = time.monotonic()
-
-    def advance(what: str, done: int, of: int) -> None:
-        if time.monotonic() - began < PATIENCE_S:
-            return
-        if not tasks:
-            bar.start()
-        if what not in tasks:
-            tasks[what] = bar.add_task(said(f"progress_{what}"))
-        bar.update(tasks[what], completed=done, total=of)
-
-    try:
-        yield advance
-    finally:
-        if tasks:
-            bar.stop()

@@ -1,0 +1,122 @@
+"""How quickly a what-if is answered, and how far published results over wide-area links are met.
+
+`python benchmarks/communication.py FOLDER` takes the folder with cross_zone_runs.csv and crosszone_rig.csv, prints the
+figures and updates RESULTS.md. CPU times, best of many; scenarios are already read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crosszone.analyse.published.result import Result
+from crosszone.analyse.published.streaming import cells_within
+from crosszone.analyse.published.table import published_results
+from crosszone.analyse.report import communication_report
+from crosszone.analyse.suggest import suggestions
+from crosszone.analyse.what_if import what_if
+from crosszone.calibrate.rig import rig_report
+from crosszone.inputs.scenario import load_scenario
+from crosszone.predict.predictor import predictor
+from prediction import cpu_s
+from results import write_section
+
+ROOT = Path(__file__).resolve().parents[1]
+CHANGES: dict[str, dict[str, Any]] = {
+    "a rate": {"cluster.links[*].gbps": 25.0},
+    "a batch": {"job.global_batch": 2048},
+    "a degree": {"strategy.pp": 2, "strategy.dp": 8},
+}
+
+
+def speed() -> list[str]:
+    """Rows of times."""
+    scenario = load_scenario(ROOT / "examples" / "three-cities.yaml")
+    base = predictor(scenario)
+    before = base.prediction()
+    rows = []
+    for name, change in CHANGES.items():
+        seconds = cpu_s(partial(what_if, scenario, change, base=base, before=before))
+        rows.append((f"what-if: {name}, three cities", seconds))
+    rows.append(("what-if: both sides predicted", cpu_s(lambda: what_if(scenario, CHANGES["a rate"]))))
+    turned = [("compression", "bf16")]
+    rows.append(("what-if: a switch", cpu_s(lambda: what_if(scenario, turn=turned, base=base, before=before))))
+    rows.append(("communication report", cpu_s(lambda: communication_report(base, before), 11)))
+    rows.append(("suggestions, every switch", cpu_s(lambda: suggestions(scenario, base=base), 5)))
+    return [f"| {name} | {seconds * 1e3:.1f} |" for name, seconds in rows]
+
+
+def published(folder: Path) -> list[str]:
+    """Rows of errors by publication."""
+    families: dict[str, list[Result]] = {}
+    for one in published_results(folder / "cross_zone_runs.csv"):
+        families.setdefault(one.family, []).append(one)
+    rows = []
+    for family, found in families.items():
+        errors = [abs(one.error_pct) for one in found if one.error_pct is not None]
+        if not errors:
+            continue
+        cells = [f"{np.median(errors):.1f}", f"{np.mean(errors):.1f}", f"{np.mean(np.array(errors) <= 15) * 100:.0f}"]
+        note = ""
+        if family == "streaming-diloco":
+            grid = cells_within(found)
+            note = f"{grid.within_one_step} of {grid.cells} rates within one step of the paper's grid"
+        if family == "intellect-1":
+            table = [one for one in found if "utilisation" in one.case and one.predicted is not None]
+            note = f"utilisation within {max(abs(one.predicted - one.published) for one in table):.2f} points"  # type: ignore[operator]
+        rows.append(f"| {family} | {len(found)} | {len(errors)} | {' | '.join(cells)} | {note} |")
+    return rows
+
+
+def rig(folder: Path) -> list[str]:
+    """Rows of errors on the rig of emulated zones."""
+    report = rig_report(folder / "crosszone_rig.csv")
+    rows = []
+    for op in ("all_reduce", "p2p_one_way", "flat_ring", "hier_shard", "many_groups"):
+        one = report.of(op)
+        if one.median_best_pct is not None and one.median_median_pct is not None:
+            rows.append(f"| {op} | {one.rows} | {one.median_best_pct:.1f} | {one.median_median_pct:.1f} |")
+    for result in report.results:
+        if result.row.op.startswith(("ddp_", "localsgd")) and result.error_median_pct is not None:
+            best = "-" if result.error_best_pct is None else f"{result.error_best_pct:+.1f}"
+            rows.append(f"| {result.row.op} | 1 | {best} | {result.error_median_pct:+.1f} |")
+    return rows
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="Folder with cross_zone_runs.csv and crosszone_rig.csv.")
+    folder = parser.parse_args().folder
+    text = [
+        f"`.venv/bin/python benchmarks/communication.py FOLDER`, one of {os.cpu_count()} cores.",
+        "",
+        "| answer | CPU ms |",
+        "|---|---|",
+        *speed(),
+    ]
+    if folder is not None:
+        text += [
+            "",
+            "Published by others, predicted with the models here (errors are |predicted / published - 1|):",
+            "",
+            "| publication | figures | predicted | median % | mean % | within 15 % | |",
+            "|---|---|---|---|---|---|---|",
+            *published(folder),
+            "",
+            "Measured between emulated zones (Gloo over TCP; DDP rows with their sign):",
+            "",
+            "| operation | rows | against the best run % | against the median run % |",
+            "|---|---|---|---|",
+            *rig(folder),
+        ]
+    write_section("Communication", "\n".join(text))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""Cluster changes: a node, a zone, a link, a GPU kind more or other than a scenario has, each with its sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+from crosszone.errors import Notice
+from crosszone.inputs.catalogue import catalogue
+from crosszone.inputs.cluster import Cluster, Link, Zone
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.links import ZoneLink, zone_links
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.states import compute_precision
+from crosszone.inputs.strategy import Strategy
+from crosszone.plan.planner import NOT_PINNED
+
+ChangeKind = Literal["node", "zone", "link", "links", "uplink", "gpu", "drop", "unpin"]
+CHANGE_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
+COUNT_PINS = ("dp", "replica_micro_batches")
+"""Fields of a strategy that fix how many GPUs it uses."""
+MORE_GBPS = 10.0
+"""Rate that is added to links, Gbit/s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A variant before it is planned; `make` may refuse."""
+
+    kind: ChangeKind
+    target: str
+    notice: Notice
+    make: Callable[[], Cluster]
+    gpus_change: bool
+    price_known: bool = True
+
+
+def changes(scenario: Scenario) -> Iterator[Change]:
+    """Every change that is tried."""
+    cluster, links = scenario.cluster, zone_links(scenario.cluster)
+    yield from _more_nodes(cluster)
+    yield from _more_zones(cluster, list(links.values()))
+    yield from _more_rate(cluster, list(links.values()))
+    yield from _other_gpus(cluster, compute_precision(scenario.job))
+    if len(cluster.zones) > 1:
+        for zone in cluster.zones:
+            yield Change(
+                kind="drop",
+                target=zone.name,
+                notice=_note("marginal_drop", zone=zone.name, gpus=zone.gpus),
+                make=partial(without_zone, cluster, zone.name),
+                gpus_change=True,
+            )
+
+
+def _more_nodes(cluster: Cluster) -> Iterator[Change]:
+    for z, zone in enumerate(cluster.zones):
+        for g, group in enumerate(zone.nodes):
+            yield Change(
+                kind="node",
+                target=_group_name(zone, g),
+                notice=_note("marginal_node", gpus=group.gpus, gpu=group.gpu.name, zone=_group_name(zone, g)),
+                make=partial(_with_group, cluster, z, g, count=group.count + 1, hosts=()),
+                gpus_change=True,
+            )
+
+
+def _more_zones(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
+    ranked = sorted(links, key=lambda link: (min(link.gbps, link.gbps_back), -link.rtt_ms.expected))
+    models = list(dict.fromkeys([len(ranked) - 1, (len(ranked) - 1) // 2])) if ranked else [None]
+    for zone in cluster.zones:
+        for at in models:
+            like = None if at is None else ranked[at]
+            if like is None:
+                notice = _note("marginal_zone_alone", zone=zone.name, gpus=zone.gpus)
+            else:
+                params = {"link": " - ".join(like.between), "gbps": like.gbps, "rtt_ms": like.rtt_ms.expected}
+                notice = _note("marginal_zone", zone=zone.name, gpus=zone.gpus, **params)
+            yield Change(
+                kind="zone",
+                target=zone.name,
+                notice=notice,
+                make=partial(_with_copy, cluster, zone, like),
+                gpus_change=True,
+            )
+
+
+def _more_rate(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
+    def change(kind: ChangeKind, target: str, notice: Notice, make: Callable[[], Cluster]) -> Change:
+        return Change(kind=kind, target=target, notice=notice, make=make, gpus_change=False, price_known=False)
+
+    for link in links:
+        pair = " - ".join(link.between)
+        notice = _note("marginal_link", link=pair, more=MORE_GBPS, gbps=link.gbps)
+        yield change("link", pair, notice, partial(_with_rates, cluster, [link]))
+    if len(links) > 1:
+        yield change("links", "", _note("marginal_links", more=MORE_GBPS), partial(_with_rates, cluster, links))
+    for z, zone in enumerate(cluster.zones):
+        if zone.uplink_gbps is None or not links:
+            continue
+        rates = {"uplink_gbps": zone.uplink_gbps + MORE_GBPS}
+        if zone.downlink_gbps is not None:
+            rates["downlink_gbps"] = zone.downlink_gbps + MORE_GBPS
+        notice = _note("marginal_uplink", zone=zone.name, more=MORE_GBPS, gbps=zone.uplink_gbps)
+        yield change("uplink", zone.name, notice, partial(_with_zone, cluster, z, **rates))
+
+
+def _other_gpus(cluster: Cluster, precision: str) -> Iterator[Change]:
+    """The next faster kind in each node group, and in all groups of a kind together."""
+    places = [(z, g) for z, zone in enumerate(cluster.zones) for g in range(len(zone.nodes))]
+    kinds = {gpu: [(z, g) for z, g in places if cluster.zones[z].nodes[g].gpu == gpu] for gpu in cluster.gpu_kinds}
+    together = [where for where in kinds.values() if len(where) > 1]
+    for where in [*([place] for place in places), *together]:
+        gpu = cluster.zones[where[0][0]].nodes[where[0][1]].gpu
+        faster = next_faster(gpu, precision)
+        if faster is None:
+            continue
+        names = ", ".join(_group_name(cluster.zones[z], g) for z, g in where)
+        yield Change(
+            kind="gpu",
+            target=names,
+            notice=_note("marginal_gpu", zone=names, gpu=gpu.name, other=faster.name),
+            make=partial(_with_gpu, cluster, where, faster),
+            gpus_change=False,
+        )
+
+
+def _group_name(zone: Zone, number: int) -> str:
+    return zone.name if len(zone.nodes) == 1 else f"{zone.name} [{number}]"
+
+
+def _note(code: str, **params: Any) -> Notice:
+    return Notice(code=code, level="note", field="cluster", params=params)
+
+
+def _with_zone(cluster: Cluster, number: int, **changed: Any) -> Cluster:
+    """The cluster with fields of one zone changed."""
+    zones = list(cluster.zones)
+    zones[number] = zones[number].replace(**changed)
+    return cluster.replace(zones=tuple(zones))
+
+
+def _with_group(cluster: Cluster, z: int, g: int, **changed: Any) -> Cluster:
+    """The cluster with fields of one node group changed."""
+    nodes = list(cluster.zones[z].nodes)
+    nodes[g] = nodes[g].replace(**changed)
+    return _with_zone(cluster, z, nodes=tuple(nodes))
+
+
+def _with_gpu(cluster: Cluster, where: Sequence[tuple[int, int]], gpu: Gpu) -> Cluster:
+    """The cluster with another GPU kind in some groups, at the catalogue's price."""
+    for z, g in where:
+        cluster = _with_group(cluster, z, g, gpu=gpu, usd_per_gpu_hour=None)
+    return cluster
+
+
+def _with_copy(cluster: Cluster, zone: Zone, like: ZoneLink | None) -> Cluster:
+    """The cluster with a copy of a zone; its links to all others have the figures of one there is."""
+    taken = {one.name for one in cluster.zones}
+    name = next(name for n in range(2, len(taken) + 3) if (name := f"{zone.name}-{n}") not in taken)
+    copy = zone.replace(name=name, nodes=tuple(group.replace(hosts=()) for group in zone.nodes))
+    links = list(cluster.links)
+    if like is not None:
+        known = {
+            "gbps": like.gbps,
+            "gbps_back": like.gbps_back,
+            "rtt_ms": like.rtt_ms.expected,
+            "jitter_ms": like.jitter_ms,
+            "loss_pct": like.loss_pct,
+            "usd_per_gb": like.usd_per_gb,
+            "usd_per_gb_back": like.usd_per_gb_back,
+            "flow_gbps": like.flow_gbps,
+        }
+        figures = {key: value for key, value in known.items() if value is not None}
+        links += [Link(between=(one.name, name), **figures) for one in cluster.zones]
+    return cluster.replace(zones=(*cluster.zones, copy), links=tuple(links))
+
+
+def _with_rates(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
+    """The cluster with more Gbit/s both ways on some links; uplinks stay as they are."""
+    listed = {link.pair: link for link in cluster.links}
+    for path in wider:
+        old = listed.get(frozenset(path.between)) or Link(between=path.between)
+        there, back = path.gbps + MORE_GBPS, path.gbps_back + MORE_GBPS
+        if old.between != path.between:
+            there, back = back, there
+        listed[old.pair] = old.replace(gbps=there, gbps_back=back)
+    return cluster.replace(links=tuple(listed.values()))
+
+
+def plannable(scenario: Scenario) -> Scenario:
+    """The scenario without a placement, which would not fit another cluster, and without what a plan settles itself."""
+    s = scenario.strategy
+    bare = scenario if scenario.placement is None else scenario.replace(placement=None)
+    return bare if s is None or not s.pinned & set(NOT_PINNED) else bare.replace(strategy=_without(s, NOT_PINNED))
+
+
+def freed(scenario: Scenario) -> Scenario | None:
+    """The scenario without the pins that fix the number of GPUs; None: there are none."""
+    if scenario.strategy is None or not pinned_fields(scenario) & set(COUNT_PINS):
+        return None
+    return plannable(scenario).replace(strategy=_without(scenario.strategy, (*COUNT_PINS, *NOT_PINNED)))
+
+
+def _without(strategy: Strategy, names: Collection[str]) -> Strategy | None:
+    kept = {name: getattr(strategy, name) for name in strategy.pinned if name not in names}
+    return Strategy(**kept) if kept else None
+
+
+def without_zone(cluster: Cluster, name: str) -> Cluster:
+    """The cluster without a zone and its links; `InvalidError` where it is the only one."""
+    left = tuple(zone for zone in cluster.zones if zone.name != name)
+    links = tuple(link for link in cluster.links if name not in link.between)
+    return cluster.replace(zones=left, links=links)
+
+
+def next_faster(gpu: Gpu, precision: str) -> Gpu | None:
+    """The catalogue's next faster kind of the same vendor and form that has a price; None: there is none.
+
+    Faster: a higher dense peak of the precision, or the same with faster memory; of equals the cheapest.
+    """
+
+    def speed(one: Gpu) -> tuple[float, float]:
+        return one.peak(precision) or 0.0, one.memory_gb_per_s
+
+    kinds = [one for one in catalogue().entries("gpus") if isinstance(one, Gpu) and one.usd_per_hour is not None]
+    alike = [one for one in kinds if (one.vendor, one.form) == (gpu.vendor, gpu.form) and speed(one) > speed(gpu)]
+    return min(alike, key=lambda one: (*speed(one), one.usd_per_hour), default=None)
+
+
+def pinned_fields(scenario: Scenario) -> set[str]:
+    """Fields of the strategy that are pinned to a value."""
+    s = scenario.strategy
+    return set() if s is None else {name for name in s.pinned if getattr(s, name) is not None}

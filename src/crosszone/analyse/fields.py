@@ -1,0 +1,164 @@
+"""Fields of a scenario, named by path and changed: what every what-if, switch and sweep is made of.
+
+    scenario_with(scenario, {"job.global_batch": 2048})
+    scenario_with(scenario, {"cluster.links[beijing-a,shanghai-a].gbps": 40, "strategy.local_update.steps": 100})
+
+A path goes through keys with dots and through lists with brackets: a number, a zone's name, two zones' names for the
+link between them, or * for all. What a path leads through is made where it is missing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
+from typing import Any
+
+from crosszone.errors import InvalidError, Notice
+from crosszone.inputs.document import Document, scalar
+from crosszone.inputs.scenario import Loaded, Scenario, read_scenario
+
+BY_NAME = ("model", "gpu", "region")
+"""Keys that may hold the name of a catalogue entry; a field of it is changed in a copy."""
+ALL = "*"
+_STEP = re.compile(r"(?P<key>[^.\[\]]+)|\[(?P<entry>[^\[\]]+)\]")
+_PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[[^\[\]]+\])*")
+
+Step = tuple[str, bool]
+"""Key or entry, and whether it is an entry of a list."""
+
+
+def scenario_with(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """The scenario with fields changed, checked as a file would be; an `InputError` names what is wrong."""
+    return read_changed(scenario, changes).scenario
+
+
+def read_changed(scenario: Scenario, changes: Mapping[str, Any]) -> Loaded:
+    """The same with what was decided on the way."""
+    return read_scenario(Document(changed(scenario.to_fields(), changes)))
+
+
+def changed(value: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping of a scenario with the fields at some paths set."""
+    found: Any = dict(value)
+    for path, new in changes.items():
+        found = _set(found, steps_of(path), new, _Place(path, found))
+    fields: dict[str, Any] = found
+    return fields
+
+
+def read_change(text: str) -> tuple[str, Any]:
+    """Path and value of `PATH=VALUE`; a value may be a list with commas in brackets."""
+    path, equals, said = (part.strip() for part in text.partition("="))
+    if not equals or not said:
+        raise InvalidError(Notice(code="change_malformed", field="--set", value=text))
+    steps_of(path)
+    if said.startswith("[") and said.endswith("]"):
+        inner = said[1:-1].strip()
+        return path, [scalar(item.strip()) for item in inner.split(",")] if inner else []
+    return path, scalar(said)
+
+
+def read_changes(texts: Iterable[str]) -> dict[str, Any]:
+    """The changes of several such texts; a path may be given once."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, value = read_change(text)
+        if path in found:
+            raise InvalidError(Notice(code="change_twice", field="--set", value=path))
+        found[path] = value
+    return found
+
+
+def steps_of(path: str) -> list[Step]:
+    """A path cut into its steps."""
+    if not _PATH.fullmatch(path):
+        raise InvalidError(Notice(code="path_malformed", field="--set", value=path))
+    return [(one["entry"] or one["key"], one["entry"] is not None) for one in _STEP.finditer(path)]
+
+
+class _Place:
+    """Where in the scenario a path has come to."""
+
+    def __init__(self, path: str, whole: Mapping[str, Any], at: tuple[str, ...] = ()):
+        self.path, self.whole, self.at = path, whole, at
+
+    def within(self, step: str) -> _Place:
+        return _Place(self.path, self.whole, (*self.at, step))
+
+    @property
+    def key(self) -> str:
+        """The last key on the way."""
+        return self.at[-1] if self.at else ""
+
+    def refuse(self, code: str, value: Any, **params: Any) -> InvalidError:
+        return InvalidError(Notice(code=code, field=self.path, value=value, params=params))
+
+
+def _set(value: Any, steps: list[Step], new: Any, place: _Place) -> Any:
+    """The value with what lies at the end of the steps set."""
+    if not steps:
+        return new
+    (step, is_entry), rest = steps[0], steps[1:]
+    if is_entry:
+        return _set_entry(value, step, rest, new, place)
+    if isinstance(value, str) and place.key in BY_NAME:
+        value = {"like": value}
+    if value is not None and not isinstance(value, Mapping):
+        raise place.refuse("path_no_mapping", step, at=".".join(place.at))
+    fields = dict(value or {})
+    fields[step] = _set(fields.get(step), rest, new, place.within(step))
+    return fields
+
+
+def _set_entry(value: Any, entry: str, rest: list[Step], new: Any, place: _Place) -> Any:
+    """The list with one of its entries, or all, changed."""
+    if value is not None and not isinstance(value, list | tuple):
+        raise place.refuse("path_no_list", entry, at=".".join(place.at))
+    items = list(value or [])
+
+    def change(item: Any, steps: list[Step] = rest) -> Any:
+        return _set(item, steps, new, _Place(place.path, place.whole, (*place.at[:-1], entry)))
+
+    if place.at == ("cluster", "links") and not entry.isdigit():
+        return _set_links(items, entry, rest, change, place)
+    if entry == ALL:
+        return [change(item) for item in items]
+    if entry.isdigit() and int(entry) < len(items):
+        at = int(entry)
+        return [change(item) if number == at else item for number, item in enumerate(items)]
+    names = [item.get("name") for item in items if isinstance(item, Mapping)]
+    if not entry.isdigit() and entry in names:
+        at = names.index(entry)
+        return [change(item) if number == at else item for number, item in enumerate(items)]
+    known = [name for name in names if name] or list(range(len(items)))
+    raise place.refuse("path_no_entry", entry, at=".".join(place.at), known=known, count=len(items))
+
+
+def _set_links(items: list[Any], entry: str, rest: list[Step], change: Callable[..., Any], place: _Place) -> list[Any]:
+    """The links with that between two zones changed, or all of them; one that is not listed is added."""
+    zones = place.whole.get("cluster", {}).get("zones", ())
+    names = [zone.get("name", "") for zone in zones if isinstance(zone, Mapping)]
+    if entry == ALL:
+        pairs = list(combinations(names, 2))
+    else:
+        pair = tuple(name.strip() for name in entry.split(","))
+        if len(pair) != 2 or not set(pair) <= set(names) or pair[0] == pair[1]:
+            raise place.refuse("path_no_link", entry, known=names)
+        pairs = [(pair[0], pair[1])]
+    found = list(items)
+    for pair in pairs:
+        at = next((i for i, link in enumerate(found) if set(link.get("between", ())) == set(pair)), None)
+        if at is None:
+            found.append(change({"between": list(pair)}))
+            continue
+        link = found[at]
+        turned = list(link["between"]) != list(pair)
+        found[at] = change(link, _turned(rest, link) if turned and entry != ALL else rest)
+    return found
+
+
+def _turned(rest: list[Step], link: Mapping[str, Any]) -> list[Step]:
+    """The steps on a link that is named from its other end: there, where it has a figure of its own for that way."""
+    back = f"{rest[0][0]}_back" if rest else ""
+    return [(back, False), *rest[1:]] if link.get(back) is not None else rest

@@ -1,0 +1,113 @@
+"""Host tuning: settings of Linux hosts that links between zones need, with the figures of this scenario."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from crosszone.cost.tcp import slow_start_s
+from crosszone.cost.wan import EXPECTED
+from crosszone.inputs.links import ZoneLink
+from crosszone.inputs.value import Value
+from crosszone.predict.predictor import Predictor
+from crosszone.text import sentence
+
+STEP_BYTES = 2**20
+"""Buffers are rounded up to whole MiB."""
+MOST_BYTES = 2047 * STEP_BYTES
+"""Linux takes no more: the setting is a signed number of 32 bits."""
+USUAL_TIMEOUT_MINUTES = 10
+"""After which PyTorch and Megatron give a collective up."""
+PATIENCE = 3
+"""Timeout over the longest exchange."""
+
+
+class HostSetting(Value):
+    """One setting of the hosts."""
+
+    name: str
+    """Key of its sentence."""
+    setting: str
+    """As it is typed."""
+    why: str
+    """What it is for, with the figures of this scenario."""
+    saves_s: float | None
+    """Seconds of a step it saves at most; null: not computed."""
+
+
+def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]:
+    """What hosts should be set to for the links in use; nothing where no link leaves a zone. [A7]
+
+    Buffers: twice the bandwidth-delay product of the link that needs most. Restart after idleness: what the first burst
+    of a step loses on each of its connections [T6].
+    """
+    used = _used(p)
+    if not used:
+        return ()
+    link, size = max(((link, _product(link)) for link in used), key=lambda pair: pair[1])
+    buffer = min(MOST_BYTES, max(STEP_BYTES, math.ceil(2 * size / STEP_BYTES) * STEP_BYTES))
+    facts = {"link": " - ".join(link.between), "gbps": link.gbps, "rtt": link.rtt_ms.expected, "mb": size / 1e6}
+    lossy = max(used, key=lambda one: one.loss_pct)
+    longest = _longest_s(p)
+    minutes = max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * longest / 60))
+    ceilings = f"net.core.rmem_max={buffer} net.core.wmem_max={buffer}"
+    autos = f'net.ipv4.tcp_rmem="4096 131072 {buffer}" net.ipv4.tcp_wmem="4096 65536 {buffer}"'
+
+    restart = _restart_s(p, used)
+    settings: tuple[tuple[str, str, dict[str, Any]], ...] = (
+        ("buffers", f"sysctl -w {ceilings} {autos}", facts),
+        ("idle", "sysctl -w net.ipv4.tcp_slow_start_after_idle=0", {"saved": restart}),
+        ("congestion", "sysctl -w net.ipv4.tcp_congestion_control=bbr", {"loss": lossy.loss_pct}),
+        ("mtu", "sysctl -w net.ipv4.tcp_mtu_probing=1", {}),
+        ("timeout", _timeout(p, minutes), {"longest": longest}),
+    )
+    return tuple(
+        HostSetting(
+            name=name,
+            setting=setting,
+            why=sentence("host", name, "why", language, params),
+            saves_s=restart if name == "idle" else None,
+        )
+        for name, setting, params in settings
+    )
+
+
+def _used(p: Predictor) -> list[ZoneLink]:
+    """Links between zones that carry something."""
+    pairs = {frozenset(row.link.split(" > ")) for row in p.prediction().communication if " > " in row.link}
+    return [link for link in p.site.links.values() if frozenset(link.between) in pairs]
+
+
+def _product(link: ZoneLink) -> float:
+    """Bandwidth-delay product, bytes."""
+    return max(link.gbps, link.gbps_back) * 1e9 / 8 * link.rtt_ms.expected * 1e-3
+
+
+def _restart_s(p: Predictor, used: list[ZoneLink]) -> float:
+    """What cold windows cost a step: the first burst after the silence, on the link where that is most."""
+    found = p.prediction()
+    step = found.step_time_s.expected
+    worst = 0.0
+    for row in found.communication:
+        if " > " not in row.link:
+            continue
+        link = next(one for one in used if frozenset(one.between) == frozenset(row.link.split(" > ")))
+        rate = float(p.site.transport.group_bytes_per_s(link.rtt_ms.expected * 1e-3, link.loss_pct / 100))
+        idle = max(0.0, step - row.busy_s)
+        size = row.bytes_per_step / max(1.0, row.messages)
+        worst = max(worst, float(slow_start_s(size, link.rtt_ms.expected * 1e-3, rate, idle)))
+    return worst
+
+
+def _longest_s(p: Predictor) -> float:
+    """The longest that one exchange between zones may take."""
+    local = p.strategy.local_update
+    if local is not None:
+        return float(p.local_update_s[EXPECTED]) * local.steps / local.fragments
+    return max((row.busy_s for row in p.prediction().communication if " > " in row.link), default=0.0)
+
+
+def _timeout(p: Predictor, minutes: int) -> str:
+    if p.framework.name == "megatron":
+        return f"--distributed-timeout-minutes {minutes}"
+    return f"init_process_group(timeout=timedelta(minutes={minutes}))"

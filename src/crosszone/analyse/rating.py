@@ -1,0 +1,288 @@
+"""Rating: step, tokens/s and days at p50 and p95, what makes them uncertain, and what limits each link.
+
+answer = rating(predictor(scenario))
+answer.step_s.p95, answer.largest, answer.links[0].limited_by
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from importlib.resources import files
+from statistics import NormalDist
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.analyse.link_use import LinkUse, link_uses
+from crosszone.cost.tiers import figure
+from crosszone.errors import Notice
+from crosszone.inputs.document import parse_document
+from crosszone.inputs.geography import Band
+from crosszone.inputs.links import ZoneLink
+from crosszone.inputs.value import Value
+from crosszone.plan.chance import TENTH
+from crosszone.plan.plan import Told
+from crosszone.predict.breakdown import breakdown_of
+from crosszone.predict.predictor import Predictor
+from crosszone.predict.run import DAY_S, goodput_of
+from crosszone.predict.site import BANDS
+from crosszone.predict.traffic import Egress, traffic_of
+
+Floats = npt.NDArray[np.float64]
+Doubt = Literal["profile", "rtt", "jitter", "loss"]
+DOUBTS: tuple[Doubt, ...] = get_args(Doubt)
+DRAWS = 201
+"""Steps that are drawn, three a prediction, which takes three round-trip times; odd, so that one is the middle."""
+SEED = 20
+MANY_LOST = 1000.0
+"""Lost packets from which on their number is as good as normal."""
+HIGHEST_LOSS = 0.999
+
+
+class Quantiles(Value):
+    """A figure at its middle and at its bad end."""
+
+    p50: float
+    """Half of all runs do better."""
+    p95: float
+    """Nineteen of twenty do better."""
+
+
+class Uncertainty(Value):
+    """One thing that is not known exactly, and what it does to the step."""
+
+    doubt: Doubt
+    """profile: coefficients of GPU and stack; rtt: round-trip times from distance; jitter; loss."""
+    present: bool
+    """It varies at all here."""
+    p95_without_s: float
+    """Step at p95 if this one thing were known, s."""
+    widens_s: float
+    """What it adds to the step at p95, s."""
+
+
+class Rating(Value):
+    """A plan at p50 and p95."""
+
+    name: str
+    """Name of the scenario."""
+    expected_s: float
+    """The predicted step, s."""
+    step_s: Quantiles
+    """Step, s."""
+    tokens_per_s: Quantiles
+    """Tokens/s; the bad end is the lower one."""
+    days: Quantiles | None
+    """Of the whole run, in which jitter and loss average out; null: its length is not known."""
+    draws: int
+    """Steps drawn."""
+    doubts: tuple[Uncertainty, ...]
+    """What makes it uncertain, the largest first."""
+    largest: Doubt | None
+    """What adds most to the step at p95; null: nothing is uncertain."""
+    links: tuple[LinkUse, ...]
+    """Every directed link between zones in use, and what limits it."""
+    told: Told
+    """The same as a sentence."""
+    notes: tuple[Told, ...]
+    """What a reader should know."""
+
+
+@cache
+def rating_figures() -> dict[str, dict[str, Any]]:
+    """Figures of `rating.yaml` with origin and source, by name."""
+    text = files("crosszone.analyse").joinpath("rating.yaml").read_text("utf-8")
+    found: dict[str, dict[str, Any]] = parse_document(text, "rating.yaml").value
+    return found
+
+
+def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = "en") -> Rating:
+    """Step, tokens/s and days of a placed strategy at p50 and p95, with what makes them uncertain. [A18]
+
+    `doubts`: what is not taken as known. The draws are seeded, and the same with and without each doubt.
+    """
+    breakdown = breakdown_of(p)
+    rows, egress = traffic_of(p, breakdown)
+    draws = _Draws(p, egress)
+    asked = frozenset(doubts) & draws.present
+    steps, expected = draws.step_s(asked), float(p.step_s[1])
+    step = _quantiles(steps)
+    found = []
+    for doubt in DOUBTS:
+        without = _quantiles(draws.step_s(asked - {doubt})).p95
+        found.append(
+            Uncertainty(
+                doubt=doubt,
+                present=doubt in asked,
+                p95_without_s=without,
+                widens_s=step.p95 - without,
+            )
+        )
+    found.sort(key=lambda one: -one.widens_s)
+    job, days = p.case.job, None
+    if job.steps is not None:
+        scale = job.steps / DAY_S / goodput_of(p.site, p.framework.name).share
+        days = _quantiles(draws.step_s(asked & {"profile", "rtt"}) * scale)
+    largest = found[0].doubt if found[0].widens_s > 0 else None
+    tokens = float(job.tokens_per_step)
+    return Rating(
+        name=p.name,
+        expected_s=expected,
+        step_s=step,
+        tokens_per_s=Quantiles(p50=tokens / step.p50, p95=tokens / step.p95),
+        days=days,
+        draws=DRAWS,
+        doubts=tuple(found),
+        largest=largest,
+        links=tuple(link_uses(p, rows)),
+        told=_told(step, largest).as_dict(language),
+        notes=tuple(notice.as_dict(language) for notice in draws.notes() if "jitter" in asked),
+    )
+
+
+def _told(step: Quantiles, largest: Doubt | None) -> Notice:
+    params: dict[str, Any] = {"p50": float(f"{step.p50:.4g}"), "p95": float(f"{step.p95:.4g}")}
+    if largest is None:
+        return Notice(code="rating_certain", level="note", params=params)
+    return Notice(code=f"rating_by_{largest}", level="note", params=params)
+
+
+def _quantiles(values: Floats) -> Quantiles:
+    p50, p95 = np.quantile(values, [0.5, 0.95])
+    return Quantiles(p50=float(p50), p95=float(p95))
+
+
+@dataclass(frozen=True)
+class _Draws:
+    """Steps drawn from what is not known: each doubt on or off, the others as they were."""
+
+    p: Predictor
+    egress: Egress
+
+    @cached_property
+    def links(self) -> dict[tuple[int, int], ZoneLink]:
+        """Links with traffic, by their zones' places."""
+        used = {(min(pair), max(pair)) for pair in self.egress}
+        return {pair: self.p.site.links[pair] for pair in sorted(used)}
+
+    @cached_property
+    def present(self) -> frozenset[Doubt]:
+        """What varies at all."""
+        links = self.links.values()
+        varies: dict[Doubt, bool] = {
+            "profile": self.p.factors[0] < self.p.factors[1],
+            "rtt": any(link.rtt_ms.low < link.rtt_ms.high for link in links),
+            "jitter": any(_jitter_ms(link) > 0 for link in links),
+            "loss": any(link.loss_pct > 0 for link in links),
+        }
+        return frozenset(doubt for doubt, on in varies.items() if on)
+
+    def notes(self) -> list[Notice]:
+        """Links whose jitter is taken from elsewhere."""
+        pairs = [" - ".join(link.between) for link in self.links.values() if link.jitter_ms is None]
+        if not pairs:
+            return []
+        entry = rating_figures()["jitter_ms"]
+        params = {"pairs": pairs, "source": entry["source"]}
+        return [Notice(code="jitter_assumed", level="note", field="cluster.links", value=entry["value"], params=params)]
+
+    def step_s(self, on: Collection[Doubt]) -> Floats:
+        """Steps with these doubts, the others at their expected values.
+
+        Every draw of the links with every one of the profile, whose error does not depend on them.
+        """
+        factor = self.factor if "profile" in on else np.ones(1)
+        return np.outer(self._over_links(frozenset(on) - {"profile"}), factor).ravel()
+
+    @cached_property
+    def factor(self) -> Floats:
+        """[draws] Factor of the profile's error: four of five between its low and high end."""
+        low, high = self.p.factors
+        return _skewed(_evenly(), low, 1.0, high)
+
+    @cached_property
+    def normals(self) -> Floats:
+        """[2 links, draws] Standard normal numbers, each row in an order of its own."""
+        rng = np.random.default_rng(SEED)
+        return np.stack([rng.permutation(_evenly()) for _ in range(2 * len(self.links))])
+
+    @cached_property
+    def lost(self) -> Floats:
+        """[links, predictions] Share of packets lost in a step: as many as come when each is lost by chance."""
+        rng, found = np.random.default_rng(SEED + 1), []
+        for (a, b), link in self.links.items():
+            size = self.egress.get((a, b), 0.0) + self.egress.get((b, a), 0.0)
+            packets = max(size / figure("packet", "payload_bytes"), 1.0)
+            mean = packets * link.loss_pct / 100.0
+            number = rng.permutation(_by_chance(mean, DRAWS // BANDS))
+            found.append(np.minimum(number / packets, HIGHEST_LOSS))
+        return np.stack(found)
+
+    @cached_property
+    def _known(self) -> dict[frozenset[Doubt], Floats]:
+        return {}
+
+    def _over_links(self, on: frozenset[Doubt]) -> Floats:
+        """[draws] Steps with these doubts about the links."""
+        if on not in self._known:
+            self._known[on] = self._predicted(on) if on else np.full(DRAWS, float(self.p.step_s[1]))
+        return self._known[on]
+
+    def _predicted(self, on: frozenset[Doubt]) -> Floats:
+        times = [self._rtt_ms(number, link, on) for number, link in enumerate(self.links.values())]
+        found = []
+        for at in range(DRAWS // BANDS):
+            links = dict(self.p.site.links)
+            for number, (pair, link) in enumerate(self.links.items()):
+                three = Band(*times[number][BANDS * at : BANDS * (at + 1)].tolist())
+                loss = 100.0 * float(self.lost[number, at]) if "loss" in on else link.loss_pct
+                links[pair] = replace(link, rtt_ms=three, jitter_ms=None, loss_pct=loss)
+            site = replace(self.p.site, links=links, known=None, banded=True)
+            site.__dict__["ring"] = self.p.site.ring  # settled when the run began, whatever this step meets
+            found.append(replace(self.p, site=site).step_s)
+        return np.concatenate(found)
+
+    def _rtt_ms(self, number: int, link: ZoneLink, on: Collection[Doubt]) -> Floats:
+        """[draws] Round-trip times: the band's four of five, jitter about it; never below light in a straight fibre."""
+        band, row = link.rtt_ms, 2 * number
+        time = np.full(DRAWS, band.expected)
+        if "rtt" in on and band.low < band.high:
+            time = _skewed(self.normals[row], band.low, band.expected, band.high)
+        if "jitter" in on:
+            time = time + _jitter_ms(link) * self.normals[row + 1]
+        return np.asarray(np.maximum(time, min(link.floor_ms or 0.0, band.low)))
+
+
+@cache
+def _evenly() -> Floats:
+    """[draws] Standard normal numbers spread evenly: the middle of each of so many equal parts."""
+    return np.array([NormalDist().inv_cdf((n + 0.5) / DRAWS) for n in range(DRAWS)])
+
+
+def _skewed(normal: Floats, low: float, middle: float, high: float) -> Floats:
+    """Numbers with this median of which one in ten is below `low` and one in ten above `high`. [A18]
+
+    Normal in the logarithm, with a width of its own on either side.
+    """
+    below, above = np.log(middle / low) / TENTH, np.log(high / middle) / TENTH
+    return np.asarray(middle * np.exp(np.where(normal < 0, below, above) * normal))
+
+
+def _by_chance(mean: float, count: int) -> Floats:
+    """So many numbers of events that come by chance (Poisson), spread evenly over what may come. [A18]"""
+    even = (np.arange(count) + 0.5) / count
+    if mean > MANY_LOST:
+        return np.array([mean + math.sqrt(mean) * NormalDist().inv_cdf(part) for part in even])
+    if mean == 0:
+        return np.zeros(count)
+    most = math.ceil(mean + 10.0 * math.sqrt(mean) + 20.0)
+    chance = np.exp([k * math.log(mean) - mean - math.lgamma(k + 1.0) for k in range(most)])
+    return np.searchsorted(np.cumsum(chance), even).astype(float)
+
+
+def _jitter_ms(link: ZoneLink) -> float:
+    return float(rating_figures()["jitter_ms"]["value"]) if link.jitter_ms is None else link.jitter_ms

@@ -1,0 +1,257 @@
+"""Communication report: where the bytes of a step go, what they cost, and what that makes of the job.
+
+report = communication_report(predictor(load_scenario("examples/three-cities.yaml")))
+report.boundness, report.links[0].bytes_per_step
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from crosszone.analyse.groups import CrossingGroups, crossing_groups
+from crosszone.analyse.scaling import Scaling, scaling_of
+from crosszone.analyse.worked import FORMULAS, worked_bytes
+from crosszone.inputs.value import Value
+from crosszone.plan.difference import BETWEEN_ZONES
+from crosszone.predict.breakdown import COMPUTE
+from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
+from crosszone.predict.predictor import Predictor
+from crosszone.predict.traffic import FAST, NETWORK
+
+STORAGE, CHECKPOINT = "storage", "checkpoint"
+Boundness = Literal["communication-bound", "balanced", "compute-bound"]
+BALANCED = (1.0, 4.0)
+"""Compute over exposed communication: below the first communication dominates, above the second it hardly matters."""
+
+
+class Line(Value):
+    """One kind of communication on one link, in one step."""
+
+    kind: str
+    """What is exchanged."""
+    link: str
+    """fast link, network, storage, or from zone to zone."""
+    tier: str
+    """fast link, network, between zones, or storage."""
+    bytes_per_step: float
+    """All bytes that cross the link (of links of a GPU: of all GPUs)."""
+    messages: float
+    """Messages of one GPU."""
+    busy_s: float
+    """Time the link is busy."""
+    exposed_s: float
+    """Of the step: what does not hide. Checkpoints stop the job and are no part of the step."""
+    share: float
+    """Of all bytes of a step."""
+    formula: str
+    """Id in docs/formulas.md."""
+    worked: str
+    """The bytes as an expression of the numbers that go in."""
+
+
+class Total(Value):
+    """Lines added up: of a kind, or of a tier of links."""
+
+    name: str
+    """Kind or tier."""
+    bytes_per_step: float
+    """All bytes."""
+    messages: float
+    """Messages of one GPU, all its links."""
+    busy_s: float
+    """Busy time, one link after the other."""
+    exposed_s: float
+    """What does not hide."""
+    share: float
+    """Of all bytes of a step."""
+
+
+class LinkTraffic(Value):
+    """One direction between two zones."""
+
+    link: str
+    """From zone to zone."""
+    bytes_per_step: float
+    """Of all kinds."""
+    kinds: dict[str, float]
+    """Bytes by kind."""
+    dominant: str
+    """The kind with most bytes."""
+    busy_s: float
+    """Seconds of a step in which it is busy, kinds one after the other."""
+    exposed_s: float
+    """Of the step: what does not hide."""
+    used_gbps: float
+    """Mean rate over the step."""
+    gbps: float
+    """Rate of the link."""
+    rtt_ms: float
+    """Round-trip time."""
+    km: float | None
+    """Distance, where it is known."""
+    origin: str
+    """Where the rate comes from."""
+
+
+class CommunicationReport(Value):
+    """Where the bytes of a step go."""
+
+    lines: tuple[Line, ...]
+    """Every kind on every link."""
+    kinds: tuple[Total, ...]
+    """By kind."""
+    tiers: tuple[Total, ...]
+    """By tier of links."""
+    links: tuple[LinkTraffic, ...]
+    """Every direction between zones that is used, the busiest first."""
+    groups: tuple[CrossingGroups, ...]
+    """Which groups cross which link."""
+    step_s: float
+    """Expected step."""
+    compute_s: float
+    """Of the step: compute."""
+    exposed_s: float
+    """Of the step: communication that does not hide."""
+    busy_s: float
+    """All communication, hidden or not, kinds one after the other."""
+    compute_to_communication: float | None
+    """Compute over exposed communication; null: nothing is exposed."""
+    communication_share: float
+    """Exposed communication over the step."""
+    boundness: Boundness
+    """communication-bound where communication takes longer than compute, compute-bound where it hardly matters."""
+    bottleneck: Bottleneck
+    """Class of work that takes most of the step."""
+    scaling: Scaling
+    """Efficiency against one zone and one GPU."""
+
+
+def communication_report(p: Predictor, prediction: Prediction | None = None) -> CommunicationReport:
+    """The report of one placed strategy. [A1]"""
+    found = prediction or p.prediction()
+    step = found.step_time_s.expected
+    lines = [_line(row, worked_bytes(p, row), 0.0) for row in found.communication]
+    lines += _checkpoint(found, step)
+    total = sum(line.bytes_per_step for line in lines) or 1.0
+    lines = [line.model_copy(update={"share": line.bytes_per_step / total}) for line in lines]
+    compute = sum(found.breakdown_s[name] for name in COMPUTE)
+    exposed = sum(row.exposed_s for row in found.communication)
+    return CommunicationReport(
+        lines=tuple(lines),
+        kinds=_totals(lines, "kind", total),
+        tiers=_totals(lines, "tier", total),
+        links=_links(p, lines, step),
+        groups=crossing_groups(p.site),
+        step_s=step,
+        compute_s=compute,
+        exposed_s=exposed,
+        busy_s=sum(row.busy_s for row in found.communication),
+        compute_to_communication=compute / exposed if exposed > 0 else None,
+        communication_share=exposed / step,
+        boundness=boundness_of(compute, exposed),
+        bottleneck=found.bottleneck,
+        scaling=scaling_of(p),
+    )
+
+
+def boundness_of(compute_s: float, exposed_s: float) -> Boundness:
+    """What holds the job up: communication where it takes longer than compute. [A5]"""
+    low, high = BALANCED
+    if compute_s < low * exposed_s:
+        return "communication-bound"
+    return "balanced" if compute_s < high * exposed_s else "compute-bound"
+
+
+def tier_of(link: str) -> str:
+    """The tier a link belongs to."""
+    return link if link in (FAST, NETWORK, STORAGE) else BETWEEN_ZONES
+
+
+def _line(row: Traffic, worked: str, share: float) -> Line:
+    return Line(
+        kind=row.kind,
+        link=row.link,
+        tier=tier_of(row.link),
+        bytes_per_step=row.bytes_per_step,
+        messages=row.messages,
+        busy_s=row.busy_s,
+        exposed_s=row.exposed_s,
+        share=share,
+        formula=FORMULAS[row.kind],
+        worked=worked,
+    )
+
+
+def _checkpoint(found: Prediction, step: float) -> list[Line]:
+    """What a checkpoint writes, shared out over the steps between two of them. [A9]"""
+    good = found.run.goodput
+    often = step / good.interval_s if good.interval_s > 0 else 0.0
+    if not 0 < often < float("inf"):
+        return []
+    return [
+        Line(
+            kind=CHECKPOINT,
+            link=STORAGE,
+            tier=STORAGE,
+            bytes_per_step=good.checkpoint_gb * 1e9 * often,
+            messages=often,
+            busy_s=good.checkpoint_s * often,
+            exposed_s=good.checkpoint_s * often,
+            share=0.0,
+            formula="A9",
+            worked=f"{good.checkpoint_gb!r} * 1000000000 * {step!r} / {good.interval_s!r}",
+        )
+    ]
+
+
+def _totals(lines: Iterable[Line], by: Literal["kind", "tier"], total: float) -> tuple[Total, ...]:
+    """Lines of a kind or tier added up, most bytes first."""
+    found: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        found[getattr(line, by)].append(line)
+    sums = [
+        Total(
+            name=name,
+            bytes_per_step=sum(line.bytes_per_step for line in own),
+            messages=sum(line.messages for line in own),
+            busy_s=sum(line.busy_s for line in own),
+            exposed_s=sum(line.exposed_s for line in own),
+            share=sum(line.bytes_per_step for line in own) / total,
+        )
+        for name, own in found.items()
+    ]
+    return tuple(sorted(sums, key=lambda one: -one.bytes_per_step))
+
+
+def _links(p: Predictor, lines: Iterable[Line], step: float) -> tuple[LinkTraffic, ...]:
+    by_link: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.tier == BETWEEN_ZONES:
+            by_link[line.link].append(line)
+    places = {zone.name: number for number, zone in enumerate(p.site.cluster.zones)}
+    found = []
+    for name, own in by_link.items():
+        a, b = (places[zone] for zone in name.split(" > "))
+        known = p.site.links[min(a, b), max(a, b)]
+        kinds: dict[str, float] = defaultdict(float)
+        for line in own:
+            kinds[line.kind] += line.bytes_per_step
+        size = sum(kinds.values())
+        facts: dict[str, Any] = {"rtt_ms": known.rtt_ms.expected, "km": known.km}
+        found.append(
+            LinkTraffic(
+                link=name,
+                bytes_per_step=size,
+                kinds=dict(kinds),
+                dominant=max(kinds, key=lambda kind: kinds[kind]),
+                busy_s=sum(line.busy_s for line in own),
+                exposed_s=sum(line.exposed_s for line in own),
+                used_gbps=size * 8 / step / 1e9,
+                gbps=known.gbps if a < b else known.gbps_back,
+                origin=known.origins["gbps" if a < b else "gbps_back"],
+                **facts,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.busy_s))

@@ -1,0 +1,214 @@
+"""Sweep: a scenario planned anew (or predicted) at every value of one field, or of two.
+
+found = sweep(scenario, read_axis("cluster.links[*].gbps=1:100:log20"), read_axis("cluster.links[*].rtt_ms=5:80:20"))
+found.cell(0, 3).choice, found.cell(0, 3).step_time_s.expected, found.flips
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from crosszone.analyse.axis import MOST_VALUES as MOST_CELLS
+from crosszone.analyse.axis import Axis, read_axis, too_many
+from crosszone.analyse.cell import Cell, Cells, Mode
+from crosszone.analyse.flips import Flip, lines, places
+from crosszone.analyse.spread import CORES, Progress, spread
+from crosszone.errors import InvalidError, Notice
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.value import Value
+from crosszone.plan.objectives import require_known
+from crosszone.plan.plan import OBJECTIVES, Objective
+from crosszone.plan.planner import problem_of
+
+MARGIN = 0.05
+"""Share that another algorithm must gain to be worth changing to."""
+MODES: tuple[Mode, ...] = ("plan", "predict")
+LINKS = ("cluster.links", "cluster.default_link")
+"""Fields that cells share most in (`Common`)."""
+COLUMNS = (
+    "x",
+    "y",
+    "best",
+    "kind",
+    "framework",
+    "tp",
+    "pp",
+    "dp",
+    "cp",
+    "ep",
+    "zones",
+    "step_time_s_low",
+    "step_time_s",
+    "step_time_s_high",
+    "tokens_per_s",
+    "usd_per_hour",
+    "run_usd",
+    "fits",
+    "synchronous_step_time_s",
+    "local_update_step_time_s",
+    "refusal",
+)
+"""Of a CSV file."""
+
+
+class Sweep(Value):
+    """What is best, and what it takes, at every place of one or two axes."""
+
+    name: str
+    """Name of the scenario."""
+    x: Axis
+    """The first axis."""
+    y: Axis | None
+    """The second axis; null: there is one."""
+    objective: Objective
+    """What plans are ranked by."""
+    mode: Mode
+    """A plan for every cell, or a prediction of the scenario's own strategy."""
+    free: bool
+    """The scenario's strategy was left out, so that nothing is pinned."""
+    local_updates: bool
+    """Plans in which zones average now and then were looked for too."""
+    margin: float
+    """Share by which those, another algorithm, had to be better to be taken."""
+    cells: tuple[Cell, ...]
+    """Row by row: x changes from cell to cell, y from row to row."""
+    flips: tuple[Flip, ...]
+    """Where what crosses zones changes."""
+    seconds: float
+    """Time it took."""
+
+    def cell(self, x: int, y: int = 0) -> Cell:
+        """The cell of two places on the axes, from 0."""
+        return self.cells[y * len(self.x.values) + x]
+
+    def to_csv(self) -> str:
+        """A table with a row for each cell."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([self.x.field, self.y.field if self.y else "y", *COLUMNS[2:]])
+        for cell in self.cells:
+            row = _row(cell)
+            writer.writerow([row.get(name, "") for name in COLUMNS])
+        return text.getvalue()
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"<Sweep of {self.name}: {len(self.cells)} cells, {len(self.flips)} flips>"
+
+
+def sweep(
+    scenario: Scenario,
+    x: Axis | str,
+    y: Axis | str | None = None,
+    *,
+    objective: Objective = "time",
+    mode: Mode = "plan",
+    free: bool = False,
+    local_updates: bool = True,
+    margin: float = MARGIN,
+    on: str = CORES,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    language: str = "en",
+) -> Sweep:
+    """Every cell planned as `plan(scenario, top=1)` would plan it, or predicted; what the strategy names is pinned.
+
+    `free` leaves the strategy out first. `on`: all cores of this machine (`workers` of them), `ray`, or the address of
+    a Ray cluster. A cell without a plan says why; it is no error. Plans with local updates change the algorithm: one is
+    taken for the best where it is better than the synchronous one by `margin`.
+    """
+    began = monotonic()
+    for name, given, allowed in (("objective", objective, OBJECTIVES), ("mode", mode, MODES)):
+        if given not in allowed:
+            params = {"allowed": list(allowed), "nearest": allowed[0]}
+            raise InvalidError(Notice(code="not_one_of", field=name, value=given, params=params))
+    if not 0 <= margin < 1:
+        ends: dict[str, Any] = {"low": 0, "high": 1}
+        raise InvalidError(Notice(code="switch_out_of_range", field="margin", value=margin, params=ends))
+    kept = {key: getattr(scenario, key) for key in scenario.model_fields_set - {"strategy", "placement"}}
+    start = Scenario(**kept) if free else scenario
+    if mode == "predict" and start.strategy is None:
+        raise InvalidError(Notice(code="strategy_missing", field="strategy"))
+    across, along = (read_axis(axis) if isinstance(axis, str) else axis for axis in (x, y))
+    assert across is not None
+    across, along = across.fitted(start), along.fitted(start) if along else None
+    if along is not None and along.field == across.field:
+        raise InvalidError(Notice(code="axis_same", field=along.field))
+    count = len(across.values) * (len(along.values) if along else 1)
+    if count > MOST_CELLS:
+        raise too_many(count)
+    if mode == "plan" and objective != "time":
+        require_known(problem_of(start), objective)
+    fields = (across.field, along.field) if along else (across.field,)
+    cells = Cells(
+        scenario=start,
+        fields=fields,
+        objective=objective,
+        mode=mode,
+        local_updates=local_updates,
+        margin=margin,
+        language=language,
+    )
+    points = [(a, b) for b in (along.values if along else (None,)) for a in across.values]
+    order = _order(across, along)
+    done = spread(cells, [points[at] for at in order], on=on, workers=workers, progress=progress, cancelled=cancelled)
+    found = [cell for _, cell in sorted(zip(order, done, strict=True), key=lambda pair: pair[0])]
+    if along is not None:
+        flips = list(lines(across, along, found))
+    else:
+        whole = across.whole
+        flips = list(places(across, found, lambda at: cells.at((int(at) if whole else at, None), cancelled)))
+    return Sweep(
+        name=scenario.name,
+        x=across,
+        y=along,
+        objective=objective,
+        mode=mode,
+        free=free,
+        local_updates=local_updates,
+        margin=margin,
+        cells=tuple(found),
+        flips=tuple(flips),
+        seconds=monotonic() - began,
+    )
+
+
+def _order(x: Axis, y: Axis | None) -> list[int]:
+    """Places of all cells in the order they are worked out: those that differ in links only follow each other."""
+    wide, high = len(x.values), len(y.values) if y else 1
+    by_column = y is not None and y.field.startswith(LINKS) and not x.field.startswith(LINKS)
+    return [row * wide + at for at in range(wide) for row in range(high)] if by_column else list(range(wide * high))
+
+
+def _row(cell: Cell) -> dict[str, Any]:
+    """A cell as a row of the table; what is not known stays empty."""
+    found: dict[str, Any] = {"x": cell.x, "y": "" if cell.y is None else cell.y, "kind": cell.kind}
+    for side in ("synchronous", "local_update"):
+        one = getattr(cell, side)
+        found[f"{side}_step_time_s"] = one.step_time_s.expected if one else ""
+    best = cell.outcome
+    if best is None:
+        return found | {"refusal": cell.refusal.code if cell.refusal else ""}
+    choice, step = best.choice, best.step_time_s
+    found |= {name: getattr(choice, name) for name in ("framework", "tp", "pp", "dp", "cp", "ep")}
+    return found | {
+        "best": cell.best,
+        "zones": " ".join(choice.zones),
+        "step_time_s_low": step.low,
+        "step_time_s": step.expected,
+        "step_time_s_high": step.high,
+        "tokens_per_s": best.tokens_per_s.expected,
+        "usd_per_hour": "" if best.usd_per_hour is None else best.usd_per_hour,
+        "run_usd": best.run_usd.expected if best.run_usd else "",
+        "fits": best.fits,
+    }
+
+
+__all__ = ["Sweep", "sweep"]

@@ -1,0 +1,254 @@
+"""Switches: ways to send less, later or faster between ranks, by name (`switches.yaml`).
+
+    changes_of("accumulation", 8, predictor)         # {"job.global_batch": 512}
+    option_of("bucket", "megatron", predictor)       # "--ddp-bucket-size 187000000"
+
+A switch is fields of the scenario under a name people know, with the option of each framework it comes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from crosszone.analyse.buckets import best_bucket_mb
+from crosszone.errors import InvalidError, Notice
+from crosszone.inputs.document import parse_document, scalar
+from crosszone.inputs.states import state_bytes
+from crosszone.inputs.value import Name, Value, parse
+from crosszone.predict.batch import bucket_bytes
+from crosszone.predict.predictor import Predictor
+
+BEST, TIMES = "best", "x"
+"""A bucket that is looked for; a factor on what there is, such as x2."""
+MOST_THREADS = 16
+"""Threads of a connection that NCCL allows."""
+PARTS_OF_LOCAL = ("fragments", "delay", "update_type")
+"""Switches that only say how zones average."""
+TALK = "strategy.communication"
+
+
+class Switch(Value):
+    """One switch: what it takes, what it sets, and the options it comes to."""
+
+    name: Name
+    """Its name."""
+    takes: Literal["flag", "count", "number", "one"]
+    """What its value is: on or off, a whole number, a number, or one of `values`."""
+    values: tuple[str, ...] = ()
+    """Of a choice."""
+    low: float = 0
+    """Least number."""
+    high: float = 1_000_000
+    """Largest number."""
+    sets: str | None = None
+    """Field of the scenario; null: several."""
+    tries: tuple[Any, ...]
+    """Values that suggestions try."""
+    options: dict[str, str | dict[str, str]]
+    """Option of each framework, or one for each value."""
+    source: str = ""
+    """What is said of convergence rests on this."""
+
+
+@cache
+def switches() -> dict[str, Switch]:
+    """All switches by name."""
+    text = files("crosszone.analyse").joinpath("switches.yaml").read_text("utf-8")
+    document = parse_document(text, "switches.yaml")
+    return {name: parse(Switch, {"name": name, **one}, document, at=(name,)) for name, one in document.value.items()}
+
+
+def switch_named(name: str) -> Switch:
+    """The switch of this name; `InvalidError` names all there are."""
+    found = switches().get(name)
+    if found is None:
+        raise InvalidError(Notice(code="switch_unknown", field="--switch", value=name, params={"known": [*switches()]}))
+    return found
+
+
+def read_switch(text: str) -> tuple[str, Any]:
+    """Name and value of `NAME=VALUE`, such as `compression=powersgd:4` or `bucket=best`."""
+    name, equals, said = (part.strip() for part in text.partition("="))
+    if not equals or not said:
+        raise InvalidError(Notice(code="switch_malformed", field="--switch", value=text))
+    switch = switch_named(name)
+    return name, said if switch.takes == "one" else scalar(said)
+
+
+def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
+    """Fields that turning a switch sets; `base`: what there is now. `InvalidError` for a value it cannot take."""
+    switch = switch_named(name)
+    match name:
+        case "accumulation":
+            return _accumulation(_times(switch, value, base.micro_batches), base)
+        case "compression":
+            return _compression(switch, value, base)
+        case "primitive":
+            way = _one(switch, value)
+            if way != "hierarchical":
+                return {f"{TALK}.algorithm": way, f"{TALK}.reduce": "flat"}
+            return {f"{TALK}.algorithm": "auto", f"{TALK}.reduce": way} | _sets_of_states(base)
+        case "bucket" if value == BEST:
+            return {f"{TALK}.bucket_mb": best_bucket_mb(base)}
+        case "local_steps":
+            steps = _number(switch, value)
+            return {"strategy.local_update.steps": steps} if steps else {"strategy.local_update": None}
+    if name in PARTS_OF_LOCAL and base.strategy.local_update is None:
+        raise InvalidError(Notice(code="switch_needs_local_steps", field=name, value=value))
+    assert switch.sets is not None
+    return {switch.sets: checked(switch, value)}
+
+
+def checked(switch: Switch, value: Any) -> Any:
+    """The value as the switch takes it."""
+    if switch.takes == "one":
+        return _one(switch, value)
+    if switch.takes == "flag":
+        words = {"on": True, "off": False, "true": True, "false": False}
+        found = words.get(str(value).lower())
+        if found is None:
+            raise _refused(switch, value, ["on", "off"])
+        return found
+    return _number(switch, value)
+
+
+def option_of(name: str, after: Predictor) -> str | None:
+    """What a switch comes to in the framework's own words, as `after` has it; None: it has no such option."""
+    switch = switch_named(name)
+    value = value_of(name, after)
+    told = None if value is None else switch.options.get(after.framework.name)
+    if isinstance(told, Mapping):
+        key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+        told = told.get(key)
+    return None if told is None else told.format_map(_Parameters(after, value))
+
+
+def frameworks_with(name: str, value: Any) -> list[str]:
+    """Frameworks that have an option for this value of a switch."""
+    key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value).partition(":")[0]
+    return [
+        framework
+        for framework, told in switch_named(name).options.items()
+        if not isinstance(told, Mapping) or key in told
+    ]
+
+
+def value_of(name: str, now: Predictor) -> Any:
+    """How a switch stands."""
+    s = now.strategy
+    c, local = s.communication, s.local_update
+    standing: dict[str, Any] = {
+        "accumulation": now.micro_batches,
+        "compression": c.compression,
+        "weight_compression": c.weight_compression,
+        "prefetch": c.overlap_parameters,
+        "overlap": c.overlap_gradients,
+        "tensor_overlap": c.overlap_tensor,
+        "primitive": "hierarchical" if c.reduce == "hierarchical" else "tree" if c.algorithm == "tree" else "ring",
+        "bucket": bucket_bytes(now.case, now.framework.name) / 1e6,
+        "overlap_coefficient": c.overlap,
+        "sharding": s.shard_within,
+        "local_steps": local.steps if local else 0,
+        "fragments": local.fragments if local else None,
+        "delay": local.delay if local else None,
+        "update_type": local.dtype if local else None,
+        "flows": c.flows,
+        "congestion": c.congestion,
+        "socket_buffer": c.socket_buffer_mb,
+    }
+    return standing[name]
+
+
+class _Parameters(dict[str, Any]):
+    """What may stand in the text of an option, looked up when it does."""
+
+    def __init__(self, now: Predictor, value: Any):
+        super().__init__(value=value)
+        self._now = now
+
+    def __missing__(self, key: str) -> Any:
+        now = self._now
+        s, site = now.strategy, now.site
+        zones = max(1, len(site.replica_zones))
+        flows = s.communication.flows
+        threads = max(n for n in range(1, MOST_THREADS + 1) if flows % n == 0)
+        kept = state_bytes(now.case.job, framework=now.framework.name).gradients
+        size = bucket_bytes(now.case, now.framework.name)
+        replicas = s.dp or 1
+        in_node = site.shard_ranks if s.shard_within == "node" else 1
+        known: dict[str, Any] = {
+            "micro_batches": now.micro_batches,
+            "skipped": now.micro_batches - 1,
+            "micro_batch": s.micro_batch,
+            "global_batch": now.case.job.global_batch,
+            "rank": s.communication.compression_rank,
+            "bucket_mb": f"{size / 1e6:g}",
+            "elements": round(size / kept),
+            "zones": zones,
+            "replicas": replicas,
+            "zone_replicas": replicas // zones,
+            "node_replicas": in_node,
+            "node_sets": replicas // in_node,
+            "threads": threads,
+            "sockets": flows // threads,
+            "buffer_bytes": round((s.communication.socket_buffer_mb or 0.0) * 1e6),
+            "onebit": "OneBitLamb" if now.case.job.optimizer == "lamb" else "OneBitAdam",
+        }
+        return known[key]
+
+
+def _accumulation(micro_batches: int, base: Predictor) -> dict[str, Any]:
+    """At a fixed micro-batch more of them make a larger global batch."""
+    s = base.strategy
+    found: dict[str, Any] = {"job.global_batch": micro_batches * s.micro_batch * (s.dp or 1)}
+    return found | ({"strategy.replica_micro_batches": None} if s.replica_micro_batches else {})
+
+
+def _sets_of_states(base: Predictor) -> dict[str, Any]:
+    """What a hierarchy goes with: states shared inside a zone, where the framework reduces by them."""
+    within = base.framework.shard_within
+    return {"strategy.shard_within": "zone"} if "zone" in within and base.strategy.shard_within == "all" else {}
+
+
+def _compression(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
+    kind, _, rank = str(value).partition(":")
+    _one(switch, kind)
+    read = scalar(rank) if rank else None
+    if (kind == "powersgd") != isinstance(read, int) or isinstance(read, bool):
+        raise InvalidError(Notice(code="switch_powersgd", field=switch.name, value=value))
+    found = {f"{TALK}.compression": kind}
+    ranked = read is not None or base.strategy.communication.compression_rank is not None
+    return found | ({f"{TALK}.compression_rank": read} if ranked else {})
+
+
+def _times(switch: Switch, value: Any, now: int) -> int:
+    """A count, or a factor on the one there is."""
+    if isinstance(value, str) and value.startswith(TIMES):
+        return int(_number(switch, scalar(value[1:])) * now)
+    return int(_number(switch, value))
+
+
+def _one(switch: Switch, value: Any) -> str:
+    if value not in switch.values:
+        raise _refused(switch, value, list(switch.values))
+    return str(value)
+
+
+def _number(switch: Switch, value: Any) -> Any:
+    """A number within its bounds; a count where it is one."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (whole or (isinstance(value, float) and switch.takes == "number")):
+        raise InvalidError(Notice(code="must_be_number", field=switch.name, value=value))
+    if not switch.low <= value <= switch.high:
+        params = {"low": switch.low, "high": switch.high}
+        raise InvalidError(Notice(code="switch_out_of_range", field=switch.name, value=value, params=params))
+    return value if switch.takes == "count" else float(value)
+
+
+def _refused(switch: Switch, value: Any, allowed: list[str]) -> InvalidError:
+    return InvalidError(
+        Notice(code="not_one_of", field=switch.name, value=value, params={"allowed": allowed, "nearest": allowed[0]})
+    )

@@ -1,0 +1,168 @@
+"""What-if: fields changed or switches turned -> the whole new prediction, and the difference by part.
+
+answer = what_if(scenario, {"cluster.links[*].gbps": 40})
+answer.gain, answer.difference.parts[0]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from crosszone.analyse.fields import scenario_with
+from crosszone.analyse.switches import changes_of, frameworks_with, option_of, switches, value_of
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.value import Value
+from crosszone.plan.difference import Difference, difference
+from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor, predictor
+from crosszone.text import sentence
+
+
+class Turned(Value):
+    """One switch that was turned."""
+
+    name: str
+    """Name of the switch."""
+    before: Any
+    """How it stood."""
+    after: Any
+    """How it stands."""
+    option: str | None
+    """What that is in the framework's own words; null: it has no such option."""
+    convergence: str
+    """What it does to convergence, as an assumption."""
+    source: str
+    """What the assumption rests on; empty where nothing is assumed."""
+
+
+class WhatIf(Value):
+    """A prediction and what would become of it."""
+
+    changes: dict[str, Any]
+    """Fields of the scenario that differ: apply them to have it so."""
+    switches: tuple[Turned, ...]
+    """Switches that were turned."""
+    before: Prediction
+    """As it is."""
+    after: Prediction
+    """As it would be."""
+    difference: Difference
+    """By part, second less first."""
+    gain: float
+    """Tokens/s more, as a share: 0.1 is a tenth."""
+    exposed_s: float
+    """Change of the communication that does not hide, s."""
+    bytes_between_zones: float
+    """Change of the bytes that cross zones in a step."""
+    notices: tuple[dict[str, Any], ...]
+    """What to know of the comparison: code, level, message, hint."""
+
+
+def what_if(
+    scenario: Scenario,
+    changes: Mapping[str, Any] | None = None,
+    turn: Sequence[tuple[str, Any]] = (),
+    *,
+    base: Predictor | None = None,
+    before: Prediction | None = None,
+    language: str = "en",
+) -> WhatIf:
+    """The prediction with some fields changed and some switches turned, beside the one without. [A3]
+
+    The framework is that of the scenario as it is, unless it is changed too; `base` and `before` may be given where
+    they are known. An `InputError` says what cannot be.
+    """
+    now = base or predictor(scenario)
+    fields = dict(changes or {})
+    for name, value in turn:
+        new = changes_of(name, value, now)
+        twice = sorted(set(new) & set(fields))
+        if twice:
+            raise InvalidError(Notice(code="change_twice", field=name, value=twice[0]))
+        fields |= new
+    after = changed_predictor(scenario, fields, now)
+    first = before or now.prediction(language)
+    second = after.prediction(language)
+    turned = tuple(_turned(name, now, after, language) for name, _ in turn)
+    notices = [*_batch(first, second, now, after), *_options(turned, after), *_idle(first, second, turned)]
+    return WhatIf(
+        changes=fields,
+        switches=turned,
+        before=first,
+        after=second,
+        difference=difference(first, second),
+        gain=second.tokens_per_s.expected / first.tokens_per_s.expected - 1.0,
+        exposed_s=exposed_s(second) - exposed_s(first),
+        bytes_between_zones=between_zones(second) - between_zones(first),
+        notices=tuple(notice.as_dict(language) for notice in notices),
+    )
+
+
+def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
+    """The scenario with fields changed, on the framework it has now unless that is changed."""
+    kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
+    return predictor(scenario_with(scenario, {**kept, **changes}))
+
+
+def exposed_s(prediction: Prediction) -> float:
+    """Seconds of a step in which communication does not hide."""
+    return sum(row.exposed_s for row in prediction.communication)
+
+
+def between_zones(prediction: Prediction) -> float:
+    """Bytes a step that cross from zone to zone."""
+    return sum(row.bytes_per_step for row in prediction.communication if " > " in row.link)
+
+
+def refusal(error: InputError, language: str) -> dict[str, Any]:
+    """The first thing an error says."""
+    return error.notices[0].as_dict(language)
+
+
+def _turned(name: str, now: Predictor, after: Predictor, language: str) -> Turned:
+    return Turned(
+        name=name,
+        before=value_of(name, now),
+        after=value_of(name, after),
+        option=option_of(name, after),
+        convergence=sentence("switch", name, "convergence", language, {}),
+        source=switches()[name].source,
+    )
+
+
+def _batch(first: Prediction, second: Prediction, now: Predictor, after: Predictor) -> list[Notice]:
+    """That a step does not do the same work, so that steps cannot be compared."""
+    old, new = now.case.job, after.case.job
+    found = []
+    if old.tokens_per_step != new.tokens_per_step:
+        params = {"before": old.global_batch, "after": new.global_batch, "micro_batches": second.micro_batches}
+        code = "global_batch_changed" if old.global_batch != new.global_batch else "tokens_per_step_changed"
+        found.append(Notice(code=code, level="warning", field="job.global_batch", params=params))
+    if first.framework != second.framework:
+        names: dict[str, Any] = {"before": first.framework, "after": second.framework}
+        found.append(Notice(code="framework_changed", level="warning", field="job.framework", params=names))
+    return found
+
+
+def _idle(first: Prediction, second: Prediction, turned: Sequence[Turned]) -> list[Notice]:
+    """That a switch was turned and nothing came of it."""
+    same = first.step_time_s == second.step_time_s and first.communication == second.communication
+    moved = [one for one in turned if one.before != one.after]
+    if not same or not moved:
+        return []
+    return [Notice(code="switch_idle", level="note", field=one.name, value=one.after) for one in moved]
+
+
+def _options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
+    """Switches for which the framework has nothing: a what-if, nothing to start."""
+    found = []
+    for one in turned:
+        if one.option is None and one.after is not None and (one.name, one.after) != ("local_steps", 0):
+            able = [frameworks()[name].title for name in frameworks_with(one.name, one.after)]
+            code = "switch_other_framework" if able else "switch_no_option"
+            params = {"framework": after.framework.title, "frameworks": able}
+            found.append(Notice(code=code, level="warning", field=one.name, value=one.after, params=params))
+    return found

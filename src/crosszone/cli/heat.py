@@ -1,0 +1,125 @@
+"""A sweep in the terminal: a heat map with a letter for what crosses zones, or a table for one axis."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from crosszone.cli.figures import digits, listed
+from crosszone.cli.output import amount, console, said, table
+
+if TYPE_CHECKING:
+    from crosszone.analyse.cell import Cell
+    from crosszone.analyse.sweep import Sweep
+
+LETTERS = {
+    "one zone": "1",
+    "pp": "p",
+    "dp flat": "f",
+    "dp hierarchical": "h",
+    "pp and dp flat": "F",
+    "pp and dp hierarchical": "H",
+    "diloco": "D",
+    "streaming diloco": "S",
+    "refused": "x",
+}
+"""What crosses zones, one letter each."""
+SCALE = ("#30123b", "#4145ab", "#4675ed", "#39a2fc", "#1bcfd4", "#24eca6", "#61fc6c", "#a4fc3c", "#d1e834", "#f3c63a",
+         "#fe9b2d", "#f36315", "#d93806", "#b11901", "#7a0402")  # fmt: skip
+"""Colours from fast to slow."""
+DARK = (0, 1, 2, 11, 12, 13, 14)
+"""Places of those that need light letters."""
+MOST_FLIPS = 24
+"""Places of one axis that are told; --json has all."""
+
+
+def print_sweep(found: Sweep) -> None:
+    """The heat map or table, what the letters mean, and where the best choice flips."""
+    terminal = console()
+    terminal.print(found.name, style="bold")
+    terminal.print(said("sweep_did", cells=amount(len(found.cells)), s=digits(found.seconds, 3)), style="dim")
+    terminal.print(_grid(found) if found.y is not None else _row(found))
+    kinds = list(dict.fromkeys(cell.kind for cell in found.cells))
+    terminal.print(said("sweep_letters", letters=listed(f"{LETTERS[kind]} {kind_name(kind)}" for kind in kinds)))
+    times = [cell.step_time_s.expected for cell in found.cells if cell.step_time_s]
+    if times:
+        terminal.print(said("sweep_scale", low=digits(min(times)), high=digits(max(times))))
+    refused = {cell.refusal.message: None for cell in found.cells if cell.refusal}
+    for message in list(refused)[:3]:
+        terminal.print(f"{LETTERS['refused']}  {message}", style="dim", soft_wrap=True)
+    if found.y is None:
+        for flip in found.flips[:MOST_FLIPS]:
+            names = {"one": kind_name(flip.one), "other": kind_name(flip.other)}
+            told = said(
+                "sweep_flip", field=found.x.field, low=digits(flip.start[0], 5), high=digits(flip.end[0], 5), **names
+            )
+            terminal.print(told, soft_wrap=True)
+    if not found.flips:
+        terminal.print(said("sweep_no_flip"))
+
+
+def kind_name(kind: str) -> str:
+    """What crosses zones, in the language of this run."""
+    return said(f"crosses_{kind.replace(' ', '_')}")
+
+
+def shade(cell: Cell, low: float, high: float) -> int | None:
+    """Place of a cell's colour, by the logarithm of its step; None: there is no plan."""
+    if cell.step_time_s is None:
+        return None
+    if high <= low:
+        return 0
+    share = math.log(cell.step_time_s.expected / low) / math.log(high / low)
+    return min(len(SCALE) - 1, int(share * len(SCALE)))
+
+
+def _ends(found: Sweep) -> tuple[float, float]:
+    times = [cell.step_time_s.expected for cell in found.cells if cell.step_time_s]
+    return (min(times), max(times)) if times else (1.0, 1.0)
+
+
+def _grid(found: Sweep) -> Any:
+    """Rows of y, the largest on top; two columns of the terminal a cell."""
+    from rich.text import Text
+
+    assert found.y is not None
+    low, high = _ends(found)
+    picture = Text()
+    names = [str(value) if isinstance(value, str) else digits(float(value), 3) for value in found.y.values]
+    indent = max(map(len, names)) + 1
+    picture.append(f"{found.y.field}\n", style="dim")
+    for row in reversed(range(len(found.y.values))):
+        picture.append(names[row].rjust(indent - 1) + " ")
+        for column in range(len(found.x.values)):
+            cell = found.cell(column, row)
+            at = shade(cell, low, high)
+            style = "" if at is None else f"{'#ffffff' if at in DARK else '#000000'} on {SCALE[at]}"
+            picture.append(f"{LETTERS[cell.kind]} ", style=style)
+        picture.append("\n")
+    ends = [found.x.values[0], found.x.values[-1]]
+    left, right = (str(v) if isinstance(v, str) else digits(float(v), 3) for v in ends)
+    width = 2 * len(found.x.values)
+    picture.append(" " * indent + left + right.rjust(max(len(right) + 1, width - len(left))) + "\n")
+    picture.append(" " * indent + found.x.field, style="dim")
+    return picture
+
+
+def _row(found: Sweep) -> Any:
+    columns = [("", "right"), ("what_if_step", "right"), ("what_if_speed", "right"), ("sweep_choice", "left")]
+    rows = table("", [("sweep_value", "right"), *columns[1:]])
+    rows.columns[0].header = found.x.field
+    for cell in found.cells:
+        value = str(cell.x) if isinstance(cell.x, str) else digits(float(cell.x), 5)
+        best = cell.outcome
+        if best is None:
+            rows.add_row(value, "-", "-", cell.refusal.message if cell.refusal else "-")
+            continue
+        choice = f"{LETTERS[cell.kind]}  {best.choice.label(_language())}"
+        rows.add_row(value, digits(best.step_time_s.expected), digits(best.tokens_per_s.expected), choice)
+    return rows
+
+
+def _language() -> str:
+    from crosszone.cli.output import language
+
+    return language()

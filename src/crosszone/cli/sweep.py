@@ -1,0 +1,83 @@
+"""`crosszone sweep`: the best plan at every value of one field, or of two, and where the choice flips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from crosszone.cli.files import refuse_to_overwrite, write_file
+from crosszone.cli.output import console, language, print_json, said
+from crosszone.cli.progress import progress_bar
+from crosszone.errors import InputError
+
+
+def sweep(
+    file: Annotated[str, typer.Argument(help="Scenario file; what its strategy gives is pinned. - for stdin.")],
+    x: Annotated[str, typer.Option(metavar="FIELD=RANGE", help="Field and values: 1:100:log20, 5:80:16 or 1,2,5.")],
+    y: Annotated[str | None, typer.Option(metavar="FIELD=RANGE", help="A second field: a heat map.")] = None,
+    objective: Annotated[str, typer.Option(help="What plans are ranked by: time, cost, memory or energy.")] = "time",
+    free: Annotated[bool, typer.Option("--free", help="Plan freely: leave the file's strategy out.")] = False,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Do not plan: predict the file's own strategy at every value.")
+    ] = False,
+    local_updates: Annotated[
+        bool, typer.Option("--local-updates/--synchronous", help="Also plans in which zones average now and then.")
+    ] = True,
+    margin: Annotated[
+        float, typer.Option(metavar="SHARE", help="What those, another algorithm, must gain to be taken.")
+    ] = 0.05,
+    on: Annotated[str, typer.Option(help="Where it runs: cores, ray, or ray://HOST:PORT.")] = "cores",
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Processes; default: one a core.")] = None,
+    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write a table with a row for each cell.")] = None,
+    png: Annotated[str | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Plan the scenario anew at every value of a field, or of two: a heat map of the step and of what crosses zones.
+
+    Example: crosszone sweep examples/two-zones-7b.yaml --x "cluster.links[0].gbps=1:400:log20" --png flip.png
+    """
+    for output in (csv, png):
+        if output is not None:
+            refuse_to_overwrite(Path(output), force)
+
+    from crosszone.analyse.sweep import sweep as run
+    from crosszone.inputs.scenario import read_scenario
+
+    loaded = read_scenario(file)
+    try:
+        with progress_bar() as progress:
+            found = run(
+                loaded.scenario,
+                x,
+                y,
+                objective=objective,  # type: ignore[arg-type]
+                mode="predict" if predict else "plan",
+                free=free,
+                local_updates=local_updates,
+                margin=margin,
+                on=on,
+                workers=workers,
+                progress=progress,
+                language=language(),
+            )
+    except InputError as error:
+        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+    if csv is not None:
+        write_file(Path(csv), found.to_csv(), force)
+    if png is not None:
+        from crosszone.cli.picture import write_picture
+
+        write_picture(Path(png), found, force)
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+        return
+
+    from crosszone.cli.heat import print_sweep
+
+    print_sweep(found)
+    for output in (csv, png):
+        if output is not None:
+            console().print(said("written", output=output), soft_wrap=True)

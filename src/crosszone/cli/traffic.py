@@ -1,0 +1,185 @@
+"""The communication report and suggestions in the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from crosszone.cli.figures import digits, listed, percent, print_lines, signed
+from crosszone.cli.output import amount, console, said, table
+
+if TYPE_CHECKING:
+    from crosszone.analyse.report import CommunicationReport
+    from crosszone.analyse.suggest import Suggestions
+
+MOST_ROWS = 40
+"""Rows of a table in the terminal; --json has all."""
+KNOWN_LINKS = ("fast link", "network", "between zones", "storage")
+
+
+def print_report(found: CommunicationReport, *, formulas: bool = False) -> None:
+    """Ratio, class and efficiency first, then bytes by kind and link, and by direction between zones."""
+    print_lines(
+        (said("analyse_ratio"), _ratio(found), "bold"),
+        (said("analyse_scaling"), _scaling(found), ""),
+        (said("answer_bottleneck"), said(f"class_{found.bottleneck}"), ""),
+    )
+    terminal = console()
+    terminal.print(_lines(found))
+    if len(found.lines) > MOST_ROWS:
+        terminal.print(said("rows_more", count=amount(len(found.lines) - MOST_ROWS)))
+    if len(found.kinds) > 1:
+        terminal.print(_totals(found))
+    if found.links:
+        terminal.print(_links(found))
+    if formulas:
+        terminal.print(said("analyse_formulas"), style="bold")
+        for line in found.lines:
+            where = f"{said(f'kind_{line.kind}')}, {link_name(line.link)}  [{line.formula}]"
+            terminal.print(f"  {where}", style="dim", soft_wrap=True)
+            terminal.print(f"    {line.worked} = {digits(line.bytes_per_step, 6)} B", soft_wrap=True)
+
+
+def print_suggestions(found: Suggestions) -> None:
+    """Switches by what they gain, what to type for each, and the settings of the hosts."""
+    terminal = console()
+    terminal.print(said("suggest_title", boundness=said(f"bound_{found.boundness}")), style="bold")
+    if found.ranked:
+        terminal.print(_ranked(found))
+    else:
+        terminal.print("  " + said("suggest_none"), soft_wrap=True)
+    if found.together is not None and len(found.together.switches) > 1:
+        told = said("suggest_together", switches=listed(found.together.switches), gain=_gain(found.together.gain))
+        terminal.print("  " + told, soft_wrap=True)
+    for one in found.plans:
+        degrees = listed(f"{axis} {degree}" for axis, degree in one.degrees.items() if degree > 1)
+        words = {"kind": said(f"plan_kind_{one.kind}"), "framework": one.framework, "degrees": degrees}
+        terminal.print("  " + said("suggest_plan", gain=_gain(one.gain), **words), soft_wrap=True)
+    if found.idle:
+        terminal.print("  " + said("suggest_idle", switches=listed(found.idle)), style="dim", soft_wrap=True)
+    if found.refused:
+        names = dict.fromkeys(f"{one.switch}={one.value}" for one in found.refused)
+        terminal.print("  " + said("suggest_refused", switches=listed(names)), style="dim", soft_wrap=True)
+    if found.host:
+        terminal.print(said("host_title"), style="bold")
+        for setting in found.host:
+            saves = f" ({said('host_saves', s=digits(setting.saves_s, 2))})" if setting.saves_s else ""
+            terminal.print(f"  {setting.setting}", soft_wrap=True)
+            terminal.print(f"    {setting.why}{saves}", style="dim", soft_wrap=True)
+
+
+def link_name(link: str) -> str:
+    """A link in the language of this run."""
+    return said(f"link_{link}") if link in KNOWN_LINKS else link
+
+
+def _gain(share: float) -> str:
+    return signed(100 * share, 3)
+
+
+def _ratio(found: CommunicationReport) -> str:
+    ratio = "-" if found.compute_to_communication is None else digits(found.compute_to_communication, 3)
+    return said(
+        "analyse_ratio_line",
+        ratio=ratio,
+        compute=digits(found.compute_s),
+        exposed=digits(found.exposed_s),
+        bound=said(f"bound_{found.boundness}"),
+        share=percent(found.communication_share),
+    )
+
+
+def _scaling(found: CommunicationReport) -> str:
+    one = found.scaling
+    words = []
+    if one.one_zone is not None:
+        words.append(said("scaling_zone", share=percent(one.one_zone), tokens=digits(one.one_zone_tokens_per_s or 0.0)))
+    if one.one_gpu is not None:
+        words.append(said("scaling_gpu", share=percent(one.one_gpu), tokens=digits(one.one_gpu_tokens_per_s or 0.0)))
+    return said("semicolon").join(words) or "-"
+
+
+def _lines(found: CommunicationReport) -> Any:
+    columns = [
+        ("traffic_kind", "left"),
+        ("traffic_link", "left"),
+        ("traffic_gb", "right"),
+        ("share_pct", "right"),
+        ("traffic_messages", "right"),
+        ("traffic_busy", "right"),
+        ("traffic_exposed", "right"),
+    ]
+    rows = table(said("traffic_title"), columns, caption=said("analyse_caption"))
+    for line in found.lines[:MOST_ROWS]:
+        rows.add_row(
+            said(f"kind_{line.kind}"),
+            link_name(line.link),
+            digits(line.bytes_per_step / 1e9),
+            percent(line.share),
+            digits(line.messages),
+            digits(line.busy_s),
+            digits(line.exposed_s),
+        )
+    return rows
+
+
+def _totals(found: CommunicationReport) -> Any:
+    """By tier: fast link, network, between zones, storage."""
+    columns = [
+        ("traffic_link", "left"),
+        ("traffic_gb", "right"),
+        ("share_pct", "right"),
+        ("traffic_busy", "right"),
+        ("traffic_exposed", "right"),
+    ]
+    rows = table(said("analyse_tiers"), columns)
+    for one in found.tiers:
+        size, busy, late = (digits(x) for x in (one.bytes_per_step / 1e9, one.busy_s, one.exposed_s))
+        rows.add_row(link_name(one.name), size, percent(one.share), busy, late)
+    return rows
+
+
+def _links(found: CommunicationReport) -> Any:
+    """Every direction between zones: what it carries, how full it is, and who crosses it."""
+    columns = [
+        ("traffic_link", "left"),
+        ("traffic_gb", "right"),
+        ("analyse_dominant", "left"),
+        ("analyse_used", "right"),
+        ("analyse_rate", "right"),
+        ("analyse_rtt", "right"),
+        ("traffic_busy", "right"),
+        ("traffic_exposed", "right"),
+        ("analyse_groups", "left"),
+    ]
+    rows = table(said("analyse_links"), columns)
+    for one in found.links[:MOST_ROWS]:
+        groups = listed(
+            said("analyse_group", groups=amount(group.groups), axis=group.axis)
+            for group in found.groups
+            if group.link == one.link
+        )
+        figures = (one.used_gbps, one.gbps, one.rtt_ms, one.busy_s, one.exposed_s)
+        rows.add_row(
+            one.link,
+            digits(one.bytes_per_step / 1e9),
+            said(f"kind_{one.dominant}"),
+            *(digits(value, 3) for value in figures),
+            groups,
+        )
+    return rows
+
+
+def _ranked(found: Suggestions) -> Any:
+    columns = [
+        ("suggest_switch", "left"),
+        ("suggest_gain", "right"),
+        ("suggest_saved", "right"),
+        ("suggest_exact", "left"),
+        ("suggest_option", "left"),
+    ]
+    rows = table("", columns, caption=said("suggest_caption"))
+    for one in found.ranked:
+        exact = said("suggest_same") if one.exact else one.risk
+        option = one.option or said("suggest_no_option")
+        rows.add_row(f"{one.switch}={one.value}", _gain(one.gain), signed(one.exposed_s, 3), exact, option)
+    return rows

@@ -1,0 +1,149 @@
+"""`crosszone what-if`: fields changed or switches turned, and what becomes of the prediction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.figures import digits, percent, signed
+from crosszone.cli.output import console, language, print_json, print_notices, said, table
+from crosszone.errors import InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.analyse.what_if import WhatIf
+    from crosszone.predict.prediction import Prediction
+
+SMALL = 1e-4
+"""Share of the step below which the change of a part is not shown."""
+
+
+def what_if(
+    file: Annotated[str, typer.Argument(help="Scenario file with a strategy; - for standard input.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a field, e.g. job.global_batch=2048; repeatable."),
+    ] = None,
+    turn: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--switch", metavar="NAME=VALUE", help="Turn a switch, e.g. compression=bf16 or bucket=best; repeatable."
+        ),
+    ] = None,
+    switches: Annotated[bool, typer.Option("--switches", help="List the switches, and how they stand.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Predict the scenario with some fields changed, beside the prediction without: the difference by part.
+
+    Example: crosszone what-if examples/two-zones-7b.yaml --set "cluster.links[0].gbps=40" --switch local_steps=100
+    """
+    from crosszone.analyse.fields import read_changes
+    from crosszone.analyse.switches import read_switch
+    from crosszone.analyse.what_if import what_if as compare
+    from crosszone.inputs.scenario import read_scenario
+    from crosszone.predict.answer import answer
+
+    loaded = read_scenario(file)
+    if switches:
+        _list(answer(loaded, language()).predictor, as_json)
+        return
+    if not changes and not turn:
+        raise InvalidError(Notice(code="nothing_changed", field="--set"))
+    fields = read_changes(changes or [])
+    turned = [read_switch(text) for text in turn or []]
+    before = answer(loaded, language())
+    found = compare(
+        loaded.scenario, fields, turned, base=before.predictor, before=before.prediction, language=language()
+    )
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _print(found)
+
+
+def _print(found: WhatIf) -> None:
+    terminal = console()
+    terminal.print(found.before.name, style="bold")
+    for path, value in found.changes.items():
+        terminal.print(f"  {path} = {value}", style="dim", soft_wrap=True)
+    terminal.print(_figures(found))
+    terminal.print(_parts(found))
+    for one in found.switches:
+        option = one.option or said("suggest_no_option")
+        terminal.print(f"{one.name}: {one.before} -> {one.after}   {option}", soft_wrap=True)
+        terminal.print(f"    {one.convergence}", style="dim", soft_wrap=True)
+        if one.source:
+            terminal.print(f"    {said('what_if_source', source=one.source)}", style="dim", soft_wrap=True)
+    print_notices(found.notices)
+    print_notices(notice for notice in found.after.warnings if notice["level"] == "warning")
+
+
+def _figures(found: WhatIf) -> Any:
+    """What matters most, before and after."""
+    from crosszone.analyse.what_if import between_zones, exposed_s
+
+    columns = [("figure", "left"), ("what_if_before", "right"), ("what_if_after", "right"), ("what_if_change", "right")]
+    rows = table(said("what_if_title"), columns)
+
+    def row(key: str, value: Any, factor: float = 1.0) -> None:
+        first, second = value(found.before), value(found.after)
+        if first is None or second is None:
+            return
+        change = f"{signed(100 * (second / first - 1), 3)} %" if first else signed(factor * second)
+        rows.add_row(said(key), digits(factor * first), digits(factor * second), change)
+
+    def days(p: Prediction) -> float | None:
+        return None if p.run.days is None else p.run.days.expected
+
+    def usd(p: Prediction) -> float | None:
+        return None if p.run.usd is None else p.run.usd.expected
+
+    row("what_if_step", lambda p: p.step_time_s.expected)
+    row("what_if_speed", lambda p: p.tokens_per_s.expected)
+    row("what_if_mfu", lambda p: p.mfu.expected, 100)
+    row("what_if_memory", lambda p: p.memory_gib.peak.expected)
+    row("what_if_exposed", exposed_s)
+    row("what_if_zones", between_zones, 1e-9)
+    row("what_if_days", days)
+    row("what_if_usd", usd)
+    return rows
+
+
+def _parts(found: WhatIf) -> Any:
+    """The waterfall: every part of the step that differs, the largest first."""
+    rows = table(said("what_if_parts"), [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")])
+    step = found.before.step_time_s.expected
+    for part in found.difference.parts:
+        if abs(part.seconds) >= SMALL * step:
+            rows.add_row(said(f"step_{part.name}"), signed(part.seconds), percent(part.seconds / step))
+    rows.add_section()
+    rows.add_row(said("total"), signed(found.difference.step_s), percent(found.difference.step_s / step))
+    return rows
+
+
+def _list(now: Any, as_json: bool) -> None:
+    """Every switch: what it takes, how it stands, and what that is in the framework's words."""
+    from crosszone.analyse.switches import option_of, switches, value_of
+    from crosszone.text import sentence
+
+    listed = [
+        {
+            "name": name,
+            "title": sentence("switch", name, "title", language(), {}),
+            "takes": list(one.values) if one.values else one.takes,
+            "now": value_of(name, now),
+            "option": option_of(name, now),
+            "frameworks": list(one.options),
+        }
+        for name, one in switches().items()
+    ]
+    if as_json:
+        print_json(listed)
+        return
+    columns = [("suggest_switch", "left"), ("switch_takes", "left"), ("switch_now", "left"), ("suggest_option", "left")]
+    rows = table(said("switches_title"), columns)
+    for row in listed:
+        takes = " | ".join(row["takes"]) if isinstance(row["takes"], list) else said(f"takes_{row['takes']}")
+        now_is = "-" if row["now"] is None else str(row["now"])
+        rows.add_row(f"{row['name']}\n{row['title']}", takes, now_is, row["option"] or said("suggest_no_option"))
+    console().print(rows)
