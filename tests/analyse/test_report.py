@@ -102,6 +102,21 @@ def test_efficiency_is_throughput_over_that_of_the_smaller_world():
     assert scaling.one_zone < 1 and scaling.one_gpu < 1
 
 
+def test_zones_that_are_not_used_do_not_matter_to_the_efficiency():
+    """[A2] The GPUs in use are those that are put together; a plan inside one zone has nothing to be compared with."""
+    place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} for z in "bc"]}
+    found = []
+    for gpu in ("a100-80gb-sxm", "h100-80gb-sxm"):
+        cluster = zones(3, 8)
+        cluster["zones"][0]["nodes"][0]["gpu"] = gpu
+        found.append(communication_report(placed({"tp": 8, "dp": 2}, cluster=cluster, placement=place)).scaling)
+    assert found[0] == found[1] and found[0].one_zone < 1
+    alone = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": "c", "count": 8}]}
+    assert (
+        communication_report(placed({"tp": 8, "dp": 1}, cluster=zones(3, 8), placement=alone)).scaling.one_zone is None
+    )
+
+
 def test_checkpoints_are_shared_out_over_the_steps_between_two():
     """[A9] Size x step / interval; they stop the job and are no part of what a step exposes."""
     p = placed({"tp": 8, "dp": 2})

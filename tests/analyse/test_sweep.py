@@ -305,6 +305,7 @@ class TestFlips:
     def test_the_place_of_a_flip_is_planned_anew_on_both_sides(self, cities):
         """[A12] Synchronous plans win at high rates only; on each side of the place plan says so itself."""
         base = load_scenario({k: v for k, v in cities.to_fields().items() if k != "strategy"})
+        base = scenario_with(base, {"cluster.zones[0].nodes[0].count": 4})  # zones of equal size
         found = sweep(base, f"{GBPS}=5,40", workers=1, margin=0.0)
         assert [c.best for c in found.cells] == ["local_update", "synchronous"]
         flip = found.flips[-1]

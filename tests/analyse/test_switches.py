@@ -110,6 +110,7 @@ def test_every_value_does_something_on_some_framework(name, value):
     for framework in STRATEGIES:
         more = DILOCO if name in ("fragments", "delay", "update_type") else {}
         more = more | ({"zero": 0, "shard_within": "all"} if value == "1-bit" else {})
+        more = more | ({"communication": {"algorithm": "tree"}} if value == "ring" else {})
         try:
             works.append(acts(what_if(far(framework, CLUSTERS.get(name), **more), turn=[(name, value)])))
         except InputError:
@@ -150,6 +151,18 @@ def test_accumulation_at_a_fixed_micro_batch_changes_the_global_batch_and_says_s
     )
 
 
+def test_a_factor_on_the_micro_batches_keeps_the_shares_of_replicas():
+    """[A3] Replicas with 4, 4, 12 and 12 micro-batches twice over: 8, 8, 24, 24, and 64 samples in place of 32."""
+    strategy = {"dp": 4, "replica_micro_batches": [4, 4, 12, 12]}
+    job = {"seq_len": 4096, "global_batch": 32, "framework": "ddp"}
+    base = predictor(scenario(strategy=strategy, job=job, cluster=zones(2, 2)))
+    assert changes_of("accumulation", "x2", base) == {
+        "job.global_batch": 64,
+        "strategy.replica_micro_batches": [8, 8, 24, 24],
+    }
+    assert changes_of("accumulation", 8, base) == {"job.global_batch": 32, "strategy.replica_micro_batches": None}
+
+
 def test_compression_changes_gradients_and_nothing_else():
     """F66: bf16 halves what Megatron reduces in fp32; int4 of ZeRO++ is a quarter of DeepSpeed's 16-bit gradients."""
     for framework, value, part in (("megatron", "bf16", 0.5), ("deepspeed", "int4", 0.25)):
@@ -165,16 +178,16 @@ def test_compression_changes_gradients_and_nothing_else():
 
 
 def test_options_carry_the_value():
-    """Megatron keeps gradients in fp32, so 100 MB are 25e6 parameters; DeepSpeed in 16 bits, 50e6 elements."""
+    """Megatron keeps gradients in fp32, so 100 MB are 25e6 parameters; DeepSpeed in 16 bits, 50e6 elements; 95.4 MiB."""
     options = {
         framework: what_if(far(framework), turn=[("bucket", 100.0)]).switches[0].option
         for framework in ("ddp", "megatron", "deepspeed", "horovod")
     }
     assert options == {
-        "ddp": "bucket_cap_mb=100",
+        "ddp": "bucket_cap_mb=95.37",
         "megatron": "--ddp-bucket-size 25000000",
         "deepspeed": "zero_optimization.reduce_bucket_size: 50000000",
-        "horovod": "horovodrun --fusion-threshold-mb 100",
+        "horovod": "horovodrun --fusion-threshold-mb 96",
     }
     flows = what_if(far("ddp"), turn=[("flows", 24)]).switches[0].option
     assert flows == "NCCL_SOCKET_NTHREADS=12 NCCL_NSOCKS_PERTHREAD=2"

@@ -95,9 +95,8 @@ def test_the_overlap_coefficient_is_monotone_from_the_sum_to_the_maximum(strateg
     assert steps[high].step_time_s.expected <= steps[low].step_time_s.expected * ROUNDING
     none, full = steps[0.0], steps[1.0]
     rows = [row for row in none.communication if row.kind == "gradients"]
-    busy = sum(row.busy_s for row in rows if " > " not in row.link) + max(
-        (row.busy_s for row in rows if " > " in row.link), default=0.0
-    )
+    far = max((row.busy_s for row in rows if " > " in row.link), default=0.0)
+    busy = far or sum(row.busy_s for row in rows)  # a flat ring runs inside the zones meanwhile
     if strategy["pp"] == 1 and strategy["zero"] < 2:
         assert none.breakdown_s["gradients"] == pytest.approx(busy, rel=1e-6)
         saved = none.step_time_s.expected - full.step_time_s.expected

@@ -5,6 +5,8 @@ llama-2-7b: 32 layers, h = 4096, 32 KV heads of 128, 6,738,415,616 parameters; 4
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,8 +159,8 @@ def test_zones_exchange_one_gradient_whatever_the_number_of_gpus(tp):
     rows = traffic(far({"tp": tp, "dp": 16 // tp} | ZONES_FIRST), "gradients")
     size = 4 * (PARAMETERS + (2 * 768 * 4096 if tp == 8 else 0))
     assert rows["a > b"].bytes_per_step == rows["b > a"].bytes_per_step == pytest.approx(size, rel=1e-6)
-    buckets = size / 4 / tp / 40e6
-    assert rows["a > b"].messages == pytest.approx(2 * buckets, rel=1e-6)
+    buckets = math.ceil(size / 4 / tp / 40e6)
+    assert rows["a > b"].messages == 2 * buckets
     assert rows["a > b"].busy_s == pytest.approx(size / (1.25e9 * TCP) + buckets * 2 * 0.01, rel=0.01)
 
 
@@ -173,29 +175,54 @@ def test_a_flat_ring_sends_more_and_pays_the_delay_more_often():
     """[X7] d = 8, two zones: 2 x 7/8 in place of 2 x 1/2 of the gradient; of 14 steps a bucket a quarter crosses."""
     flat = traffic(far({"tp": 2, "dp": 8, "communication": {"reduce": "flat"}}), "gradients")
     assert flat["a > b"].bytes_per_step == pytest.approx(2 * 7 / 8 * 4 * PARAMETERS, rel=1e-6)
-    assert set(flat) == {"a > b", "b > a"}
-    assert flat["a > b"].messages == pytest.approx(14 / 4 * PARAMETERS / 2 / 40e6, rel=1e-6)
+    assert set(flat) == {"fast link", "a > b", "b > a"}
+    assert flat["a > b"].messages == 14 / 4 * math.ceil(PARAMETERS / 2 / 40e6)
 
 
 def test_a_tree_chains_the_zones():
-    """[X7] Three zones, d = 6: 4 steps a bucket; the middle zone sends the sum to both sides, a ring 2 x 2/3 of it."""
+    """[X7] Three zones, d = 6: 4 steps a bucket; the sum goes both ways over two edges, a flat ring sends 2 x 5/6 of it
+    over three.
+    """
     place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 2} for z in "abc"]}
-    rows = [
-        traffic(
-            predicted(
-                {"dp": 6, "communication": {"reduce": way, "algorithm": algorithm}},
-                job={"seq_len": 4096, "global_batch": 6, "framework": "horovod"},
-                cluster=zones(3, 2),
-                placement=place,
-            ),
-            "gradients",
-        )["a > b"]
-        for way, algorithm in (("flat", "tree"), ("hierarchical", "ring"))
-    ]
-    assert rows[0].bytes_per_step == pytest.approx(2 * 4 * PARAMETERS, rel=1e-6)
-    assert rows[1].bytes_per_step == pytest.approx(2 * 2 / 3 * 4 * PARAMETERS, rel=1e-6)
-    assert rows[0].messages == rows[1].messages == pytest.approx(4 * PARAMETERS / 32e6, rel=1e-6)  # 128 MB of fp32
-    assert rows[0].busy_s > rows[1].busy_s
+    job = {"seq_len": 4096, "global_batch": 6, "framework": "horovod"}
+    rows = []
+    for algorithm in ("tree", "ring"):
+        how = {"dp": 6, "communication": {"algorithm": algorithm}}
+        found = traffic(predicted(how, job=job, cluster=zones(3, 2), placement=place), "gradients")
+        rows.append({link: row for link, row in found.items() if " > " in link})
+    buckets = math.ceil(4 * PARAMETERS / 128 / 2**20)
+    tree, ring = rows
+    assert len(tree) == 4 and all(f"{b} > {a}" in tree for a, b in (way.split(" > ") for way in tree))
+    assert {row.bytes_per_step for row in tree.values()} == {4 * PARAMETERS}
+    assert {row.messages for row in tree.values()} == {4 * buckets}
+    assert len(ring) == 3
+    assert ring["a > b"].bytes_per_step == pytest.approx(2 * 5 / 6 * 4 * PARAMETERS, rel=1e-6)
+    assert ring["a > b"].messages == pytest.approx(2 * 5 / 2 * buckets)
+
+
+def test_sets_of_states_sum_one_member_each():
+    """[X7] Two zones of two nodes with eight GPUs, states shared inside each node: four sets, so 2 x 3/4 of the sum cross, in
+    rings of four of which two edges leave a zone; inside zones of 16 sharing: 2 x 1/2 in rings of two.
+    """
+    for within, members in (("node", 4), ("zone", 2)):
+        place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 16} for z in "ab"]}
+        job = MEGATRON | {"framework": "fsdp"}
+        got = predicted({"dp": 32, "zero": 3, "shard_within": within}, job=job, cluster=zones(2, 16), placement=place)
+        row = traffic(got, "gradients")["a > b"]
+        assert row.bytes_per_step == pytest.approx(2 * (members - 1) / members * 4 * PARAMETERS, rel=1e-6)
+        assert row.messages == pytest.approx(2 * (members - 1) * 2 / members * 32)  # a bucket a layer
+
+
+def test_experts_cross_zones_in_buckets_of_their_own():
+    """[X7] Mixtral, t = 2, e = 8, d = 8 in two zones: 45.1e9 expert parameters go with the rest, in buckets of 40 M."""
+    place = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} for z in "ab"]}
+    strategy = {"tp": 2, "dp": 8, "ep": 8, "sequence_parallel": True} | ZONES_FIRST
+    got = predicted(strategy, model="mixtral-8x7b", cluster=zones(2, 8), placement=place)
+    row = traffic(got, "gradients")["a > b"]
+    experts = 32 * 8 * 3 * 4096 * 14336
+    assert row.bytes_per_step > 4 * experts
+    shared = (46_702_792_704 - experts) / 2
+    assert row.messages == 2 * (math.ceil(experts / 8 / 40e6) + math.ceil(shared / 40e6))
 
 
 def test_a_tiny_model_far_away_pays_for_the_steps_of_the_ring():

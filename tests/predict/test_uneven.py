@@ -221,7 +221,6 @@ BY_STAGE = ["tp", "cp", "dp", "pp"]
     [
         ({"dp": 8, "shard_within": "zone"}, zones(2, 4), {"a": 4, "b": 4}, BY_STAGE, 4),
         ({"dp": 8, "shard_within": "zone"}, zones(4, 4), {"b": 4, "d": 4}, BY_STAGE, 4),
-        ({"dp": 6, "shard_within": "zone"}, zones(2, 4), {"a": 4, "b": 2}, BY_STAGE, 2),
         ({"dp": 4, "pp": 2, "shard_within": "zone"}, zones(2, 4), {"a": 4, "b": 4}, BY_STAGE, 4),
         ({"dp": 4, "pp": 2, "shard_within": "zone"}, zones(2, 4), {"a": 4, "b": 4}, APART, 2),
         ({"dp": 4, "tp": 2, "pp": 2, "shard_within": "node"}, one_zone(16), {"a": 16}, BY_STAGE, 4),
@@ -237,6 +236,15 @@ def test_states_are_shared_by_the_replicas_of_a_stage_that_lie_together(strategy
     job = FSDP | {"global_batch": 24}
     found = placed(strategy | {"zero": 3}, job=job, cluster=cluster, placement={"order": order, "blocks": rows})
     assert found.site.shard_ranks == found.batch.work.shard_ranks == shared
+
+
+def test_states_cannot_be_shared_inside_zones_that_hold_different_numbers_of_replicas():
+    """[M2] A mesh of zones and replicas is a rectangle, and so are instances of an optimizer: 4 and 2 make none."""
+    rows = [{"zone": "a", "count": 4}, {"zone": "b", "count": 2}]
+    place = {"order": BY_STAGE, "blocks": rows}
+    strategy = {"dp": 6, "zero": 3, "shard_within": "zone"}
+    with pytest.raises(IllegalError, match="4, 2 replicas"):
+        placed(strategy, job=FSDP | {"global_batch": 24}, cluster=zones(2, 4), placement=place)
 
 
 def test_a_pipeline_across_zones_keeps_its_states_among_all_replicas_of_a_stage():

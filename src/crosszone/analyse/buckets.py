@@ -6,11 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from crosszone.cost.memory import GIB
 from crosszone.errors import IllegalError, Notice
+from crosszone.predict.batch import bucket_bytes
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 
 LEAST_MB = 1.0
+SPARE = 0.9
+"""Share of the free memory that buffers may take."""
 PLACES = 17
 """Sizes tried at first, evenly on a logarithmic scale; then as many between the best one's neighbours."""
 
@@ -27,6 +31,9 @@ def best_bucket_mb(base: Predictor) -> float:
     held = base.step.times.held
     whole = float(np.max(held.total)) * float(np.max(base.batch.work.gradient_bytes)) / 1e6
     low, high = LEAST_MB, max(whole, 2 * LEAST_MB)
+    if base.framework.bucket_buffer:  # larger ones take memory of their own
+        usual = bucket_bytes(base.case, base.framework.name) / 1e6
+        high = min(high, max(usual, usual + SPARE * base.memory().margin * GIB / 1e6))
     for _ in range(2):
         sizes = np.geomspace(low, high, PLACES)
         best = int(np.argmin([with_bucket(base, float(size)).step_s[1] for size in sizes]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from crosszone.analyse.axis import Axis
-from crosszone.analyse.cell import Cell
+from crosszone.analyse.cell import REFUSED, Cell
 from crosszone.inputs.value import Value
 
 CLOSE = 1e-3
@@ -61,7 +61,9 @@ def places(x: Axis, cells: Sequence[Cell], at: Callable[[float], Cell]) -> Itera
     if numbers is None:
         return
     for low, high, here, other in zip(numbers, numbers[1:], cells, cells[1:], strict=False):
-        if here.kind != other.kind:
+        if REFUSED in (here.kind, other.kind) and here.kind != other.kind:  # whether there is a plan may change often
+            yield Flip(start=(low, None), end=(high, None), one=here.kind, other=other.kind)
+        elif here.kind != other.kind:
             yield from _halved(x, (low, here.kind), (high, other.kind), at)
 
 

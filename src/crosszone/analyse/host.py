@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from typing import Any
 
+from crosszone.analyse.groups import crossing_groups
 from crosszone.cost.tcp import slow_start_s
-from crosszone.cost.wan import EXPECTED
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
 from crosszone.predict.predictor import Predictor
@@ -87,14 +88,17 @@ def _restart_s(p: Predictor, used: list[ZoneLink]) -> float:
     """What cold windows cost a step: the first burst after the silence, on the link where that is most."""
     found = p.prediction()
     step = found.step_time_s.expected
+    senders: dict[str, int] = defaultdict(int)
+    for one in crossing_groups(p.site):
+        senders[one.link] += one.groups
     worst = 0.0
     for row in found.communication:
-        if " > " not in row.link:
+        if " > " not in row.link or not senders[row.link]:
             continue
         link = next(one for one in used if frozenset(one.between) == frozenset(row.link.split(" > ")))
         rate = float(p.site.transport.group_bytes_per_s(link.rtt_ms.expected * 1e-3, link.loss_pct / 100))
         idle = max(0.0, step - row.busy_s)
-        size = row.bytes_per_step / max(1.0, row.messages)
+        size = row.bytes_per_step / (senders[row.link] * max(1.0, row.messages))
         worst = max(worst, float(slow_start_s(size, link.rtt_ms.expected * 1e-3, rate, idle)))
     return worst
 
@@ -102,9 +106,9 @@ def _restart_s(p: Predictor, used: list[ZoneLink]) -> float:
 def _longest_s(p: Predictor) -> float:
     """The longest that one exchange between zones may take."""
     local = p.strategy.local_update
-    if local is not None:
-        return float(p.local_update_s[EXPECTED]) * local.steps / local.fragments
-    return max((row.busy_s for row in p.prediction().communication if " > " in row.link), default=0.0)
+    seldom = local.steps / local.fragments if local is not None else 1.0
+    rows = [row for row in p.prediction().communication if " > " in row.link]
+    return max((row.busy_s * (seldom if row.kind == "local update" else 1.0) for row in rows), default=0.0)
 
 
 def _timeout(p: Predictor, minutes: int) -> str:

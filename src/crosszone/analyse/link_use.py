@@ -67,7 +67,7 @@ def link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
 def _use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool) -> LinkUse:
     (a, b), how, limits = place, site.transport, site.crossings.paths.limits
     path = site.links[min(a, b), max(a, b)]
-    ranks = _boundary_ranks(site, a, b) if pipeline else _ring_ranks(site, a, b)
+    ranks = _boundary_ranks(site, a, b) if pipeline else site.ring_ranks
     rtt, loss = path.rtt_ms.expected * 1e-3, path.loss_pct / 100.0
     cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
     flow = float(flow_bytes_per_s(rtt, loss, how.congestion, how.window_bytes, cap))
@@ -103,16 +103,6 @@ def _use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind, ...],
         limited_by=least,
         flows_to_fill=enough if fills else None,
     )
-
-
-def _ring_ranks(site: Site, a: int, b: int) -> int:
-    """Ranks of a zone that exchange gradients with the next; in a flat ring those whose neighbour lies there."""
-    if site.strategy.communication.reduce == "flat":
-        here = site.zone[site.dp_zones > 1][:, :, 0, 0]
-        edges = int(((here == a) & (np.roll(here, -1, axis=1) == b)).sum())
-        if edges:
-            return edges * site.strategy.tp
-    return site.zone_ranks
 
 
 def _boundary_ranks(site: Site, a: int, b: int) -> int:

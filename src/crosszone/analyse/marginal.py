@@ -205,7 +205,7 @@ def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -
         held = sum((price or 0.0) * count for price, count in prices) + egress
     tokens = cost.steps_per_hour * scenario.job.tokens_per_step
     return Worth(
-        plan=repr(best),
+        plan=best.short,
         zones=best.zones,
         gpus=got.gpus,
         gpus_held=scenario.cluster.gpus,

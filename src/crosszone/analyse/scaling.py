@@ -8,7 +8,7 @@ import numpy as np
 
 from crosszone.errors import InputError
 from crosszone.inputs.cluster import Cluster, NodeGroup
-from crosszone.inputs.placement import packed
+from crosszone.inputs.placement import Placement
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.inputs.value import Value
@@ -51,21 +51,26 @@ def one_zone(cluster: Cluster) -> Cluster:
     return Cluster(zones=(first.replace(nodes=nodes),))
 
 
+def in_one_zone(cluster: Cluster, placement: Placement) -> Placement:
+    """The same GPUs where all nodes lie in the first zone: the node groups of each zone follow those before it."""
+    before = np.cumsum([0, *(len(zone.nodes) for zone in cluster.zones)]).tolist()
+    first = {zone.name: before[number] for number, zone in enumerate(cluster.zones)}
+    name = cluster.zones[0].name
+    blocks = [block.replace(zone=name, group=first[block.zone] + block.group) for block in placement.blocks]
+    return placement.replace(blocks=tuple(blocks))
+
+
 def _in_one_zone(p: Predictor) -> float | None:
     """Tokens/s of the strategy where no link leaves the zone, without averaging: there is nobody to average with."""
-    if len(p.site.cluster.zones) == 1:
+    if not p.site.crosses:
         return None
-    cluster = one_zone(p.site.cluster)
+    cluster, placement = one_zone(p.site.cluster), in_one_zone(p.site.cluster, p.site.placement)
     strategy = p.strategy.replace(local_update=None)
-    if strategy.shard_within == "zone" and p.site.shard_ranks < (strategy.dp or 1):
+    if strategy.shard_within == "zone":
         strategy = strategy.replace(shard_within="all", communication=_flat(strategy.communication))
-    try:
-        placement, _ = packed(cluster, strategy)
-        case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
-        alike = replace(p, site=Site(case=case, placement=placement, links={}))
-        return p.case.job.tokens_per_step / float(alike.step_s[1])
-    except InputError:  # tensor-parallel groups may need the zones as they are
-        return None
+    case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
+    alike = replace(p, site=Site(case=case, placement=placement, links={}))
+    return p.case.job.tokens_per_step / float(alike.step_s[1])
 
 
 def _flat(c: Communication) -> Communication:

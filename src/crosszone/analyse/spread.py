@@ -15,9 +15,8 @@ from uuid import uuid4
 
 from crosszone.analyse.cell import Cell, Cells, Point
 from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice
-from crosszone.plan.search import CancelledError
+from crosszone.plan.search import CancelledError, Progress
 
-Progress = Callable[[str, int, int], None]
 Cancelled = Callable[[], bool]
 Chunk = tuple[int, Sequence[Point]]
 """Place of the first of some points that lie beside each other, and these points."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from crosszone.analyse.host import HostSetting, host_settings
 from crosszone.analyse.report import Boundness, boundness_of
-from crosszone.analyse.switches import PARTS_OF_LOCAL, changes_of, option_of, switches, value_of
+from crosszone.analyse.switches import PARTS_OF_LOCAL, changes_of, convergence_of, option_of, switches, value_of
 from crosszone.analyse.what_if import changed_predictor, exposed_s
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario
@@ -140,7 +140,7 @@ def suggestions(
         if one.gain > LEAST_GAIN and found.memory_gib.fits >= before.memory_gib.fits:
             ranked.append(one)
         else:
-            idle.append(f"{name}={value}")
+            idle.append(f"{name}={'on' if value is True else value}")
     compute = sum(before.breakdown_s[part] for part in COMPUTE)
     ranked = _distinct(sorted(ranked, key=lambda one: -one.gain))
     return Suggestions(
@@ -165,7 +165,7 @@ def _tries(now: Predictor) -> Iterator[tuple[str, Any]]:
 
 
 def _distinct(ranked: list[Suggestion]) -> list[Suggestion]:
-    """Without values of a switch that gain no more than a smaller one."""
+    """Without values of a switch that gain the same as another one before it."""
     found: list[Suggestion] = []
     for one in ranked:
         if not any(other.switch == one.switch and abs(other.gain - one.gain) < SAME for other in found):
@@ -212,7 +212,7 @@ def _suggestion(
         exposed_s=exposed_s(found) - exposed_s(before),
         option=option_of(name, after),
         exact=not switch.source,
-        risk=sentence("switch", name, "convergence", language, {}),
+        risk=convergence_of(name, value_of(name, after), language),
         source=switch.source,
     )
 
@@ -234,6 +234,8 @@ def _together(scenario: Scenario, now: Predictor, before: Prediction, ranked: li
     while left and len(names) < TOGETHER:
         found: tuple[float, Suggestion, Prediction] | None = None
         for one in left:
+            if any(changes.get(path, value) != value for path, value in one.changes.items()):
+                continue  # two ways to set the same field
             try:
                 after = changed_predictor(scenario, changes | one.changes, now).prediction()
             except InputError:

@@ -16,13 +16,14 @@ from crosszone.analyse.axis import MOST_VALUES as MOST_CELLS
 from crosszone.analyse.axis import Axis, read_axis, too_many
 from crosszone.analyse.cell import Cell, Cells, Mode
 from crosszone.analyse.flips import Flip, lines, places
-from crosszone.analyse.spread import CORES, Progress, spread
+from crosszone.analyse.spread import CORES, spread
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.objectives import require_known
 from crosszone.plan.plan import OBJECTIVES, Objective
 from crosszone.plan.planner import problem_of
+from crosszone.plan.search import Progress
 
 MARGIN = 0.05
 """Share that another algorithm must gain to be worth changing to."""

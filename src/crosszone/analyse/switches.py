@@ -8,6 +8,7 @@ A switch is fields of the scenario under a name people know, with the option of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -20,6 +21,7 @@ from crosszone.inputs.states import state_bytes
 from crosszone.inputs.value import Name, Value, parse
 from crosszone.predict.batch import bucket_bytes
 from crosszone.predict.predictor import Predictor
+from crosszone.text import texts
 
 BEST, TIMES = "best", "x"
 """A bucket that is looked for; a factor on what there is, such as x2."""
@@ -83,7 +85,7 @@ def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
     switch = switch_named(name)
     match name:
         case "accumulation":
-            return _accumulation(_times(switch, value, base.micro_batches), base)
+            return _accumulation(switch, value, base)
         case "compression":
             return _compression(switch, value, base)
         case "primitive":
@@ -119,11 +121,19 @@ def option_of(name: str, after: Predictor) -> str | None:
     """What a switch comes to in the framework's own words, as `after` has it; None: it has no such option."""
     switch = switch_named(name)
     value = value_of(name, after)
-    told = None if value is None else switch.options.get(after.framework.name)
+    off = value is None or (name, value) == ("local_steps", 0)
+    told = None if off else switch.options.get(after.framework.name)
     if isinstance(told, Mapping):
         key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
         told = told.get(key)
     return None if told is None else told.format_map(_Parameters(after, value))
+
+
+def convergence_of(name: str, value: Any, language: str) -> str:
+    """What a switch does to convergence, said of its value where values differ."""
+    parts = texts(language)["switch"][name]
+    found: str = parts.get(f"convergence_{value}", parts["convergence"])
+    return found
 
 
 def frameworks_with(name: str, value: Any) -> list[str]:
@@ -185,7 +195,8 @@ class _Parameters(dict[str, Any]):
             "micro_batch": s.micro_batch,
             "global_batch": now.case.job.global_batch,
             "rank": s.communication.compression_rank,
-            "bucket_mb": f"{size / 1e6:g}",
+            "bucket_mib": f"{size / 2**20:.4g}",
+            "whole_mib": math.ceil(size / 2**20),
             "elements": round(size / kept),
             "zones": zones,
             "replicas": replicas,
@@ -200,11 +211,15 @@ class _Parameters(dict[str, Any]):
         return known[key]
 
 
-def _accumulation(micro_batches: int, base: Predictor) -> dict[str, Any]:
-    """At a fixed micro-batch more of them make a larger global batch."""
-    s = base.strategy
-    found: dict[str, Any] = {"job.global_batch": micro_batches * s.micro_batch * (s.dp or 1)}
-    return found | ({"strategy.replica_micro_batches": None} if s.replica_micro_batches else {})
+def _accumulation(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
+    """At a fixed micro-batch more of them make a larger global batch; replicas with shares of their own keep them."""
+    s, given = base.strategy, base.strategy.replica_micro_batches
+    if isinstance(value, str) and value.startswith(TIMES):
+        factor = int(_number(switch, scalar(value[1:])))
+        shares = {"strategy.replica_micro_batches": [factor * one for one in given]} if given else {}
+        return {"job.global_batch": factor * base.case.job.global_batch, **shares}
+    equal = {"strategy.replica_micro_batches": None} if given else {}
+    return {"job.global_batch": int(_number(switch, value)) * s.micro_batch * (s.dp or 1), **equal}
 
 
 def _sets_of_states(base: Predictor) -> dict[str, Any]:
@@ -224,13 +239,6 @@ def _compression(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
     return found | ({f"{TALK}.compression_rank": read} if ranked else {})
 
 
-def _times(switch: Switch, value: Any, now: int) -> int:
-    """A count, or a factor on the one there is."""
-    if isinstance(value, str) and value.startswith(TIMES):
-        return int(_number(switch, scalar(value[1:])) * now)
-    return int(_number(switch, value))
-
-
 def _one(switch: Switch, value: Any) -> str:
     if value not in switch.values:
         raise _refused(switch, value, list(switch.values))
@@ -241,7 +249,8 @@ def _number(switch: Switch, value: Any) -> Any:
     """A number within its bounds; a count where it is one."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if not (whole or (isinstance(value, float) and switch.takes == "number")):
-        raise InvalidError(Notice(code="must_be_number", field=switch.name, value=value))
+        code = "must_be_whole" if switch.takes == "count" else "must_be_number"
+        raise InvalidError(Notice(code=code, field=switch.name, value=value))
     if not switch.low <= value <= switch.high:
         params = {"low": switch.low, "high": switch.high}
         raise InvalidError(Notice(code="switch_out_of_range", field=switch.name, value=value, params=params))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crosszone.analyse.fields import scenario_with
-from crosszone.analyse.switches import changes_of, frameworks_with, option_of, switches, value_of
+from crosszone.analyse.switches import changes_of, convergence_of, frameworks_with, option_of, switches, value_of
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
@@ -18,7 +18,6 @@ from crosszone.inputs.value import Value
 from crosszone.plan.difference import Difference, difference
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor, predictor
-from crosszone.text import sentence
 
 
 class Turned(Value):
@@ -128,7 +127,7 @@ def _turned(name: str, now: Predictor, after: Predictor, language: str) -> Turne
         before=value_of(name, now),
         after=value_of(name, after),
         option=option_of(name, after),
-        convergence=sentence("switch", name, "convergence", language, {}),
+        convergence=convergence_of(name, value_of(name, after), language),
         source=switches()[name].source,
     )
 

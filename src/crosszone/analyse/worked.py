@@ -1,13 +1,17 @@
 """Formulas with numbers put in: how each row of traffic comes about, so that anyone can work it out again.
 
-An expression holds only numbers, + - * / and brackets; its value is the bytes of the row.
+An expression holds only numbers, + - * / ** and brackets; its value is the bytes of the row. It is put together from
+the scenario's own figures (layers, widths, degrees, parameters held), not from the bytes it should give.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
-from crosszone.cost.collectives import ring_all_reduce_bytes
+import numpy as np
+
+from crosszone.cost.replicas import ring_members
 from crosszone.inputs.parameters import parameters
 from crosszone.predict.cells import cell, row_of, top
 from crosszone.predict.local_update import DTYPE_BYTES
@@ -53,8 +57,18 @@ def product(*factors: float | str) -> str:
 
 def _number(value: float | str) -> str:
     if isinstance(value, str):
-        return f"({value})" if any(sign in value for sign in "+-") and not value.startswith("(") else value
+        return f"({value})" if _is_sum(value) else value
     return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def _is_sum(text: str) -> bool:
+    """There is a sum or difference outside all brackets."""
+    depth = 0
+    for sign in text:
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0 and sign in "+-":
+            return True
+    return False
 
 
 def _tokens(p: Predictor) -> str:
@@ -126,40 +140,88 @@ def _token_count(p: Predictor) -> float:
 
 
 def _replicas(p: Predictor, row: Traffic) -> str:
-    """What one GPU of each stage sends, or what a zone sends to the next."""
-    s, sent, at = p.strategy, p.step.times.sent, p.row
-    reduced = row.kind == "gradients"
-    zero = s.zero or 0
-    alone = s.pp == 1
-    each, mean = (p.row_micro_batches, _all_micro_batches(p) / (s.dp or 1)) if alone else (1, 1.0)
-    scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
+    """What one GPU of each stage sends inside its zone, all GPUs together; or what crosses an edge between zones."""
+    s = p.strategy
+    each, mean = (p.row_micro_batches, _all_micro_batches(p) / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
+    sums = _Sums(p, reduced=row.kind == "gradients")
     if " > " in row.link:
-        often = (1 if bool(sent.several.all()) else each if scatters else 1) if reduced else 2 * each * (zero >= 3) or 1
-        size = top(sent.zone_reduce_bytes if reduced else sent.zone_gather_bytes, at)
-        return product(often, _between(p, size, reduced))
-    ranks = (s.tp, s.cp, s.dp or 1)
-    if reduced:
-        inner = product(mean if scatters else 1, float(row_of(sent.reduce_bytes, at).sum()))
-        outer = float(row_of(sent.outer_bytes, at).sum())
-        return product(*ranks, f"{inner} + {_number(outer)}" if outer else inner)
-    return product(*ranks, 2.0 * mean if zero >= 3 else 1, float(row_of(sent.gather_bytes, at).sum()))
+        return product(sums.often(each, between=True), sums.between())
+    often = sums.often(mean, between=False)
+    inner, outer = product(often, sums.inside()), sums.outer()
+    return product(s.tp, s.cp, s.dp or 1, f"{inner} + {outer}" if outer else inner)
 
 
-def _between(p: Predictor, size: float, reduced: bool) -> str:
-    """Bytes a zone sends once: passes x (n - 1) / n of the whole model's gradients or weights."""
-    work = p.batch.work
-    each = top(work.wire_bytes if reduced else work.gathered, p.row)
-    zones = max(2, len(p.site.ring))
-    whole = p.step.times.held.shared * work.tp + p.step.times.held.experts * work.ep * work.expert_tp
-    total = float(row_of(whole, p.row).sum())
-    flat = p.strategy.communication.reduce == "flat"
-    members = (p.strategy.dp or 1) * p.strategy.cp if flat else zones
-    for count in (members, zones):
-        once = float(ring_all_reduce_bytes(total * each, count)) / 2.0
-        for passes in (1, 2):
-            if once and abs(size / (passes * once) - 1) < 1e-9:
-                return product(passes, f"({count} - 1) / {count}", total, each)
-    return product(float(size / (total * each)), total, each)
+class _Sums:
+    """Sums of gradients, or gathers of weights: how often, over how many, and how much. [X7]"""
+
+    def __init__(self, p: Predictor, *, reduced: bool):
+        self.p, self.reduced = p, reduced
+        self.group, self.held, self.work = p.step.times.group, p.step.times.held, p.batch.work
+        self.zero, ranks = p.strategy.zero or 0, p.site.shard_ranks
+        self.sharded = self.zero > 0 and ranks > 1
+        self.shared = int(top(self.group.shared, p.row))
+        self.several = self.sharded and ranks * p.strategy.cp < self.shared
+        self.each = top(self.work.wire_bytes if reduced else self.work.gathered, p.row)
+
+    def often(self, micro_batches: float, *, between: bool) -> float:
+        """Times a step."""
+        p = self.p
+        if not self.reduced:
+            return 2.0 * micro_batches if self.zero >= 3 else 1.0
+        scatters = self.zero >= 2 and (p.site.shard_ranks > 1 or p.strategy.dp == 1)
+        return 1.0 if not scatters or (between and self.several) else micro_batches
+
+    def inside(self) -> str:
+        """Bytes of one GPU of each stage inside its zone: a ring twice where nothing is sharded, else once."""
+        zone = row_of(self.group.zone, self.p.row)
+        inner = np.minimum(row_of(self.group.inner, self.p.row), zone)
+        members = np.where(inner < zone, inner, zone) if self.sharded else zone
+        passes = 2 if self.reduced and not self.sharded else 1
+        shared = self._terms(self.held.shared, members, passes)
+        experts = self._terms(self.held.experts, row_of(self.group.experts, self.p.row), passes)
+        return " + ".join(filter(None, (shared, experts))) or "0"
+
+    def outer(self) -> str:
+        """Bytes of one GPU of each stage among the sets of states of its zone."""
+        if not (self.sharded and self.reduced):
+            return ""
+        row = self.p.row
+        zone, inner = (row_of(x, row) for x in (self.group.zone, self.group.inner))
+        held = row_of(self.held.shared, row)
+        terms = [
+            product(2, f"({_number(z / i)} - 1) / {_number(z / i)}", float(size), self.each) + f" / {_number(i)}"
+            for z, i, size in zip(*np.broadcast_arrays(zone, inner, held), strict=True)
+            if i < z and size > 0
+        ]
+        return " + ".join(terms)
+
+    def between(self) -> str:
+        """Bytes over one edge between zones, of all stages whose replicas lie in several."""
+        p, work, links = self.p, self.work, self.p.batch.links
+        zones = np.broadcast_to(row_of(links.dp_zones, p.row), (p.strategy.pp,))
+        crosses = zones > 1
+        shared = row_of(self.held.shared, p.row) * top(work.tp, p.row)
+        experts = row_of(self.held.experts, p.row) * top(work.ep, p.row) * top(work.expert_tp, p.row)
+        total, more = (float(np.where(crosses, part, 0.0).sum()) for part in (shared, experts))
+        if p.strategy.communication.algorithm == "tree" and not self.sharded:
+            return product(total + more, self.each)
+        count = int(zones.max())
+        members = float(top(ring_members(work, self.group, links, self.sharded), p.row))
+        copies = max(top(self.group.experts, p.row) * count, count) if members > count else count
+        passes = 1 if self.sharded and not self.several else 2
+        rings = [(members, total), (copies, more)]
+        terms = [product(passes, f"({_number(n)} - 1) / {_number(n)}", size, self.each) for n, size in rings if size]
+        return " + ".join(terms)
+
+    def _terms(self, held: Any, members: Any, passes: int) -> str:
+        """Stages with rings of the same length together."""
+        sizes, counts = np.broadcast_arrays(row_of(held, self.p.row), members)
+        rings: dict[float, float] = defaultdict(float)
+        for n, size in zip(counts.tolist(), sizes.tolist(), strict=True):
+            if n > 1 and size > 0:
+                rings[n] += size
+        terms = [product(passes, f"({_number(n)} - 1) / {_number(n)}", size, self.each) for n, size in rings.items()]
+        return " + ".join(terms)
 
 
 def _local_update(p: Predictor) -> str:

@@ -43,8 +43,8 @@ def analyse(
     Example: crosszone analyse examples/three-cities.yaml --plans
     """
     asked = _parts(part, everything)
-    loaded, found = _answer(file)
-    scenario, predictor = loaded.scenario, found.predictor
+    read, planned, found = _answer(file)
+    scenario, predictor = planned.scenario, found.predictor
     results: dict[str, Any] = {}
     with progress_bar() as progress:
         if "traffic" in asked:
@@ -69,7 +69,7 @@ def analyse(
             from crosszone.analyse.drill import drill
 
             results["drill"] = drill(
-                scenario,
+                read.scenario,
                 zone_failures_per_year=zone_failures,
                 checkpoint_zone=checkpoint_zone,
                 progress=progress,
@@ -78,7 +78,7 @@ def analyse(
         if "marginal" in asked:
             from crosszone.analyse.marginal import marginal
 
-            results["marginal"] = marginal(scenario, progress=progress, language=language())
+            results["marginal"] = marginal(read.scenario, progress=progress, language=language())
     if as_json:
         whole = {"prediction": found.prediction, **results}
         print_json({name: value.model_dump(mode="json") for name, value in whole.items()})
@@ -96,14 +96,14 @@ def _parts(part: list[str] | None, everything: bool) -> tuple[str, ...]:
     return PARTS if everything else tuple(one for one in PARTS if one in part) if part else QUICK
 
 
-def _answer(file: str) -> tuple[Loaded, Answer]:
-    """The prediction of the file's strategy; where it has none, that of its best plan."""
+def _answer(file: str) -> tuple[Loaded, Loaded, Answer]:
+    """The file as it is, with its best plan filled in where it has no strategy, and the prediction of that."""
     from crosszone.inputs.scenario import read_scenario
     from crosszone.predict.answer import answer
 
     loaded = read_scenario(file)
     if loaded.scenario.strategy is not None:
-        return loaded, answer(loaded, language())
+        return loaded, loaded, answer(loaded, language())
     from crosszone.cli.plan import best_of, filled
     from crosszone.plan.planner import plan
 
@@ -113,7 +113,7 @@ def _answer(file: str) -> tuple[Loaded, Answer]:
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None
     planned = loaded._replace(scenario=filled(loaded.scenario, best))
-    return planned, answer(planned, language())
+    return loaded, planned, answer(planned, language())
 
 
 def _print(found: Answer, results: dict[str, Any], formulas: bool) -> None:
@@ -133,4 +133,6 @@ def _print(found: Answer, results: dict[str, Any], formulas: bool) -> None:
         if name in results:
             terminal.print(said(f"{name}_title"), style="bold")
             getattr(economy, f"print_{name}")(results[name])
-    print_notices(notice for notice in found.prediction.warnings if notice["level"] != "note")
+    told = {notice["message"] for notice in results["bill"].warnings} if "bill" in results else set()
+    warnings = [notice for notice in found.prediction.warnings if notice["level"] != "note"]
+    print_notices(notice for notice in warnings if notice["message"] not in told)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from crosszone.cli.figures import digits, listed
-from crosszone.cli.output import amount, console, said, table
+from crosszone.cli.output import amount, console, language, said, table
 
 if TYPE_CHECKING:
     from crosszone.analyse.cell import Cell
@@ -40,7 +40,7 @@ def print_sweep(found: Sweep) -> None:
     terminal.print(said("sweep_did", cells=amount(len(found.cells)), s=digits(found.seconds, 3)), style="dim")
     terminal.print(_grid(found) if found.y is not None else _row(found))
     kinds = list(dict.fromkeys(cell.kind for cell in found.cells))
-    terminal.print(said("sweep_letters", letters=listed(f"{LETTERS[kind]} {kind_name(kind)}" for kind in kinds)))
+    terminal.print(said("sweep_letters", letters=listed(f"{LETTERS[kind]} {_crossing(kind)}" for kind in kinds)))
     times = [cell.step_time_s.expected for cell in found.cells if cell.step_time_s]
     if times:
         terminal.print(said("sweep_scale", low=digits(min(times)), high=digits(max(times))))
@@ -49,18 +49,13 @@ def print_sweep(found: Sweep) -> None:
         terminal.print(f"{LETTERS['refused']}  {message}", style="dim", soft_wrap=True)
     if found.y is None:
         for flip in found.flips[:MOST_FLIPS]:
-            names = {"one": kind_name(flip.one), "other": kind_name(flip.other)}
+            names = {"one": _crossing(flip.one), "other": _crossing(flip.other)}
             told = said(
                 "sweep_flip", field=found.x.field, low=digits(flip.start[0], 5), high=digits(flip.end[0], 5), **names
             )
             terminal.print(told, soft_wrap=True)
-    if not found.flips:
+    if len(kinds) == 1:
         terminal.print(said("sweep_no_flip"))
-
-
-def kind_name(kind: str) -> str:
-    """What crosses zones, in the language of this run."""
-    return said(f"crosses_{kind.replace(' ', '_')}")
 
 
 def shade(cell: Cell, low: float, high: float) -> int | None:
@@ -105,21 +100,23 @@ def _grid(found: Sweep) -> Any:
 
 
 def _row(found: Sweep) -> Any:
-    columns = [("", "right"), ("what_if_step", "right"), ("what_if_speed", "right"), ("sweep_choice", "left")]
-    rows = table("", [("sweep_value", "right"), *columns[1:]])
+    columns = [("sweep_value", "right"), ("what_if_step", "right"), ("what_if_speed", "right")]
+    rows = table("", [*columns, ("sweep_synchronous", "right"), ("sweep_choice", "left")])
     rows.columns[0].header = found.x.field
     for cell in found.cells:
         value = str(cell.x) if isinstance(cell.x, str) else digits(float(cell.x), 5)
         best = cell.outcome
         if best is None:
-            rows.add_row(value, "-", "-", cell.refusal.message if cell.refusal else "-")
+            rows.add_row(value, "-", "-", "-", cell.refusal.message if cell.refusal else "-")
             continue
-        choice = f"{LETTERS[cell.kind]}  {best.choice.label(_language())}"
-        rows.add_row(value, digits(best.step_time_s.expected), digits(best.tokens_per_s.expected), choice)
+        together = digits(cell.synchronous.step_time_s.expected) if cell.synchronous else "-"
+        choice = f"{LETTERS[cell.kind]}  {best.choice.label(language())}"
+        rows.add_row(value, digits(best.step_time_s.expected), digits(best.tokens_per_s.expected), together, choice)
     return rows
 
 
-def _language() -> str:
-    from crosszone.cli.output import language
+def _crossing(kind: str) -> str:
+    """What crosses zones, in the language of this run."""
+    from crosszone.analyse.cell import kind_label
 
-    return language()
+    return kind_label(kind, language())

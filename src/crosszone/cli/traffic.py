@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.cli.figures import digits, listed, percent, print_lines, signed
 from crosszone.cli.output import amount, console, said, table
+from crosszone.cli.what_if import shown
 
 if TYPE_CHECKING:
     from crosszone.analyse.report import CommunicationReport
@@ -57,7 +58,7 @@ def print_suggestions(found: Suggestions) -> None:
     if found.idle:
         terminal.print("  " + said("suggest_idle", switches=listed(found.idle)), style="dim", soft_wrap=True)
     if found.refused:
-        names = dict.fromkeys(f"{one.switch}={one.value}" for one in found.refused)
+        names = dict.fromkeys(f"{one.switch}={shown(one.value)}" for one in found.refused)
         terminal.print("  " + said("suggest_refused", switches=listed(names)), style="dim", soft_wrap=True)
     if found.host:
         terminal.print(said("host_title"), style="bold")
@@ -181,5 +182,6 @@ def _ranked(found: Suggestions) -> Any:
     for one in found.ranked:
         exact = said("suggest_same") if one.exact else one.risk
         option = one.option or said("suggest_no_option")
-        rows.add_row(f"{one.switch}={one.value}", _gain(one.gain), signed(one.exposed_s, 3), exact, option)
+        saved = one.exposed_s if abs(one.exposed_s) > 1e-6 else 0.0
+        rows.add_row(f"{one.switch}={shown(one.value)}", _gain(one.gain), signed(saved, 3), exact, option)
     return rows

@@ -65,17 +65,29 @@ def _print(found: WhatIf) -> None:
     terminal = console()
     terminal.print(found.before.name, style="bold")
     for path, value in found.changes.items():
-        terminal.print(f"  {path} = {value}", style="dim", soft_wrap=True)
+        terminal.print(f"  {path} = {scalar_text(value)}", style="dim", soft_wrap=True)
     terminal.print(_figures(found))
     terminal.print(_parts(found))
     for one in found.switches:
         option = one.option or said("suggest_no_option")
-        terminal.print(f"{one.name}: {one.before} -> {one.after}   {option}", soft_wrap=True)
+        terminal.print(f"{one.name}: {shown(one.before)} -> {shown(one.after)}   {option}", soft_wrap=True)
         terminal.print(f"    {one.convergence}", style="dim", soft_wrap=True)
         if one.source:
             terminal.print(f"    {said('what_if_source', source=one.source)}", style="dim", soft_wrap=True)
     print_notices(found.notices)
     print_notices(notice for notice in found.after.warnings if notice["level"] == "warning")
+
+
+def shown(value: Any) -> str:
+    """How a switch stands, as one would type it."""
+    words = {True: "on", False: "off", None: "-"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
+
+
+def scalar_text(value: Any) -> str:
+    """A value as it stands in a file."""
+    words = {True: "true", False: "false", None: "null"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def _figures(found: WhatIf) -> Any:
@@ -102,6 +114,8 @@ def _figures(found: WhatIf) -> Any:
     row("what_if_speed", lambda p: p.tokens_per_s.expected)
     row("what_if_mfu", lambda p: p.mfu.expected, 100)
     row("what_if_memory", lambda p: p.memory_gib.peak.expected)
+    fits = [said("yes") if one.memory_gib.fits else said("no") for one in (found.before, found.after)]
+    rows.add_row(said("what_if_fits"), *fits, "", style="" if found.after.memory_gib.fits else "red")
     row("what_if_exposed", exposed_s)
     row("what_if_zones", between_zones, 1e-9)
     row("what_if_days", days)
@@ -144,6 +158,6 @@ def _list(now: Any, as_json: bool) -> None:
     rows = table(said("switches_title"), columns)
     for row in listed:
         takes = " | ".join(row["takes"]) if isinstance(row["takes"], list) else said(f"takes_{row['takes']}")
-        now_is = "-" if row["now"] is None else str(row["now"])
+        now_is = shown(row["now"])
         rows.add_row(f"{row['name']}\n{row['title']}", takes, now_is, row["option"] or said("suggest_no_option"))
     console().print(rows)

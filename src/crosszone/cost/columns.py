@@ -117,6 +117,8 @@ class WorkColumns:
     overlap_parameters: Numbers
     bucket_bytes: Numbers = np.inf
     """Gradients that are reduced together."""
+    bucket_room: Numbers = 0.0
+    """Bytes of memory that a bucket takes beyond the usual one, where it is memory of its own."""
     tree: Numbers = 0.0
     """How gradients are all-reduced: 0 as is quicker (between zones in a ring), 1 in a tree, -1 in a ring."""
     rounds: Numbers = 1.0

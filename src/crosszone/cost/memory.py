@@ -191,7 +191,8 @@ class _States:
         wider = np.where((zero < 2) & (np.asarray(w.wire_bytes) > w.gradient_bytes), w.wire_bytes, 0.0)
         away, all_away = moved >= 1, (moved >= 2) & (zero >= 3)
         self.gradients = gradients + np.where(zero < 3, k.gradient_copy_bytes + wider, 0.0) * held.total
-        self.buckets = np.where(np.asarray(w.dp) > 1, k.bucket_copy * gradients, 0.0)
+        larger = np.minimum(w.bucket_room, w.gradient_bytes * held.total)
+        self.buckets = np.where(np.asarray(w.dp) > 1, k.bucket_copy * gradients + larger, 0.0)
         self.step = np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, held.total))
         self.optimizer = np.where(away, 0.0, optimizer)
         self.weights = np.where(all_away, 0.0, weights)

@@ -6,17 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crosszone.cost.collectives import (
-    ring_all_gather_s,
-    ring_all_reduce_bytes,
-    ring_reduce_scatter_s,
-    tree_egress_bytes,
-)
+from crosszone.cost.collectives import tree_egress_bytes
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
 from crosszone.cost.stages import StageLayers
-from crosszone.cost.tiers import Tier, figure
+from crosszone.cost.tiers import figure
 
 FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 """Latency of one step of a ring or tree inside a zone."""
@@ -179,7 +174,8 @@ def exchange(
     back_bytes = np.where(one_ring, whole, scattered)
     back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     together = (np.asarray(links.dp_zones) > 1) & (np.asarray(links.synchronous) > 0)
-    one_after_another = (np.asarray(links.flat) > 0) & together & ~(~sharded & (np.asarray(w.tree) > 0))
+    several = sharded & (w.shard_ranks * w.cp < group.shared)
+    one_after_another = (np.asarray(links.flat) > 0) & together & ~several & ~(~sharded & (np.asarray(w.tree) > 0))
     inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
     members: Numbers = np.where(one_ring, group.zone, group.inner)
     hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
@@ -200,9 +196,8 @@ def exchange(
     gather = gather + (held.shared > 0) * (sharded * k.shard_message_s * (group.inner - 1.0))
     if np.any(np.asarray(w.offload) > 1):  # sharded weights come from host memory first
         gather = gather + np.where(np.asarray(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
-    between = _between_zones(cost, held, group, links, sharded, repeats, calls)
+    between = _between_zones(cost, held, group, links, sharded, repeats)
     wan_reduce, wan_gather = between["wan_reduce"], between["wan_gather"]
-    several = sharded & (w.shard_ranks * w.cp < group.shared)
     return Exchange(
         held=held,
         gather=gather + wan_gather,
@@ -224,47 +219,62 @@ def _between_zones(
     links: LinkColumns,
     sharded: Numbers,
     repeats: Numbers,
-    calls: Numbers,
 ) -> dict[str, Numbers]:
     """Reduction and gather between zones: seconds, bytes a zone sends (all stages together), and messages. [X7]
 
     Shards of all groups go round the ring of zones: 2 (Z - 1) / Z of a zone's gradients, half of it where every replica
-    owns a shard of its own, which then costs a gather too. Buckets (`calls`) follow one another, so each pays the
-    latency of its steps; stages have groups of their own, and the one with most buckets counts. In a flat ring what a
-    rank sends goes round all others, and meets the edges between zones among theirs. A tree chains the zones: as many
-    steps as round their ring, the whole sum over every edge.
+    owns a shard of its own, which then costs a gather too. Buckets follow one another, so each pays the latency of its
+    steps; stages have groups of their own, and the one with most buckets counts. In a flat ring what a rank sends goes
+    round all others that hold the same, and meets the edges between zones among theirs. A tree chains the zones: as
+    many steps as round their ring, the whole sum over every edge, both ways.
     """
     zones = np.asarray(links.dp_zones)
     crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
     if not np.any(crosses):
         return dict.fromkeys(BETWEEN, 0.0)
     w = cost.work
-    whole = (held.shared * w.tp + held.experts * w.ep * w.expert_tp) * repeats
-    total = np.where(crosses, whole, 0.0).sum(axis=-1, keepdims=True)
-    most = np.where(crosses, calls, 0.0).max(axis=-1, keepdims=True)
+    total, experts = (
+        np.where(crosses, part * repeats, 0.0).sum(axis=-1, keepdims=True)
+        for part in (held.shared * w.tp, held.experts * w.ep * w.expert_tp)
+    )
+    per_bucket = w.gradient_bytes / w.bucket_bytes
+    buckets = sum(np.maximum(np.ceil(part * per_bucket), np.asarray(part) > 0) for part in (held.shared, held.experts))
+    most = np.where(crosses, buckets, 0.0).max(axis=-1, keepdims=True)
     tree = ~sharded & (np.asarray(w.tree) > 0)
-    members = np.where((np.asarray(links.flat) > 0) & ~tree, group.shared, zones)
+    members = ring_members(w, group, links, sharded)
+    copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
     passes, again = np.where(own, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
-    gradients, weights = total * w.wire_bytes, total * w.gathered
-    far = zones / members  # of the edges of a flat ring, those between zones
-    late = Tier(links.wan_bytes_per_s, most * far * links.wan_latency_s)
-    wan_reduce = passes * ring_reduce_scatter_s(gradients, members, late)
-    zone_reduce = passes * ring_all_reduce_bytes(gradients, members) / 2.0
+    once = total * ring_share(members) + experts * ring_share(copies)
+    steps = (members - 1.0) * zones / members * most  # of the edges of a flat ring, those between zones
+    rate, late = links.wan_bytes_per_s, links.wan_latency_s
+    sent = reduce_bytes = passes * once * w.wire_bytes
     if np.any(tree):
-        chained = tree_egress_bytes(gradients, zones) * crosses
-        steps = passes * (zones - 1.0)
-        wan_reduce = np.where(tree, steps * late.latency_s + chained / late.bytes_per_s, wan_reduce)
-        zone_reduce = np.where(tree, chained, zone_reduce)
-    gathers = Tier(links.wan_bytes_per_s, most / w.rounds * far * links.wan_latency_s)
+        whole = (total + experts) * w.wire_bytes * crosses
+        reduce_bytes = np.where(tree, whole, reduce_bytes)
+        sent = np.where(tree, tree_egress_bytes(whole, zones), sent)
+        steps = np.where(tree, (zones - 1.0) * most, steps)
+    gather_bytes = again * once * w.gathered
     return {
-        "wan_reduce": wan_reduce,
-        "wan_gather": again * ring_all_gather_s(weights, members, gathers),
-        "zone_reduce_bytes": zone_reduce,
-        "zone_gather_bytes": again * ring_all_reduce_bytes(weights, members) / 2.0,
-        "wan_reduce_messages": passes * (members - 1.0) * far * most,
-        "wan_gather_messages": again * (members - 1.0) * far * most / w.rounds,
+        "wan_reduce": passes * steps * w.rounds * late + sent / rate,
+        "wan_gather": again * steps * late + gather_bytes / rate,
+        "zone_reduce_bytes": reduce_bytes,
+        "zone_gather_bytes": gather_bytes,
+        "wan_reduce_messages": passes * steps * w.rounds,
+        "wan_gather_messages": again * steps,
     }
+
+
+def ring_members(w: WorkColumns, group: Replicas, links: LinkColumns, sharded: Numbers) -> Numbers:
+    """Members of the ring that exchanges gradients between zones: the zones, or in a flat ring all who hold the same.
+
+    Where there are several sets of states these are one of each set. [X7]
+    """
+    zones = np.asarray(links.dp_zones)
+    tree = ~sharded & (np.asarray(w.tree) > 0)
+    several = sharded & (w.shard_ranks * w.cp < group.shared)
+    sets = np.maximum(group.shared / (w.shard_ranks * w.cp), zones)
+    return np.where((np.asarray(links.flat) > 0) & ~tree, np.where(several, sets, group.shared), zones)
 
 
 def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:

@@ -46,6 +46,7 @@ class Framework(Value):
     fp32_weights: Flag = False
     vocab_multiple: Count = 1
     bucket_mb: Positive | None = None
+    bucket_buffer: Flag = False
     bucket_parameters_m: Positive | None = None
     bucket_parameters_per_rank_m: Positive | None = None
     needs: tuple[Need, ...] = ()

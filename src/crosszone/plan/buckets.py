@@ -6,11 +6,11 @@ for one building, are too small over long links.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
+from crosszone.cost.collectives import best_bucket_bytes
 from crosszone.cost.columns import Numbers
+from crosszone.cost.tiers import Tier
 from crosszone.cost.wan import EXPECTED
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.parameters import parameters
@@ -23,22 +23,23 @@ MB = 1e6
 
 
 def wan_bucket_mb(problem: Problem, framework: Framework) -> float | None:
-    """MB of a whole model's gradients that go together between zones; None: nobody may choose. [W6]
+    """MB of a whole model's gradients that go together between zones; None: nobody may choose, or it costs memory. [W6]
 
     n buckets of S bytes pay n latencies of A and leave S / (n B) at the end: n = sqrt(S / (A B)), for a ring over all
     zones, so that it depends on the links and the model only.
     """
     asked = problem.pinned.communication.bucket_mb is not None or problem.pinned.local_update is not None
     zones = tuple(range(len(problem.cluster.zones)))
-    if asked or len(zones) < 2 or not framework.has_buckets:
+    if asked or len(zones) < 2 or not framework.has_buckets or framework.bucket_buffer:
         return None
     crossings = problem.ways.crossings
     ranks = min(zone.gpus for zone in problem.cluster.zones)
     ring = crossings.ring_link(crossings.ring(zones, ranks), ranks)
     size = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients
     late = 2 * (len(zones) - 1) * float(ring.latency_s[EXPECTED])
-    together = size if late <= 0 else min(size, math.sqrt(size * float(ring.bytes_per_s[EXPECTED]) * late))
-    return together / MB
+    if late <= 0:
+        return size / MB
+    return float(best_bucket_bytes(size, Tier(float(ring.bytes_per_s[EXPECTED]), late))) / MB
 
 
 def rank_bucket_mb(setting: Setting, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:

@@ -35,7 +35,15 @@ from crosszone.plan.cores import Block, Cores, laid, tied
 from crosszone.plan.land import Land
 from crosszone.plan.options import FIELDS, Options
 from crosszone.plan.setting import Setting
-from crosszone.predict.batch import GATHERED_BYTES, ROUNDS, buckets, gradient_wire_bytes, group_columns, stack_columns
+from crosszone.predict.batch import (
+    GATHERED_BYTES,
+    ROUNDS,
+    bucket_room,
+    buckets,
+    gradient_wire_bytes,
+    group_columns,
+    stack_columns,
+)
 from crosszone.schedule.orders import SPLIT
 
 Ints = npt.NDArray[np.int64]
@@ -152,7 +160,7 @@ class Columns:
         found = {n: getattr(land, n).astype(float) for n in ("tp", "cp", "ep", "pp", "dp", "zone_shards", "fast")}
         found["dp_stride"] = land.stride.astype(float)
         found["node_shards"] = np.maximum(1.0, land.node_shards)
-        found["ring_rate"], found["ring_latency"] = land.ring.T
+        found["ring_rate"], found["ring_latency"], found["flat_rate"] = land.ring.T
         asked = setting.pinned.communication.bucket_mb
         kept = state_bytes(setting.job, framework=setting.framework.name).gradients
         size = buckets(setting.model, asked, setting.framework.name, kept, found["tp"], found["dp"])
@@ -307,6 +315,7 @@ class Columns:
             "optimizer_bytes": states.master + states.moments,
             "tree": {"auto": 0.0, "ring": -1.0, "tree": 1.0}[c.algorithm],
             "rounds": ROUNDS.get(c.compression, 1.0),
+            "bucket_room": bucket_room(s.model, c.bucket_mb, s.framework.name, states.gradients),
             "overlap": np.nan if c.overlap is None else c.overlap,
             "expert_tp": np.where(known["ep"] > 1, 1.0, known["tp"]),
         }
@@ -323,10 +332,14 @@ class Columns:
         known |= {n: by_pipe[n][cores.pipe][:, None] for n in ("interleave", "folded", "ahead", "split", "fills")}
         known["micro_batch"] = cores.micro_batch[:, None].astype(float)
         known["micro_batches"] = cores.micro_batches[:, None].astype(float)
-        within = by_option["within"][option][:, None]
-        zone, node = (self.by_shape[n][shape][:, None] for n in ("zone_shards", "node_shards"))
-        known["shard_ranks"] = np.where(within == 0, known["dp"], np.where(within == 1, zone, node))
+        known["shard_ranks"] = self.shards(shape, option)[:, None]
         return self._work(**known)
+
+    def shards(self, shape: Ints, option: Ints) -> Floats:
+        """Replicas that share one set of states, of strategies with these shapes and options."""
+        within = self.by_option["within"][option]
+        dp, zone, node = (self.by_shape[n][shape] for n in ("dp", "zone_shards", "node_shards"))
+        return np.where(within == 0, dp, np.where(within == 1, zone, node))
 
 
 def _joined(columns: Sequence[Any], at: Ints) -> Any:

@@ -69,6 +69,8 @@ class Land:
         self._boundaries: dict[tuple[int, int, int, bool], Floats]
         self.zone_shards = self.dp.copy()
         """Fewest replicas of a stage in one zone."""
+        self.level = np.ones(len(shapes), dtype=bool)
+        """Every zone in use holds equally many replicas of every stage."""
         self._members = dict(self._by_frame(np.arange(len(shapes))))
         """Shapes of each frame."""
         self._place = np.zeros(len(shapes), dtype=np.int64)
@@ -80,6 +82,8 @@ class Land:
             if frame.dp_zones.max() > 1:
                 self.across[here] = True
                 self.zone_shards[here] = frame.least_in_zone(self.replicas(here))
+                even = self.zone_shards[here][:, None] * frame.dp_zones == self.dp[here][:, None]
+                self.level[here] = even.all(axis=1)
         self._tie(ways)
 
     def _tie(self, ways: Ways) -> None:
@@ -89,11 +93,11 @@ class Land:
 
     @cached_property
     def ring(self) -> Floats:
-        """Rate and latency of the ring of zones: [shapes, 2]."""
-        found = np.tile([np.inf, 0.0], (len(self.shapes), 1))
+        """Rate and latency of the ring of zones, and the rate of a flat ring: [shapes, 3]."""
+        found = np.tile([np.inf, 0.0, np.inf], (len(self.shapes), 1))
         for number, here in self._members.items():
             if self.across[here[0]]:
-                found[here] = self.frames[number].ring(self.replicas(here), self.cell[here], self._ways)
+                found[here] = self.frames[number].ring(self.replicas(here), self.cell[here], self.tp[here], self._ways)
         return found
 
     def on(self, ways: Ways) -> Land:

@@ -88,6 +88,13 @@ class Layout:
             return "both" if beside else "pp"
         return "dp" if beside else "none"
 
+    def level(self, zone_of: Sequence[int]) -> bool:
+        """Every zone in use holds equally many whole replicas."""
+        counts: Counter[int] = Counter()
+        for chain in self.chains:
+            counts[zone_of[chain.path[0][0]]] += chain.replicas
+        return len(set(counts.values())) == 1
+
     def zones(self, zone_of: Sequence[int]) -> tuple[int, ...]:
         """Zones in use, in the order the pipeline or the replicas come to them."""
         return tuple(dict.fromkeys(zone_of[g] for chain in self.chains for g, _ in chain.path))

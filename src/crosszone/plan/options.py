@@ -46,6 +46,8 @@ class Traits(NamedTuple):
     """Some weights have several holders (dp or cp)."""
     across: bool
     """Replicas of a stage lie in several zones."""
+    level: bool
+    """Every zone in use holds equally many replicas of every stage."""
     over_nodes: bool
     """Replicas of a stage lie in several nodes."""
     sequence: bool
@@ -146,7 +148,7 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
     shared = traits.replicated
     zero = [(z, True) for z in framework.zero]
     within = ["all"]
-    within += ["zone"] * (traits.across and "zone" in framework.shard_within)
+    within += ["zone"] * (traits.across and traits.level and "zone" in framework.shard_within)
     within += ["node"] * (traits.over_nodes and "node" in framework.shard_within)
     reduce = [(value, True) for value in framework.reduce] if traits.across else [(framework.reduce[-1], False)]
     return {

@@ -62,12 +62,15 @@ class Plan(Value):
     def __str__(self) -> str:
         return repr(self)
 
+    @property
+    def short(self) -> str:
+        """Framework, degrees and zones."""
+        s = self.strategy
+        more = "".join(f" {name}={degree}" for name, degree in (("cp", s.cp), ("ep", s.ep)) if degree > 1)
+        return f"{self.framework} tp={s.tp} pp={s.pp} dp={s.dp}{more} in {'+'.join(self.zones)}"
+
     def __repr__(self) -> str:
-        s, time = self.strategy, self.prediction.step_time_s.expected
-        degrees = (
-            f"tp={s.tp} pp={s.pp} dp={s.dp}" + (f" cp={s.cp}" if s.cp > 1 else "") + (f" ep={s.ep}" if s.ep > 1 else "")
-        )
-        return f"<Plan {self.rank}: {self.framework} {degrees} in {'+'.join(self.zones)}, {time:.4g} s>"
+        return f"<Plan {self.rank}: {self.short}, {self.prediction.step_time_s.expected:.4g} s>"
 
 
 class Rejected(Value):

@@ -137,8 +137,7 @@ class Problem:
             how = (degrees, breadth, self._layer_splits, self.holds_tp, self._uneven_speeds)
             found = list(shapes(self.cluster, self.ground, self.routes, *how))
             if self.pinned.local_update is not None:
-                zone_of = self.ground.zone_of
-                found = [shape for shape in found if shape.dp % len(shape.layout.zones(zone_of)) == 0]
+                found = [shape for shape in found if shape.layout.level(self.ground.zone_of)]
             land = Land(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
             self._lands[key] = self.kept[kept] = land
         return self._lands[key]

@@ -302,6 +302,12 @@ class Scores(Columns):
         how = Strategy(pp=stages, interleave=pipe.chunks, schedule=pipe.schedule)
         return step_s(batch, counts if pipe.chunks == 1 else even, how, k)
 
+    def _one_ring(self, shape: Ints, option: Ints) -> npt.NDArray[np.bool_]:
+        """Replicas of all zones are one flat ring, as `Site.ring_ranks` sees it."""
+        shards = self.shards(shape, option)
+        several = (self.by_option["zero"][option] > 0) & (shards > 1) & (shards < self.by_shape["dp"][shape])
+        return np.asarray((self.by_option["flat"][option] > 0) & ~several)
+
     def _links(self, cores: Cores, option: Ints, column: Callable[[str], Any], fast: Floats) -> LinkColumns:
         shape, along, across = cores.shape, self.land.along, self.land.across
         if not (along[shape].any() or across[shape].any()):
@@ -313,10 +319,11 @@ class Scores(Columns):
             merged = np.array([pipe.bare for pipe in self.pipes])
             if merged[cores.pipe].any():
                 known["slowest_bytes_per_s"] = column("slowest")
+        rates = {name: self.by_shape[name][shape] for name in ("ring_rate", "flat_rate")}
         return LinkColumns(
             dp_zones=column("dp_zones"),
             synchronous=0.0 if self.setting.pinned.local_update else 1.0,
-            wan_bytes_per_s=self.by_shape["ring_rate"][shape][:, None],
+            wan_bytes_per_s=np.where(self._one_ring(shape, option), rates["flat_rate"], rates["ring_rate"])[:, None],
             wan_latency_s=self.by_shape["ring_latency"][shape][:, None],
             flat=self.by_option["flat"][option][:, None],
             boundary_fast=fast,

@@ -117,6 +117,7 @@ class Space:
                 land.ep > 1,
                 land.dp * land.cp > 1,
                 land.across,
+                land.level,
                 (land.node_shards > 1) & (land.node_shards < land.dp),
                 (land.tp > 1) & (self.problem.job.seq_len // land.cp % land.tp == 0),
                 land.deals.uneven,

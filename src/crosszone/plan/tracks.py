@@ -114,9 +114,18 @@ class Ways:
             self._seen[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), float(np.asarray(tier.latency_s)[EXPECTED])
         return self._seen[key]
 
-    def rings(self, zones: tuple[int, ...], ranks: Ints) -> Floats:
-        """The same for many numbers of ranks: [n, 2]."""
-        return np.array([self.ring(zones, n) for n in ranks.tolist()])
+    def flat(self, zones: tuple[int, ...], ranks: int, groups: int) -> float:
+        """Rate of that ring where only one rank of each of so many groups sends to the next zone."""
+        key = ("flat", zones, ranks, groups)
+        if key not in self._seen:
+            tier = self.crossings.ring_link(self.crossings.ring(zones, ranks), groups)
+            self._seen[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), 0.0
+        return self._seen[key][0]
+
+    def rings(self, zones: tuple[int, ...], ranks: Ints, groups: Ints) -> Floats:
+        """Rate and latency for many numbers of ranks, and the rate of flat rings of so many groups: [n, 3]."""
+        pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
+        return np.array([(*self.ring(zones, n), self.flat(zones, n, several)) for n, several in pairs])
 
     def boundaries(self, a: int, b: int, ranks: Ints) -> Floats:
         """The same of a boundary: [n, 2]."""
@@ -221,14 +230,14 @@ class Frame:
         )
         return found
 
-    def ring(self, replicas: Ints, cell: Ints, ways: Ways) -> Floats:
-        """Rate and latency of the ring of zones among which gradients cross, [n, 2]."""
+    def ring(self, replicas: Ints, cell: Ints, tp: Ints, ways: Ways) -> Floats:
+        """Rate and latency of the ring of zones among which gradients cross, and the rate of a flat one: [n, 3]."""
         crossing = self.zones[:, self.dp_zones > 1]
         zones = tuple(np.unique(crossing).tolist())
         if not zones:
-            return np.tile([np.inf, 0.0], (len(replicas), 1))
+            return np.tile([np.inf, 0.0, np.inf], (len(replicas), 1))
         ranks = np.min([(replicas @ (crossing == zone).sum(axis=1)) * cell for zone in zones], axis=0)
-        return ways.rings(zones, ranks)
+        return ways.rings(zones, ranks, int((self.dp_zones > 1).sum()) * tp)
 
     @cached_property
     def _sends(self) -> tuple[dict[Pair, Ints], dict[Pair, Ints]]:

@@ -136,6 +136,7 @@ def work_columns(
         overlap_gradients=float(s.communication.overlap_gradients),
         overlap_parameters=float(s.communication.overlap_parameters),
         bucket_bytes=bucket_bytes(case, framework),
+        bucket_room=bucket_room(case.model, s.communication.bucket_mb, framework, states.gradients),
         tree={"auto": 0.0, "ring": -1.0, "tree": 1.0}[s.communication.algorithm],
         rounds=ROUNDS.get(s.communication.compression, 1.0),
         word=word,
@@ -168,6 +169,13 @@ def buckets(
         return gradient_bytes * parameters(model).total / model.layers / tp
     least = known.bucket_parameters_per_rank_m or 0.0
     return 1e6 * gradient_bytes * np.maximum(known.bucket_parameters_m, least * dp)
+
+
+def bucket_room(model: Model, asked_mb: float | None, framework: str, gradient_bytes: float) -> float:
+    """Bytes by which a bucket that was asked for is larger than the framework's own, where it is memory of its own."""
+    if asked_mb is None or not frameworks()[framework].bucket_buffer:
+        return 0.0
+    return max(0.0, 1e6 * asked_mb - float(buckets(model, None, framework, gradient_bytes, 1, 1)))
 
 
 def wire_bytes(case: Case, kept: float) -> float:

@@ -215,8 +215,20 @@ class Site:
                     together = self.micro_batches[stage == home]
                     if (together != together[0]).any():
                         raise IllegalError(uneven_shards(s, together.tolist()))
+        if s.shard_within == "zone" and (s.zero or 0) > 0 and self.crosses:
+            counts = [np.unique(stage, return_counts=True)[1].tolist() for stage in self._state_homes]
+            if len({count for stage in counts for count in stage}) > 1:
+                params = {"counts": max(counts, key=len)}
+                raise IllegalError(
+                    Notice(code="zones_unequal", field="strategy.shard_within", value="zone", params=params)
+                )
         if s.local_update and (self.zone != self.zone[:1]).any():
             raise IllegalError(Notice(code="local_update_torn", field="strategy.local_update", value=s.pp))
+        if s.local_update:
+            each = np.unique(self.zone[0, :, 0, 0], return_counts=True)[1].tolist()
+            if len(set(each)) > 1:
+                field, params = "strategy.local_update", {"counts": each}
+                raise IllegalError(Notice(code="zones_average_unequal", field=field, params=params))
         if s.cp > 1 and (self.zone != self.zone[:, :, :1, :]).any():
             raise IllegalError(Notice(code="cp_across_zones", field="strategy.cp", value=s.cp))
         if s.ep > 1:
@@ -235,6 +247,15 @@ class Site:
         """Ranks of the smallest of those zones that exchange gradients with other zones."""
         crossing = self.zone[self.dp_zones > 1]
         return int(min((crossing == z).sum() for z in self.replica_zones)) if self.replica_zones else 0
+
+    @cached_property
+    def ring_ranks(self) -> int:
+        """Ranks of a zone that send to the next one: all that exchange shards; of a flat ring one of each group."""
+        s = self.strategy
+        several = (s.zero or 0) > 0 and 1 < self.shard_ranks < (s.dp or 1)
+        if s.communication.reduce == "flat" and not several:
+            return int((self.dp_zones > 1).sum()) * s.tp
+        return self.zone_ranks
 
     @cached_property
     def crosses(self) -> bool:
@@ -278,7 +299,7 @@ class Site:
                 if a != b:
                     rate[:, row, stage], latency[:, row, stage] = self._boundary_tier(a, b)
                     back[:, row, stage], _ = self._boundary_tier(b, a)
-        ring = self.crossings.ring_link(self.ring, self.zone_ranks) if self.ring else FREE
+        ring = self.crossings.ring_link(self.ring, self.ring_ranks) if self.ring else FREE
 
         def rows(values: Any) -> Floats:
             full = np.broadcast_to(values, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -180,6 +181,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
         inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
         + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
         inside_bytes=(mean if scatters else 1.0) * _sum(sent.reduce_bytes, row) + _sum(sent.outer_bytes, row),
+        bus_s=scattered * _bus_s(p, sent.reduce_bytes),
         messages=scattered,
         wan_s=top(sent.wan_reduce, row),
         wan_bytes=top(sent.zone_reduce_bytes, row),
@@ -190,6 +192,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     weights = _Exchange(
         inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
         inside_bytes=(2.0 * mean if zero >= 3 else 1.0) * _sum(sent.gather_bytes, row),
+        bus_s=gathered * _bus_s(p, sent.gather_bytes),
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),
@@ -212,6 +215,8 @@ class _Exchange:
     inside_s: float
     inside_bytes: float
     """Of one GPU of each stage, added up; the mean of all replicas."""
+    bus_s: float
+    """Time of those bytes over the link inside, also where it is part of the time between zones (a flat ring)."""
     messages: int
     wan_s: float
     wan_bytes: float
@@ -232,21 +237,22 @@ class _Exchange:
         across = self.wan_messages * self.wan_s
         share = across / self.seconds if self.seconds else 0.0
         found = []
-        if self.inside_bytes > 0 and self.inside_s > 0:
+        if self.inside_bytes > 0:
             found.append(
                 Traffic(
                     kind=kind,
                     link=_inside(p, int(top(p.step.times.group.zone, p.row)) * p.placement_stride),
                     bytes_per_step=self.inside_bytes * s.tp * s.cp * (s.dp or 1),
                     messages=float(self.messages),
-                    busy_s=self.inside_s,
+                    busy_s=max(self.inside_s, self.bus_s),
                     exposed_s=exposed * (1.0 - share),
                 )
             )
         if across > 0:
             names = [zone.name for zone in site.cluster.zones]
             size = self.wan_bytes * self.wan_messages
-            for a, b in zip(site.ring, (*site.ring[1:], site.ring[0]), strict=True):
+            edges = _edges(p)
+            for a, b in edges:
                 egress[a, b] += size
                 found.append(
                     Traffic(
@@ -255,10 +261,24 @@ class _Exchange:
                         bytes_per_step=size,
                         messages=self.wan_messages * self.each_messages,
                         busy_s=across,
-                        exposed_s=exposed * share / len(site.ring),
+                        exposed_s=exposed * share / len(edges),
                     )
                 )
         return found
+
+
+def _edges(p: Predictor) -> list[tuple[int, int]]:
+    """Directions between zones that an exchange goes: round the ring, or along a chain of zones and back (a tree)."""
+    s, ring = p.strategy, p.site.ring
+    sharded = (s.zero or 0) > 0 and p.site.shard_ranks > 1
+    if s.communication.algorithm == "tree" and not sharded:
+        return [way for a, b in pairwise(ring) for way in ((a, b), (b, a))]
+    return list(zip(ring, (*ring[1:], ring[0]), strict=True))
+
+
+def _bus_s(p: Predictor, sizes: Any) -> float:
+    """Seconds of some bytes of each GPU over the bus of its zone, the slowest stage's."""
+    return float(np.max(row_of(sizes, p.row) / row_of(p.step.times.group.zone_bus, p.row)))
 
 
 def _sum(values: Any, row: int) -> float:
