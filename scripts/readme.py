@@ -86,6 +86,21 @@ SPEED = (
 )
 
 
+PUBLISHED = {
+    "dtfm": ("DT-FM, five networks: iteration time", "DT-FM 五种网络：迭代时间"),
+    "tc-micro": ("transfers over shaped links (NCCL, Gloo)", "限速链路上的传输（NCCL、Gloo）"),
+    "streaming-diloco": ("Streaming DiLoCo: rate a utilisation needs", "Streaming DiLoCo：利用率所需带宽"),
+    "intellect-1": ("INTELLECT-1: utilisation and MFU", "INTELLECT-1：利用率与 MFU"),
+}
+"""Publications that READMEs show: name in RESULTS.md, name in each language."""
+PUBLISHED_HEAD = (("over wide-area links", "figures", "median error %"), ("广域链路", "数值个数", "误差中位数 %"))
+RIG = ("all-reduce between emulated zones, best run", "仿真可用区之间的 all-reduce，最佳一次")
+CHANGED = (
+    "A what-if takes {what_if} ms of CPU time, a sweep of 20 x 20 cells of three cities, each planned anew, {sweep} s "
+    "on two cores (`.venv/bin/python benchmarks/communication.py FOLDER`, `benchmarks/sweep.py`).",
+    "一次假设分析占用 CPU {what_if} ms；三座城市 20 x 20 格的扫描（每格重新规划）在两核上用 {sweep} 秒"
+    "（`.venv/bin/python benchmarks/communication.py FOLDER`、`benchmarks/sweep.py`）。",
+)
 SEARCHES = {
     ("whole grid", "GPT-3 175B"): (
         "GPT-3 175B on 4096 A100, every strategy scored",
@@ -128,6 +143,7 @@ def with_results(text: str, results: str, language: str) -> str:
         spans = {key: f"{min(values):.2g} - {max(values):.2g}" for key, values in (("one", one), ("many", many))}
         lines += ["", SPEED[number].format(**spans)]
     lines += _searches(results, number)
+    lines += _published(results, number)
     inside = "\n".join(["<!-- results -->", *lines, "<!-- end -->"])
     return re.sub(r"<!-- results -->.*?<!-- end -->", lambda _: inside, text, flags=re.DOTALL)
 
@@ -140,6 +156,27 @@ def _searches(results: str, number: int) -> list[str]:
         if found is not None:
             lines.append(f"| {names[number]} | {found.get('strategies', '-')} | {found['CPU s']} |")
     return ["", f"| {' | '.join(SEARCH_HEAD[number])} |", "|---" * 3 + "|", *lines] if lines else []
+
+
+def _published(results: str, number: int) -> list[str]:
+    """The table of results over wide-area links in one language, and the times of a what-if and a sweep."""
+    families, rig = (_table(results, "Communication", heading) for heading in ("publication", "operation"))
+    rows = [
+        f"| {names[number]} | {families[row]['predicted']} | {families[row]['median %']} |"
+        for row, names in PUBLISHED.items()
+        if row in families
+    ]
+    if "all_reduce" in rig:
+        one = rig["all_reduce"]
+        rows.append(f"| {RIG[number]} | {one['rows']} | {one['against the best run %']} |")
+    if not rows:
+        return []
+    timed = _table(results, "Communication", "answer")
+    swept = _table(results, "Sweep", "20 x 20 cells").get("its strategy pinned", {})
+    told = CHANGED[number].format(
+        what_if=timed["what-if: a rate, three cities"]["CPU ms"], sweep=swept.get("wall s", "-")
+    )
+    return ["", f"| {' | '.join(PUBLISHED_HEAD[number])} |", "|---" * 3 + "|", *rows, "", told]
 
 
 def _table(results: str, section: str, heading: str) -> dict[str, dict[str, str]]:
