@@ -32,6 +32,8 @@ def test_the_public_names_are_these():
         "parameters",
         "plan",
         "predict",
+        "sweep",
+        "what_if",
     ]
     for name in crosszone.__all__:
         assert getattr(crosszone, name) is not None

@@ -5,6 +5,7 @@
     scenario = crosszone.load_scenario("examples/three-cities.yaml")
     crosszone.predict(scenario).step_time_s        # low, expected, high
     crosszone.plan(scenario).plans[0].strategy     # the best one
+    crosszone.what_if(scenario, {"cluster.links[*].gbps": 40}).gain
 
 Names are imported when they are first used, so that `import crosszone` is quick.
 """
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from crosszone.analyse.sweep import sweep
+    from crosszone.analyse.what_if import what_if
     from crosszone.errors import CrossZoneError, InputError, Notice
     from crosszone.inputs.catalogue import Catalogue, catalogue
     from crosszone.inputs.cluster import Cluster
@@ -54,6 +57,8 @@ _WHERE = {
     "parameters": "crosszone.inputs.parameters",
     "plan": "crosszone.plan.planner",
     "predict": "crosszone.predict.predictor",
+    "sweep": "crosszone.analyse.sweep",
+    "what_if": "crosszone.analyse.what_if",
 }
 
 __all__ = [
@@ -78,6 +83,8 @@ __all__ = [
     "parameters",
     "plan",
     "predict",
+    "sweep",
+    "what_if",
 ]
 
 

@@ -103,7 +103,7 @@ def what_if(
 def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
     """The scenario with fields changed, on the framework it has now unless that is changed."""
     kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
-    return predictor(scenario_with(scenario, {**kept, **changes}))
+    return predictor(scenario_with(scenario, {**kept, **changes}), profiles=now.profiles)
 
 
 def exposed_s(prediction: Prediction) -> float:
