@@ -20,6 +20,8 @@ CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQua
 """Fonts that have Chinese characters."""
 LUMA = (0.2126, 0.7152, 0.0722)
 """How bright red, green and blue look."""
+TICKS = 6
+"""Numbers beside the scale of colours."""
 
 
 def draw_sweep(found: Sweep) -> bytes:
@@ -101,6 +103,8 @@ def _draw(axes: Any, figure: Any, found: Sweep, say: _Words) -> None:
         for flip in found.flips:
             axes.plot([flip.start[0], flip.end[0]], [flip.start[1], flip.end[1]], color="#111827", linewidth=2)
         bar = figure.colorbar(picture, ax=axes, label=say.of("what_if_step"))
+        bar.set_ticks(np.geomspace(low, max(high, low * (1 + 1e-9)), TICKS).tolist())
+        bar.minorticks_off()
         _plain_numbers(bar.ax.yaxis)
         axes.set_ylabel(found.y.field)
         _scale(axes, "x", found.x)
@@ -141,7 +145,7 @@ def _plain_numbers(axis: Any) -> None:
     """Ticks as one reads them, not as powers of ten."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axis.set_minor_formatter(NullFormatter())
 
 
