@@ -277,6 +277,7 @@ def test_progress_is_told_and_a_cancelled_one_ends():
         marginal(asked, cancelled=lambda: True)
 
 
+@pytest.mark.long
 @settings(max_examples=6)
 @given(gbps=st.sampled_from([0.1, 10, 200]), price=st.floats(0.5, 10), batch=st.sampled_from([32, 64]))
 def test_more_of_anything_is_never_slower_and_less_never_faster(gbps, price, batch):

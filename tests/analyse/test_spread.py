@@ -121,6 +121,7 @@ def children(pid: int) -> set[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
 def test_a_sweep_that_is_stopped_leaves_nobody_behind(tmp_path, how):

@@ -44,6 +44,7 @@ def test_a_report_has_ratio_links_suggestions_bill_and_rating(capsys, small):
         assert words in shown
 
 
+@pytest.mark.long
 def test_every_part_speaks_chinese_and_json(capsys, small):
     shown = output(capsys, "--lang", "zh", "analyse", small, "--all", "--formulas")
     for words in ("通信受限", "扩展效率", "账单", "失去的区", "建议"):

@@ -44,6 +44,7 @@ def test_the_flip_is_where_two_lines_meet():
     assert (found.below, found.above, found.more) == ("other", "one", ())
 
 
+@pytest.mark.long
 @settings(max_examples=8)
 @given(st.sampled_from([2, 10, 100]), st.sampled_from([1, 10, 100]), st.sampled_from([None, 0.0]))
 def test_local_updates_win_below_the_flip_and_synchronous_steps_above(steps, gbps, overlap):
