@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from builders import scenario
-from crosszone.analyse.bill import Bill, bill, filled, trades
+from crosszone.analyse.bill import Bill, bill, trades
+from crosszone.plan.plan import filled
 from crosszone.plan.planner import plan
 from crosszone.predict.predictor import predictor
 from crosszone.predict.run import goodput_of

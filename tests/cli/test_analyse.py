@@ -50,7 +50,7 @@ def test_every_part_speaks_chinese_and_json(capsys, small):
     for words in ("通信受限", "扩展效率", "账单", "失去的区", "建议"):
         assert words in shown
     found = json.loads(output(capsys, "analyse", small, "--all", "--json"))
-    assert set(found) == {"prediction", "traffic", "suggestions", "bill", "rating", "drill", "marginal"}
+    assert set(found) == {"prediction", "traffic", "suggestions", "bill", "rating", "front", "drill", "marginal"}
     rows = {(row["kind"], row["link"]): row["bytes_per_step"] for row in found["prediction"]["communication"]}
     told = {(line["kind"], line["link"]): line["bytes_per_step"] for line in found["traffic"]["lines"]}
     assert rows.items() <= told.items()
@@ -60,6 +60,16 @@ def test_one_part_alone(capsys, small):
     shown = output(capsys, "analyse", small, "--part", "rating")
     assert "p95" in shown and "Suggestions" not in shown
     assert "--part" in refusal(capsys, "analyse", small, "--part", "ratings")
+
+
+def test_more_money_a_day_buys_speed(capsys, tmp_path):
+    """B07: the sentence says what JSON holds."""
+    path = tmp_path / "free.yaml"
+    path.write_text(dump_yaml(fields(job=FSDP, cluster=zones(rtt_ms=30))))
+    found = json.loads(output(capsys, "analyse", str(path), "--part", "front", "--json"))["front"]
+    shown = output(capsys, "analyse", str(path), "--part", "front")
+    assert found and all(one["told"]["message"] in shown for one in found)
+    assert all(one["usd_per_day_more"] > 0 and one["faster_pct"] > 0 for one in found)
 
 
 def test_without_a_strategy_the_best_plan_is_looked_at(capsys, tmp_path):

@@ -15,7 +15,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.links import Origin
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.plan import Plan, Point, Told
+from crosszone.plan.plan import Point, Told, filled
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.prediction import Run, Triple
 from crosszone.predict.predictor import Predictor, predictor
@@ -281,12 +281,6 @@ def _left_out(gpus: Sequence[GpuLine], unknown: Sequence[str], run: Run) -> list
     if run.steps is None:
         found.append(Notice(code="bill_no_length", level="note", field="job.tokens"))
     return found
-
-
-def filled(scenario: Scenario, way: Plan | Point) -> Scenario:
-    """The scenario with a plan's strategy, placement and framework: what `predict` takes."""
-    job = scenario.job.replace(framework=way.framework)
-    return scenario.replace(job=job, strategy=way.strategy, placement=way.placement)
 
 
 def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") -> tuple[Trade, ...]:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from crosszone.analyse.bill import filled
 from crosszone.analyse.cluster_changes import freed, plannable, without_zone
 from crosszone.analyse.marginal import Worth, worth_of
 from crosszone.cost.profile import Profiles
@@ -22,7 +21,7 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value, nearest
-from crosszone.plan.plan import Plan, Point, Told
+from crosszone.plan.plan import Plan, Point, Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.batch import stage_counts

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Literal, get_args
 
-from crosszone.analyse.bill import bill, dollars, filled
+from crosszone.analyse.bill import bill, dollars
 from crosszone.analyse.cluster_changes import (
     CHANGE_KINDS,
     COUNT_PINS,
@@ -27,7 +27,7 @@ from crosszone.errors import InputError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.chance import chance_faster
-from crosszone.plan.plan import Plan, Told
+from crosszone.plan.plan import Plan, Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.prediction import Prediction

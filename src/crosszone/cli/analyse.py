@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from crosszone.inputs.scenario import Loaded
     from crosszone.predict.answer import Answer
 
-PARTS = ("traffic", "suggestions", "bill", "rating", "drill", "marginal")
+PARTS = ("traffic", "suggestions", "bill", "rating", "front", "drill", "marginal")
 QUICK = PARTS[:4]
 """Parts that need no planning."""
 
@@ -65,6 +65,12 @@ def analyse(
             from crosszone.analyse.rating import rating
 
             results["rating"] = rating(predictor, language=language())
+        if "front" in asked:
+            from crosszone.analyse.bill import trades
+            from crosszone.plan.planner import plan
+
+            priced = plan(read.scenario, top=1, front=True, local_updates=False, progress=progress)
+            results["front"] = trades(read.scenario, priced.front, language=language())
         if "drill" in asked:
             from crosszone.analyse.drill import drill
 
@@ -81,9 +87,14 @@ def analyse(
             results["marginal"] = marginal(read.scenario, progress=progress, language=language())
     if as_json:
         whole = {"prediction": found.prediction, **results}
-        print_json({name: value.model_dump(mode="json") for name, value in whole.items()})
+        print_json({name: _plain(value) for name, value in whole.items()})
         return
     _print(found, results, formulas)
+
+
+def _plain(value: Any) -> Any:
+    """A value, or several, as JSON has it."""
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value.model_dump(mode="json")
 
 
 def _parts(part: list[str] | None, everything: bool) -> tuple[str, ...]:
@@ -104,7 +115,8 @@ def _answer(file: str) -> tuple[Loaded, Loaded, Answer]:
     loaded = read_scenario(file)
     if loaded.scenario.strategy is not None:
         return loaded, loaded, answer(loaded, language())
-    from crosszone.cli.plan import best_of, filled
+    from crosszone.cli.plan import best_of
+    from crosszone.plan.plan import filled
     from crosszone.plan.planner import plan
 
     try:
@@ -129,7 +141,7 @@ def _print(found: Answer, results: dict[str, Any], formulas: bool) -> None:
         traffic.print_report(results["traffic"], formulas=formulas)
     if "suggestions" in results:
         traffic.print_suggestions(results["suggestions"])
-    for name in ("bill", "rating", "drill", "marginal"):
+    for name in PARTS[2:]:
         if name in results:
             terminal.print(said(f"{name}_title"), style="bold")
             getattr(economy, f"print_{name}")(results[name])

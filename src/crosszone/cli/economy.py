@@ -9,7 +9,7 @@ from crosszone.cli.figures import Line, digits, listed, percent, print_lines, si
 from crosszone.cli.output import amount, console, print_notices, said, table
 
 if TYPE_CHECKING:
-    from crosszone.analyse.bill import Bill
+    from crosszone.analyse.bill import Bill, Trade
     from crosszone.analyse.drill import Drill
     from crosszone.analyse.marginal import Marginal
     from crosszone.analyse.rating import Rating
@@ -53,6 +53,14 @@ def print_bill(found: Bill) -> None:
             rows.add_row(way.link, digits(way.bytes_per_step / 1e9), *money)
         console().print(rows)
     print_notices(found.warnings)
+
+
+def print_front(found: tuple[Trade, ...]) -> None:
+    """What more money a day buys, from the cheapest plan on."""
+    for one in found:
+        console().print(f"  {one.told['message']}", soft_wrap=True)
+    if not found:
+        console().print("  " + said("front_alone"), soft_wrap=True)
 
 
 def print_rating(found: Rating) -> None:

@@ -95,6 +95,8 @@ def plan(
     other = None if rank is None else rank.of(found)
     flip = _flip(scenario, found) if crossover else None
     if output is not None:
+        from crosszone.plan.plan import filled
+
         write_file(Path(output), filled(scenario, best_of(found)).to_yaml(), force)
     if as_json:
         print_json(_with_asked(found, other, flip).model_dump(mode="json"))
@@ -179,16 +181,11 @@ def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
 def _flip(scenario: Scenario, found: Plans) -> Crossover | None:
     """Where the best synchronous plan and the best one with local updates are equally fast; None: one is missing."""
     from crosszone.plan.crossover import flip_gbps
+    from crosszone.plan.plan import filled
 
     if not found.plans or not found.local_updates:
         return None
     return flip_gbps(scenario, filled(scenario, found.plans[0]), filled(scenario, found.local_updates[0]))
-
-
-def filled(scenario: Scenario, plan: Plan) -> Scenario:
-    """The scenario as that plan does it: framework, strategy and placement."""
-    job = scenario.job.replace(framework=plan.framework)
-    return scenario.replace(job=job, strategy=plan.strategy, placement=plan.placement)
 
 
 def _with_asked(found: Plans, other: Plan | None, flip: Crossover | None) -> Plans:

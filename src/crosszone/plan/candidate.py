@@ -58,7 +58,7 @@ class Candidate:
             self.layers_per_stage,
             self.replica_micro_batches,
             self.scores.setting.wan_bucket_mb if crosses else None,
-            self.problem.communication.flows,
+            self.problem.communication.flows if self.crossing != "none" else None,
         )
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from crosszone.inputs.placement import Placement
+from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
 from crosszone.plan.crossover import Crossover
@@ -99,6 +100,12 @@ class Point(Value):
     """Expected step time, s."""
     usd_per_step: float
     """Price of one step, GPUs and egress, $."""
+
+
+def filled(scenario: Scenario, way: Plan | Point) -> Scenario:
+    """The scenario as a plan does it, with its framework, strategy and placement: what `predict` takes."""
+    job = scenario.job.replace(framework=way.framework)
+    return scenario.replace(job=job, strategy=way.strategy, placement=way.placement)
 
 
 class Comparison(Difference):
