@@ -20,6 +20,7 @@ SHOWN = 10
 """Lines of a prediction that the README shows."""
 SHOWN_PLAN = 21
 """Lines of a plan: the best one and those after it."""
+BUNDLE = "examples/fourteen-gpus.yaml"
 CHANGE = ("--set", "cluster.links[0].gbps=100", "--switch", "flows=8")
 """The what-if that the README shows."""
 
@@ -40,9 +41,16 @@ def with_answers(text: str, language: str) -> str:
             f"$ {name} predict my.yaml\n" + "\n".join(predicted.splitlines()[:SHOWN]) + "\n...\n",
             f"$ {name} plan my.yaml\n" + "\n".join(planned[:SHOWN_PLAN]) + "\n...\n",
             f"$ {name} what-if my.yaml {' '.join(CHANGE)}\n" + _changed(scenario + good + "\n", language),
+            f"$ {name} deploy {BUNDLE}\n" + _deployed(language),
         ]
     )
     return re.sub(r"```console\n.*?```", lambda _: f"```console\n{next(answers)}```", text, flags=re.DOTALL)
+
+
+def _deployed(language: str) -> str:
+    """A dry run of an example, as it is."""
+    told = _said((ROOT / BUNDLE).read_text(encoding="utf-8"), language, "deploy")
+    return "\n".join(line.rstrip() for line in told.splitlines()) + "\n"
 
 
 def _changed(scenario: str, language: str) -> str:
@@ -124,6 +132,25 @@ SEARCHES = {
     ),
 }
 """Rows of the searches that READMEs show: start of the table's heading and name there; name in each language."""
+PAGE = {
+    ("Page", "page opened: first content"): ("page opened: first content", "打开页面：首次内容"),
+    ("Page", "page opened: step time shown"): ("page opened: first answer", "打开页面：首个答案"),
+    ("Page", "slider to new step time, strategy given"): (
+        "slider to a new prediction, three cities",
+        "拖动滑块到新的预测，三座城市",
+    ),
+    ("Page", "slider to new plans, strategy given"): (
+        "slider to a new plan, three cities",
+        "拖动滑块到新的方案，三座城市",
+    ),
+    ("Page", "slider to new plans, strategy free"): ("the same with nothing pinned", "同上，不固定任何策略"),
+    ("Timeline", "zoom step"): ("timeline of some 5,000 bars: one step of zoom", "约 5,000 条的时间线：缩放一步"),
+    ("Load", "/analyse"): ("50 users on two cores: prediction", "50 个用户、两个核：预测"),
+    ("Load", "/plan"): ("50 users on two cores: new plan", "50 个用户、两个核：新方案"),
+}
+"""Rows of the page's speed that READMEs show: section and name there; name in each language."""
+PAGE_WORST = {"Page": "longest ms", "Timeline": "longest ms", "Load": "p95 ms"}
+PAGE_HEAD = (("page", "median ms", "longest, or p95 of users, ms"), ("页面", "中位数 ms", "最长（多用户为 p95）ms"))
 SEARCH_HEAD = (("search", "strategies", "CPU s"), ("搜索", "策略数", "CPU 秒"))
 
 
@@ -144,6 +171,7 @@ def with_results(text: str, results: str, language: str) -> str:
         lines += ["", SPEED[number].format(**spans)]
     lines += _searches(results, number)
     lines += _published(results, number)
+    lines += _page(results, number)
     inside = "\n".join(["<!-- results -->", *lines, "<!-- end -->"])
     return re.sub(r"<!-- results -->.*?<!-- end -->", lambda _: inside, text, flags=re.DOTALL)
 
@@ -177,6 +205,16 @@ def _published(results: str, number: int) -> list[str]:
         what_if=timed["what-if: a rate, three cities"]["CPU ms"], sweep=swept.get("wall s", "-")
     )
     return ["", f"| {' | '.join(PUBLISHED_HEAD[number])} |", "|---" * 3 + "|", *rows, "", told]
+
+
+def _page(results: str, number: int) -> list[str]:
+    """The table of the page's speed in one language; nothing before the first benchmark."""
+    lines = []
+    for (section, row), names in PAGE.items():
+        found = _table(results, section, "what").get(row)
+        if found is not None:
+            lines.append(f"| {names[number]} | {found['median ms']} | {found[PAGE_WORST[section]]} |")
+    return ["", f"| {' | '.join(PAGE_HEAD[number])} |", "|---" * 3 + "|", *lines] if lines else []
 
 
 def _table(results: str, section: str, heading: str) -> dict[str, dict[str, str]]:

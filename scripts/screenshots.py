@@ -2,43 +2,83 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "images"
 PICTURES = {
-    "page-en-light": "?example=three-cities&lang=en&theme=light",
-    "page-zh-dark": "?example=three-cities&lang=zh&theme=dark",
+    "plan-en-light": "?example=three-cities&lang=en&theme=light",
+    "plan-zh-dark": "?example=three-cities&lang=zh&theme=dark",
+    "communication-en-light": "?place=communication&example=three-cities&lang=en&theme=light",
+    "communication-zh-light": "?place=communication&example=three-cities&lang=zh&theme=light",
+    "timeline-en-dark": "?place=timeline&example=mixed-gpus&lang=en&theme=dark",
+    "timeline-zh-dark": "?place=timeline&example=mixed-gpus&lang=zh&theme=dark",
+    "deploy-en-light": "?place=deploy&example=two-zones-7b&framework=fsdp&launcher=ssh&lang=en&theme=light",
+    "deploy-zh-dark": "?place=deploy&example=two-zones-7b&framework=fsdp&launcher=slurm&lang=zh&theme=dark",
+    "compare-en-light": "?place=compare&lang=en&theme=light&results={results}",
     "catalogue-en-light": "?place=catalogue&kind=gpus&entry=h100-80gb-sxm&lang=en&theme=light",
 }
+"""Name of each picture and its address; `{results}`: two saved results."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 
 
 def main() -> None:
-    """Start a server, photograph each page, end the server."""
+    """Start a server with a home of its own, photograph each page, end the server."""
     port = _free_port()
-    server = subprocess.Popen([sys.executable, "-m", "crosszone", "serve", "--port", str(port)], cwd=ROOT)
-    try:
-        _wait(port)
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
-            page = browser.new_page(viewport={"width": 1440, "height": 900})
-            for name, query in PICTURES.items():
-                page.goto(f"http://127.0.0.1:{port}/{query}", wait_until="networkidle")
-                page.screenshot(path=FOLDER / f"{name}.png")
-                print(FOLDER / f"{name}.png")
-            browser.close()
-    finally:
-        server.terminate()
-        server.wait()
+    with tempfile.TemporaryDirectory() as home:
+        environment = {**os.environ, "CROSSZONE_HOME": home}
+        command = [sys.executable, "-m", "crosszone", "serve", "--port", str(port)]
+        server = subprocess.Popen(command, cwd=ROOT, env=environment)
+        try:
+            _wait(port)
+            _photograph(f"http://127.0.0.1:{port}")
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _photograph(address: str) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = ",".join(_saved(address, name) for name in ("two-zones-7b", "single-node"))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        for name, query in PICTURES.items():
+            page.goto(f"{address}/{query.format(results=results)}", wait_until="networkidle")
+            expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=60_000)
+            page.wait_for_timeout(1500)  # what lights up has gone dark, charts are drawn
+            page.screenshot(path=FOLDER / f"{name}.png")
+            print(FOLDER / f"{name}.png")
+        browser.close()
+
+
+def _saved(address: str, example: str) -> str:
+    """The id of the result saved for the best plan of an example."""
+    text = (ROOT / "examples" / f"{example}.yaml").read_text("utf-8")
+    best = _post(f"{address}/api/v1/plan", {"text": text})["plans"][0]
+    way = {key: best[key] for key in ("framework", "strategy", "placement")}
+    saved: str = _post(f"{address}/api/v1/results", {"kind": "predicted", "name": example, "text": text, "way": way})[
+        "id"
+    ]
+    return saved
+
+
+def _post(address: str, body: dict[str, Any]) -> Any:
+    headers = {"Content-Type": "application/json"}
+    with urlopen(Request(address, json.dumps(body).encode(), headers)) as answer:
+        return json.load(answer)
 
 
 def _free_port() -> int:

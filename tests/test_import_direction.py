@@ -19,6 +19,7 @@ ORDER = [
     "predict",
     "plan",
     "analyse",
+    "report",
     "calibrate",
     "deploy",
     "store",

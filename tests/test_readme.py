@@ -20,16 +20,18 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("file", "language"), [("README.md", "en"), ("README_zh.md", "zh")])
 def test_the_program_answers_as_shown(file, language):
     text = (ROOT / file).read_text(encoding="utf-8")
     assert text == script().with_answers(text, language), "run: .venv/bin/python scripts/readme.py"
-    checked, refused, predicted, planned, changed = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    checked, refused, predicted, planned, changed, deployed = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     assert "23.43 ms" in checked
     assert "128" in refused
     assert "64" in refused
     assert "GiB" in predicted
     assert "crosszone" in planned and "GiB" in planned
+    assert "nodes/002.sh" in deployed and "--nproc-per-node 8" in deployed
     assert "cluster.links[0].gbps = 100" in changed and "NCCL_SOCKET_NTHREADS=8" in changed
 
 

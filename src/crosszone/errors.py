@@ -2,6 +2,7 @@
 
     CrossZoneError               anything CrossZone itself reports            exit status 1
     ├── ServeError               the server cannot start
+    ├── StoreError               what is saved cannot be opened, read or written
     └── InputError               what the user gave cannot be used            exit status 2
         ├── FileError            a file is missing, too large, or not YAML
         ├── InvalidError         a field is wrong: type, range, unknown key
@@ -100,6 +101,10 @@ class CrossZoneError(Exception):
 
 class ServeError(CrossZoneError):
     """The server cannot start."""
+
+
+class StoreError(CrossZoneError):
+    """What is saved cannot be opened, read or written; the input is not to blame."""
 
 
 class InputError(CrossZoneError):

@@ -191,6 +191,7 @@ def test_what_no_such_run_had_is_not_predicted(tmp_path):
     assert read_rates(path) == {frozenset(("Ohio", "Virginia")): Rate(delay_ms=11, gbps=1.12)}
 
 
+@pytest.mark.long
 def test_half_the_iterations_are_predicted_within_15_percent(published, data):
     """[A27] Over all rows, and over those of every network but the first."""
     results = predicted(published["dtfm"], data)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from builders import zone
 from crosszone.analyse.link_use import LinkUse
-from crosszone.analyse.rating import Rating, _by_chance, _skewed, rating
+from crosszone.analyse.rating import DOUBTS, Rating, _by_chance, _skewed, rating
 from crosszone.predict.predictor import Predictor
 from predict.given import MEGATRON, placed, predictors, zones
 
@@ -128,12 +128,13 @@ def test_what_each_doubt_adds_is_what_is_gone_without_it():
 @settings(max_examples=8)
 @given(predictors())
 def test_p95_is_never_below_p50_and_p50_is_near_the_prediction(p):
-    """[A18] Skewed errors move the middle a little."""
+    """[A18] Skewed errors move the middle a little; jitter, which only ever delays, may move it further."""
     got = rating(p)
+    calm = rating(p, doubts=[doubt for doubt in DOUBTS if doubt != "jitter"])
     assert got.step_s.p95 >= got.step_s.p50 > 0
     assert got.tokens_per_s.p95 <= got.tokens_per_s.p50
     assert got.days.p95 >= got.days.p50
-    assert got.step_s.p50 == pytest.approx(got.expected_s, rel=0.02)
+    assert calm.step_s.p50 == pytest.approx(got.expected_s, rel=0.02)
     assert Rating.model_validate_json(got.model_dump_json()) == got
     for use in got.links:
         limits = [use.flows_gbps, use.link_gbps, use.uplink_gbps, use.nic_gbps]

@@ -60,6 +60,7 @@ def quick(scenario: Scenario, kind: type[Cells] = Cells) -> Cells:
     return kind(scenario=scenario, fields=(GBPS,), mode="predict")
 
 
+@pytest.mark.long
 def test_processes_find_what_this_one_finds_in_the_same_order(cities):
     told: list[tuple[str, int, int]] = []
     alone = spread(quick(cities), POINTS, workers=1)
@@ -69,6 +70,7 @@ def test_processes_find_what_this_one_finds_in_the_same_order(cities):
     assert active_children() == []
 
 
+@pytest.mark.long
 def test_plans_on_two_processes_are_the_same(cities):
     one, two = (sweep(cities, f"{GBPS}=2,20", workers=workers) for workers in (1, 2))
     assert one.cells == two.cells and one.flips == two.flips

@@ -97,6 +97,16 @@ def test_no_switch_is_dead(name, value, framework):
         assert turned.option != option_of(name, now)
 
 
+def test_deepspeed_gathers_ahead_at_stage_3_only():
+    told = {
+        zero: option_of("prefetch", predictor(far("deepspeed", zero=zero, shard_within="all"))) for zero in range(4)
+    }
+    assert told == dict.fromkeys(range(3)) | {3: "zero_optimization.stage3_prefetch_bucket_size: 50000000"}
+    (note,) = what_if(far("deepspeed", zero=1, shard_within="all"), turn=[("prefetch", False)]).notices
+    assert note["code"] == "switch_other_framework"
+    assert "DeepSpeed" not in note["hint"]
+
+
 def acts(answer) -> bool:
     """Something in the prediction is different."""
     before, after = answer.before, answer.after

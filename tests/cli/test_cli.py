@@ -28,6 +28,7 @@ def good(*arguments: str, **more: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_help_of_every_verb_has_an_example():
     for verb in (
         ["scenario", "check"],
@@ -80,6 +81,7 @@ def test_a_table_can_be_filtered():
     assert all("qwen-3" in name for name in names)
 
 
+@pytest.mark.long
 def test_check_show_and_convert_an_example(tmp_path):
     assert "three cities: good." in good("scenario", "check", EXAMPLE)
     shown = good("scenario", "show", EXAMPLE)

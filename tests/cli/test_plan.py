@@ -97,7 +97,7 @@ def search(plans, monkeypatch):
 
     found, module = Search(), ModuleType("crosszone.plan.planner")
     module.plan = found.plan  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "crosszone.plan.planner", module)
+    monkeypatch.setattr("crosszone.plan.answer.plan", module.plan)
     return found
 
 

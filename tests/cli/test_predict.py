@@ -19,6 +19,7 @@ from crosszone.cost.memory import MOMENTS, PARTS
 from crosszone.inputs.document import dump_yaml
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST
 from crosszone.predict.prediction import Bottleneck, Kind, Prediction, StageMemory, Triple
+from crosszone.report.words import Words
 from crosszone.schedule.trace import read_trace
 from crosszone.text import LANGUAGES, texts
 
@@ -318,4 +319,5 @@ def test_lines_of_the_answer_fit_the_terminal(say, monkeypatch, columns, languag
 
 def test_a_run_of_hours_is_told_in_hours():
     run = Triple(low=0.25, expected=0.5, high=0.75)
-    assert figures.with_range(run, "hours", 24) in ("12 hours (6 - 18)", "12 小时（6 - 18）")
+    assert Words("en").with_range(run, "hours", 24) == "12 hours (6 - 18)"
+    assert Words("zh").with_range(run, "hours", 24) == "12 小时（6 - 18）"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from crosszone import Region, catalogue
 from crosszone.errors import UnknownNameError
-from crosszone.inputs.catalogue import ModelEntry
+from crosszone.inputs.catalogue import Catalogue, ModelEntry
 from crosszone.inputs.catalogue.entry import normal
 
 SHAPED = re.compile(r"[a-z0-9][a-z0-9.+-]*")
@@ -148,3 +149,11 @@ def test_architectures_of_measured_runs_agree_where_the_rows_state_them(data):
         if (entry.model.layers, entry.model.hidden) != (int(row["layers"]), int(row["hidden"])):
             differs.add(row["model"])
     assert differs <= {"GPT-1.7B", "GPT-182B"}  # one name for two architectures in the sources
+
+
+def test_threads_that_ask_at_once_all_see_the_whole_catalogue(tmp_path):
+    for _ in range(3):
+        fresh = Catalogue(tmp_path)
+        with ThreadPoolExecutor(6) as pool:
+            found = list(pool.map(lambda _, fresh=fresh: fresh.find("regions", "cn-shenzhen"), range(6)))
+        assert [one.name if one else None for one in found] == ["cn-shenzhen"] * 6

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from builders import case, scenario, zone
 from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.rules import able_frameworks, broken_rules, largest_divisor, require_legal
+from crosszone.inputs.rules import able_frameworks, broken_rules, framework_has_schedule, largest_divisor, require_legal
 
 SEED_ZONES = {
     "zones": [zone("beijing", 2), zone("shenzhen", 4), zone("shanghai", 8)],
@@ -384,3 +384,24 @@ def test_any_strategy_is_judged_without_stumbling(tp, pp, dp, cp, ep, b, v, zero
     }
     for notice in broken_rules(case(strategy, model="mixtral-8x7b"), frameworks()[framework]):
         assert notice.message("en") and notice.hint("en") and notice.message("zh") and notice.hint("zh")
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks", "batch", "code"),
+    [
+        ("interleaved", 2, 8, None),  # 8 micro-batches on 4 stages: 2 rounds of 4
+        ("interleaved", 2, 10, None),  # 2 rounds of 5
+        ("interleaved", 2, 11, "framework_rounds"),  # 2 rounds, and 11 is odd
+        ("zero-bubble", 1, 13, "framework_rounds"),  # 3 rounds
+        ("1f1b", 1, 11, None),
+        ("dualpipev", 2, 7, "framework_few_micro_batches"),  # less than 2 x 4
+        ("dualpipev", 2, 8, None),
+    ],
+)
+def test_torchs_schedules_run_only_some_numbers_of_micro_batches(schedule, chunks, batch, code):
+    """torch/distributed/pipelining/schedules.py, PyTorch 2.13.0: m % max(1, m // p) must be 0; DualPipeV wants m >= 2 p."""
+    small = {"layers": 16, "hidden": 64, "heads": 4, "ffn_hidden": 64, "vocab": 100}
+    strategy = {"pp": 4, "dp": 1, "schedule": schedule, "interleave": chunks, "zero": 2}
+    asked = scenario(model=small, job={"seq_len": 16, "global_batch": batch}, strategy=strategy).case()
+    found = [notice.code for notice in framework_has_schedule(asked, frameworks()["fsdp"])]
+    assert found == ([code] if code else [])

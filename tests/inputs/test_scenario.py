@@ -28,6 +28,7 @@ cluster:
 """
 
 
+@pytest.mark.long
 @settings(max_examples=300)
 @given(scenario_fields)
 def test_any_valid_scenario_round_trips(given_fields):

@@ -51,6 +51,7 @@ def test_plans_meet_their_schema():
             jsonschema.validate(told | wrong, json_schema("plans", ROOTS))
 
 
+@pytest.mark.long
 @settings(max_examples=50, phases=[Phase.explicit, Phase.generate])
 @given(scenario_fields)
 def test_any_valid_scenario_meets_the_schema(fields):

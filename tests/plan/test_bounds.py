@@ -70,6 +70,7 @@ def draw_and_check(problem: Any, pick: Any, each: int) -> int:
     return count
 
 
+@pytest.mark.long
 @settings(max_examples=40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=8), st.data())
 def test_no_bound_is_above_a_closer_one_or_the_simulation(problem, data):
@@ -77,6 +78,7 @@ def test_no_bound_is_above_a_closer_one_or_the_simulation(problem, data):
     draw_and_check(problem, lambda size: data.draw(st.integers(0, size - 1)), each=4)
 
 
+@pytest.mark.long
 @settings(max_examples=15, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=24, zones=(2, 3)), st.data())
 def test_no_bound_is_above_the_simulation_on_larger_clusters(problem, data):

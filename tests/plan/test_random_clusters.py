@@ -136,6 +136,7 @@ def is_predicted_alike(of: Scenario, one: Plan) -> None:
     assert Plan.model_validate_json(one.model_dump_json()) == one
 
 
+@pytest.mark.long
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_any_cluster_gets_legal_plans_or_a_reason(data):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import pairwise, permutations
 from math import comb, factorial
 
 import pytest
@@ -91,3 +91,16 @@ def test_many_zones_go_side_by_side_and_in_a_row():
     assert tuple((g,) for g in range(10)) in found
     (row,) = next(route for route in found if len(route) == 1 and len(route[0]) == 10)
     assert row in (tuple(range(10)), tuple(range(9, -1, -1)))
+
+
+@pytest.mark.parametrize("count", [17, 100])
+def test_very_many_zones_are_tried_in_chosen_sizes(count):
+    found = routes(ground([zone(f"z{i}", 1) for i in range(count)], default_link={"gbps": 10, "rtt_ms": 5}))
+    assert len(found) < 400
+    everything = tuple(range(count))
+    assert tuple((g,) for g in everything) in found
+    assert any(len(route) == 1 and tuple(sorted(route[0])) == everything for route in found)
+    sizes = sorted({sum(map(len, route)) for route in found})
+    assert sizes[:16] == list(range(1, 17))
+    assert all(b <= a * 4 / 3 for a, b in pairwise(sizes[16:]))
+    assert all(len(set(path)) == len(path) for route in found for path in route)

@@ -44,6 +44,7 @@ def _rounded(link: dict[str, Any]) -> dict[str, Any]:
     return {key: round(value, 6) if isinstance(value, float) else value for key, value in link.items()}
 
 
+@pytest.mark.long
 @settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(scenario_fields, degrees)
 def test_every_scenario_gives_finite_numbers_that_add_up_or_a_reason(fields, chosen):

@@ -24,12 +24,13 @@ def _no_own_entries(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def client():
+def client(tmp_path_factory):
     from starlette.testclient import TestClient
 
     from crosszone.web.app import create_app
 
-    with TestClient(create_app(), base_url="http://127.0.0.1:8000") as made:
+    app = create_app(store=str(tmp_path_factory.mktemp("store") / "crosszone.db"))
+    with TestClient(app, base_url="http://127.0.0.1:8000") as made:
         yield made
 
 
@@ -111,3 +112,12 @@ def open_page(browser, server):
     assert [url for url in requests if not url.startswith((f"{server}/", "blob:", "data:"))] == []
     # the browser itself reports each refused request; those are the errors the page shows
     assert [error for error in errors if not re.search(r"status of 4\d\d", error)] == []
+
+
+@pytest.fixture
+def server_client(server):
+    """An HTTP client of the real server: streams and hang-ups are those of the network."""
+    import httpx2
+
+    with httpx2.Client(base_url=server, timeout=60) as made:
+        yield made

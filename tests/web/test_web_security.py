@@ -2,13 +2,27 @@
 
 import gzip
 import http.client
+import json
+import os
+import socket
+import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
+from crosszone.web import connection, security
 from crosszone.web.app import STATIC
+from crosszone.web.page import Page
 
 DESCRIBE = "/api/v1/scenarios/describe"
+
+pytestmark = pytest.mark.long  # waits for slow and broken connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:1", "[::1]", "[::1]:65535"])
@@ -74,7 +88,10 @@ def test_the_page_needs_no_inline_script_or_style():
     "path",
     ["/../app.py", "/..%2fapp.py", "/%2e%2e/app.py", "/static/../../app.py", "/..\\app.py", "/....//app.py",
      "/.git/config", "/%2egit/config", "//etc/passwd", "/%2fetc%2fpasswd", "/vendor/../../app.py", "/vendor/",
-     "/style", "/app.py", "/__init__.py", "/index.html%00.js", "/%00", "/" + "a" * 5000, "/pyproject.toml", "/server.py", "/%ff%fe"],
+     "/style", "/app.py", "/__init__.py", "/index.html%00.js", "/%00", "/" + "a" * 5000, "/pyproject.toml", "/server.py", "/%ff%fe",
+     "/%2e%2e%2f%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/..%5c..%5capp.py", "/..%252f..%252fapp.py", "/%c0%ae%c0%ae/app.py", "/src/crosszone/web/app.py",
+     "/etc/passwd", "/C:\\Windows\\win.ini", "/\\\\host\\share", "/.git/HEAD", "/.env", "/~root", "/proc/self/environ", "/vendor/%2e%2e/%2e%2e/app.py",
+     "/static/", "/app.js/../../app.py", "/crosszone.db", "/token.sha256", "/file:///etc/passwd", "/;/etc/passwd"],
 )  # fmt: skip
 def test_nothing_but_the_page_is_given_away(server, path):
     place = urlsplit(server)
@@ -109,6 +126,28 @@ def test_50_megabytes_are_refused_and_the_server_lives_on(server):
         connection.close()
 
 
+def test_a_link_out_of_the_folder_leads_nowhere(tmp_path):
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "index.html").write_text("the page")
+    (tmp_path / "secret.txt").write_text("secret")
+    os.symlink(tmp_path / "secret.txt", tmp_path / "page" / "link.txt")
+    os.symlink(tmp_path, tmp_path / "page" / "up")
+    client = TestClient(Page(tmp_path / "page"), raise_server_exceptions=False)
+    assert client.get("/").text == "the page"
+    for path in ("/link.txt", "/up/secret.txt", "/up/page/index.html/../../secret.txt"):
+        answer = client.get(path)
+        assert "secret" not in answer.text, path
+        assert answer.status_code != 200
+
+
+def test_routes_are_below_the_api_where_the_token_is_asked_for(client):
+    paths = [path for path in client.get("/api/v1/openapi.json").json()["paths"] if not path.startswith("/api/v1/")]
+    assert paths == []
+    assert [
+        route.path for route in client.app.routes if not getattr(route, "path", "/api/v1/").startswith("/api/v1")
+    ] == []
+
+
 def test_large_answers_are_compressed(server):
     place = urlsplit(server)
     connection = http.client.HTTPConnection(place.hostname, place.port, timeout=10)
@@ -120,3 +159,208 @@ def test_large_answers_are_compressed(server):
         assert len(packed) < len(gzip.decompress(packed)) / 5
     finally:
         connection.close()
+
+
+def test_the_page_is_compressed_once_and_not_sent_again(tmp_path):
+    script = tmp_path / "big.js"
+    script.write_text("export const a = 1;\n" * 1000)
+    page = Page(tmp_path)
+    client = TestClient(page)
+    packed = client.get("/big.js", headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert int(packed.headers["Content-Length"]) < 500
+    assert packed.headers["Content-Type"].startswith("text/javascript")
+    assert packed.text == script.read_text()
+    plain = client.get("/big.js", headers={"Accept-Encoding": "identity"})
+    assert "Content-Encoding" not in plain.headers
+    assert plain.headers["ETag"] != packed.headers["ETag"]
+    assert plain.headers["Vary"] == packed.headers["Vary"] == "Accept-Encoding"
+    for answer, encoding in ((packed, "gzip"), (plain, "identity")):
+        again = client.get("/big.js", headers={"Accept-Encoding": encoding, "If-None-Match": answer.headers["ETag"]})
+        assert again.status_code == 304
+        assert again.content == b""
+    before = page._packed[str(script)]
+    client.get("/big.js", headers={"Accept-Encoding": "gzip"})
+    assert page._packed[str(script)] is before
+    script.write_text("export const b = 2;\n" * 1001)
+    changed = client.get("/big.js", headers={"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]})
+    assert changed.status_code == 200
+    assert changed.text == script.read_text()
+
+
+@pytest.mark.parametrize("path", ["/", "/app.js", "/style/tokens.css"])
+def test_a_browser_asks_whether_the_page_changed(client, path):
+    first = client.get(path)
+    assert first.headers["Cache-Control"] == "no-cache"
+    again = client.get(path, headers={"If-None-Match": first.headers["ETag"]})
+    assert again.status_code == 304
+    assert again.headers["Cache-Control"] == "no-cache"
+    assert "Content-Security-Policy" in again.headers
+
+
+def test_no_answer_of_the_api_is_kept_by_the_browser(client):
+    assert client.get("/api/v1/examples").headers["Cache-Control"] == "no-store"
+
+
+def echo(request):
+    return PlainTextResponse("here")
+
+
+async def stream(request):
+    return PlainTextResponse(str(len(await request.body())))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A server that waits a fraction of a second for what real ones wait for longer; gives its port."""
+    monkeypatch.setattr(connection, "HEAD_S", 0.5)
+    monkeypatch.setattr(security, "BODY_S", 0.5)
+    app = security.Guard(Starlette(routes=[Route("/", echo), Route("/", stream, methods=["POST"])]))
+    config = uvicorn.Config(app, http=connection.Connection, ws="none", log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    yield listener.getsockname()[1]
+    server.should_exit = True
+    thread.join(10)
+    listener.close()
+    assert not thread.is_alive()
+
+
+def talk(port, sent, *, more=(), pause=0.1, seconds=8):
+    """All that the server says to these bytes until it closes the connection, and how long it took."""
+    begun = time.monotonic()
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as talking:
+        talking.sendall(sent)
+        heard = b""
+        for part in more:
+            time.sleep(pause)
+            try:
+                talking.sendall(part)
+            except OSError:
+                break
+        while True:
+            try:
+                part = talking.recv(65536)
+            except ConnectionResetError:
+                break
+            if not part:
+                break
+            heard += part
+    return heard, time.monotonic() - begun
+
+
+HEAD = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def error_of(heard):
+    head, _, body = heard.partition(b"\r\n\r\n")
+    return int(head.split(b" ")[1]), json.loads(body)["code"]
+
+
+def test_a_request_that_never_comes_is_not_waited_for(impatient):
+    for sent in (b"", b"GET / HTT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: "):
+        heard, took = talk(impatient, sent)
+        assert heard == b""
+        assert took < 3
+
+
+def test_a_second_request_that_never_comes_is_not_waited_for(impatient):
+    whole = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    heard, took = talk(impatient, whole, more=[b"GET / HTT"], pause=0.3)
+    assert heard.count(b"200 OK") == 1
+    assert took < 3
+
+
+def test_headers_that_trickle_in_are_not_waited_for(impatient):
+    heard, took = talk(impatient, b"GET / HTTP/1.1\r\n", more=[b"X-A: b\r\n"] * 40)
+    assert heard == b""
+    assert took < 5
+
+
+def test_a_slow_body_is_refused(impatient):
+    for head in (b"Content-Length: 1000\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"):
+        heard, took = talk(impatient, HEAD + head, more=[b"1\r\na\r\n"] * 4)
+        assert error_of(heard) == (408, "body_slow")
+        assert b"connection: close" in heard.lower()
+        assert took < 3
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 9e9\r\n\r\n",
+        HEAD + b"Content-Length: " + b"9" * 40 + b"\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nnot a chunk\r\n",
+        HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        HEAD + b"".join(b"X-%d: %s\r\n" % (number, b"a" * 100) for number in range(1000)) + b"\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"\x00" * 20_000,
+        b"GET\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_a_clear_error(impatient, sent):
+    heard, took = talk(impatient, sent)
+    status, _ = error_of(heard) if heard else (400, "")
+    assert status in (400, 413, 431)
+    assert heard or len(sent) > 16_384  # what was still on its way may cut the answer off
+    assert took < 5
+
+
+def test_a_body_shorter_than_it_says_is_dropped_and_the_server_lives_on(impatient):
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", impatient), timeout=5) as talking:
+            talking.sendall(HEAD + b"Content-Length: 1000\r\n\r\nhalf")
+    heard, _ = talk(impatient, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert heard.endswith(b"here")
+
+
+def test_a_body_longer_than_it_says_is_another_request(impatient):
+    heard, _ = talk(impatient, HEAD + b"Content-Length: 2\r\n\r\nhello there\r\n\r\n")
+    assert b"200 OK" in heard
+    assert b"400" in heard
+
+
+def test_an_upgrade_is_not_offered(impatient):
+    asked = (
+        b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    )
+    heard, _ = talk(impatient, b"GET / HTTP/1.1\r\nHost: localhost\r\n" + asked)
+    assert b"200 OK" in heard
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=a",
+        "application/xml",
+        "",
+        "json",
+        "application/jsonx",
+        "a" * 5000,
+    ],
+)
+def test_another_content_type_is_refused(client, three_cities, kind):
+    answer = client.post(DESCRIBE, content=json.dumps({"text": three_cities}), headers={"Content-Type": kind})
+    assert answer.status_code == 415
+    assert answer.json()["code"] == "not_json_type"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[" * 100_000, b'{"scenario":' * 5000, b'{"text": "' + b"[" * 100_000 + b'"}', b'{"scenario": {"model": ' + b"[" * 150 + b"]" * 150 + b"}}",
+     b"", b"\xff\xfe", b"null", b"NaN", b'{"scenario": {"a": NaN}}', b'{"scenario": {"a": 1e999}}', b'{"text": "\\ud800"}',
+     b'{"text": "a", "text": "b"}', b'{"scenario": {"a": ' + b"9" * 5000 + b"}}"],
+)  # fmt: skip
+def test_odd_json_is_refused(client, body):
+    answer = client.post(DESCRIBE, content=body, headers={"Content-Type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    assert set(answer.json()) == {"code", "message", "field", "hint", "errors"}

@@ -137,8 +137,9 @@ def _set_entry(value: Any, entry: str, rest: list[Step], new: Any, place: _Place
 
 def _set_links(items: list[Any], entry: str, rest: list[Step], change: Callable[..., Any], place: _Place) -> list[Any]:
     """The links with that between two zones changed, or all of them; one that is not listed is added."""
-    zones = place.whole.get("cluster", {}).get("zones", ())
-    names = [zone.get("name", "") for zone in zones if isinstance(zone, Mapping)]
+    zones = place.whole["cluster"].get("zones")
+    named = [zone.get("name") for zone in zones if isinstance(zone, Mapping)] if isinstance(zones, list | tuple) else []
+    names = [name for name in named if isinstance(name, str)]
     if entry == ALL:
         pairs = list(combinations(names, 2))
     else:
@@ -148,7 +149,7 @@ def _set_links(items: list[Any], entry: str, rest: list[Step], change: Callable[
         pairs = [(pair[0], pair[1])]
     found = list(items)
     for pair in pairs:
-        at = next((i for i, link in enumerate(found) if set(link.get("between", ())) == set(pair)), None)
+        at = next((i for i, link in enumerate(found) if _ends(link) == set(pair)), None)
         if at is None:
             found.append(change({"between": list(pair)}))
             continue
@@ -156,6 +157,12 @@ def _set_links(items: list[Any], entry: str, rest: list[Step], change: Callable[
         turned = list(link["between"]) != list(pair)
         found[at] = change(link, _turned(rest, link) if turned and entry != ALL else rest)
     return found
+
+
+def _ends(link: Any) -> set[str]:
+    """The zones a link joins; nothing where it does not say so as it should."""
+    between = link.get("between") if isinstance(link, Mapping) else None
+    return {name for name in between if isinstance(name, str)} if isinstance(between, list | tuple) else set()
 
 
 def _turned(rest: list[Step], link: Mapping[str, Any]) -> list[Step]:

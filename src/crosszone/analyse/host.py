@@ -49,8 +49,7 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
     buffer = min(MOST_BYTES, max(STEP_BYTES, math.ceil(2 * size / STEP_BYTES) * STEP_BYTES))
     facts = {"link": " - ".join(link.between), "gbps": link.gbps, "rtt": link.rtt_ms.expected, "mb": size / 1e6}
     lossy = max(used, key=lambda one: one.loss_pct)
-    longest = _longest_s(p)
-    minutes = max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * longest / 60))
+    longest, minutes = _longest_s(p), timeout_minutes(p)
     ceilings = f"net.core.rmem_max={buffer} net.core.wmem_max={buffer}"
     autos = f'net.ipv4.tcp_rmem="4096 131072 {buffer}" net.ipv4.tcp_wmem="4096 65536 {buffer}"'
 
@@ -71,6 +70,11 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
         )
         for name, setting, params in settings
     )
+
+
+def timeout_minutes(p: Predictor) -> int:
+    """Minutes after which a collective should be given up: three times the longest exchange, at least ten. [A7]"""
+    return max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * _longest_s(p) / 60))
 
 
 def _used(p: Predictor) -> list[ZoneLink]:

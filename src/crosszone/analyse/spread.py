@@ -189,8 +189,9 @@ def _on_ray(
     """As tasks of a Ray cluster: the one that is connected, the one at the address, or one started on this machine."""
     ray = _ray()
     ours = not ray.is_initialized()
+    own = {"num_cpus": count, "include_dashboard": False}  # not whatever cluster happens to run on this machine
     if ours:
-        how: dict[str, Any] = {"address": address} if address else {"num_cpus": count, "include_dashboard": False}
+        how: dict[str, Any] = {"address": address} if address else {"address": "local", **own}
         try:
             ray.init(log_to_driver=False, logging_level="warning", **how)
         except (OSError, RuntimeError, ValueError) as error:

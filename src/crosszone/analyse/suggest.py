@@ -6,7 +6,7 @@ answer.ranked[0].option, answer.ranked[0].gain
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from crosszone.analyse.host import HostSetting, host_settings
@@ -17,6 +17,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.planner import plan
+from crosszone.plan.search import Progress
 from crosszone.predict.breakdown import COMPUTE
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor, predictor
@@ -120,7 +121,13 @@ class Suggestions(Value):
 
 
 def suggestions(
-    scenario: Scenario, *, base: Predictor | None = None, plans: bool = False, language: str = "en"
+    scenario: Scenario,
+    *,
+    base: Predictor | None = None,
+    plans: bool = False,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    language: str = "en",
 ) -> Suggestions:
     """Every switch turned to every value worth trying, and what each gains; `plans`: other plans too (seconds). [A6]"""
     now = base or predictor(scenario)
@@ -147,7 +154,7 @@ def suggestions(
         boundness=boundness_of(compute, exposed_s(before)),
         ranked=tuple(ranked),
         together=_together(scenario, now, before, ranked),
-        plans=tuple(_plans(scenario, before)) if plans else (),
+        plans=tuple(_plans(scenario, before, progress, cancelled)) if plans else (),
         idle=tuple(idle),
         refused=tuple(refused),
         host=host_settings(now, language),
@@ -173,10 +180,12 @@ def _distinct(ranked: list[Suggestion]) -> list[Suggestion]:
     return found
 
 
-def _plans(scenario: Scenario, before: Prediction) -> Iterator[OtherPlan]:
+def _plans(
+    scenario: Scenario, before: Prediction, progress: Progress | None, cancelled: Callable[[], bool] | None
+) -> Iterator[OtherPlan]:
     """The best synchronous plan and the best with local updates, where nothing is pinned."""
     try:
-        free = plan(scenario.replace(strategy=None, placement=None), top=1)
+        free = plan(scenario.replace(strategy=None, placement=None), top=1, progress=progress, cancelled=cancelled)
     except InputError:
         return
     for one in (*free.plans[:1], *free.local_updates[:1]):

@@ -21,7 +21,7 @@ from crosszone.inputs.states import state_bytes
 from crosszone.inputs.value import Name, Value, parse
 from crosszone.predict.batch import bucket_bytes
 from crosszone.predict.predictor import Predictor
-from crosszone.text import texts
+from crosszone.text import sentence, texts
 
 BEST, TIMES = "best", "x"
 """A bucket that is looked for; a factor on what there is, such as x2."""
@@ -53,6 +53,44 @@ class Switch(Value):
     """Option of each framework, or one for each value."""
     source: str = ""
     """What is said of convergence rests on this."""
+
+
+class Listed(Value):
+    """A switch as it can be shown: what it takes and how it stands."""
+
+    name: str
+    """Its name."""
+    title: str
+    """What it is."""
+    takes: str | tuple[str, ...]
+    """flag, count or number, or the values of a choice."""
+    low: float | None
+    """Least number; null: it takes none."""
+    high: float | None
+    """Largest number; null: it takes none."""
+    now: Any
+    """How it stands; null: it has no value here."""
+    option: str | None
+    """That in the framework's own words; null: it has no such option."""
+    frameworks: tuple[str, ...]
+    """Frameworks that have it."""
+
+
+def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
+    """All switches as they stand in a prediction."""
+    return tuple(
+        Listed(
+            name=name,
+            title=sentence("switch", name, "title", language, {}),
+            takes=one.values or one.takes,
+            low=one.low if one.takes in ("count", "number") else None,
+            high=one.high if one.takes in ("count", "number") else None,
+            now=value_of(name, now),
+            option=option_of(name, now),
+            frameworks=tuple(one.options),
+        )
+        for name, one in switches().items()
+    )
 
 
 @cache
@@ -122,11 +160,19 @@ def option_of(name: str, after: Predictor) -> str | None:
     switch = switch_named(name)
     value = value_of(name, after)
     off = value is None or (name, value) == ("local_steps", 0)
+    if (name, after.framework.name) == ("prefetch", "deepspeed"):
+        off = after.strategy.zero != 3  # its key is one of stage 3
     told = None if off else switch.options.get(after.framework.name)
     if isinstance(told, Mapping):
         key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
         told = told.get(key)
     return None if told is None else told.format_map(_Parameters(after, value))
+
+
+def connections(flows: int) -> tuple[int, int]:
+    """Threads, and sockets of each, that give a channel of NCCL so many connections."""
+    threads = max(n for n in range(1, MOST_THREADS + 1) if flows % n == 0)
+    return threads, flows // threads
 
 
 def convergence_of(name: str, value: Any, language: str) -> str:
@@ -183,8 +229,7 @@ class _Parameters(dict[str, Any]):
         now = self._now
         s, site = now.strategy, now.site
         zones = max(1, len(site.replica_zones))
-        flows = s.communication.flows
-        threads = max(n for n in range(1, MOST_THREADS + 1) if flows % n == 0)
+        threads, sockets = connections(s.communication.flows)
         kept = state_bytes(now.case.job, framework=now.framework.name).gradients
         size = bucket_bytes(now.case, now.framework.name)
         replicas = s.dp or 1
@@ -204,7 +249,7 @@ class _Parameters(dict[str, Any]):
             "node_replicas": in_node,
             "node_sets": replicas // in_node,
             "threads": threads,
-            "sockets": flows // threads,
+            "sockets": sockets,
             "buffer_bytes": round((s.communication.socket_buffer_mb or 0.0) * 1e6),
             "onebit": "OneBitLamb" if now.case.job.optimizer == "lamb" else "OneBitAdam",
         }

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crosszone.analyse.fields import scenario_with
-from crosszone.analyse.switches import changes_of, convergence_of, frameworks_with, option_of, switches, value_of
+from crosszone.analyse.switches import (
+    PARTS_OF_LOCAL,
+    changes_of,
+    convergence_of,
+    frameworks_with,
+    option_of,
+    switches,
+    value_of,
+)
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
@@ -75,13 +83,7 @@ def what_if(
     they are known. An `InputError` says what cannot be.
     """
     now = base or predictor(scenario)
-    fields = dict(changes or {})
-    for name, value in turn:
-        new = changes_of(name, value, now)
-        twice = sorted(set(new) & set(fields))
-        if twice:
-            raise InvalidError(Notice(code="change_twice", field=name, value=twice[0]))
-        fields |= new
+    fields = turned_changes(scenario, changes or {}, turn, now)
     after = changed_predictor(scenario, fields, now)
     first = before or now.prediction(language)
     second = after.prediction(language)
@@ -100,10 +102,31 @@ def what_if(
     )
 
 
+def turned_changes(
+    scenario: Scenario, changes: Mapping[str, Any], turn: Sequence[tuple[str, Any]], now: Predictor
+) -> dict[str, Any]:
+    """Fields to set for some changes and switches together; an `InputError` names one that is set twice."""
+    fields = dict(changes)
+    for name, value in sorted(turn, key=lambda one: one[0] in PARTS_OF_LOCAL):
+        # how zones average can be turned together with the switch that makes them average
+        begun = name in PARTS_OF_LOCAL and now.strategy.local_update is None and fields
+        new = changes_of(name, value, changed_predictor(scenario, fields, now) if begun else now)
+        twice = sorted(set(new) & set(fields))
+        if twice:
+            raise InvalidError(Notice(code="change_twice", field=name, value=twice[0]))
+        fields |= new
+    return fields
+
+
 def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
     """The scenario with fields changed, on the framework it has now unless that is changed."""
+    return predictor(changed_scenario(scenario, changes, now), profiles=now.profiles)
+
+
+def changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:
+    """That scenario."""
     kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
-    return predictor(scenario_with(scenario, {**kept, **changes}), profiles=now.profiles)
+    return scenario_with(scenario, {**kept, **changes})
 
 
 def exposed_s(prediction: Prediction) -> float:
@@ -160,7 +183,8 @@ def _options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
     found = []
     for one in turned:
         if one.option is None and one.after is not None and (one.name, one.after) != ("local_steps", 0):
-            able = [frameworks()[name].title for name in frameworks_with(one.name, one.after)]
+            others = [name for name in frameworks_with(one.name, one.after) if name != after.framework.name]
+            able = [frameworks()[name].title for name in others]
             code = "switch_other_framework" if able else "switch_no_option"
             params = {"framework": after.framework.title, "frameworks": able}
             found.append(Notice(code=code, level="warning", field=one.name, value=one.after, params=params))

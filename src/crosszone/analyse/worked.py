@@ -52,16 +52,17 @@ def product(*factors: float | str) -> str:
     kept = [factor for factor in factors if factor != 1]
     if len(kept) == 1 and isinstance(kept[0], str):
         return kept[0]
-    return " * ".join(map(_number, kept)) or "1"
+    return " * ".join(map(number, kept)) or "1"
 
 
-def _number(value: float | str) -> str:
+def number(value: float | str) -> str:
+    """A number as it stands in an expression, a sum in brackets."""
     if isinstance(value, str):
-        return f"({value})" if _is_sum(value) else value
+        return f"({value})" if is_sum(value) else value
     return repr(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-def _is_sum(text: str) -> bool:
+def is_sum(text: str) -> bool:
     """There is a sum or difference outside all brackets."""
     depth = 0
     for sign in text:
@@ -111,7 +112,7 @@ def _expert(p: Predictor, link: str) -> str:
     if link == FAST:
         part = product(model.moe.top_k, f"1 - 1 / {s.ep}")
     else:
-        part = product(domains - 1, f"1 - (1 - 1 / {_number(domains)}) ** {model.moe.top_k}")
+        part = product(domains - 1, f"1 - (1 - 1 / {number(domains)}) ** {model.moe.top_k}")
     return product(4, model.moe_layers, s.tp, s.cp, _all_micro_batches(p), size, part)
 
 
@@ -122,8 +123,8 @@ def _pipeline(p: Predictor, link: str) -> str:
     counts: dict[str, int] = defaultdict(int)
     for stage in range(s.pp if site.wraps else s.pp - 1):
         rounds = s.interleave - (stage == s.pp - 1)
-        for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
-            sent = int(site.kind_micro_batches[kind]) * rounds * int(number)
+        for kind, (replica, alike) in enumerate(zip(*site.kinds, strict=True)):
+            sent = int(site.kind_micro_batches[kind]) * rounds * int(alike)
             a, b = zones[stage][replica], zones[(stage + 1) % s.pp][replica]
             inside = FAST if site.boundary_fast(stage, replica) else NETWORK
             ways = (f"{names[a]} > {names[b]}", f"{names[b]} > {names[a]}") if a != b else (inside, inside)
@@ -189,7 +190,7 @@ class _Sums:
         zone, inner = (row_of(x, row) for x in (self.group.zone, self.group.inner))
         held = row_of(self.held.shared, row)
         terms = [
-            product(2, f"({_number(z / i)} - 1) / {_number(z / i)}", float(size), self.each) + f" / {_number(i)}"
+            product(2, f"({number(z / i)} - 1) / {number(z / i)}", float(size), self.each) + f" / {number(i)}"
             for z, i, size in zip(*np.broadcast_arrays(zone, inner, held), strict=True)
             if i < z and size > 0
         ]
@@ -205,12 +206,12 @@ class _Sums:
         total, more = (float(np.where(crosses, part, 0.0).sum()) for part in (shared, experts))
         if p.strategy.communication.algorithm == "tree" and not self.sharded:
             return product(total + more, self.each)
-        count = int(zones.max())
+        stage, count = int(np.argmax(zones)), int(zones.max())
         members = float(top(ring_members(work, self.group, links, self.sharded), p.row))
-        copies = max(top(self.group.experts, p.row) * count, count) if members > count else count
+        copies = max(cell(self.group.experts, p.row, stage) * count, count) if members > count else count
         passes = 1 if self.sharded and not self.several else 2
         rings = [(members, total), (copies, more)]
-        terms = [product(passes, f"({_number(n)} - 1) / {_number(n)}", size, self.each) for n, size in rings if size]
+        terms = [product(passes, f"({number(n)} - 1) / {number(n)}", size, self.each) for n, size in rings if size]
         return " + ".join(terms)
 
     def _terms(self, held: Any, members: Any, passes: int) -> str:
@@ -220,7 +221,7 @@ class _Sums:
         for n, size in zip(counts.tolist(), sizes.tolist(), strict=True):
             if n > 1 and size > 0:
                 rings[n] += size
-        terms = [product(passes, f"({_number(n)} - 1) / {_number(n)}", size, self.each) for n, size in rings.items()]
+        terms = [product(passes, f"({number(n)} - 1) / {number(n)}", size, self.each) for n, size in rings.items()]
         return " + ".join(terms)
 
 

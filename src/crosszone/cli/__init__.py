@@ -15,7 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from crosszone import __version__
-from crosszone.cli import accuracy, analyse, catalogue, plan, predict, scenario, serve, sweep, what_if
+from crosszone.cli import accuracy, analyse, catalogue, deploy, plan, predict, report, scenario, serve, sweep, what_if
 from crosszone.cli.output import language, report_failure, set_language, wants_json
 from crosszone.errors import CrossZoneError, Notice
 
@@ -34,6 +34,8 @@ app.command("plan")(plan.plan)
 app.command("analyse")(analyse.analyse)
 app.command("what-if")(what_if.what_if)
 app.command("sweep")(sweep.sweep)
+app.command("report")(report.report)
+app.command("deploy")(deploy.deploy)
 app.command("accuracy")(accuracy.accuracy)
 app.command("serve")(serve.serve)
 

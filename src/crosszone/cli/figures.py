@@ -1,14 +1,11 @@
-"""Figures in the terminal: few digits, ranges with their unit, and lines under headings."""
+"""Figures in the terminal: few digits, and lines under headings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from crosszone.cli.output import console, said
-
-if TYPE_CHECKING:
-    from crosszone.predict.prediction import Triple
+from crosszone.text.figures import digits, percent, signed
 
 Line = tuple[str, str, str]
 """Heading, text and style."""
@@ -34,24 +31,4 @@ def listed(words: Iterable[str]) -> str:
     return said("comma").join(words)
 
 
-def digits(value: float, most: int = 4) -> str:
-    """A number to so many significant digits, with commas and no exponent where it is large."""
-    if abs(value) >= 10 ** (most - 1):
-        return f"{float(f'{value:.{most}g}'):,.0f}"
-    return f"{value:.{most}g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.2g}"
-
-
-def signed(value: float, most: int = 4) -> str:
-    """A difference, with its sign."""
-    return ("+" if value > 0 else "") + digits(value, most)
-
-
-def percent(share: float) -> str:
-    """A share in percent, without the sign."""
-    return f"{100 * share:.1f}"
-
-
-def with_range(triple: Triple, unit: str, factor: float = 1.0) -> str:
-    """Expected value with its unit, and the range."""
-    value, low, high = (digits(x * factor, n) for x, n in ((triple.expected, 4), (triple.low, 3), (triple.high, 3)))
-    return said("value_range", value=said(f"unit_{unit}", value=value), low=low, high=high)
+__all__ = ["Line", "digits", "listed", "percent", "print_lines", "signed"]

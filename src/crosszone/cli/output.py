@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.errors import InvalidError, Notice, place
 from crosszone.text import LANGUAGES, label, preferred_language
+from crosszone.text.figures import amount, billions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -95,15 +96,16 @@ def report_failure(notices: Sequence[Notice], as_json: bool) -> None:
         print_notices(told, stderr=True)
 
 
-def amount(value: float | None, digits: int = 4) -> str:
-    """A number for a table cell; a dash when it is not known."""
-    if value is None:
-        return "-"
-    if isinstance(value, int) or (value == int(value) and abs(value) < 1e15):
-        return f"{int(value):,}"
-    return f"{value:,.{digits}g}" if abs(value) < 1e6 else f"{value:.{digits}g}"
-
-
-def billions(count: float) -> str:
-    """A parameter count in 1e9 with three decimals, small ones in 1e6."""
-    return f"{count / 1e9:,.3f} B" if count >= 1e8 else f"{count / 1e6:,.3f} M"
+__all__ = [
+    "amount",
+    "billions",
+    "console",
+    "language",
+    "print_json",
+    "print_notices",
+    "report_failure",
+    "said",
+    "set_language",
+    "table",
+    "wants_json",
+]

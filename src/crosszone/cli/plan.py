@@ -15,8 +15,7 @@ from crosszone.cli.progress import progress_bar
 from crosszone.errors import InputError, InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.inputs.scenario import Loaded, Scenario
-    from crosszone.plan.crossover import Crossover
+    from crosszone.inputs.scenario import Loaded
     from crosszone.plan.plan import Plan, Plans
 
 OPTIONS = ("objective", "top")
@@ -87,35 +86,28 @@ def plan(
     pins = pin or []
     loaded = _read(file, pins)
     scenario = loaded.scenario
-    if crossover and len(scenario.cluster.zones) < 2:
-        zones = len(scenario.cluster.zones)
-        raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
     most = top if rank is None else max(top, rank.number)
-    found = _search(loaded, pins, objective=objective, top=most, front=front, budget_s=budget)
-    other = None if rank is None else rank.of(found)
-    flip = _flip(scenario, found) if crossover else None
+    how = {"objective": objective, "top": most, "front": front, "budget_s": budget, "crossover": crossover}
+    found = _search(loaded, pins, why=None if rank is None else rank.of, **how)
+    from crosszone.plan.answer import best_of
+
     if output is not None:
         from crosszone.plan.plan import filled
 
         write_file(Path(output), filled(scenario, best_of(found)).to_yaml(), force)
     if as_json:
-        print_json(_with_asked(found, other, flip).model_dump(mode="json"))
+        print_json(found.model_dump(mode="json"))
         return
 
     from crosszone.cli.plans import print_crossover, print_plans, print_why
 
     print_plans(found, front=front)
-    if other is not None:
-        print_why(best_of(found), other)
+    if rank is not None and found.why is not None:
+        print_why(found.why, best_of(found), rank.of(found))
     if crossover:
-        print_crossover(flip)
+        print_crossover(found.crossover)
     if output is not None:
         console().print(said("written", output=output), soft_wrap=True)
-
-
-def best_of(found: Plans) -> Plan:
-    """The plan to take: the first synchronous one, or where none fits the first with local updates."""
-    return (*found.plans, *found.local_updates)[0]
 
 
 def _check(objective: str, top: int, budget: float | None) -> None:
@@ -165,39 +157,10 @@ def _at_option(notice: Notice) -> Notice:
 
 
 def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
-    from crosszone.inputs.scenario import scenario_notices
-    from crosszone.inputs.summary import few_alike
-    from crosszone.plan.planner import plan as search
+    from crosszone.plan.answer import answer
 
-    scenario, document = loaded.scenario, loaded.document
-    known = few_alike([document.placed(one) for one in (*loaded.notices, *scenario_notices(scenario))])
     try:
         with progress_bar() as progress:
-            return search(scenario, progress=progress, language=language(), notices=known, **how)
+            return answer(loaded, language(), progress=progress, **how)
     except InputError as error:
-        raise type(error)(*(document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None
-
-
-def _flip(scenario: Scenario, found: Plans) -> Crossover | None:
-    """Where the best synchronous plan and the best one with local updates are equally fast; None: one is missing."""
-    from crosszone.plan.crossover import flip_gbps
-    from crosszone.plan.plan import filled
-
-    if not found.plans or not found.local_updates:
-        return None
-    return flip_gbps(scenario, filled(scenario, found.plans[0]), filled(scenario, found.local_updates[0]))
-
-
-def _with_asked(found: Plans, other: Plan | None, flip: Crossover | None) -> Plans:
-    """The answer with what else was asked for."""
-    if other is None:
-        return found.model_copy(update={"crossover": flip})
-    from crosszone.plan.chance import chance_faster
-    from crosszone.plan.difference import difference
-    from crosszone.plan.plan import Comparison
-
-    best = best_of(found).prediction
-    waterfall = dict(difference(best, other.prediction))
-    chance = chance_faster(best, other.prediction)
-    why = Comparison(**waterfall, rank=other.rank, kind=other.kind, chance_best_is_faster=chance)
-    return found.model_copy(update={"why": why, "crossover": flip})
+        raise type(error)(*(loaded.document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crosszone.cli.figures import digits, listed, percent, print_lines, signed
 from crosszone.cli.output import amount, console, print_notices, said, table
-from crosszone.cli.prediction import SMALL, answer_lines, split
+from crosszone.cli.prediction import answer_lines, split
+from crosszone.report.words import SMALL
 
 if TYPE_CHECKING:
     from crosszone.inputs.strategy import Strategy
     from crosszone.plan.crossover import Crossover
     from crosszone.plan.difference import Difference
-    from crosszone.plan.plan import Plan, Plans, Told
+    from crosszone.plan.plan import Comparison, Plan, Plans, Told
     from crosszone.predict.prediction import Run
 
 WIDE = 150
@@ -65,17 +66,14 @@ def print_plans(found: Plans, *, front: bool = False) -> None:
         terminal.print(said("plans_incomplete"), style="bold", soft_wrap=True)
 
 
-def print_why(best: Plan, other: Plan) -> None:
+def print_why(found: Comparison, best: Plan, other: Plan) -> None:
     """What the step of another plan spends and saves beside the best one's, part by part."""
-    from crosszone.plan.chance import chance_faster
-    from crosszone.plan.difference import difference
-
-    found, terminal = difference(best.prediction, other.prediction), console()
+    terminal = console()
     terminal.print(_waterfall(best, other, found))
     lines = list(_also_differs(found))
     if lines:
         print_lines(*lines)
-    chance = percent(chance_faster(best.prediction, other.prediction))
+    chance = percent(found.chance_best_is_faster)
     terminal.print(said("why_chance", one=_rank(best), other=_rank(other), chance=chance), soft_wrap=True)
 
 

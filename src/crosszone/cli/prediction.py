@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.figures import Line, digits, listed, percent, print_lines, with_range
-from crosszone.cli.output import amount, console, print_notices, said, table
+from crosszone.cli.figures import Line, digits, percent, print_lines
+from crosszone.cli.output import amount, console, language, print_notices, said, table
+from crosszone.report.words import SMALL, Words
 
 if TYPE_CHECKING:
     from crosszone.predict.answer import Answer
-    from crosszone.predict.prediction import Memory, Prediction, Run, StageMemory, Traffic
+    from crosszone.predict.prediction import Memory, Prediction, StageMemory, Traffic
 
-SMALL = 0.001
-"""Share of a step below which a part is not told by name."""
 WIDE = 110
 """Columns of a terminal that has room for every part of the memory."""
 NARROW = {"states": ("weights", "gradients", "optimizer"), "activations": ("activations",), "logits": ("logits",)}
@@ -42,101 +41,26 @@ def print_prediction(answer: Answer) -> None:
 
 def answer_lines(found: Prediction) -> list[Line]:
     """The figures that matter most: time, speed, memory, length, price, energy and what holds it up."""
+    words = Words(language())
     return [
-        (said("answer_step"), with_range(found.step_time_s, "s"), "bold"),
-        (said("answer_speed"), _speed(found), ""),
-        (said("answer_memory"), _memory(found.memory_gib), "" if found.memory_gib.fits else "bold red"),
-        (said("answer_run"), _run(found.run), ""),
-        (said("answer_cost"), _cost(found.run), ""),
-        (said("answer_energy"), _energy(found.run), ""),
-        (said("answer_bottleneck"), _bottleneck(found), ""),
+        (said("answer_step"), words.with_range(found.step_time_s, "s"), "bold"),
+        (said("answer_speed"), words.speed(found), ""),
+        (said("answer_memory"), words.memory(found.memory_gib), "" if found.memory_gib.fits else "bold red"),
+        (said("answer_run"), words.run(found.run), ""),
+        (said("answer_cost"), words.cost(found.run), ""),
+        (said("answer_energy"), words.energy(found.run), ""),
+        (said("answer_bottleneck"), words.bottleneck(found), ""),
     ]
 
 
 def split(found: Prediction) -> str:
     """GPUs and degrees, without those that do nothing."""
-    idle = {"cp": 1, "ep": 1, "interleave": 1, "zero": 0, "recompute": "none"}
-    shown = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute")
-    words = [f"{key} {found.strategy[key]}" for key in shown if found.strategy[key] not in (None, idle.get(key))]
-    return said("predict_split", gpus=amount(found.gpus), degrees=listed(words), m=amount(found.micro_batches))
-
-
-def _speed(found: Prediction) -> str:
-    per_gpu = said(
-        "speed_per_gpu",
-        tokens=digits(found.tokens_per_s_per_gpu.expected),
-        tflops=digits(found.tflops_per_gpu.expected),
-    )
-    words = [with_range(found.tokens_per_s, "tokens_s"), per_gpu, said("speed_mfu", mfu=percent(found.mfu.expected))]
-    if found.hfu.expected > found.mfu.expected * (1 + SMALL):
-        words.append(said("speed_hfu", hfu=percent(found.hfu.expected)))
-    return listed(words)
-
-
-def _memory(memory: Memory) -> str:
-    return said(
-        "memory_fits" if memory.fits else "memory_over",
-        peak=with_range(memory.peak, "gib"),
-        limit=digits(memory.limit),
-        stage=memory.worst_stage,
-        margin=digits(abs(memory.margin), 3),
-    )
-
-
-def _run(run: Run) -> str:
-    if run.steps is None or run.days is None or run.gpu_hours is None:
-        return said("run_unknown")
-    length = with_range(run.days, "days") if run.days.expected >= 1 else with_range(run.days, "hours", 24)
-    counts = said(
-        "run_counts",
-        steps=amount(run.steps),
-        gpu_hours=digits(run.gpu_hours.expected),
-        goodput=percent(run.goodput.share),
-    )
-    return length + said("semicolon") + counts
-
-
-def _cost(run: Run) -> str:
-    """Price of the run, or of an hour where its length is not known."""
-    hour = [] if run.usd_per_hour is None else [said("cost_hour", usd=digits(run.usd_per_hour))]
-    if run.usd is None:
-        out = [said("cost_egress_alone", usd=digits(run.usd_egress))] if run.usd_egress else []
-        return said("semicolon").join([*(hour or [said("cost_unknown")]), *out])
-    out = [said("cost_egress", usd=digits(run.usd_egress))] if run.usd_egress else []
-    out = [said("cost_egress_unknown")] if run.usd_egress is None else out
-    return listed([with_range(run.usd, "usd"), *out, *hour])
-
-
-def _energy(run: Run) -> str:
-    if run.kw is None:
-        return said("energy_unknown")
-    words = [with_range(run.kwh, "kwh")] if run.kwh else []
-    words += [said("energy_co2", co2=digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
-    return listed([*words, said("energy_kw", kw=digits(run.kw))])
-
-
-def _bottleneck(found: Prediction) -> str:
-    """The class that takes most of the step, then the others."""
-
-    def told(key: str, name: str) -> str:
-        return said(key, name=said(f"class_{name}"), share=percent(found.shares[name]))
-
-    rest = sorted((name for name in found.shares if name != found.bottleneck), key=lambda name: -found.shares[name])
-    others = listed(told("class_share", name) for name in rest if found.shares[name] >= SMALL)
-    return said("semicolon").join(filter(None, [told("bottleneck_line", found.bottleneck), others]))
+    return Words(language()).split(found)
 
 
 def _basis(answer: Answer) -> str:
     """Framework, stack, where each GPU's coefficients come from, and what the range says."""
-    basis, groups = answer.prediction.basis, answer.predictor.site.groups
-    measured = {groups[number].gpu.name: profile.gpu_measured for number, profile in answer.predictor.profile.items()}
-    gpus = listed(
-        said("basis_measured" if measured[gpu] else "basis_derived", gpu=gpu, family=family)
-        for gpu, family in basis.gpu_profiles.items()
-    )
-    line = said("basis_line", framework=answer.predictor.framework.title, stack=basis.stack, gpus=gpus)
-    low, high = (digits(100 * (factor - 1), 2) for factor in (basis.low, basis.high))
-    return line + "\n" + said("basis_band", low=low, high=high)
+    return "\n".join(Words(language()).basis(answer.prediction, answer.predictor))
 
 
 def _breakdown_table(found: Prediction) -> Any:

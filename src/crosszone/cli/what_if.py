@@ -137,20 +137,9 @@ def _parts(found: WhatIf) -> Any:
 
 def _list(now: Any, as_json: bool) -> None:
     """Every switch: what it takes, how it stands, and what that is in the framework's words."""
-    from crosszone.analyse.switches import option_of, switches, value_of
-    from crosszone.text import sentence
+    from crosszone.analyse.switches import listed as known
 
-    listed = [
-        {
-            "name": name,
-            "title": sentence("switch", name, "title", language(), {}),
-            "takes": list(one.values) if one.values else one.takes,
-            "now": value_of(name, now),
-            "option": option_of(name, now),
-            "frameworks": list(one.options),
-        }
-        for name, one in switches().items()
-    ]
+    listed = [one.model_dump(mode="json") for one in known(now, language())]
     if as_json:
         print_json(listed)
         return

@@ -149,6 +149,10 @@ class Profiles:
         """The shipped profiles; read and checked once."""
         return _shipped()
 
+    def home(self, name: str) -> dict[str, Any]:
+        """The content of one home: `common`, `gpu NAME` or `stack NAME`."""
+        return self._homes[name]
+
     def with_values(self, values: Vector) -> Profiles:
         """The same profiles with other values, as a fit gives them."""
         other = Profiles(self._homes[COMMON], self.gpus, self.stacks)

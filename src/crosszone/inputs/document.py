@@ -115,6 +115,12 @@ def parse_document(text: str, file: str = "<text>") -> Document:
     return Document(builder.result(), file, builder.lines)
 
 
+def text_nodes(text: str) -> tuple[str, Any]:
+    """A text that parses, and its nodes with their places in it; the text may differ in how characters are escaped."""
+    joined = _joined(text)
+    return joined, yaml.compose(joined, Loader=_Loader)
+
+
 def dump_yaml(value: Any) -> str:
     """YAML text of plain values; reading it back gives an equal value."""
     text: str = yaml.dump(

@@ -6,6 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.value import Count, Flag, Name, Positive, Value, parse
 
@@ -31,6 +33,8 @@ class Framework(Value):
     shard_within: tuple[Name, ...] = ("all",)
     schedules: tuple[Name, ...] = ()
     interleaved_groups: Flag = False
+    rounds: tuple[Name, ...] = ()
+    twice_stages: tuple[Name, ...] = ()
     sequence_parallel: Flag = False
     recompute: tuple[Name, ...]
     precisions: tuple[Name, ...]
@@ -55,6 +59,12 @@ class Framework(Value):
     def has_buckets(self) -> bool:
         """How many gradients are reduced together can be chosen."""
         return self.bucket_mb is not None or self.bucket_parameters_m is not None
+
+    def runs(self, schedule: str, chunks: int, micro_batches: Any, pp: Any) -> Any:
+        """Whether it runs a schedule with so many micro-batches on so many stages; arrays go with numbers."""
+        least = pp if self.interleaved_groups and chunks > 1 else 2 * pp if schedule in self.twice_stages else 1
+        rounds = np.maximum(1, micro_batches // pp) if schedule in self.rounds else 1
+        return (micro_batches >= least) & (micro_batches % rounds == 0)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
-from crosszone.inputs.value import Count, Flag, Name, NotNegative, Positive, Value
+from crosszone.inputs.value import Count, Flag, Name, NotNegative, Positive, Prose, Value
 
 PCIE_LANE_GB_PER_S = {
     1: 2.5 * 8 / 10 / 8,
@@ -99,7 +99,7 @@ class Gpu(Value):
     """Typical price of one GPU for an hour, $; null: not known."""
     sources: dict[Name, Name] = Field(default_factory=dict)
     """Where the figures come from: `default`, or a key of its own."""
-    notes: str = ""
+    notes: Prose = ""
     """What a reader should know."""
 
     def source_of(self, figure: str) -> str | None:

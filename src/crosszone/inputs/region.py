@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict
 
-from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value
+from crosszone.inputs.value import Count, Name, NotNegative, Positive, Prose, Value
 
 
 class Region(Value):
@@ -18,9 +18,9 @@ class Region(Value):
     """Other names it goes by."""
     provider: Name = "custom"
     """aws, gcp, azure, alibaba, ..., or city."""
-    place: str = ""
+    place: Prose = ""
     """Where that is."""
-    place_zh: str = ""
+    place_zh: Prose = ""
     """Where that is, in Chinese."""
     lat: Annotated[float, Strict(), Field(ge=-90, le=90)]
     """Latitude, degrees."""

@@ -312,6 +312,13 @@ def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]
     m = s.micro_batches(case.job.global_batch)
     if framework.interleaved_groups and s.interleave > 1 and m < s.pp:
         yield _cannot(framework, "framework_interleaved_groups", "interleave", s.interleave, m=m, pp=s.pp)
+    odd = [one for one in s.replica_micro_batches or (m,) if one and not framework.runs(schedule, 1, one, s.pp)]
+    if odd and schedule in framework.twice_stages:
+        yield _cannot(framework, "framework_few_micro_batches", "schedule", schedule, m=odd[0], least=2 * s.pp)
+    elif odd:
+        rounds = odd[0] // s.pp
+        near = odd[0] // rounds * rounds
+        yield _cannot(framework, "framework_rounds", "schedule", schedule, m=odd[0], pp=s.pp, rounds=rounds, near=near)
 
 
 def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -329,7 +336,8 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
     )
     for key, allowed in asked:
         value = case.option(key)
-        if value not in allowed and (case.asked(key) or key == "zero"):
+        left = value is None and key != "zero"  # null, even when written down: as the framework does it
+        if not left and value not in allowed and (case.asked(key) or key == "zero"):
             yield _cannot(framework, "framework_lacks", key, value, allowed=allowed)
     for what in ("gradients", "parameters", "tensor"):
         key = f"overlap_{what}"

@@ -98,7 +98,13 @@ def key_tables() -> str:
         "times are seconds unless the name says ms. The same in machine-readable form: [schema/](schema/).",
         "",
     ]
-    definitions = {"Scenario": schema, **schema["$defs"]}
+    return "\n".join([*lines, *tables_of(schema, "Scenario")])
+
+
+def tables_of(schema: dict[str, Any], root: str) -> list[str]:
+    """A table for a schema and each of its definitions, as lines of Markdown."""
+    lines: list[str] = []
+    definitions = {root: schema, **schema["$defs"]}
     for title in _order(definitions):
         definition = definitions[title]
         required = set(definition.get("required", ()))
@@ -108,11 +114,11 @@ def key_tables() -> str:
             default = "**required**" if key in required else _default(field)
             lines.append(f"| `{key}` | {_type(field)} | {default} | {_sentence(field.get('description', ''))} |")
         lines.append("")
-    return "\n".join(lines)
+    return lines
 
 
 def _order(definitions: dict[str, Any]) -> list[str]:
-    """The definitions in the order a reader meets them."""
+    """The definitions in the order a reader meets them, from the first one on."""
     seen: list[str] = []
 
     def visit(title: str) -> None:
@@ -123,7 +129,7 @@ def _order(definitions: dict[str, Any]) -> list[str]:
             for inner in _references(field):
                 visit(inner)
 
-    visit("Scenario")
+    visit(next(iter(definitions)))
     return seen
 
 

@@ -51,6 +51,18 @@ Name = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_printable)
 ]
 
+LONGEST_PROSE = 10_000
+
+
+def _readable(text: str) -> str:
+    if len(text) > LONGEST_PROSE:
+        raise refuse("text_too_long", limit=LONGEST_PROSE)
+    return text
+
+
+Prose = Annotated[str, AfterValidator(_readable)]
+"""Text for people to read."""
+
 V = TypeVar("V", bound="Value")
 
 

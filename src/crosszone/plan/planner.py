@@ -71,11 +71,13 @@ def plan(
     language: str = "en",
     notices: Sequence[Notice] = (),
     profiles: Profiles | None = None,
+    common: Common | None = None,
 ) -> Plans:
     """The best strategies and placements for a scenario; what its strategy names is pinned.
 
     `IllegalError` where a pinned value breaks a rule or nothing fits. `budget_s` ends the search early and says so;
-    `cancelled` is asked now and then and ends it with `CancelledError`.
+    `cancelled` is asked now and then and ends it with `CancelledError`. A `common` that outlives the call spares the
+    next plan of a scenario that differs only in its links most of the work.
     """
     if objective not in OBJECTIVES:
         params = {"allowed": list(OBJECTIVES), "nearest": OBJECTIVES[0]}
@@ -83,7 +85,7 @@ def plan(
     if not 1 <= top <= MOST_TOP:
         raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MOST_TOP}))
     began = monotonic()
-    problem = problem_of(scenario, profiles)
+    problem = problem_of(scenario, profiles, common)
     how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
     search, best = searched(problem, objective=objective, top=top, progress=progress, **how)
     safe = search.safe

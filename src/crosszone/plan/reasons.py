@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from crosszone.cost.memory import GIB
 from crosszone.errors import Notice
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.job import Job
+from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Idle, tp_capacity
+from crosszone.inputs.strategy import Strategy
 from crosszone.plan.assumption import loss_penalty
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.difference import difference
+from crosszone.plan.layout import Crossing
 from crosszone.plan.search import Search
 from crosszone.predict.prediction import Prediction
 from crosszone.text import Label
@@ -24,11 +31,37 @@ SMALL = 0.001
 """Share of a step below which a part is not told."""
 
 
+class Asked(Protocol):
+    """What is to be trained where: a scenario, or the search's own view of it."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def job(self) -> Job: ...
+    @property
+    def cluster(self) -> Cluster: ...
+
+
+class Way(Protocol):
+    """A strategy that is placed: a candidate of the search, or one that the user gave."""
+
+    @property
+    def problem(self) -> Asked: ...
+    @property
+    def strategy(self) -> Strategy: ...
+    @property
+    def framework(self) -> Framework: ...
+    @property
+    def crossing(self) -> Crossing: ...
+    @property
+    def zone_names(self) -> Sequence[str]: ...
+
+
 def _note(code: str, **params: object) -> Notice:
     return Notice(code=code, level="note", params=params)
 
 
-def reasons_of(one: Candidate, found: Prediction, best: Prediction | None) -> Iterator[Notice]:
+def reasons_of(one: Way, found: Prediction, best: Prediction | None) -> Iterator[Notice]:
     """Why a plan is as fast as it is; `best`: the plan it comes after."""
     s, shares = one.strategy, found.shares
     if best is not None:
@@ -71,7 +104,7 @@ def _behind(found: Prediction, best: Prediction) -> Iterator[Notice]:
         )
 
 
-def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
+def _across(one: Way, found: Prediction) -> Iterator[Notice]:
     """What crosses zones, and what it costs."""
     if len(one.problem.cluster.zones) == 1:
         return
@@ -81,7 +114,7 @@ def _across(one: Candidate, found: Prediction) -> Iterator[Notice]:
     local = one.strategy.local_update
     if local is not None:
         yield _note("reason_averages", zones=list(one.zone_names), steps=local.steps, fragments=local.fragments)
-        yield from loss_penalty(one.problem.model, len(one.zones), local.steps).notices()
+        yield from loss_penalty(one.problem.model, len(one.zone_names), local.steps).notices()
         return
     names = {zone.name for zone in one.problem.cluster.zones}
     wide = [row for row in found.communication if " > " in row.link and row.link.split(" > ")[0] in names]

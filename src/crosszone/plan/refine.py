@@ -12,6 +12,7 @@ import numpy as np
 
 from crosszone.errors import InputError
 from crosszone.inputs.placement import tp_capacity
+from crosszone.inputs.rules import framework_has_schedule, shards_work_equally
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.layout import Chain, Layout
 from crosszone.plan.objectives import value_of
@@ -45,6 +46,9 @@ def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> 
 
 def _rated(one: Candidate, objective: Objective, beat: float) -> float | None:
     """Its value; None where it is not legal, does not fit or cannot be below what it must beat."""
+    case = one.problem.case(one.strategy)
+    if any(True for rule in (shards_work_equally, framework_has_schedule) for _ in rule(case, one.framework)):
+        return None
     try:
         one.predictor.site.check()
         share = one.scores.setting.memory_share

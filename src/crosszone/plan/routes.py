@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, pairwise, permutations
 
 import numpy as np
@@ -27,6 +28,8 @@ SETS = 3
 """Node groups up to which every set of them is taken, in its best order."""
 BEST = 2
 """Of more node groups: sets of each size that are taken."""
+EVERY_SIZE = 16
+"""Node groups up to which sets and paths of each size are tried; among more, of sizes about a third apart."""
 MOST_SWAPS = 6
 """Zones up to which equal ones are looked for."""
 
@@ -48,6 +51,11 @@ class Ground:
     def groups(self) -> range:
         """Numbers of the node groups."""
         return range(len(self.zone_of))
+
+    @cached_property
+    def apart(self) -> npt.NDArray[np.float64]:
+        """[groups, groups] Distances of node groups, the slower direction."""
+        return np.maximum(self.distance, self.distance.T)[np.ix_(self.zone_of, self.zone_of)]
 
     def between(self, a: int, b: int) -> float:
         """Distance of two node groups, the slower direction."""
@@ -159,9 +167,10 @@ def _orders(parts: list[Path]) -> Iterator[Route]:
 
 def _best(ground: Ground) -> Iterator[Route]:
     """Best connected or strongest sets of each size: side by side, as one path, and in equal paths."""
-    for size in range(1, len(ground.groups) + 1):
-        sets = list(combinations(ground.groups, size)) if len(ground.groups) <= 12 else [_nearest(ground, size)]
-        if len(ground.groups) > SETS:
+    gathered = _gathered(ground) if len(ground.groups) > 12 else []
+    for size in _sizes(1, len(ground.groups)):
+        sets = [tuple(sorted(gathered[:size]))] if gathered else list(combinations(ground.groups, size))
+        if len(ground.groups) > SETS and not gathered:
             near = sorted(sets, key=lambda s: (ground.spread(s), -sum(ground.power[g] for g in s), s))[:BEST]
             strong = sorted(sets, key=lambda s: (-sum(ground.power[g] for g in s), ground.spread(s), s))[:BEST]
             sets = list(dict.fromkeys([*near, *strong]))
@@ -169,35 +178,46 @@ def _best(ground: Ground) -> Iterator[Route]:
             yield tuple((g,) for g in some)
             if size > 1:
                 yield (_shortest(ground, some),)
-            for length in range(2, size):
+            for length in _sizes(2, size - 1):
                 yield tuple(_cut(ground, some, length))
 
 
-def _nearest(ground: Ground, size: int) -> Path:
-    """Node groups gathered one by one, the strongest first, then always the nearest."""
+def _sizes(least: int, most: int) -> list[int]:
+    """Sizes to try: all of few, of many some that grow by about a third, and the largest."""
+    sizes = list(range(least, min(most, EVERY_SIZE) + 1))
+    while sizes and sizes[-1] < most:
+        sizes.append(min(most, sizes[-1] * 4 // 3))
+    return sizes
+
+
+def _gathered(ground: Ground) -> list[int]:
+    """Node groups one by one, the strongest first, then always the nearest to all before it."""
+    apart = ground.apart
     some = [max(ground.groups, key=lambda g: ground.power[g])]
-    while len(some) < size:
-        left = [g for g in ground.groups if g not in some]
-        some.append(min(left, key=lambda g: (max(ground.between(g, x) for x in some), -ground.power[g])))
-    return tuple(sorted(some))
+    farthest = apart[some[0]].copy()
+    left = set(ground.groups) - set(some)
+    while left:
+        some.append(min(sorted(left), key=lambda g: (farthest[g], -ground.power[g])))
+        left.remove(some[-1])
+        farthest = np.maximum(farthest, apart[some[-1]])
+    return some
 
 
 def _shortest(ground: Ground, some: Path) -> Path:
     """The order whose longest step is shortest."""
     if len(some) <= 6:
         return min(permutations(some), key=lambda path: (*ground.length(path), path))
-    path = [some[0]]
-    while len(path) < len(some):
-        left = [g for g in some if g not in path]
-        path.append(min(left, key=lambda g: (ground.between(path[-1], g), g)))
-    return tuple(path)
+    return next(_cut(ground, some, len(some)))
 
 
 def _cut(ground: Ground, some: Path, length: int) -> Iterator[Path]:
     """Paths of equal length (the last may be shorter), near ones together."""
-    left = list(some)
-    while left:
-        path = [left.pop(0)]
-        while left and len(path) < length:
-            path.append(left.pop(min(range(len(left)), key=lambda i: (ground.between(path[-1], left[i]), i))))
+    apart = ground.apart
+    left = np.array(some)
+    while left.size:
+        path, left = [int(left[0])], left[1:]
+        while left.size and len(path) < length:
+            nearest = int(np.argmin(apart[path[-1], left]))
+            path.append(int(left[nearest]))
+            left = np.delete(left, nearest)
         yield tuple(path)

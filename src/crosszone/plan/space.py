@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -214,13 +215,14 @@ class Space:
         sizes = np.array(self._micro_batches, dtype=np.int64)
         per_round = sizes * land.dp[some][:, None]
         count = batch // per_round
-        least = land.pp[some] if self.framework.interleaved_groups and pipe.chunks > 1 else np.ones_like(some)
-        at, size = np.nonzero((batch % per_round == 0) & (count >= least[:, None]))
+        stages = land.pp[some][:, None]
+        at, size = np.nonzero((batch % per_round == 0) & self._runs(pipe, count, stages))
         rows = [
             (shape, own, max(land.deals.kept[dealt]), dealt)
             for shape in uneven.tolist()
             for own in sizes.tolist()
             if (dealt := land.deals.number(shape, batch // own)) != EVEN
+            and self._runs(pipe, np.array(land.deals.kept[dealt]), land.pp[shape]).all()
         ]
         others = np.array(rows, dtype=np.int64).reshape(-1, 4)
         return Block(
@@ -231,6 +233,10 @@ class Space:
             micro_batches=np.concatenate([count[at, size], others[:, 2]]),
             dealt=np.concatenate([np.full(len(at), EVEN), others[:, 3]]),
         )
+
+    def _runs(self, pipe: Pipe, micro_batches: Ints, stages: Any) -> Any:
+        """Whether the framework runs a schedule with so many micro-batches; one stage has none to run."""
+        return (stages == 1) | self.framework.runs(pipe.schedule, pipe.chunks, micro_batches, stages)
 
     def _legal(self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **others: int) -> bool:
         """Whether rules, the framework and policies allow a value; if not, why is noted."""

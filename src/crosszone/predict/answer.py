@@ -28,12 +28,17 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> Answer:
     An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
     """
     scenario, document = loaded.scenario, loaded.document
-    try:
-        found = predictor(scenario)
-    except InputError as error:
-        raise type(error)(*map(document.placed, error.notices)) from None
+    found = predictor_of(loaded)
     told = [*chosen_dp(scenario, found.strategy), *found.notices, *loaded.notices, *scenario_notices(scenario)]
     whole = replace(found, notices=tuple(few_alike(list(map(document.placed, told)))))
     prediction = whole.prediction(language)
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
     return Answer(whole, prediction.model_copy(update={"warnings": tuple(worst_first)}))
+
+
+def predictor_of(loaded: Loaded) -> Predictor:
+    """Everything that can be computed of a scenario that was read from a file; errors have their lines."""
+    try:
+        return predictor(loaded.scenario)
+    except InputError as error:
+        raise type(error)(*map(loaded.document.placed, error.notices)) from None

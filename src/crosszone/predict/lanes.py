@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,12 +12,13 @@ from crosszone.predict.site import EXPECTED
 from crosszone.schedule.orders import SPLIT
 from crosszone.schedule.timeline import Timeline, timeline_of
 from crosszone.schedule.trace import MAX_SPANS, Lane
+from crosszone.text import DEFAULT_LANGUAGE, label
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
 
-def timeline_of_step(p: Predictor) -> Timeline:
+def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline:
     """Lanes of stages, links, gradient exchange and updates; the last span ends with the step. [S10]"""
     step, s = p.step, p.strategy
     passes = 3 if s.pipeline_schedule in SPLIT else 2
@@ -27,15 +29,18 @@ def timeline_of_step(p: Predictor) -> Timeline:
         raise InvalidError(Notice(code="trace_too_long", value=spans, field="strategy", params=params))
     row = p.row
     t = step.times
-    zones = p.site.zone[:, p.site.kinds[0][p.slowest], 0, 0]
-    names = tuple(f"stage {i} ({p.site.cluster.zones[int(z)].name})" for i, z in enumerate(zones))
+    at = p.site.zone[:, p.site.kinds[0][p.slowest], 0, 0]
+    zones = tuple(p.site.cluster.zones[int(zone)].name for zone in at)
+    names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
     run = step.pipelines.alone(row)
     timeline = timeline_of(run, names)
+    timeline = replace(timeline, lanes=tuple(_renamed(lane, zones, language) for lane in timeline.lanes))
     ready = run.gradients_ready_s.reshape(s.pp, -1).max(axis=-1)
     reduce, gather, update = (np.broadcast_to(x, t.forward.shape)[row] for x in (t.reduce, t.gather, t.update))
     reduced = float(step.reduced_s[row])
-    for stage, name in enumerate(names):
-        lane = Lane(id=f"replicas-{stage}", name=f"replicas of {name}", group="gradients")
+    for stage, zone in enumerate(zones):
+        called = label("lane_replicas", language, stage=stage, zone=zone)
+        lane = Lane(id=f"replicas-{stage}", name=called, group="gradients")
         if reduce[stage] > 0:
             timeline = timeline.with_spans(lane, "gradients", float(ready[stage]), float(ready[stage] + reduce[stage]))
         compute = timeline.lanes[stage]
@@ -44,5 +49,14 @@ def timeline_of_step(p: Predictor) -> Timeline:
         if gather[stage] > 0:
             timeline = timeline.with_spans(lane, "parameters", end, end + float(gather[stage]))
     done = reduced + float(step.update_s[row])
-    rest = Lane(id="host", name="host", group="host")
+    rest = Lane(id="host", name=label("lane_host", language), group="host")
     return timeline.with_spans(rest, "other", done, float(p.step_s[EXPECTED]))
+
+
+def _renamed(lane: Lane, zones: tuple[str, ...], language: str) -> Lane:
+    """A link by the numbers and zones of its stages: their names in full would not fit beside a lane."""
+    if lane.group != "links":
+        return lane
+    sender, taker = (int(stage) for stage in lane.id.split("-")[1:])
+    between = zones[sender] if zones[sender] == zones[taker] else f"{zones[sender]} > {zones[taker]}"
+    return lane.replace(name=label("lane_link", language, sender=sender, taker=taker, zones=between))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from crosszone.cost.bands import band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
+from crosszone.cost.memory import StageMemory as Bytes
 from crosszone.cost.memory_profile import memory_coefficients
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup
@@ -23,13 +24,9 @@ if TYPE_CHECKING:
 def memory_of(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
     s, b, site = p.strategy, p.batch, p.site
-    kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
-    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.folded, b.sparse)
-    found = stage_memory(b.model, b.work, b.stack, layers, memory_coefficients(p.stack), in_flight=_in_flight(p))
+    found, fullest = fullest_of(p)
     gpus = [group.gpu for group in site.groups]
     group = site.group[:, site.kinds[0], 0, 0].T
-    room = np.array([gpu.memory_gib for gpu in gpus])[group]
-    fullest = np.argmax(np.broadcast_to(found.total / GIB, b.counts.shape)[: len(group)] - room, axis=0)
 
     def at_fullest(values: Any) -> list[Any]:
         kept: list[Any] = np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)].tolist()
@@ -65,6 +62,16 @@ def memory_of(p: Predictor) -> Memory:
         margin=worst.limit - worst.total,
         stages=tuple(stages),
     )
+
+
+def fullest_of(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
+    """Bytes of every row and stage, and of each stage the kind of replica whose GPU comes nearest to its limit."""
+    b, site = p.batch, p.site
+    kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
+    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.folded, b.sparse)
+    found = stage_memory(b.model, b.work, b.stack, layers, memory_coefficients(p.stack), in_flight=_in_flight(p))
+    room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.kinds[0], 0, 0].T]
+    return found, np.argmax(np.broadcast_to(found.total / GIB, b.counts.shape)[: len(room)] - room, axis=0)
 
 
 def _in_flight(p: Predictor) -> npt.NDArray[np.float64]:

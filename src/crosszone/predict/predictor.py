@@ -193,9 +193,9 @@ class Predictor:
             low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
         )
 
-    def timeline(self) -> Timeline:
+    def timeline(self, language: str = "en") -> Timeline:
         """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
-        return timeline_of_step(self)
+        return timeline_of_step(self, language)
 
     def memory(self) -> Memory:
         """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""

@@ -26,6 +26,8 @@ from crosszone.schedule.trace import Lane, SpanKind, Trace
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
 NONE = -1
 """Micro-batch or chunk of a span that belongs to none."""
+STAGES = "stages"
+"""Group of the lanes that compute."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -44,11 +46,13 @@ class Timeline:
     end_s: Floats
     micro_batch: Ints
     chunk: Ints
+    stated_s: float = 0.0
+    """How long the step took, where that was measured: it may go on after the last span."""
 
     @cached_property
     def step_s(self) -> float:
         """End of the last span: the time of the step."""
-        return float(self.end_s.max()) if len(self.end_s) else 0.0
+        return max(self.stated_s, float(self.end_s.max())) if len(self.end_s) else self.stated_s
 
     @cached_property
     def busy_s(self) -> Floats:
@@ -59,6 +63,12 @@ class Timeline:
     def idle_s(self) -> Floats:
         """Time each lane waits, of the whole step: array [lanes]. [S10]"""
         return np.asarray(self.step_s - self.busy_s)
+
+    @cached_property
+    def stages(self) -> Ints:
+        """Positions of the lanes that compute: those of stages, or all where no lane is called one."""
+        found = [index for index, lane in enumerate(self.lanes) if lane.group == STAGES]
+        return np.array(found or range(len(self.lanes)), np.int32)
 
     def with_spans(
         self,
@@ -112,7 +122,7 @@ def timeline_of(simulation: Simulation, stage_names: tuple[str, ...] | None = No
         raise ValueError("a timeline shows one step: simulate it alone")
     shape, made = simulation.shape, simulation.shape.orders
     names = stage_names or tuple(f"stage {stage}" for stage in range(shape.stages))
-    stages = tuple(Lane(id=f"stage-{index}", name=name, group="stages") for index, name in enumerate(names))
+    stages = tuple(Lane(id=f"stage-{index}", name=name, group=STAGES) for index, name in enumerate(names))
     begun, left = simulation.send_start_s.ravel(), simulation.send_end_s.ravel()
     used = np.flatnonzero(left > begun)
     held_by = stages_in_order(made.schedule, shape.stages, shape.chunks)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from crosszone.errors import FileError, InputError, Notice, RequestError
+from crosszone.errors import FileError, InputError, Notice, RequestError, StoreError
 from crosszone.inputs.value import MOST_NOTICES
 from crosszone.web.language import wanted_language
 
@@ -57,7 +58,10 @@ class ExamplesBody(BaseModel):
 
 
 class DescriptionBody(BaseModel):
-    """What follows from a scenario before anything is predicted: what `crosszone scenario show --json` prints."""
+    """What follows from a scenario before anything is predicted: `crosszone scenario show --json`, and its text."""
+
+    fields: dict[str, Any] = Field(description="The document as it was given, in the form of today.")
+    yaml: str = Field(description="The same as text.")
 
     scenario: dict[str, Any]
     model: dict[str, Any]
@@ -68,12 +72,20 @@ class DescriptionBody(BaseModel):
     notices: list[NoticeBody]
 
 
+class ChangedBody(BaseModel):
+    """A scenario with some of its fields changed."""
+
+    fields: dict[str, Any] = Field(description="The document as it was given, with the changes.")
+    yaml: str = Field(description="The same as text.")
+
+
 class TextBody(BaseModel):
     """The strings of one language."""
 
     language: str
     page: dict[str, Any]
     label: dict[str, str]
+    framework: dict[str, str] = Field(description="What each training framework is called.")
 
 
 class Json(JSONResponse):
@@ -81,9 +93,12 @@ class Json(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """The body of the answer."""
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(
-            "utf-8", "replace"
-        )
+        return json_bytes(content)
+
+
+def json_bytes(content: Any) -> bytes:
+    """A value as the JSON that is sent."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
 def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -91,33 +106,67 @@ def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     why = {
         400: "The body is not JSON.",
         403: "The request comes from another site.",
+        401: "The token is missing or wrong.",
         404: "There is no such thing.",
+        405: "The address cannot be asked with this method.",
+        408: "The body did not arrive in time.",
+        409: "It clashes with what is there, or it was cancelled.",
         413: "The body is too large.",
         415: "The body is not application/json.",
         421: "The Host is not this machine.",
         422: "The input is wrong; each error names the field and the remedy.",
+        429: "Too much work is waiting, or too many wrong tokens came; try again after Retry-After seconds.",
+        431: "Address and headers are too large.",
+        503: "What is saved cannot be reached now.",
     }
-    return {status: {"model": ErrorBody, "description": why[status]} for status in sorted({*statuses, 421, 422})}
+    return {status: {"model": ErrorBody, "description": why[status]} for status in sorted({*statuses, 401, 421, 422})}
 
 
 def error_answer(request: Request, status: int, notices: Sequence[Notice]) -> Json:
     """An error as every surface of the API sends it."""
-    language = wanted_language(request)
-    errors = [notice.as_dict(language) for notice in notices[:MOST_NOTICES]]
+    return Json(error_body(notices, wanted_language(request)), status_code=status)
+
+
+def error_body(notices: Sequence[Notice], language: str) -> dict[str, Any]:
+    """The body of an error."""
+    errors = [_of_request(notice).as_dict(language) for notice in notices[:MOST_NOTICES]]
     first = {key: errors[0][key] for key in ("code", "message", "field", "hint")}
-    return Json({**first, "errors": errors}, status_code=status)
+    return {**first, "errors": errors}
+
+
+def _of_request(notice: Notice) -> Notice:
+    """The notice with the field of the request it is about where it names the command line's option for that."""
+    if not notice.field.startswith("--"):
+        return notice
+    option = notice.field.removeprefix("--").replace("-", "_")
+    return replace(notice, field={"set": "changes", "switch": "switches", "part": "parts"}.get(option, option))
 
 
 def input_error_answer(request: Request, error: InputError) -> Json:
     """The answer to input that cannot be used: 4xx by the kind of error."""
     if isinstance(error, RequestError):
-        return error_answer(request, error.status, error.notices)
+        answer = error_answer(request, error.status, error.notices)
+        if error.status == 401:
+            answer.headers["WWW-Authenticate"] = 'Bearer realm="CrossZone"'
+        if error.status == 429:
+            answer.headers["Retry-After"] = str(error.notices[0].params.get("seconds", 5))
+        return answer
     too_large = isinstance(error, FileError) and error.notices[0].code == "file_too_large"
     return error_answer(request, 413 if too_large else 422, error.notices)
 
 
+def store_error_answer(request: Request, error: StoreError) -> Json:
+    """The answer when what is saved cannot be reached: the request may be right, so it may come again."""
+    return error_answer(request, 503, error.notices)
+
+
 def failure_answer(request: Request, error: Exception) -> Json:
     """The answer to a mistake of ours: logged with its traceback, told without one."""
+    return Json(failure_body(request, error), status_code=500)
+
+
+def failure_body(request: Request, error: Exception) -> dict[str, Any]:
+    """The body of that answer."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     notice = Notice(code="internal", params={"reason": type(error).__name__})
-    return error_answer(request, 500, [notice])
+    return error_body([notice], wanted_language(request))

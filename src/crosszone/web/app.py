@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import mimetypes
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -11,20 +13,48 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.staticfiles import StaticFiles
 
 from crosszone import __version__
-from crosszone.errors import InputError, Notice
-from crosszone.web.answers import error_answer, input_error_answer
-from crosszone.web.api import api_routes
+from crosszone.errors import InputError, Notice, StoreError
+from crosszone.store import open_store
+from crosszone.web.answers import error_answer, input_error_answer, store_error_answer
 from crosszone.web.examples import Shelf
+from crosszone.web.jobs import prepare
+from crosszone.web.openapi import complete, operation_id
+from crosszone.web.page import STATIC, Page
+from crosszone.web.routes import api_routes
+from crosszone.web.scenarios import Reader
 from crosszone.web.security import Guard
+from crosszone.web.session import session_routes
+from crosszone.web.state import State
+from crosszone.web.tokens import Gate
+from crosszone.web.workers import Workers
 
-STATIC = Path(__file__).parent / "static"
+__all__ = ["STATIC", "create_app"]
 
 
-def create_app(file: str | Path | None = None) -> FastAPI:
-    """The application; `file` is a scenario to open in place of the first example."""
+def create_app(
+    file: str | Path | None = None, *, gate: Gate | None = None, store: str | None = None, workers: int | None = None
+) -> FastAPI:
+    """The application: `file` is a scenario to open in place of the first example, `gate` asks for a token.
+
+    `store` is where things are saved (a file or a URL; none: the user's data folder), `workers` how many processes do
+    long work (none: one a core). They start and end with the application.
+    """
+    shelf = Shelf(Path(file).absolute() if file is not None else None)
+    state = State(shelf=shelf, reader=Reader(shelf.base), store=open_store(store), workers=Workers(workers))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        state.workers.warm_up()
+        reading = asyncio.create_task(asyncio.to_thread(prepare))
+        try:
+            yield
+        finally:
+            await reading
+            state.workers.close()
+            state.store.close()
+
     app = FastAPI(
         title="CrossZone",
         version=__version__,
@@ -32,26 +62,20 @@ def create_app(file: str | Path | None = None) -> FastAPI:
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # the usual documentation pages load scripts from elsewhere
         redoc_url=None,
+        generate_unique_id_function=operation_id,
+        lifespan=lifespan,
     )
-    app.include_router(api_routes(Shelf(Path(file).absolute() if file is not None else None)))
-    app.router.default = _Page(directory=STATIC, html=True)  # what no route takes, so that a wrong method stays a 405
+    app.include_router(api_routes(state))
+    app.include_router(session_routes(gate))
+    app.router.default = Page()  # what no route takes, so that a wrong method stays a 405
     app.add_exception_handler(InputError, _input_error)
+    app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_middleware(GZipMiddleware, minimum_size=1000)
-    app.add_middleware(Guard)
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)  # the page is compressed beforehand
+    app.add_middleware(Guard, gate=gate)
+    complete(app)
     return app
-
-
-class _Page(StaticFiles):
-    """The files of the page, and nothing but them."""
-
-    def lookup_path(self, path: str) -> tuple[str, object | None]:  # type: ignore[override]
-        """Find a file; a path the file system refuses is a file that is not there."""
-        try:
-            return super().lookup_path(path)
-        except (OSError, ValueError):
-            return "", None
 
 
 def _input_error(request: Request, error: Exception) -> Response:
@@ -59,12 +83,19 @@ def _input_error(request: Request, error: Exception) -> Response:
     return input_error_answer(request, error)
 
 
+def _store_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StoreError)
+    return store_error_answer(request, error)
+
+
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "request_refused")
     notice = Notice(code=code, value=request.url.path, params={"method": request.method, "status": status})
-    return error_answer(request, status, [notice])
+    answer = error_answer(request, status, [notice])
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 def _validation_error(request: Request, error: Exception) -> Response:
@@ -74,6 +105,3 @@ def _validation_error(request: Request, error: Exception) -> Response:
         for detail in error.errors()
     ]
     return error_answer(request, 422, notices)
-
-
-mimetypes.add_type("text/javascript", ".js")

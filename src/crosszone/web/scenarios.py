@@ -2,50 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from crosszone.analyse.fields import changed
 from crosszone.errors import InputError, InvalidError, Notice
-from crosszone.inputs.document import Document, field_text, parse_document
+from crosszone.inputs.document import Document, dump_yaml, field_text, parse_document
+from crosszone.inputs.edit_text import edited_text
 from crosszone.inputs.scenario import Loaded, read_scenario
+from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
+from crosszone.inputs.upgrade import upgraded
+from crosszone.web.body import ChangeBody, ScenarioBody, Way
 
 TEXT = "<text>"
 """The `file` of notices about the text of a request."""
 
+_DEFAULTS = Strategy().model_dump(mode="json")
 _FILE_FIELDS = (("model", "hf_config"), ("cluster", "file"))
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Describes scenarios of requests; `base` is the folder that files they name must lie in."""
+    """Reads scenarios of requests; `base` is the folder that files they name must lie in."""
 
     base: Path
 
-    def described_text(self, text: str, language: str) -> dict[str, Any]:
-        """What follows from YAML or JSON text."""
-        return self._described(lambda: parse_document(text, self._file), language)
+    def read(self, body: ScenarioBody, pins: Mapping[str, Any] | None = None) -> Loaded:
+        """The scenario of a request, done the way it asks for; `pins` go over its strategy."""
+        try:
+            document = self._document(body)
+            if body.way is not None:
+                document = replace(document, value=_done(document.value, body.way))
+            if pins:
+                document = replace(document, value=_pinned(document.value, pins))
+            loaded = read_scenario(document)
+        except InputError as error:
+            raise self._renamed(error) from None
+        named = Document(document.value, TEXT, document.lines)
+        return Loaded(loaded.scenario, [self._own(notice) for notice in loaded.notices], named)
 
-    def described_fields(self, fields: Mapping[str, Any], language: str) -> dict[str, Any]:
-        """What follows from a scenario given as plain values."""
-        return self._described(lambda: Document(dict(fields), self._file), language)
+    def described(self, body: ScenarioBody, language: str) -> dict[str, Any]:
+        """What follows from the scenario of a request before anything is predicted."""
+        loaded = self.read(body)
+        fields, _ = upgraded(loaded.document)
+        return {**describe(loaded, language), "fields": fields, "yaml": dump_yaml(fields)}
+
+    def changed(self, body: ChangeBody) -> dict[str, Any]:
+        """The scenario of a request with fields at some paths set, as it would be written; read before it is answered.
+
+        Fields inside a file that the scenario names are changed in a copy.
+        """
+        loaded = self.read(body)
+        fields, _ = upgraded(loaded.document)
+        for section, key in _FILE_FIELDS:
+            held = fields.get(section)
+            if isinstance(held, Mapping) and key in held and any(p.startswith(f"{section}.") for p in body.changes):
+                fields = {**fields, section: loaded.scenario.to_fields()[section]}
+        fields = changed(fields, body.changes)
+        for path in (path for path, value in body.changes.items() if value is None):
+            fields = _without(fields, path.split("."))
+        self.read(ScenarioBody(scenario=fields))
+        text = dump_yaml(fields) if body.text is None else edited_text(body.text, fields)
+        return {"fields": fields, "yaml": text}
 
     @property
     def _file(self) -> str:
         return str(self.base / TEXT)
 
-    def _described(self, made: Callable[[], Document], language: str) -> dict[str, Any]:
-        try:
-            document = made()
-            for path in _FILE_FIELDS:
-                self._check_reference(document, path)
-            scenario, read, _ = read_scenario(document)
-        except InputError as error:
-            raise self._renamed(error) from None
-        named = Document(document.value, TEXT, document.lines)
-        return describe(Loaded(scenario, [self._own(notice) for notice in read], named), language)
+    def _document(self, body: ScenarioBody) -> Document:
+        if body.text is not None:
+            document = parse_document(body.text, self._file)
+        else:
+            document = Document(dict(body.scenario or {}), self._file)
+        for path in _FILE_FIELDS:
+            self._check_reference(document, path)
+        return document
 
     def _check_reference(self, document: Document, path: tuple[str, str]) -> None:
         outer = document.value.get(path[0]) if isinstance(document.value, Mapping) else None
@@ -67,3 +101,41 @@ class Reader:
     def _own(self, notice: Notice) -> Notice:
         """The same notice with the text called `<text>`."""
         return notice.at(TEXT, notice.line) if notice.file == self._file else notice
+
+
+def _done(value: Any, way: Way) -> Any:
+    """The fields of a scenario with a way put over them; the reader refuses what is no mapping."""
+    if not isinstance(value, Mapping):
+        return value
+    job = value.get("job")
+    if way.framework is not None and isinstance(job, Mapping):
+        job = {**job, "framework": way.framework}
+    rest = {key: inner for key, inner in value.items() if key not in ("strategy", "placement")}
+    placed = {} if way.placement is None else {"placement": way.placement}
+    return {**rest, "job": job, "strategy": _chosen(way.strategy, _DEFAULTS), **placed}
+
+
+def _chosen(strategy: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What a way asks for: it states every field, and one at its default is no choice that a rule could refuse."""
+    inner = {key: _chosen(value, defaults[key]) for key, value in strategy.items() if _both(value, defaults.get(key))}
+    return {key: value for key, value in (strategy | inner).items() if key not in defaults or value != defaults[key]}
+
+
+def _both(value: Any, default: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(default, Mapping)
+
+
+def _without(value: Any, steps: list[str]) -> Any:
+    """The fields without the one at the end of the steps, nor what only held that."""
+    if not isinstance(value, Mapping) or steps[0] not in value:
+        return value
+    rest = {key: inner for key, inner in value.items() if key != steps[0]}
+    inner = _without(value[steps[0]], steps[1:]) if len(steps) > 1 else None
+    return {**value, steps[0]: inner} if inner else rest
+
+
+def _pinned(value: Any, pins: Mapping[str, Any]) -> Any:
+    strategy = value.get("strategy") if isinstance(value, Mapping) else None
+    if not isinstance(strategy, Mapping | None):
+        return value
+    return {**value, "strategy": {**(strategy or {}), **pins}}

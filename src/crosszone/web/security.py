@@ -1,11 +1,13 @@
-"""What keeps the server to this machine and to this page: hosts, origins, sizes and headers.
+"""What keeps the server to those it is meant for: hosts, origins, the token, sizes and headers.
 
-The server has no password, so it answers only to itself: a foreign `Host` (DNS rebinding) and a foreign `Origin`
-(another site posting through the user's browser) are refused, and nothing the page shows may load from elsewhere.
+On this machine alone it has no password, so it answers only to itself: a foreign `Host` (DNS rebinding) and a foreign
+`Origin` (another site posting through the user's browser) are refused. Reached from elsewhere it answers to any host,
+but only to those who know the token. Nothing the page shows may load from elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -15,13 +17,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from crosszone.errors import InputError
 from crosszone.web.answers import failure_answer, input_error_answer
 from crosszone.web.refusals import refused
+from crosszone.web.tokens import Gate
 
+MAX_HEAD = 64 * 1024
 MAX_BODY = 4 * 1024 * 1024
 MAX_DRAINED = 64 * 1024 * 1024
 """Bytes of a refused body that are read and dropped, so that the sender sees the answer and not a broken pipe."""
+BODY_S = 60.0
+"""Seconds until a body is there."""
+SESSION_COOKIE = "crosszone_session"
 
 _OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _READING = ("GET", "HEAD", "OPTIONS")
+_OPEN = re.compile(r"(?!/api/).*|/api/v1/text/[a-z]+|/api/v1/session", re.DOTALL)
+"""What the page needs before it has a token: its files, which hold no data, its strings, and the way to hand it in."""
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -37,10 +46,13 @@ HEADERS = {
 
 
 class Guard:
-    """The outermost layer: refuses foreign and oversized requests, adds the headers, lets no exception out."""
+    """The outermost layer: refuses foreign and oversized requests, adds the headers, lets no exception out.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    `gate` asks for the token; without one, only this machine is answered.
+    """
+
+    def __init__(self, app: ASGIApp, gate: Gate | None = None) -> None:
+        self.app, self.gate = app, gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -57,16 +69,37 @@ class Guard:
             await send(message)
 
         try:
-            _check_host(request.headers)
-            _check_origin(request)
-            body = await _bounded_body(request.headers, receive)
-            await self.app(scope, _replayed(body, receive), answer)
+            refusal = self._refusal(request)
+            body = await _bounded_body(request.headers, receive, keep=refusal is None)
+            if refusal is not None:
+                raise refusal
+            if body is not None:
+                await self.app(scope, _replayed(body, receive), answer)
         except InputError as error:
             await input_error_answer(request, error)(scope, receive, answer)
         except Exception as error:
             if started:
                 raise
             await failure_answer(request, error)(scope, receive, answer)
+
+    def _refusal(self, request: Request) -> InputError | None:
+        """Why the request is not for us to answer, if so."""
+        try:
+            _check_head(request.scope)
+            if self.gate is None:
+                _check_host(request.headers)
+            _check_origin(request)
+            if self.gate is not None:
+                _check_token(request, self.gate)
+        except InputError as error:
+            return error
+        return None
+
+
+def _check_head(scope: Scope) -> None:
+    head = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if head + sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD:
+        raise refused(431, "head_too_large", limit_kib=MAX_HEAD // 1024)
 
 
 def _check_host(headers: Headers) -> None:
@@ -79,25 +112,42 @@ def _check_origin(request: Request) -> None:
     origin = request.headers.get("origin")
     if request.method in _READING or origin is None:
         return
-    if origin.lower() != f"{request.url.scheme}://{request.headers['host']}".lower():
+    if origin.lower() != f"{request.url.scheme}://{request.headers.get('host', '')}".lower():
         raise refused(403, "origin_foreign", field="Origin", value=origin)
 
 
-async def _bounded_body(headers: Headers, receive: Receive) -> bytes:
-    """The whole body; one over the limit is drained and refused."""
+def _check_token(request: Request, gate: Gate) -> None:
+    if _OPEN.fullmatch(request.scope["path"]):
+        return
+    authorization = request.headers.get("authorization")
+    session = request.cookies.get(SESSION_COOKIE)
+    gate.check(authorization=authorization, session=session, address=client_address(request))
+
+
+def client_address(request: Request) -> str:
+    """Whom a request comes from."""
+    return request.client.host if request.client else ""
+
+
+async def _bounded_body(headers: Headers, receive: Receive, *, keep: bool) -> bytes | None:
+    """The whole body, or None when the sender left; one that is too large is drained, and refused like a slow one."""
     parts, size, more = [], 0, True
     stated = headers.get("content-length", "0")
     too_large = stated.isdecimal() and int(stated[:20]) > MAX_BODY
-    while more and size <= MAX_DRAINED:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            break
-        part = message.get("body", b"")
-        size += len(part)
-        too_large = too_large or size > MAX_BODY
-        if not too_large:
-            parts.append(part)
-        more = message.get("more_body", False)
+    try:
+        async with asyncio.timeout(BODY_S):
+            while more and size <= MAX_DRAINED:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return None
+                part = message.get("body", b"")
+                size += len(part)
+                too_large = too_large or size > MAX_BODY
+                if keep and not too_large:
+                    parts.append(part)
+                more = message.get("more_body", False)
+    except TimeoutError:
+        raise refused(408, "body_slow", seconds=int(BODY_S)) from None
     if too_large:
         raise refused(413, "body_too_large", limit_mib=MAX_BODY // 2**20)
     return b"".join(parts)
@@ -122,3 +172,5 @@ def _add_headers(message: Message, path: str) -> None:
     for name, value in HEADERS.items():
         headers[name] = value
     headers["Cache-Control"] = "no-store" if path.startswith("/api/") else "no-cache"
+    if message["status"] in (408, 413, 431):  # the rest of the body may still be on its way, and nobody will read it
+        headers["Connection"] = "close"

@@ -1,4 +1,4 @@
-"""The server: one process on this machine, `crosszone serve`."""
+"""The server: one process, `crosszone serve`; on this machine alone, or with a token for others."""
 
 from __future__ import annotations
 
@@ -7,44 +7,120 @@ import errno
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
 
-from crosszone.errors import Notice, ServeError
+from crosszone.errors import InputError, Notice, ServeError
 from crosszone.inputs.document import read_text
 from crosszone.web.app import create_app
+from crosszone.web.connection import Connection
+from crosszone.web.security import MAX_HEAD
+from crosszone.web.tokens import VARIABLE, Gate, Token, given_token, kept_token
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Binds that only this machine reaches."""
 
 
-def run(*, host: str, port: int, file: str | None = None, started: Callable[[str], None] = print) -> None:
-    """Serve the page and the API until interrupted; `file` is a scenario to open first.
+@dataclass(frozen=True, kw_only=True)
+class Serving:
+    """Where the server is and how to get in.
+
+    address: what to open; holds a token that was made just now, behind the `#` that no log and no other site sees
+    token:   the token, if it was made just now: this is the only time it can be told
+    guarded: requests to the API need a token
+    """
+
+    address: str
+    token: str | None
+    guarded: bool
+
+
+def run(
+    *,
+    host: str,
+    port: int,
+    file: str | None = None,
+    store: str | None = None,
+    new_token: bool = False,
+    started: Callable[[Serving], None],
+) -> None:
+    """Serve the page and the API until interrupted; `file` is a scenario to open first, `store` where things are saved.
 
     `started` is told the address. `FileError` when the file cannot be read, `ServeError` when the port cannot be had.
     """
     path = Path(file) if file is not None else None
     if path is not None:
         read_text(path)
-    app = create_app(path)
     with _bound(host, port) as listener:
-        shown = f"[{host}]" if ":" in host else host
-        address = f"http://{shown}:{listener.getsockname()[1]}"
-        started(address)
+        token = _token(host, new_token=new_token)
+        app = create_app(path, store=store, gate=Gate(digest=token.digest) if token is not None else None)
+        started(_serving(host, listener.getsockname()[1], token))
         sys.stdout.flush()
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False)
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            h11_max_incomplete_event_size=MAX_HEAD,
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=3,
+        )
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
 
 
+def _token(host: str, *, new_token: bool) -> Token | None:
+    """The token of this start: that of the environment, else the kept one where others reach us or one is wanted."""
+    given = given_token()
+    if given is not None and new_token:
+        raise InputError(Notice(code="token_twice", field="--new-token", value=VARIABLE))
+    if given is None and (new_token or host.lower() not in LOOPBACK):
+        return kept_token(anew=new_token)
+    return given
+
+
+def _serving(host: str, port: int, token: Token | None) -> Serving:
+    shown = _own_address(host) if host in ("0.0.0.0", "::") else host
+    address = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
+    fresh = token.fresh if token is not None else None
+    return Serving(address=f"{address}/#token={fresh}" if fresh else address, token=fresh, guarded=token is not None)
+
+
+def _own_address(host: str) -> str:
+    """An address under which others find this machine: that of the way out, else its name."""
+    family, outside = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((outside, 9))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+
+
 def _bound(host: str, port: int) -> socket.socket:
     """A socket that listens on the port."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except (OSError, UnicodeError) as error:
+        raise ServeError(
+            Notice(code="host_unknown", field="--host", value=host, params={"reason": _reason(error)})
+        ) from None
+    # named TCP, so that asyncio turns Nagle's algorithm off: with it, small answers wait 40 ms for an acknowledgement
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(128)
+        listener.bind(place)
+        listener.listen(1024)
     except OSError as error:
         listener.close()
         code = "port_taken" if error.errno == errno.EADDRINUSE else "port_refused"
-        params = {"host": host, "other": port + 1 if port < 65535 else 8000, "reason": error.strerror or str(error)}
+        params = {"host": host, "other": port + 1 if port < 65535 else 8000, "reason": _reason(error)}
         raise ServeError(Notice(code=code, value=port, params=params)) from None
     return listener
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -44,12 +44,17 @@ def figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
     found = [
         {"figure": figure, "value": value, "source": source_of(entry, figure.partition(".")[0])}
         for figure, value in _flat(fields | fields.get("model", {}))
-        if figure not in _NOT_FIGURES and value not in (None, "", [], False)
+        if figure not in _NOT_FIGURES and not _nothing(value)
     ]
     if rate:
         figure = "failures_per_1000_gpu_days"
         found.append({"figure": figure, "value": rate[figure], "source": rate["source"], "origin": rate["origin"]})
     return found
+
+
+def _nothing(value: Any) -> bool:
+    """Not given, or a part that is not there; a price or a degree of 0 is a figure."""
+    return value in (None, "", []) or (value == 0 and not isinstance(value, float))
 
 
 def source_of(entry: Any, figure: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from pydantic import ValidationInfo
@@ -46,6 +47,8 @@ class Catalogue:
     def __init__(self, own: Path) -> None:
         self.own = own
         self._tables: dict[Kind, _Table] = {}
+        self._whole: set[Kind] = set()
+        self._reading = RLock()
 
     def names(self, kind: Kind) -> list[str]:
         """All names of a kind."""
@@ -204,8 +207,11 @@ class Catalogue:
         return resolved
 
     def _kind(self, kind: Kind) -> _Table:
-        if kind not in self._tables:
-            self._read(kind)
+        if kind not in self._whole:
+            with self._reading:  # another thread waits for the whole; entries like others see what is read so far
+                if kind not in self._tables:
+                    self._read(kind)
+                    self._whole.add(kind)
         return self._tables[kind]
 
     @cached_property

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, Strict
 
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.document import Document
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import Region
-from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, parse
+from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Prose, Value, parse
 
 Kind: TypeAlias = Literal["gpus", "models", "regions"]
 KINDS: tuple[Kind, ...] = ("gpus", "models", "regions")
@@ -30,12 +32,12 @@ class ModelEntry(Value):
 
     name: Name
     aliases: tuple[Name, ...] = ()
-    family: str = ""
-    publisher: str = ""
-    year: int | None = None
+    family: Prose = ""
+    publisher: Prose = ""
+    year: Annotated[int, Strict(), Field(ge=1900, le=2100)] | None = None
     published: Published | None = None
     source: Name | None = None
-    notes: str = ""
+    notes: Prose = ""
     stands_for_size: Flag = False
     model: Model
 
@@ -94,4 +96,4 @@ def _entry(kind: Kind, name: str, fields: dict[str, Any], document: Document, ba
     if not isinstance(architecture, dict):
         raise InvalidError(Notice(code="must_be_mapping", field=".".join(at), value=architecture))
     model = parse(Model, whole(architecture, ".".join(at)), document, at=at)
-    return parse(ModelEntry, {"name": name, **about, "model": model}, document, at=(name,))
+    return parse(ModelEntry, {**about, "name": name, "model": model}, document, at=(name,))

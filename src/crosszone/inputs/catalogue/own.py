@@ -29,7 +29,7 @@ def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = Fa
         taken = _taken(kind, entry, known, spelled, replace=replace)
         if taken is not None:
             raise InvalidError(document.placed(taken))
-    return [_write(entry, home() / "catalogue" / kind) for entry in entries]
+    return [_write(kind, entry, known) for entry in entries]
 
 
 def _own_sourced(entry: Entry) -> Entry:
@@ -97,12 +97,18 @@ def _taken(kind: Kind, entry: Entry, known: Catalogue, spelled: dict[str, str], 
     return None
 
 
-def _write(entry: Entry, folder: Path) -> Entry:
+def _write(kind: Kind, entry: Entry, known: Catalogue) -> Entry:
+    """Keep an entry in a file of its own; one that is there already stays in its file, with the others of it."""
+    folder, beside = home() / "catalogue" / kind, {}
+    path = folder / f"{entry.name}.yaml"
+    if known.is_own(kind, entry.name):
+        path = known.own_file(kind, entry.name)
+        beside = read_document(path).value
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _unwritable(folder, error) from None
-    _rewrite(folder / f"{entry.name}.yaml", {entry.name: entry_fields(entry)})
+    _rewrite(path, {**beside, entry.name: entry_fields(entry)})
     return entry
 
 

@@ -1,10 +1,22 @@
-// CrossZone's page: the scenario on the left, what follows from it on the right; the catalogue on a place of its own.
+// CrossZone's page: the scenario on the left, the answers on the right; saved results and the catalogue on places of their own.
 import { html, render, useEffect, useMemo, useState } from "./lib/dom.js";
 import { keep, kept, useAddress } from "./lib/address.js";
+import { AnswersContext, useAnswersState } from "./lib/answers.js";
+import { ScenarioContext, useScenarioState } from "./lib/scenario.js";
 import { LANGUAGES, TextContext, useTexts } from "./lib/text.js";
 import { Header } from "./components/header.js";
-import { ScenarioPlace } from "./components/scenario-place.js";
-import { CataloguePlace } from "./components/catalogue-place.js";
+import { TokenGate } from "./components/token-gate.js";
+
+/** Places, the first one is home, each fetched when one first goes there; `true`: the scenario stands beside it. */
+const PLACES = {
+  plan: [() => import("./plan/place.js").then((file) => file.PlanPlace), true],
+  communication: [() => import("./communication/place.js").then((file) => file.CommunicationPlace), true],
+  timeline: [() => import("./timeline/place.js").then((file) => file.TimelinePlace), true],
+  deploy: [() => import("./deploy/place.js").then((file) => file.DeployPlace), true],
+  compare: [() => import("./compare/place.js").then((file) => file.ComparePlace), false],
+  catalogue: [() => import("./catalogue/place.js").then((file) => file.CataloguePlace), false],
+};
+const scenarioPane = () => import("./scenario/pane.js").then((file) => file.ScenarioPane);
 
 const isLanguage = (code) => LANGUAGES.some(([known]) => known === code);
 
@@ -19,7 +31,7 @@ function App() {
   const usual = useMemo(preferredLanguage, []);
   const language = isLanguage(address.lang) ? address.lang : usual;
   const texts = useTexts(language, setFailure);
-  const inCatalogue = address.place === "catalogue";
+  const place = address.place in PLACES ? address.place : "plan";
   const [theme, setTheme] = useState(document.documentElement.dataset.theme);
 
   useEffect(() => {
@@ -29,8 +41,8 @@ function App() {
     document.documentElement.dataset.theme = theme;
   }, [theme]);
   useEffect(() => {
-    if (texts) document.title = `${texts.t(`places.${inCatalogue ? "catalogue" : "scenario"}`)} - CrossZone`;
-  }, [texts, inCatalogue]);
+    if (texts) document.title = `${texts.t(`places.${place}`)} - CrossZone`;
+  }, [texts, place]);
   useEffect(() => {
     document.documentElement.lang = language === "zh" ? "zh-CN" : language;
   }, [language]);
@@ -48,13 +60,41 @@ function App() {
   };
   return html`
     <${TextContext.Provider} value=${texts}>
-      <${Header} place=${inCatalogue ? "catalogue" : "scenario"} change=${change} language=${language}
+      <${Header} places=${Object.keys(PLACES)} place=${place} change=${change} language=${language}
         chooseLanguage=${chooseLanguage} theme=${theme} chooseTheme=${chooseTheme} />
       <main id="main" tabindex="-1">
-        <div hidden=${inCatalogue}><${ScenarioPlace} address=${address} change=${change} /></div>
-        ${inCatalogue && html`<${CataloguePlace} address=${address} change=${change} />`}
+        <${TokenGate}><${Workspace} address=${address} change=${change} place=${place} language=${language} /><//>
       </main>
     <//>`;
+}
+
+/** The place one is at, with the scenario beside it where it is about one. */
+function Workspace({ address, change, place, language }) {
+  const scenario = useScenarioState(address, change, language);
+  const answers = useAnswersState(scenario, address, change, language);
+  const [load, beside] = PLACES[place];
+  const Place = useLoaded(load);
+  const Pane = useLoaded(scenarioPane);
+  return html`
+    <${ScenarioContext.Provider} value=${scenario}>
+      <${AnswersContext.Provider} value=${answers}>
+        <div class=${beside ? "beside" : "alone"}>
+          ${beside && (Pane ? html`<${Pane} address=${address} change=${change} />` : html`<div class="pane source"></div>`)}
+          <div class="place" aria-busy=${Place ? null : "true"}>${Place && html`<${Place} address=${address} change=${change} />`}</div>
+        </div>
+      <//>
+    <//>`;
+}
+
+/** A component that is fetched when it is first wanted; null until then. @param {() => Promise<any>} load */
+function useLoaded(load) {
+  const [loaded, setLoaded] = useState({ load: null, Component: null });
+  useEffect(() => {
+    let wanted = true;
+    load().then((Component) => wanted && setLoaded({ load, Component }));
+    return () => (wanted = false);
+  }, [load]);
+  return loaded.load === load ? loaded.Component : null;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -1,37 +1,61 @@
 import { html } from "../lib/dom.js";
 import { useText } from "../lib/text.js";
+import { usePlanWords } from "../plan/words.js";
+import { Value } from "../plan/value.js";
+import { Figure } from "./figure.js";
 
-/** The figures one looks at first. */
-export function AnswerStrip({ answer, stale }) {
-  const { t, amount, billions, compact } = useText();
-  const { model, job, cluster, strategy, legal } = answer;
-  const verdict = !legal ? "illegal" : strategy ? "legal" : "open";
-  const errors = answer.notices.filter((notice) => notice.level === "error").length;
-  const mixed = model.parameters.active !== model.parameters.total;
-  const tiles = [
-    ["gpus", amount(cluster.gpus), t("strip.nodes", { count: amount(cluster.nodes) })],
-    ["zones", amount(cluster.zones.length), t("strip.links", { count: amount(cluster.links.length) })],
-    ["parameters", billions(model.parameters.total), mixed ? t("strip.active", { count: billions(model.parameters.active) }) : model.name],
-    ["tokens_per_step", amount(job.tokens_per_step), t("strip.batch", { seq: amount(job.seq_len), batch: amount(job.global_batch) })],
-    ["steps", amount(job.steps), job.total_tokens ? t("strip.tokens", { count: compact(job.total_tokens) }) : t("strip.endless")],
-  ];
+/** The figures one looks at first: time, speed, length, money, energy, memory. @param {{prediction: any, stale: boolean}} given */
+export function AnswerStrip({ prediction, stale }) {
+  const { t, percent } = useText();
+  const tiles = useTiles(prediction);
+  const memory = prediction.memory_gib;
   return html`
-    <dl class="strip">
-      <div class=${`tile verdict ${verdict}`}>
-        <dt>${t("strip.verdict")}</dt>
-        <dd data-figure="verdict">${t(`strip.${verdict}`)}</dd>
-        <dd class="below">${verdict === "illegal" ? t("strip.errors", { count: errors }) : t(`strip.${verdict}_below`)}</dd>
-      </div>
-      ${tiles.map(
-        ([key, value, below]) => html`
-          <div class="tile">
-            <dt>${t(`strip.${key}`)}</dt>
-            <dd data-figure=${key}>${value}</dd>
-            <dd class="below">${below}</dd>
-          </div>`,
-      )}
+    <dl class="strip" data-strip>
+      ${tiles.map(({ key, path, value, shown, unit, below }) => html`
+        <div class=${`tile ${key === "memory" ? (memory.fits ? "good" : "bad") : ""}`} key=${key}>
+          <dt>${t(`plan.tile.${key}`)}</dt>
+          <dd data-figure=${key}>
+            ${key === "memory" && html`<span class="verdict-word">${t(memory.fits ? "plan.fits" : "plan.over")}</span> `}
+            ${value === null ? "-" : html`<${Figure} path=${path}><${Value} of=${value} shown=${shown} /><//>`}${unit && html`<span class="unit"> ${unit}</span>`}
+          </dd>
+          ${below.map((line) => html`<dd class="below" title=${typeof line === "string" ? line : null}>${line}</dd>`)}
+        </div>`)}
     </dl>
     <p class="visually-hidden" role="status">
-      ${stale ? t("stale") : `${t(`strip.${verdict}`)}. ${tiles.map(([key, value]) => `${t(`strip.${key}`)} ${value}`).join(", ")}`}
+      ${stale
+        ? t("plan.working")
+        : t("plan.status", {
+            step: tiles[0].shown, tokens: tiles[1].shown, mfu: percent(prediction.mfu.expected),
+            memory: t(memory.fits ? "plan.fits" : "plan.over"),
+          })}
     </p>`;
+}
+
+/** What each tile says. */
+function useTiles(prediction) {
+  const { t, amount, percent } = useText();
+  const { said, large } = usePlanWords();
+  const { step_time_s: step, tokens_per_s: tokens, mfu, run, memory_gib: memory } = prediction;
+  const range = (triple, write = large) => html`<span class="range">${write(triple.low)} – ${write(triple.high)}</span>`;
+  return [
+    { key: "step", path: "step_time_s", value: step.expected, shown: amount(step.expected), unit: "s", below: [range(step), t("plan.eight_of_ten")] },
+    { key: "tokens", path: "tokens_per_s", value: tokens.expected, shown: large(tokens.expected), below: [range(tokens), t("plan.per_gpu", { tokens: amount(prediction.tokens_per_s_per_gpu.expected) })] },
+    { key: "mfu", path: "mfu", value: mfu.expected, shown: percent(mfu.expected), below: [range(mfu, percent), t("plan.tflops", { tflops: amount(prediction.tflops_per_gpu.expected) })] },
+    run.days
+      ? { key: "days", path: "run.days", value: run.days.expected, shown: amount(run.days.expected), below: [range(run.days, amount), t("plan.steps", { steps: amount(run.steps) })] }
+      : { key: "days", value: null, below: [said("run_unknown")] },
+    run.usd
+      ? { key: "usd", path: "run.usd", value: run.usd.expected, shown: large(run.usd.expected), unit: "$", below: [range(run.usd), ...egress(run, said, large)] }
+      : { key: "usd", value: null, below: [run.usd_per_hour === null ? said("cost_unknown") : said("cost_hour", { usd: amount(run.usd_per_hour) })] },
+    run.kwh
+      ? { key: "energy", path: "run.kwh", value: run.kwh.expected, shown: large(run.kwh.expected), unit: "kWh", below: [run.co2_kg ? said("energy_co2", { co2: amount(run.co2_kg.expected / 1000) }) : t("plan.no_carbon"), said("energy_kw", { kw: amount(run.kw) })] }
+      : { key: "energy", path: "run.kw", value: run.kw ?? null, shown: amount(run.kw), unit: run.kw === null ? "" : "kW", below: run.kw === null ? [said("energy_unknown")] : [] },
+    { key: "memory", path: "memory_gib.peak", value: memory.peak.expected, shown: amount(memory.peak.expected), unit: t("plan.of_gib", { limit: amount(memory.limit) }), below: [range(memory.peak), t("plan.fullest", { stage: memory.worst_stage })] },
+  ];
+}
+
+/** What sending between zones costs within the total, or that it is left out. */
+function egress(run, said, large) {
+  if (run.usd_egress === null) return [said("cost_egress_unknown")];
+  return run.usd_egress ? [said("cost_egress", { usd: large(run.usd_egress) })] : [];
 }

@@ -2,10 +2,8 @@ import { html } from "../lib/dom.js";
 import { linkTo } from "../lib/address.js";
 import { LANGUAGES, useText } from "../lib/text.js";
 
-const PLACES = ["scenario", "catalogue"];
-
 /** Brand, places, language and theme. */
-export function Header({ place, change, language, chooseLanguage, theme, chooseTheme }) {
+export function Header({ places, place, change, language, chooseLanguage, theme, chooseTheme }) {
   const { t } = useText();
   const go = (target) => (event) => {
     if (event.metaKey || event.ctrlKey || event.shiftKey) return;
@@ -17,7 +15,7 @@ export function Header({ place, change, language, chooseLanguage, theme, chooseT
       <a class="skip" href="#main">${t("skip")}</a>
       <h1 class="brand"><img src="/icon.svg" alt="" width="22" height="22" />CrossZone</h1>
       <nav aria-label=${t("places.label")}>
-        ${PLACES.map(
+        ${places.map(
           (target) => html`
             <a href=${linkTo(stateOf(target))} onClick=${go(target)} aria-current=${place === target ? "page" : null}>
               ${t(`places.${target}`)}
@@ -40,4 +38,4 @@ export function Header({ place, change, language, chooseLanguage, theme, chooseT
     </header>`;
 }
 
-const stateOf = (place) => ({ place: place === "scenario" ? null : place, kind: null, filter: null, entry: null });
+const stateOf = (place) => ({ place: place === "plan" ? null : place, kind: null, filter: null, entry: null });

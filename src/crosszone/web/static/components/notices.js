@@ -31,7 +31,7 @@ function Notice({ notice, line, jump }) {
       <p>${notice.message} <span class="hint">${notice.hint}</span></p>
       <p class="where">
         ${notice.field && html`<code>${notice.field}</code>`}
-        ${line && html`<button type="button" class="link" onClick=${() => jump(line)}>${t("line", { line })}</button>`}
+        ${line && (jump ? html`<button type="button" class="link" onClick=${() => jump(line)}>${t("line", { line })}</button>` : t("line", { line }))}
       </p>
     </li>`;
 }

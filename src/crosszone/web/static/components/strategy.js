@@ -33,7 +33,8 @@ export function StrategyAnswer({ strategy }) {
     <//>`;
 }
 
-function Blocks({ placement, idle }) {
+/** Which ranks run where, and what stays idle. */
+export function Blocks({ placement, idle }) {
   const { t, amount } = useText();
   const title = t("placement.heading");
   return html`
@@ -68,7 +69,8 @@ function Blocks({ placement, idle }) {
       : html`<p class="quiet-text">${t("placement.none_idle")}</p>`}`;
 }
 
-function AllSettings({ settled }) {
+/** Every option of a strategy. */
+export function AllSettings({ settled }) {
   const { t, shown } = useText();
   const rows = Object.entries(settled).flatMap(([key, value]) =>
     value && typeof value === "object" && !Array.isArray(value)

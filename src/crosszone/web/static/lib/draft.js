@@ -1,7 +1,13 @@
-// What was typed, kept for this tab so that a reload loses nothing.
+// What was edited, kept for this tab so that a reload loses nothing.
 
 const KEY = "crosszone.draft";
 
+/**
+ * @typedef {{name: string, text: string | null, fields: any, base: string | null, link?: string}} Draft text as typed, or fields as set in
+ * the form (text null) over a text that was typed before (base); link: the # part of the address that stands for it
+ */
+
+/** @returns {Draft | null} */
 export function readDraft() {
   try {
     return JSON.parse(sessionStorage.getItem(KEY));
@@ -10,11 +16,12 @@ export function readDraft() {
   }
 }
 
-export function writeDraft(name, text) {
+/** @param {Draft} draft */
+export function writeDraft(draft) {
   try {
-    sessionStorage.setItem(KEY, JSON.stringify({ name, text }));
+    sessionStorage.setItem(KEY, JSON.stringify(draft));
   } catch {
-    // too large or forbidden: the text stays in the editor all the same
+    // too large or forbidden: it stays in the page all the same
   }
 }
 

@@ -24,7 +24,7 @@ export function useTexts(language, onFailure) {
   return texts;
 }
 
-function textsOf({ language, page, label }) {
+function textsOf({ language, page, label, framework }) {
   const find = (key) => key.split(".").reduce((inner, step) => inner?.[step], page);
   return {
     language,
@@ -43,6 +43,8 @@ function textsOf({ language, page, label }) {
       if (!(key in label)) console.error(`no label for ${key}`);
       return label[key] ?? key;
     },
+    /** What a training framework is called. @param {string} name */
+    framework: (name) => framework[name] ?? name,
     ...formatters(language),
   };
 }

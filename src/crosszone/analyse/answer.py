@@ -1,0 +1,109 @@
+"""Answer: the parts of an analysis of a scenario file that were asked for, the same for every surface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+from crosszone.analyse.bill import Bill, Trade, bill, trades
+from crosszone.analyse.drill import Drill, drill
+from crosszone.analyse.marginal import Marginal, marginal
+from crosszone.analyse.rating import Rating, rating
+from crosszone.analyse.report import CommunicationReport, communication_report
+from crosszone.analyse.suggest import Suggestions, suggestions
+from crosszone.errors import InputError
+from crosszone.inputs.scenario import Loaded
+from crosszone.inputs.value import Value
+from crosszone.plan.answer import best_of
+from crosszone.plan.plan import filled
+from crosszone.plan.planner import plan
+from crosszone.plan.search import Progress
+from crosszone.predict.answer import Answer
+from crosszone.predict.answer import answer as predicted
+from crosszone.predict.prediction import Prediction
+from crosszone.text import DEFAULT_LANGUAGE
+
+Part = Literal["traffic", "suggestions", "bill", "rating", "front", "drill", "marginal"]
+PARTS: tuple[Part, ...] = get_args(Part)
+QUICK = PARTS[:4]
+"""Parts that need no planning."""
+
+
+class Analysis(Value):
+    """A prediction and what was asked about it; null: that part was not asked for."""
+
+    prediction: Prediction
+    """What is analysed."""
+    traffic: CommunicationReport | None = None
+    """Where the bytes of a step go."""
+    suggestions: Suggestions | None = None
+    """What would help."""
+    bill: Bill | None = None
+    """What it costs."""
+    rating: Rating | None = None
+    """How sure it is."""
+    front: tuple[Trade, ...] | None = None
+    """What more money a day buys."""
+    drill: Drill | None = None
+    """What the loss of a zone costs."""
+    marginal: Marginal | None = None
+    """What one more of something is worth."""
+
+    def to_asked(self) -> dict[str, Any]:
+        """As JSON has it, only with what was asked for."""
+        whole = self.model_dump(mode="json")
+        return {name: whole[name] for name in type(self).model_fields if name in self.model_fields_set}
+
+
+class Analysed(NamedTuple):
+    """An analysis, and the predictor behind it."""
+
+    found: Answer
+    analysis: Analysis
+
+
+def answer(
+    loaded: Loaded,
+    language: str = DEFAULT_LANGUAGE,
+    *,
+    parts: Sequence[Part] = QUICK,
+    plans: bool = False,
+    zone_failures_per_year: float = 0.0,
+    checkpoint_zone: str | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Analysed:
+    """Analyse a scenario that was read from a file; without a strategy, its best plan. `plans`: suggest others too."""
+    read = loaded.scenario
+    watched: dict[str, Any] = {"progress": progress, "cancelled": cancelled}
+    planned = loaded if read.strategy is not None else _planned(loaded, watched)
+    found = predicted(planned, language)
+    predictor = found.predictor
+    work: dict[Part, Callable[[], Any]] = {
+        "traffic": lambda: communication_report(predictor, found.prediction),
+        "suggestions": lambda: suggestions(planned.scenario, base=predictor, plans=plans, language=language, **watched),
+        "bill": lambda: bill(predictor, language=language),
+        "rating": lambda: rating(predictor, language=language),
+        "front": lambda: trades(
+            read, plan(read, top=1, front=True, local_updates=False, **watched).front, language=language
+        ),
+        "drill": lambda: drill(
+            read,
+            zone_failures_per_year=zone_failures_per_year,
+            checkpoint_zone=checkpoint_zone,
+            language=language,
+            **watched,
+        ),
+        "marginal": lambda: marginal(read, language=language, **watched),
+    }
+    made = {part: work[part]() for part in PARTS if part in parts}
+    return Analysed(found, Analysis(prediction=found.prediction, **made))
+
+
+def _planned(loaded: Loaded, watched: dict[str, Any]) -> Loaded:
+    """The scenario with its best plan filled in."""
+    try:
+        best = best_of(plan(loaded.scenario, top=1, **watched))
+    except InputError as error:
+        raise type(error)(*map(loaded.document.placed, error.notices)) from None
+    return loaded._replace(scenario=filled(loaded.scenario, best))

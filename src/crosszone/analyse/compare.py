@@ -1,0 +1,220 @@
+"""Compare: any number of results beside each other, each against the first.
+
+found = compare([Compared(name="before", outcome=outcome_of(a), prediction=a), ...])
+found.figures[0].cells[1].percent          # step time of the second against the first, %
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Kind, Outcome
+from crosszone.errors import Notice
+from crosszone.inputs.value import Value
+from crosszone.plan.chance import chance_faster
+from crosszone.predict.prediction import Prediction
+from crosszone.schedule.phases import PHASES
+
+LEAST, MOST = 2, 50
+"""Results of one comparison."""
+Better = Literal["less", "more"]
+FIGURES: dict[str, Better | None] = {
+    "step_time_s": "less",
+    "tokens_per_s": "more",
+    "tokens_per_s_per_gpu": "more",
+    "mfu": "more",
+    "exposed_s": "less",
+    "between_zones_gb": "less",
+    "memory_gib": "less",
+    "memory_limit_gib": None,
+    "gpus": None,
+    "days": "less",
+    "gpu_hours": "less",
+    "usd": "less",
+    "usd_egress": "less",
+    "kwh": "less",
+    "co2_kg": "less",
+}
+"""Figures in the order they are shown, and what is better."""
+SAME_WORK = 1e-6
+"""Share by which the tokens of two steps may differ: rounding."""
+
+
+class Compared(NamedTuple):
+    """One of the results."""
+
+    name: str
+    kind: Kind
+    outcome: Outcome
+    prediction: Prediction | None = None
+    """Where it was predicted: what the chance of being faster rests on."""
+    id: str | None = None
+    """Where it is saved."""
+
+
+class Cell(Value):
+    """A figure of one result, and how it differs from the first's."""
+
+    value: float
+    """The figure."""
+    low: float | None
+    """One run in ten is below; null: no range is known."""
+    high: float | None
+    """One run in ten is above."""
+    difference: float | None
+    """Less that of the first; null: the first has none."""
+    percent: float | None
+    """The same as a share of the first's, %; null: that is 0 or not known."""
+    verdict: Literal["better", "worse", "same"] | None
+    """Null where neither less nor more is better."""
+
+
+class Row(Value):
+    """One figure of all results."""
+
+    name: str
+    """Key of the figure, part or phase."""
+    cells: tuple[Cell | None, ...]
+    """In the order of the results; null: not known."""
+
+
+class Side(Value):
+    """One of the results as the bars show it."""
+
+    id: str | None
+    """Where it is saved; null: it is not."""
+    name: str
+    """What the user calls it."""
+    kind: Kind
+    """Where its numbers come from."""
+    framework: str | None
+    """Training framework."""
+    degrees: dict[str, int]
+    """Ways of splitting that are more than 1."""
+    fits: bool | None
+    """The peak is within the GPU's memory."""
+    step_s: float
+    """Length of its bar."""
+    chance_faster: float | None
+    """That its real step is shorter than the first's; null: it is the first, or not predicted, or other work."""
+
+
+class Comparison(Value):
+    """Results beside each other."""
+
+    sides: tuple[Side, ...]
+    """In the order asked for; the first is what the others are compared with."""
+    scale_s: float
+    """The longest step: the end of the one scale."""
+    figures: tuple[Row, ...]
+    """Figures that at least one result has."""
+    classes: tuple[Row, ...]
+    """Seconds of the step by class; null: not told apart."""
+    parts: tuple[Row, ...]
+    """Seconds of the step by part; null: not told apart."""
+    phases: tuple[Row, ...]
+    """Seconds of the step by phase; of what has no phases, all of it is `other`."""
+    notices: tuple[dict[str, object], ...]
+    """What to know of the comparison: code, level, message, hint."""
+
+
+def compare(items: Sequence[Compared], language: str = "en") -> Comparison:
+    """Every figure of every result, and its difference to the first's. [A31]"""
+    outcomes = [item.outcome for item in items]
+    first = items[0]
+    return Comparison(
+        sides=tuple(_side(item, first) for item in items),
+        scale_s=max(outcome.step_s for outcome in outcomes),
+        figures=_rows(FIGURES, outcomes, _figure, dict(FIGURES)),
+        classes=_rows((*CLASSES, OTHER), outcomes, lambda o, name: _seconds(o.classes_s, name)),
+        parts=_rows(PARTS, outcomes, lambda o, name: _seconds(o.parts_s, name)),
+        phases=_rows((*PHASES, OTHER), outcomes, lambda o, name: _seconds(o.phases_s or {OTHER: o.step_s}, name)),
+        notices=tuple(notice.as_dict(language) for notice in _notices(items)),
+    )
+
+
+Figure = tuple[float, float | None, float | None]
+
+
+def _rows(
+    names: Sequence[str] | dict[str, Better | None],
+    outcomes: Sequence[Outcome],
+    read: Callable[[Outcome, str], Figure | None],
+    better: dict[str, Better | None] | None = None,
+) -> tuple[Row, ...]:
+    rows = []
+    for name in names:
+        found = [read(outcome, name) for outcome in outcomes]
+        good = better[name] if better is not None else "less"
+        if any(figure is not None and (figure[0] or better is not None) for figure in found):
+            cells = tuple(None if figure is None else _cell(figure, found[0], good) for figure in found)
+            rows.append(Row(name=name, cells=cells))
+    return tuple(rows)
+
+
+def _figure(outcome: Outcome, name: str) -> Figure | None:
+    found = outcome.figures.get(name)
+    return None if found is None else (found.value, found.low, found.high)
+
+
+def _seconds(parts: dict[str, float], name: str) -> Figure | None:
+    """Seconds of a part; none where the result does not tell it apart."""
+    return (parts[name], None, None) if name in parts else None
+
+
+def _cell(figure: Figure, first: Figure | None, better: Better | None) -> Cell:
+    value, low, high = figure
+    if first is None:
+        return Cell(value=value, low=low, high=high, difference=None, percent=None, verdict=None)
+    more = value - first[0]
+    percent = 100.0 * more / first[0] if first[0] else None
+    verdict: Literal["better", "worse", "same"] | None = None
+    if better is not None:
+        verdict = "same" if not more else "better" if (more < 0) == (better == "less") else "worse"
+    return Cell(value=value, low=low, high=high, difference=more, percent=percent, verdict=verdict)
+
+
+def _side(item: Compared, first: Compared) -> Side:
+    outcome = item.outcome
+    return Side(
+        id=item.id,
+        name=item.name,
+        kind=item.kind,
+        framework=outcome.framework,
+        degrees=outcome.degrees,
+        fits=outcome.fits,
+        step_s=outcome.step_s,
+        chance_faster=None if item is first else _chance(item, first),
+    )
+
+
+def _chance(item: Compared, first: Compared) -> float | None:
+    """Chance that the step is shorter than the first's, where both are predicted and do the same work. [W2]"""
+    if item.prediction is None or first.prediction is None or not _same_work(item, first):
+        return None
+    return chance_faster(item.prediction, first.prediction)
+
+
+def _tokens(item: Compared) -> float | None:
+    """Tokens of a step."""
+    rate = item.outcome.figures.get("tokens_per_s")
+    return None if rate is None else rate.value * item.outcome.step_s
+
+
+def _same_work(one: Compared, other: Compared) -> bool:
+    a, b = _tokens(one), _tokens(other)
+    return a is None or b is None or abs(a - b) <= SAME_WORK * max(a, b)
+
+
+def _notices(items: Sequence[Compared]) -> list[Notice]:
+    """That steps do not do the same work, and that one does not fit."""
+    others = [item.name for item in items[1:] if item.kind == "predicted" and not _same_work(item, items[0])]
+    told = []
+    if others:
+        params = {"names": others[:5], "first": items[0].name}
+        told.append(Notice(code="compare_other_work", level="warning", params=params))
+    full = [item.name for item in items if item.outcome.fits is False]
+    if full:
+        told.append(Notice(code="compare_not_fitting", level="warning", params={"names": full[:5]}))
+    return told

@@ -1,0 +1,10 @@
+"""Explanations: every shown number with its formula, its inputs and the numbers put in.
+
+explain(p, p.prediction(), "mfu").worked  # "model FLOPs / (peak x step)" as numbers that give the MFU
+"""
+
+from crosszone.analyse.explain.explanation import Explanation, Input, Line
+from crosszone.analyse.explain.figures import explain, figures, value_of
+from crosszone.analyse.explain.formulas import Formula, formula, formulas
+
+__all__ = ["Explanation", "Formula", "Input", "Line", "explain", "figures", "formula", "formulas", "value_of"]

@@ -1,0 +1,53 @@
+"""The formulas of docs/formulas.md, by id: the one place where they are written down."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from crosszone.inputs.value import Value
+
+_HEADING = re.compile(r"^(#{2,3}) (?:\[([A-Z]\d+)\] )?(.*)$", re.MULTILINE)
+
+
+class Formula(Value):
+    """One formula: what it says, with symbols, source and limits."""
+
+    id: str
+    """As in the code beside the function, e.g. V3."""
+    title: str
+    """Its heading."""
+    part: str
+    """Heading of the part of the file it stands in."""
+    markdown: str
+    """Its text."""
+
+
+@cache
+def formulas() -> dict[str, Formula]:
+    """All formulas in the order of the file."""
+    text = _path().read_text("utf-8")
+    headings = list(_HEADING.finditer(text))
+    found, part = {}, ""
+    for here, after in zip(headings, [*headings[1:], None], strict=True):
+        level, number, title = here.groups()
+        if level == "##":
+            part = title
+        elif number:
+            body = text[here.end() : after.start() if after else None].strip()
+            found[number] = Formula(id=number, title=title, part=part, markdown=body)
+    return found
+
+
+def formula(number: str) -> Formula:
+    """The formula of an id."""
+    return formulas()[number]
+
+
+def _path() -> Path:
+    """The checkout's docs when run from one, else the copy inside the package."""
+    package = Path(str(files("crosszone")))
+    checkout = package.parents[1] / "docs" / "formulas.md"
+    return checkout if checkout.is_file() else package / "formulas.md"

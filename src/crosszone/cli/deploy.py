@@ -1,0 +1,95 @@
+"""`crosszone deploy`: a plan as files that start it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crosszone.cli.output import console, language, print_json, said, table
+from crosszone.cli.progress import progress_bar
+from crosszone.errors import InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.deploy.bundle import Bundle
+
+SHOWN = 8
+"""Nodes whose commands are printed; the others stand in the files."""
+
+
+def deploy(
+    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    framework: Annotated[
+        str | None,
+        typer.Option(help="ddp, fsdp, deepspeed, megatron, horovod or torchft; default: the plan's own."),
+    ] = None,
+    launcher: Annotated[
+        str, typer.Option(help="nodes (by hand), ssh, slurm, kubernetes, pytorchjob, skypilot or ray.")
+    ] = "nodes",
+    output: Annotated[str | None, typer.Option("-o", "--output", metavar="DIR", help="Write the bundle there.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="port, data, image, user, training.lr, partitions.ZONE, ..."),
+    ] = None,
+    template: Annotated[
+        bool, typer.Option("--template", help="Leave addresses to be filled in; the scripts refuse to run until then.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier bundle in DIR.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Write the files that start a plan: configuration, trainer, the command of every node, a check, a README.
+
+    Without -o nothing is written: the commands of every node are shown (a dry run).
+
+    Example: crosszone deploy examples/two-nodes.yaml --framework fsdp --launcher ssh -o bundle
+    """
+    from crosszone.deploy.answer import answer
+    from crosszone.deploy.settings import LaunchSettings
+    from crosszone.inputs.scenario import read_scenario
+
+    folder = None if output is None else Path(output)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise InvalidError(Notice(code="output_exists", value=str(folder)))
+    chosen = LaunchSettings().changed(settings or [])
+    loaded = read_scenario(file)
+    with progress_bar() as progress:
+        made = answer(
+            loaded,
+            language(),
+            framework=framework,
+            launcher=launcher,
+            settings=chosen,
+            template=template,
+            progress=progress,
+        )
+    if folder is not None:
+        made.write(folder, force=force)
+    if as_json:
+        print_json(made.model_dump(mode="json"))
+    else:
+        _show(made, output)
+
+
+def _show(made: Bundle, output: str | None) -> None:
+    """What was made and how to start it."""
+    from rich.markup import escape
+
+    from crosszone.deploy.readme import title
+
+    out = console()
+    head = said("deploy_head", framework=title(made.framework), launcher=made.launcher, ranks=made.world_size)
+    columns = ("deploy_node", "deploy_zone", "deploy_address", "deploy_ranks", "deploy_command")
+    shown = table(head, [(key, "left") for key in columns])
+    for node in made.nodes[:SHOWN]:
+        ranks, commands = ", ".join(node.ranks), "\n".join(node.commands)
+        shown.add_row(*map(escape, (node.script, node.zone, node.address or "-", ranks, commands)))
+    out.print(shown)
+    if len(made.nodes) > SHOWN:
+        out.print(said("deploy_more", more=len(made.nodes) - SHOWN))
+    for line in made.how:
+        out.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
+    if output is not None:
+        out.print(said("deploy_written", output=output, files=len(made.files)), soft_wrap=True)
+    else:
+        out.print(said("deploy_dry", files=len(made.files)), soft_wrap=True)

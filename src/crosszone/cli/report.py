@@ -1,0 +1,64 @@
+"""`crosszone report`: a scenario with its plan as a document to hand on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crosszone.cli.files import refuse_to_overwrite, write_file
+from crosszone.cli.output import console, language, print_json, said
+from crosszone.cli.progress import progress_bar
+from crosszone.errors import InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.report.answer import Form
+
+
+def report(
+    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="OUT", help="Write it there: OUT.md or OUT.html.")
+    ] = None,
+    form: Annotated[
+        str | None, typer.Option("--format", help="md or html; default: by the ending of OUT, else md.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Write a report: inputs, plan, numbers with ranges, where the time goes, reasons, suggestions and warnings.
+
+    Example: crosszone report examples/three-cities.yaml -o three-cities.html
+    """
+    chosen = _form(form, output)
+    if output is not None:
+        refuse_to_overwrite(Path(output), force)
+
+    from crosszone.inputs.scenario import read_scenario
+    from crosszone.report.answer import answer
+
+    loaded = read_scenario(file)
+    with progress_bar() as progress:
+        text = answer(loaded, language(), form=chosen, progress=progress)
+    if output is not None:
+        write_file(Path(output), text, force)
+    if as_json:
+        print_json({"format": chosen, "text": text})
+    elif output is not None:
+        console().print(said("written", output=output), soft_wrap=True)
+    else:
+        typer.echo(text, nl=False)
+
+
+def _form(asked: str | None, output: str | None) -> Form:
+    """The form that was asked for, else that of the ending of the file to write."""
+    from crosszone.report.answer import FORMS
+
+    page = output is not None and Path(output).suffix.lower() in (".html", ".htm")
+    wanted = asked or ("html" if page else "md")
+    for form in FORMS:
+        if form == wanted:
+            return form
+    params = {"allowed": list(FORMS), "nearest": FORMS[0]}
+    raise InvalidError(Notice(code="not_one_of", field="--format", value=asked, params=params))

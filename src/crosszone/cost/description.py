@@ -1,0 +1,168 @@
+"""Profiles for people: each home of coefficients with what it rests on, and each number with unit, origin and error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal
+
+from crosszone.cost.bands import band_factors
+from crosszone.cost.memory_profile import memory_profiles
+from crosszone.cost.profile import COMMON, Profiles
+from crosszone.errors import Notice, UnknownNameError
+from crosszone.inputs.value import Value, nearest
+
+UNITS = {
+    "host_update_per_s": "1/s",
+    "flash_width": "elements",
+    "flash_ramp": "tokens",
+    "score_traffic": "passes",
+    "plain_scores": "ratio",
+    "cast": "passes",
+    "permute": "passes",
+    "head_traffic": "bytes",
+    "optimizer_traffic": "bytes",
+}
+"""Units of coefficients that are neither seconds (`_s`) nor a ratio."""
+
+ProfileKind = Literal["common", "gpu", "stack"]
+
+
+class Figure(Value):
+    """One coefficient."""
+
+    name: str
+    """Field of the formulas."""
+    value: float
+    """What the formulas read."""
+    unit: str
+    """ratio, s, 1/s, bytes, GiB, passes, elements, tokens, tensors, layers or switch."""
+    error_pct: float | None
+    """One standard error in % of the value; null: not known."""
+    origin: str
+    """fitted, measured, datasheet, published or assumed."""
+    source: str
+    """What it rests on, where that is not the whole profile's source."""
+    about: Literal["time", "memory"]
+    """What it is for."""
+
+
+class ProfileSummary(Value):
+    """One home of coefficients: values for all, of a GPU family, or of a software stack."""
+
+    name: str
+    """Its name."""
+    kind: ProfileKind
+    """common, gpu or stack."""
+    title: str
+    """What it is called."""
+    source: str
+    """What it rests on."""
+    measured: bool
+    """Runs of it were seen."""
+    framework: str | None
+    """Framework that a stack drives."""
+    default_of: tuple[str, ...]
+    """Frameworks whose jobs take it when none is named."""
+    gpus: tuple[str, ...]
+    """GPU kinds of a family that were measured."""
+    like: str | None
+    """Where it looks for what it does not have itself."""
+    fitted: int
+    """Own coefficients that were fitted or measured."""
+    coefficients: int
+    """Own coefficients."""
+    low: float
+    """Factor on a predicted step below which one measured run in ten lies, for a dense model."""
+    high: float
+    """The same above."""
+
+
+class ProfileDescription(ProfileSummary):
+    """A home with its own coefficients."""
+
+    settings: dict[str, Any]
+    """What a stack does."""
+    figures: tuple[Figure, ...]
+    """Every coefficient of its own."""
+
+
+@cache
+def described_profiles() -> tuple[ProfileDescription, ...]:
+    """Every home: common values, GPU families, stacks."""
+    shipped = Profiles.load()
+    homes: list[tuple[ProfileKind, str, Mapping[str, Any]]] = [("common", COMMON, shipped.home(COMMON))]
+    homes += [("gpu", name, entry) for name, entry in shipped.gpus.items()]
+    homes += [("stack", name, entry) for name, entry in shipped.stacks.items()]
+    return tuple(_described(kind, name, entry) for kind, name, entry in homes)
+
+
+def described_profile(name: str) -> ProfileDescription:
+    """The home of that name; `UnknownNameError` names the nearest ones."""
+    known = {profile.name: profile for profile in described_profiles()}
+    if name not in known:
+        params = {"nearest": nearest(name, known)}
+        raise UnknownNameError(Notice(code="profile_unknown", field="name", value=name, params=params))
+    return known[name]
+
+
+def _described(kind: ProfileKind, name: str, entry: Mapping[str, Any]) -> ProfileDescription:
+    found = [*_times(entry), *_memory(kind, name)]
+    measured = kind != "stack" or entry.get("measured", True)
+    low, high = band_factors(stack_measured=measured)
+    return ProfileDescription(
+        name=name,
+        kind=kind,
+        title=entry.get("title", name),
+        source=entry["source"],
+        measured=measured,
+        framework=entry.get("framework"),
+        default_of=tuple(entry.get("default_of", ())),
+        gpus=tuple(entry.get("gpus", ())),
+        like=entry.get("like"),
+        fitted=sum(figure.origin in ("fitted", "measured") for figure in found),
+        coefficients=len(found),
+        low=low,
+        high=high,
+        settings=dict(entry.get("settings", {})),
+        figures=tuple(found),
+    )
+
+
+def _times(entry: Mapping[str, Any]) -> list[Figure]:
+    return [
+        Figure(
+            name=name,
+            value=one["value"],
+            unit=_unit(name),
+            error_pct=round(100 * one["error"], 2),  # of its logarithm, which is nearly the same
+            origin=one["origin"],
+            source="",
+            about="time",
+        )
+        for name, one in entry["coefficients"].items()
+    ]
+
+
+def _memory(kind: ProfileKind, name: str) -> list[Figure]:
+    """What a stack keeps in memory where the formulas leave a choice; the common values have the units."""
+    profiles = memory_profiles()
+    common = profiles["common"]
+    own = common if kind == "common" else profiles["stacks"].get(name, {}) if kind == "stack" else {}
+    return [
+        Figure(
+            name=field,
+            value=one["value"],
+            unit=common[field]["unit"],
+            error_pct=one.get("error"),
+            origin=one["origin"],
+            source=one.get("source", ""),
+            about="memory",
+        )
+        for field, one in own.items()
+        if field != "like"
+    ]
+
+
+def _unit(name: str) -> str:
+    return UNITS.get(name, "s" if name.endswith("_s") else "ratio")

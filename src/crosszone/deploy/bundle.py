@@ -1,0 +1,131 @@
+"""Bundle: the files that start a plan on a framework, with what each option does and what each node runs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from crosszone.deploy.option import Option
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.value import Value
+
+MANIFEST = "bundle.json"
+LONG_AGO = (1980, 1, 1, 0, 0, 0)
+"""Time of every file in an archive, so that equal bundles are equal archives."""
+
+
+class BundleFile(Value):
+    """One file."""
+
+    path: str
+    """Relative, with forward slashes."""
+    text: str
+    """What is in it."""
+
+    @property
+    def executable(self) -> bool:
+        """It is a script to be started."""
+        return self.text.startswith("#!")
+
+
+class NodeCommand(Value):
+    """What one node runs."""
+
+    number: int
+    """Number of the node, in rank order."""
+    name: str
+    """Its name."""
+    zone: str
+    """Its zone."""
+    address: str | None
+    """Its address; null: a launcher finds it."""
+    interface: str | None
+    """Its network interface; null: found at the start."""
+    ranks: tuple[str, ...]
+    """Ranks of each launcher process, first-last."""
+    script: str
+    """The script that starts it."""
+    commands: tuple[str, ...]
+    """The launcher processes that script starts."""
+
+
+class Bundle(Value):
+    """Everything that starts a plan, not yet written anywhere."""
+
+    name: str
+    """Name of the scenario."""
+    framework: str
+    """Framework it is made for."""
+    launcher: str
+    """What starts the nodes."""
+    template: bool
+    """Addresses are still to be filled in."""
+    world_size: int
+    """Ranks."""
+    port: int
+    """Port of the first node at which ranks meet."""
+    nodes: tuple[NodeCommand, ...]
+    """What each node runs."""
+    how: tuple[str, ...]
+    """Commands to type."""
+    options: tuple[Option, ...]
+    """Everything that is told to the framework and the system, each with its reason."""
+    files: tuple[BundleFile, ...]
+    """The files."""
+    warnings: tuple[dict[str, Any], ...]
+    """Notices on the scenario and the plan."""
+
+    def file(self, path: str) -> str:
+        """The text of one file."""
+        return next(one.text for one in self.files if one.path == path)
+
+    def write(self, folder: Path, *, force: bool = False) -> None:
+        """Write all files into a new folder: whole or not at all. `force` replaces an earlier bundle, nothing else."""
+        try:
+            if folder.exists() and not _replaceable(folder, force):
+                raise InvalidError(Notice(code="output_exists", value=str(folder)))
+            half = folder.resolve().with_name(f".{folder.resolve().name}.{os.getpid()}")
+            try:
+                for one in self.files:
+                    path = half / one.path
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(one.text, encoding="utf-8", newline="\n")
+                    path.chmod(0o755 if one.executable else 0o644)
+                if folder.exists():
+                    shutil.rmtree(folder)
+                half.rename(folder.resolve())
+            finally:
+                shutil.rmtree(half, ignore_errors=True)
+        except OSError as error:
+            params = {"reason": error.strerror or str(error)}
+            raise InputError(Notice(code="output_unwritable", value=str(folder), params=params)) from None
+
+    def archive(self, folder: str) -> bytes:
+        """The files as a zip archive with one folder."""
+        whole = io.BytesIO()
+        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
+            for one in self.files:
+                entry = zipfile.ZipInfo(f"{folder}/{one.path}", LONG_AGO)
+                entry.external_attr = (0o755 if one.executable else 0o644) << 16
+                archive.writestr(entry, one.text, zipfile.ZIP_DEFLATED)
+        return whole.getvalue()
+
+
+def manifest(bundle: Bundle) -> str:
+    """`bundle.json`: what the bundle is, and the checksum of each file, so that a change is seen."""
+    sums = {one.path: hashlib.sha256(one.text.encode()).hexdigest() for one in bundle.files}
+    about = {key: getattr(bundle, key) for key in ("name", "framework", "launcher", "template", "world_size", "port")}
+    return json.dumps({"version": 1, **about, "sha256": sums}, ensure_ascii=False, indent=2) + "\n"
+
+
+def _replaceable(folder: Path, force: bool) -> bool:
+    """An empty folder may be filled; one that holds a bundle may be replaced when told; nothing else may."""
+    if not folder.is_dir():
+        return False
+    return not any(folder.iterdir()) or (force and (folder / MANIFEST).is_file())

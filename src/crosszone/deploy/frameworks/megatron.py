@@ -1,0 +1,203 @@
+"""Megatron-LM: torchrun starts its own pretrain_gpt.py through a hook that measures; flags stand in `megatron.args`.
+
+MEGATRON_PATH names a checkout of NVIDIA/Megatron-LM on the nodes. Every flag is in `megatron_flags.yaml`, the list of
+all flags of its parser at one commit, which scripts/megatron_flags.py makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from crosszone.deploy import megatron_parallel as parallel
+from crosszone.deploy.launch import Agent, Launch, refused
+from crosszone.deploy.megatron_model import architecture
+from crosszone.deploy.option import Option, option
+from crosszone.deploy.program import program
+from crosszone.deploy.shell import Raw, comment, quoted
+from crosszone.deploy.torchrun import torchrun
+from crosszone.deploy.trainer.tiny import tiny
+from crosszone.deploy.trainer_files import shipped
+from crosszone.inputs.model import Model
+from crosszone.text import label
+
+ARGUMENTS, TINY_ARGUMENTS = "megatron.args", "megatron-tiny.args"
+"""The flags, and those of the same kind of run shrunk to seconds (`--tiny`)."""
+HOOK, DATA = "megatron_hook.py", "megatron_data.py"
+DATA_PREFIX = "megatron-data/tokens"
+"""Where megatron_data.py leaves tokens as Megatron reads them."""
+CHECKPOINTS = "out/checkpoints"
+TINY_STEPS = 5
+PROGRAM = Raw('"${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of NVIDIA/Megatron-LM}/pretrain_gpt.py"')
+PRECISIONS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "fp32": (),
+    "bf16": (("--bf16", True),),
+    "fp16": (("--fp16", True),),
+    "fp8": (("--bf16", True), ("--fp8-format", "hybrid"), ("--fp8-recipe", "tensorwise")),
+    "mxfp8": (("--bf16", True), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
+    "nvfp4": (("--bf16", True), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
+}
+"""Flags of each precision; weights stay bf16 and are cast in each step, as the plan counts them."""
+OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "sgd-momentum": "sgd", "lion": "lion", "muon": "muon"}
+"""Megatron's adam has decoupled weight decay, so it is AdamW."""
+ONE_CONNECTION, USUAL_CONNECTIONS = 1, 8
+"""Work queues of a GPU: one keeps communication in the order it was launched; CUDA's own number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What differs between the planned run and a tiny one."""
+
+    model: Model
+    seq_len: int
+    global_batch: int
+    micro_batch: int
+    micro_batches: int
+    layers: tuple[int, ...]
+    """Of each chunk, in pipeline order."""
+    steps: int
+    training: dict[str, Any]
+
+    @classmethod
+    def of(cls, settings: dict[str, Any], steps: int) -> Shape:
+        """The shape that a settings.json has."""
+        job, strategy = settings["job"], settings["strategy"]
+        return cls(
+            model=Model(**settings["model"]),
+            seq_len=job["seq_len"],
+            global_batch=job["global_batch"],
+            micro_batch=strategy["micro_batch"],
+            micro_batches=strategy["micro_batches"],
+            layers=tuple(strategy["chunk_layers"]),
+            steps=steps,
+            training=settings["training"],
+        )
+
+
+def options(launch: Launch) -> tuple[Option, ...]:
+    """Everything pretrain_gpt.py is told, and how GPUs queue work."""
+    sections = _sections(launch, Shape.of(program(launch), launch.steps))
+    return (*(one for _, told in sections for one in told), *_variables(launch))
+
+
+def files(launch: Launch) -> dict[str, str]:
+    """The flags, the hook that starts and measures pretrain_gpt.py, and what prepares its data."""
+    settings = program(launch)
+    small = Shape.of(tiny(settings), TINY_STEPS)
+    added = {
+        ARGUMENTS: _text(launch, _sections(launch, Shape.of(settings, launch.steps))),
+        TINY_ARGUMENTS: _text(launch, _sections(launch, small)),
+        HOOK: shipped(HOOK),
+    }
+    return added | ({DATA: shipped(DATA)} if launch.settings.data is not None else {})
+
+
+def command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
+    """One torchrun."""
+    return torchrun(launch, agent, HOOK, PROGRAM)
+
+
+def _sections(launch: Launch, shape: Shape) -> list[tuple[str, tuple[Option, ...]]]:
+    """Flags under the title they stand together."""
+    if launch.settings.init_from is not None:
+        raise refused("megatron_init_from", "init_from", launch.settings.init_from)
+    parallel.require_parallel(launch)
+    s = launch.predictor.strategy
+    model = architecture(shape.model, seq_len=shape.seq_len, tp=s.tp, ep=s.ep, language=launch.language)
+    return [
+        ("model", model),
+        ("data", _told(launch, _data(launch, shape))),
+        ("batch", _told(launch, _batch(launch, shape))),
+        ("parallel", parallel.parallelism(launch, shape.layers, shape.micro_batches)),
+        ("communication", parallel.communication(launch)),
+        ("memory", parallel.memory(launch)),
+        ("run", _told(launch, _run(launch, shape))),
+    ]
+
+
+def _told(launch: Launch, flags: Iterator[parallel.Told]) -> tuple[Option, ...]:
+    return tuple(
+        option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
+        for name, value, key, params in flags
+    )
+
+
+def _data(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
+    yield "--seq-length", shape.seq_len, "seq_length", {}
+    yield "--tokenizer-type", "NullTokenizer", "tokenizer", {}
+    if launch.settings.data is None:
+        yield "--mock-data", True, "mock_data", {}
+    else:
+        yield "--data-path", [DATA_PREFIX], "data_path", {"path": launch.settings.data, "script": DATA}
+        yield "--split", "100,0,0", "split", {}
+    yield "--no-create-attention-mask-in-dataloader", True, "no_mask", {}
+
+
+def _batch(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
+    job, training = launch.scenario.job, shape.training
+    dp = launch.predictor.strategy.dp or 1
+    told = {"m": shape.micro_batches, "dp": dp, "batch": shape.global_batch, "micro": shape.micro_batch}
+    yield "--global-batch-size", shape.global_batch, "global_batch", told
+    yield "--micro-batch-size", shape.micro_batch, "micro_batch", told
+    for name, value in PRECISIONS[job.precision]:
+        yield name, value, "precision", {"precision": job.precision}
+    yield "--optimizer", OPTIMIZERS[job.optimizer], "optimizer", {"optimizer": job.optimizer}
+    if job.optimizer in ("adamw", "adam"):
+        yield "--adam-beta1", training["beta1"], "training", {}
+        yield "--adam-beta2", training["beta2"], "training", {}
+        yield "--adam-eps", training["eps"], "training", {}
+    elif job.optimizer in ("sgd", "sgd-momentum"):
+        yield "--sgd-momentum", 0.9 if job.optimizer == "sgd-momentum" else 0.0, "training", {}
+    yield "--weight-decay", training["weight_decay"], "training", {}
+    yield "--clip-grad", training["clip"], "training", {}
+    yield "--lr", training["lr"], "training", {}
+    yield "--min-lr", min(training["min_lr"], training["lr"]), "training", {}
+    yield "--lr-decay-style", "cosine", "training", {}
+    yield "--lr-decay-iters", shape.steps, "training", {}
+    yield "--lr-warmup-iters", min(training["warmup_steps"], shape.steps // 10), "training", {}
+
+
+def _run(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
+    yield "--train-iters", shape.steps, "train_iters", {}
+    yield "--eval-iters", 0, "no_eval", {}
+    yield "--eval-interval", shape.steps, "no_eval", {}  # counted with even where no step of it is run
+    yield "--seed", shape.training["seed"], "training", {}
+    yield "--save", CHECKPOINTS, "checkpoints", {}
+    yield "--load", CHECKPOINTS, "resume", {}
+    yield "--save-interval", shape.training["checkpoint_every"], "save_interval", {}
+    if parallel.zero_of(launch) in parallel.SHARDING:
+        yield "--ckpt-format", "fsdp_dtensor", "fsdp_checkpoints", {}
+    yield "--log-interval", 1, "log", {}
+    yield "--log-throughput", True, "log", {}
+
+
+def _variables(launch: Launch) -> Iterator[Option]:
+    """CUDA_DEVICE_MAX_CONNECTIONS: validate_args asks for 1 with tp or cp before Blackwell, never with its FSDP."""
+    s = launch.predictor.strategy
+    older = any(group.gpu.architecture != "blackwell" for _, group in launch.scenario.cluster.groups())
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    if parallel.zero_of(launch) in parallel.SHARDING:
+        yield option("variable", name, USUAL_CONNECTIONS, launch.language, key="megatron_connections_fsdp")
+    elif (s.tp > 1 or s.cp > 1) and older:
+        yield option("variable", name, ONE_CONNECTION, launch.language, key="megatron_connections")
+
+
+def _text(launch: Launch, sections: Sequence[tuple[str, tuple[Option, ...]]]) -> str:
+    """One flag a line as a shell would read it, its reason above it; equal reasons are said once."""
+    lines = [comment(label("megatron_arguments", launch.language))]
+    for title, told in sections:
+        lines += ["", comment(label(f"megatron_section_{title}", launch.language), mark="## ")]
+        said = ""
+        for one in told:
+            if one.why != said:
+                lines.append(comment(one.why))
+            said = one.why
+            lines.append(flag_line(one))
+    return "\n".join(lines) + "\n"
+
+
+def flag_line(one: Option) -> str:
+    """A flag with its value as a shell would read it."""
+    values = [] if one.value is True else one.value if isinstance(one.value, list | tuple) else [one.value]
+    return " ".join([one.name, *map(quoted, values)])

@@ -1,0 +1,31 @@
+"""Launchers: what starts `nodes/NNN.sh` on each machine; one file each, with the same functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple
+
+from crosszone.deploy.launch import Launch, Node
+
+LAUNCHERS = ("nodes", "ssh", "slurm", "kubernetes", "pytorchjob", "skypilot", "ray")
+"""`nodes`: no launcher, the command of every node to type by hand."""
+
+
+class Launcher(NamedTuple):
+    """The functions of a launcher's file."""
+
+    files: Callable[[Launch], dict[str, str]]
+    """Files it adds, by path."""
+    how: Callable[[Launch], tuple[str, ...]]
+    """The commands a user types."""
+    needs_addresses: bool
+    """It cannot find the nodes by itself."""
+    places_nodes: Callable[[tuple[Node, ...]], bool]
+    """It decides which machine is which node, so that addresses and interfaces are known only at the start."""
+
+
+def launcher_of(name: str) -> Launcher:
+    """The functions of a launcher."""
+    module = import_module(f"crosszone.deploy.launchers.{name}")
+    return Launcher(module.files, module.how, module.NEEDS_ADDRESSES, module.places_nodes)

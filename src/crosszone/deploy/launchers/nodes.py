@@ -1,0 +1,28 @@
+"""No launcher: the script of each node is started by hand, on that node."""
+
+from __future__ import annotations
+
+from crosszone.deploy.launch import Launch, Node
+
+NEEDS_ADDRESSES = True
+SHOWN = 8
+"""Commands listed; of the others the pattern is plain."""
+
+
+def files(launch: Launch) -> dict[str, str]:
+    """Nothing beside the nodes' own scripts."""
+    del launch
+    return {}
+
+
+def places_nodes(nodes: tuple[Node, ...]) -> bool:
+    """Each node is the machine that the scenario names."""
+    del nodes
+    return False
+
+
+def how(launch: Launch) -> tuple[str, ...]:
+    """The command of each node."""
+    lines = [f"bash {node.script}    # {node.name}, {node.address}" for node in launch.nodes[:SHOWN]]
+    more = len(launch.nodes) - len(lines)
+    return (*lines, f"# ... {more} more") if more else tuple(lines)

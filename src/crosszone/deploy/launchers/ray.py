@@ -1,0 +1,28 @@
+"""Ray: a job that runs each node's script on its own machine of a Ray cluster; `ray_job.py` is the same for all."""
+
+from __future__ import annotations
+
+from crosszone.deploy.launch import Launch, Node
+from crosszone.deploy.trainer_files import shipped
+
+NEEDS_ADDRESSES = True
+FILE = "ray_job.py"
+
+
+def files(launch: Launch) -> dict[str, str]:
+    """The job's program; which nodes there are it reads from nodes.json."""
+    del launch
+    return {FILE: shipped(FILE)}
+
+
+def places_nodes(nodes: tuple[Node, ...]) -> bool:
+    """Each node is the machine that the scenario names."""
+    del nodes
+    return False
+
+
+def how(launch: Launch) -> tuple[str, ...]:
+    """Submit it; Ray hands the bundle to its nodes."""
+    submit = f"ray job submit --working-dir . -- python {FILE}"
+    tiny = () if launch.framework == "megatron" else (f"{submit} --tiny --steps 5",)
+    return (*tiny, submit)

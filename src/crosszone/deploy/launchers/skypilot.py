@@ -1,0 +1,88 @@
+"""SkyPilot: a cluster lies in one place, so each run of equal nodes is a task of its own; they meet at the first one.
+
+The environment variables are those of SkyPilot 0.14 (docs, "Distributed Multi-Node Jobs"); one without a value has to
+be given with --env.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files as package_files
+from typing import Any
+
+import yaml
+
+from crosszone.deploy.launch import Launch, Node, refused
+from crosszone.deploy.launchers.request import job_name, runs, yaml_text
+from crosszone.text import label
+
+NEEDS_ADDRESSES = False
+
+
+def files(launch: Launch) -> dict[str, str]:
+    """A task for each run of equal nodes."""
+    head = label("bundle_skypilot", launch.language)
+    return {_file(number): yaml_text(head, _task(launch, number, run)) for number, run in enumerate(runs(launch))}
+
+
+def places_nodes(nodes: tuple[Node, ...]) -> bool:
+    """What it starts has addresses and interfaces of its own, not those of the scenario's machines."""
+    del nodes
+    return True
+
+
+def how(launch: Launch) -> tuple[str, ...]:
+    """Start the first task, ask for its address, start the others with it."""
+    name, count = job_name(launch), len(list(runs(launch)))
+    lines = [f"sky launch -y -d -c {name}-0 {_file(0)}"]
+    if count > 1:
+        lines.append(f"MASTER_ADDR=$(sky status --ip {name}-0)")
+    for number in range(1, count):
+        lines.append(f'sky launch -y -d -c {name}-{number} --env MASTER_ADDR="$MASTER_ADDR" {_file(number)}')
+    return (*lines, f"sky logs {name}-0")
+
+
+@cache
+def accelerators() -> dict[str, str]:
+    """GPU -> SkyPilot's name of it."""
+    text = package_files(__package__).joinpath("skypilot_gpus.yaml").read_text("utf-8")
+    loaded: dict[str, str] = yaml.safe_load(text)
+    return loaded
+
+
+def _task(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
+    node = run[0]
+    if node.gpu not in accelerators():
+        raise refused("launch_no_accelerator", "--launcher", "skypilot", gpu=node.gpu, zone=node.zone)
+    resources: dict[str, Any] = {
+        "accelerators": {accelerators()[node.gpu]: node.gpus},
+        "ports": [launch.settings.port],
+    }
+    if node.zone in launch.settings.infra:
+        resources["infra"] = launch.settings.infra[node.zone]
+    if launch.settings.image is not None:
+        resources["image_id"] = f"docker:{launch.settings.image}"
+    # The first run finds the address by itself; the others must be told, and SkyPilot insists on it.
+    master = {} if number == 0 else {"MASTER_ADDR": None}
+    return {
+        "name": f"{job_name(launch)}-{number}",
+        "num_nodes": len(run),
+        "resources": resources,
+        "workdir": ".",
+        "envs": {"FIRST_NODE": str(node.number), "ARGUMENTS": "", **master},
+        "run": (_MEET if number == 0 else "") + _START,
+    }
+
+
+def _file(number: int) -> str:
+    return f"sky-{number}.yaml"
+
+
+_MEET = 'export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+_START = """\
+declare -i node=FIRST_NODE+SKYPILOT_NODE_RANK
+printf -v script nodes/%03d.sh "$node"
+# Words for the training program, e.g. --env ARGUMENTS="--tiny --steps 5".
+read -ra arguments <<<"$ARGUMENTS"
+bash "$script" "${arguments[@]}"
+"""

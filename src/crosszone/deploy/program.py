@@ -1,0 +1,96 @@
+"""Program: what the trainer is told, as plain JSON (`settings.json`): model, job, strategy and where each rank lies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from crosszone.deploy.frameworks import framework_of
+from crosszone.deploy.launch import Launch
+from crosszone.deploy.pytorch import wire_compression
+from crosszone.predict.batch import chunk_layers
+
+FILE = "settings.json"
+
+
+def program(launch: Launch) -> dict[str, Any]:
+    """Everything the trainer reads."""
+    p, job = launch.predictor, launch.scenario.job
+    settings, placement = launch.settings, p.site.placement
+    where = placement.located(p.site.cluster)
+    zones = list(dict.fromkeys(where["zone"].tolist()))
+    node_of = {rank: agent.node for agent in launch.agents for rank in agent.ranks}
+    training = settings.training.model_dump(mode="json")
+    training["warmup_steps"] = min(training["warmup_steps"], launch.steps // 10)
+    expected = launch.prediction
+    return {
+        "version": 1,
+        "name": launch.scenario.name,
+        "framework": launch.framework,
+        "requires": framework_of(launch.framework).requires(launch),
+        "zones": [p.site.cluster.zones[zone].name for zone in zones],
+        "model": launch.scenario.model.model_dump(mode="json"),
+        "job": {
+            "seq_len": job.seq_len,
+            "global_batch": job.global_batch,
+            "steps": launch.steps,
+            "precision": job.precision,
+            "optimizer": job.optimizer,
+        },
+        "training": training,
+        "data": {"path": settings.data, "tokenizer": settings.tokenizer, "init_from": settings.init_from},
+        "strategy": _strategy(launch),
+        "order": list(placement.order),
+        "zone_of_rank": [zones.index(zone) for zone in where["zone"].tolist()],
+        "node_of_rank": [node_of[rank] for rank in range(placement.ranks)],
+        "timeout_minutes": launch.timeout_minutes,
+        "predicted": {
+            "step_s": expected.step_time_s.model_dump(mode="json"),
+            "tokens_per_s": expected.tokens_per_s.model_dump(mode="json"),
+            "memory_gib": expected.memory_gib.peak.model_dump(mode="json"),
+        },
+    }
+
+
+def program_text(launch: Launch) -> str:
+    """The file; long lists of numbers stand on one line."""
+    return dumped(program(launch))
+
+
+def dumped(document: dict[str, Any]) -> str:
+    """JSON to read: two levels indented, what lies deeper on one line."""
+    parts = []
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
+            parts.append(f"  {json.dumps(key)}: {{\n{inner}\n  }}")
+        else:
+            parts.append(f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _strategy(launch: Launch) -> dict[str, Any]:
+    p = launch.predictor
+    s, dp = p.strategy, p.strategy.dp or 1
+    return {
+        **{axis: getattr(s, axis) for axis in ("tp", "pp")},
+        "dp": dp,
+        "cp": s.cp,
+        "ep": s.ep,
+        "micro_batch": s.micro_batch,
+        "micro_batches": s.micro_batches(launch.scenario.job.global_batch),
+        "replica_micro_batches": list(
+            s.replica_micro_batches or [s.micro_batches(launch.scenario.job.global_batch)] * dp
+        ),
+        "interleave": s.interleave,
+        "schedule": s.pipeline_schedule,
+        "chunk_layers": chunk_layers(p.case),
+        "zero": s.zero if s.zero is not None else p.framework.default_zero,
+        "shard_within": s.shard_within,
+        "shard_ranks": p.site.shard_ranks,
+        "sequence_parallel": s.sequence_parallel,
+        "recompute": s.recompute,
+        "offload": s.offload,
+        "communication": {**s.communication.model_dump(mode="json"), "compression": wire_compression(launch)},
+        "local_update": None if s.local_update is None else s.local_update.model_dump(mode="json"),
+    }

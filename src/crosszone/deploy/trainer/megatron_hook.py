@@ -1,0 +1,396 @@
+"""Starts Megatron-LM's pretrain_gpt.py with the flags of megatron.args, and measures its steps.
+
+    torchrun ... megatron_hook.py "$MEGATRON_PATH/pretrain_gpt.py"                     # the planned run
+    torchrun ... megatron_hook.py "$MEGATRON_PATH/pretrain_gpt.py" --tiny              # the same kind, in seconds
+    torchrun ... megatron_hook.py "$MEGATRON_PATH/pretrain_gpt.py" --steps 20 --lr 1e-4   # other flags: Megatron's
+
+Measured is what the first rank of each pipeline stage does: `OUT/metrics-stage-K.jsonl`, one line of JSON a step, in
+the format of the other trainers; and on the last stage `OUT/benchmark.csv` (a label, seconds since the mark before).
+
+Megatron-LM has no place to hang a stopwatch on, so five of its functions are wrapped (read in Megatron-LM d98e8a64):
+- megatron.core.pipeline_parallel.schedules: `forward_step` and `backward_step`, which every schedule calls for a
+  micro-batch, with or without a pipeline, interleaved or not;
+- megatron.training.training: `train_step` (the step) and `finalize_model_grads` (gradients still to be reduced);
+- `step` of the optimizer that `train_step` is given.
+On a GPU, times are CUDA events, read once at the end of a step; no collective is added. A function that is not there
+(another version) is said once and left out, and whatever goes wrong in here ends the measuring, not the training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import inspect
+import json
+import os
+import runpy
+import shlex
+import sys
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+FLAGS, TINY_FLAGS, SETTINGS = "megatron.args", "megatron-tiny.args", "settings.json"
+PATCHES = (
+    ("megatron.core.pipeline_parallel.schedules", "forward_step"),
+    ("megatron.core.pipeline_parallel.schedules", "backward_step"),
+    ("megatron.training.training", "finalize_model_grads"),
+    ("megatron.training.training", "train_step"),
+)
+"""Functions that are wrapped, as attributes of the module that calls them."""
+GIB = 2**30
+
+
+def main(argv: list[str]) -> None:
+    """Read the flags, wrap, and become pretrain_gpt.py."""
+    own, others = arguments(argv)
+    program = Path(own.program)
+    if not program.is_file():
+        sys.exit(f"{program} is not there: set MEGATRON_PATH to a checkout of NVIDIA/Megatron-LM")
+    here = Path(__file__).resolve().parent
+    flags = flags_of((here / (TINY_FLAGS if own.tiny else FLAGS)).read_text(encoding="utf-8"))
+    flags = changed(flags, steps=own.steps, out=own.out, resume=not own.no_resume)
+    sys.argv = [str(program), *flags, *others]
+    sys.path[0] = str(program.resolve().parent)
+    settings = json.loads((here / SETTINGS).read_text(encoding="utf-8"))
+    rank = int(os.environ.get("RANK", "0"))
+    watch = Watch(settings, Path(own.out), rank=rank, tiny=own.tiny, tokens=tokens_of(sys.argv))
+    if watch.writes:
+        install(watch)
+    runpy.run_path(str(program), run_name="__main__")
+
+
+def arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The hook's own arguments, and those of Megatron."""
+    parser = argparse.ArgumentParser(prog="megatron_hook.py", allow_abbrev=False)
+    parser.add_argument("program", help="pretrain_gpt.py of a checkout of Megatron-LM")
+    parser.add_argument("--tiny", action="store_true", help="the same kind of run, shrunk to seconds")
+    parser.add_argument("--steps", type=int, help="stop after this step")
+    parser.add_argument("--out", default="out", help="folder of checkpoints and metrics")
+    parser.add_argument("--no-resume", action="store_true", help="begin at step 1 even if there is a checkpoint")
+    return parser.parse_known_args(argv)
+
+
+def flags_of(text: str) -> list[str]:
+    """The words of a file of flags: one flag a line as a shell reads it; lines with # are remarks."""
+    return [word for line in text.splitlines() if not line.startswith("#") for word in shlex.split(line)]
+
+
+def changed(flags: list[str], *, steps: int | None, out: str, resume: bool) -> list[str]:
+    """Flags with another length, folder or start; Megatron takes the last of two."""
+    more = [] if steps is None else ["--train-iters", str(steps)]
+    if out != "out":
+        more += ["--save", f"{out}/checkpoints", "--load", f"{out}/checkpoints"]
+    every = [*flags, *more]
+    if not resume:
+        every = [word for at, word in enumerate(every) if word != "--load" and every[at - 1] != "--load"]
+    return every
+
+
+def tokens_of(flags: list[str]) -> int:
+    """Tokens of a step, by the last of each flag."""
+    last = {name: int(value) for name, value in pairwise(flags) if name in ("--seq-length", "--global-batch-size")}
+    return last["--seq-length"] * last["--global-batch-size"]
+
+
+class Watch:
+    """The stopwatch of one pipeline stage."""
+
+    def __init__(self, settings: dict[str, Any], out: Path, *, rank: int, tiny: bool, tokens: int) -> None:
+        self.settings, self.out, self.tiny, self.tokens = settings, out, tiny, tokens
+        at = coordinates(rank, settings)
+        self.stage, self.rank = at["pp"], rank
+        self.last = self.stage == settings["strategy"]["pp"] - 1
+        self.writes = all(at[axis] == 0 for axis in ("tp", "cp", "dp"))
+        self.lane = f"stage-{self.stage}"
+        self.cuda = False
+        self.zero: float | None = None
+        self.running = self.broken = False
+        self.began, self.first = 0.0, None
+        self.spans: list[tuple[str, Any, Any, dict[str, int]]] = []
+        self.waiting: dict[int, dict[str, int]] = {}
+        """What forward passes are of, by the tensor that came out, until their backward pass."""
+        self.counts: dict[str, int] = {}
+        self.steps, self.previous = 0, 0.0
+        self.optimizer: Any = None
+
+    def mark(self) -> Any:
+        """The present moment: on a GPU, when the work queued so far is done."""
+        if not self.cuda:
+            return time.perf_counter()
+        import torch
+
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def begin(self) -> None:
+        """A step begins; the first one follows a barrier of Megatron's own, so stages count from the same moment."""
+        import torch
+
+        self.cuda = torch.cuda.is_available() and torch.cuda.is_initialized()
+        if self.cuda:
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+        if self.zero is None:
+            self.zero = time.perf_counter()
+            self.header()
+        self.spans, self.waiting, self.counts = [], {}, {}
+        self.first = self.mark()
+        self.began = time.perf_counter() - self.zero
+        self.running = True
+
+    def end(self, step: int, numbers: dict[str, float]) -> None:
+        """A step has ended: read the events, write the line and the marks."""
+        import torch
+
+        self.running = False
+        if self.cuda:
+            torch.cuda.synchronize()
+        ended = time.perf_counter() - (self.zero or 0.0)
+        rows = []
+        for kind, start, stop, about in self.spans:
+            times = {"start_s": round(self.seconds(start), 6), "end_s": round(self.seconds(stop), 6)}
+            rows.append({"lane": self.lane, "kind": kind, **times, **about})
+        rows.sort(key=lambda row: row["start_s"])
+        row = {"step": step, "start_s": round(self.began, 6), "end_s": round(ended, 6), "spans": rows, **numbers}
+        row |= {"tokens": self.tokens, "tokens_per_s": round(self.tokens / max(ended - self.began, 1e-9), 3)}
+        if self.cuda:
+            row["memory_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 4)
+        self.append(f"metrics-{self.lane}.jsonl", json.dumps(row) + "\n")
+        if self.last:
+            marks = benchmark(row, self.previous)
+            self.append("benchmark.csv", "".join(f"{label},{seconds:.6f}\n" for label, seconds in marks))
+        self.previous = ended
+
+    def seconds(self, mark: Any) -> float:
+        """A mark in seconds since the start."""
+        if self.cuda:
+            return self.began + self.first.elapsed_time(mark) / 1e3
+        return mark - (self.zero or 0.0)
+
+    def header(self) -> None:
+        """The first line of a start: lanes, and what the numbers are of."""
+        import torch
+
+        zones = self.settings.get("zones") or ["zone"]
+        zone = zones[self.settings["zone_of_rank"][self.rank]]
+        meta = {
+            "framework": "megatron",
+            "stage": self.stage,
+            "ranks": len(self.settings["zone_of_rank"]),
+            "device": torch.cuda.get_device_name() if self.cuda else "cpu",
+            "torch": torch.__version__,
+            "tiny": self.tiny,
+            "memory": "peak allocated on the GPU",
+            "started_unix_s": round(time.time(), 3),
+        }
+        lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
+        first = {"version": 1, "kind": "measured", "name": str(self.settings.get("name") or "run"), "unit": "s"}
+        self.append(f"metrics-{self.lane}.jsonl", json.dumps({**first, "lanes": lanes, "meta": meta}) + "\n")
+
+    def append(self, name: str, text: str) -> None:
+        """Add to a file of results."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        with (self.out / name).open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def stop(self, what: str, error: BaseException) -> None:
+        """Measuring ends here; training goes on."""
+        if not self.broken:
+            say(f"no more timings ({what}: {type(error).__name__}: {error})")
+        self.broken, self.running = True, False
+
+
+def coordinates(rank: int, settings: dict[str, Any]) -> dict[str, int]:
+    """A rank's place along every axis, the fastest first."""
+    found = {}
+    for axis in settings["order"]:
+        rank, found[axis] = divmod(rank, settings["strategy"][axis])
+    return found
+
+
+def install(watch: Watch) -> list[str]:
+    """Wrap what is there; returns what was missing, which is said once."""
+    wrappers = {
+        "forward_step": forward,
+        "backward_step": backward,
+        "finalize_model_grads": gradients,
+        "train_step": step,
+    }
+    missing = []
+    for module, name in PATCHES:
+        try:
+            holder = importlib.import_module(module)
+            setattr(holder, name, wrappers[name](watch, getattr(holder, name)))
+        except (ImportError, AttributeError) as error:
+            missing.append(f"{module}.{name}")
+            say(f"{module}.{name} is not there ({error}); it is not timed")
+    return missing
+
+
+def say(text: str) -> None:
+    """Tell the user."""
+    print(f"megatron_hook: {text}", file=sys.stderr, flush=True)
+
+
+def safely(watch: Watch, what: str, action: Callable[[], Any]) -> Any:
+    """Do something for the measuring that must never end the training."""
+    if watch.broken:
+        return None
+    try:
+        return action()
+    except Exception as error:
+        watch.stop(what, error)
+        return None
+
+
+def forward(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`forward_step`: the forward pass of one micro-batch through one chunk."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        if not watch.running:
+            return original(*words, **more)
+        start = safely(watch, "forward", watch.mark)
+        result = original(*words, **more)
+
+        def done() -> None:
+            given = signature.bind_partial(*words, **more).arguments
+            chunk = given.get("vp_stage")
+            key = f"forward {chunk}"
+            number = given.get("current_microbatch")
+            number = watch.counts.get(key, 0) if number is None else number
+            watch.counts[key] = number + 1
+            about = {"micro_batch": int(number)} | ({} if chunk is None else {"chunk": int(chunk)})
+            watch.waiting[identity(result[0] if isinstance(result, tuple) else result)] = about
+            watch.spans.append(("forward", start, watch.mark(), about))
+
+        safely(watch, "forward", done)
+        return result
+
+    return wrapped
+
+
+def backward(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`backward_step`: the backward pass of the micro-batch whose output it is given."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        if not watch.running:
+            return original(*words, **more)
+        given = safely(watch, "backward", lambda: signature.bind_partial(*words, **more).arguments) or {}
+        of = identity(given.get("output_tensor"))
+        start = safely(watch, "backward", watch.mark)
+        result = original(*words, **more)
+
+        def done() -> None:
+            about = watch.waiting.pop(of, None)
+            if about is None:
+                about = {"micro_batch": watch.counts.get("backward", 0)}
+            watch.counts["backward"] = about["micro_batch"] + 1
+            watch.spans.append(("backward", start, watch.mark(), about))
+
+        safely(watch, "backward", done)
+        return result
+
+    return wrapped
+
+
+def gradients(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`finalize_model_grads`: what of the gradients is still to be reduced when the last backward pass has ended."""
+    return timed(watch, "gradients", original)
+
+
+def timed(watch: Watch, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    """A function whose calls are spans."""
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        if not watch.running:
+            return original(*words, **more)
+        start = safely(watch, kind, watch.mark)
+        result = original(*words, **more)
+        safely(watch, kind, lambda: watch.spans.append((kind, start, watch.mark(), {})))
+        return result
+
+    return wrapped
+
+
+def step(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`train_step`: one optimizer step."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(*words: Any, **more: Any) -> Any:
+        given = safely(watch, "step", lambda: signature.bind_partial(*words, **more).arguments) or {}
+        safely(watch, "step", lambda: watch_optimizer(watch, given.get("optimizer")))
+        safely(watch, "step", watch.begin)
+        result = original(*words, **more)
+        if watch.running:
+            number = given.get("iteration")
+            number = watch.steps if number is None else number
+            watch.steps += 1
+            safely(watch, "step", lambda: watch.end(int(number) + 1, numbers_of(result, given)))
+        return result
+
+    return wrapped
+
+
+def watch_optimizer(watch: Watch, optimizer: Any) -> None:
+    """Time the optimizer's own step, once it is known."""
+    if optimizer is not None and watch.optimizer is not optimizer:
+        optimizer.step = timed(watch, "optimizer", optimizer.step)
+        watch.optimizer = optimizer
+
+
+def numbers_of(result: Any, given: dict[str, Any]) -> dict[str, float]:
+    """Loss, gradient norm and learning rate, as far as this rank knows them."""
+    found: dict[str, float] = {}
+    losses = result[0] if isinstance(result, tuple) and result and isinstance(result[0], dict) else {}
+    if "lm loss" in losses:
+        found["loss"] = float(losses["lm loss"])
+    if isinstance(result, tuple) and len(result) > 5 and result[5] is not None:
+        found["grad_norm"] = float(result[5])
+    groups = getattr(given.get("optimizer"), "param_groups", None)
+    if groups:
+        found["lr"] = float(groups[0]["lr"])
+    return {key: value for key, value in found.items() if abs(value) < float("inf")}
+
+
+def identity(output: Any) -> int:
+    """What tells an output from another: its first tensor, as schedules hand it on in a list or alone."""
+    return id(output[0] if isinstance(output, list | tuple) and output else output)
+
+
+def benchmark(row: dict[str, Any], previous_s: float) -> list[tuple[str, float]]:
+    """The marks of one step: a label, and the seconds since the mark before, so each belongs to what ended there.
+
+    iteration start, warmup start, (forward start, backward start) for each pair, cooldown start, allreduce start,
+    iteration end. Forward passes before the last one ahead of the first backward pass are the warm-up, backward
+    passes after the last pair the cool-down; without a pipeline both are empty.
+    """
+    passes = [one for one in row["spans"] if one["kind"] in ("forward", "backward")]
+    if not any(one["kind"] == "backward" for one in passes):
+        return []
+    first = next(at for at, one in enumerate(passes) if one["kind"] == "backward") - 1
+    pairs, at = [], max(0, first)
+    while at + 1 < len(passes) and (passes[at]["kind"], passes[at + 1]["kind"]) == ("forward", "backward"):
+        pairs.append((passes[at], passes[at + 1]))
+        at += 2
+    marks = [("iteration start", row["start_s"]), ("warmup start", passes[0]["start_s"])]
+    for ahead, back in pairs:
+        marks += [("forward start", ahead["start_s"]), ("backward start", back["start_s"])]
+    marks.append(("cooldown start", pairs[-1][1]["end_s"] if pairs else passes[0]["start_s"]))
+    marks += [("allreduce start", passes[-1]["end_s"]), ("iteration end", row["end_s"])]
+    times = [previous_s, *(seconds for _, seconds in marks)]
+    return [(label, max(0.0, now - then)) for (label, now), then in zip(marks, times, strict=False)]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

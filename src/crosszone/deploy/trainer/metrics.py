@@ -1,0 +1,170 @@
+"""Metrics: when the parts of each step happened, and what came out; one line of JSON a step.
+
+    metrics = Metrics(run)                                   # all ranks, together
+    metrics.begin(step)
+    with metrics.span("forward", micro_batch=0): ...         # data forward backward gradients optimizer
+    metrics.end(loss=loss, lr=lr, grad_norm=norm, tokens=n)  # numbers may be tensors; prints the line of the step
+
+`OUT/metrics-stage-K.jsonl` is written by the first rank of each pipeline stage and only grows: every start appends a
+header line (the lanes, and what the times count from) and then its steps, so nothing is lost by a crash. Times are
+seconds since all ranks of that start were ready. On a GPU, spans lie between CUDA events, read once a step.
+Kinds of spans: forward backward weight send tensor experts gradients parameters optimizer data other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from run import Run
+
+GIB = 2**30
+
+
+class Metrics:
+    """Times of this rank's pipeline stage; silent on ranks that write no file and print nothing."""
+
+    def __init__(self, run: Run, *, framework: str | None = None) -> None:
+        self.run = run
+        self.stage = run.coordinates["pp"]
+        self.lane = f"stage-{self.stage}"
+        self.cuda = run.device.type == "cuda"
+        self.writes = run.rank == run.ranks_where(pp=self.stage)[0]
+        self.spans: list[tuple[str, Any, Any, dict[str, int | str]]] = []
+        self.step, self.step_start = 0, 0.0
+        self.first: Any = None
+        self.file = None
+        if self.writes:
+            path = run.out / f"metrics-{self.lane}.jsonl"
+            torn = cut_off(path)
+            self.file = path.open("a", encoding="utf-8", buffering=1)
+            self.file.write("\n" if torn else "")
+        run.barrier()
+        self.zero = time.perf_counter()
+        if self.file:
+            self.file.write(json.dumps(self.header(framework or run.settings["framework"])) + "\n")
+
+    def header(self, framework: str) -> dict[str, Any]:
+        """The first line of a start."""
+        zones = self.run.settings.get("zones") or ["zone"]
+        zone = zones[self.run.zone_of_rank[self.run.rank]]
+        meta: dict[str, str | int | float | bool] = {
+            "framework": framework,
+            "stage": self.stage,
+            "ranks": self.run.world,
+            "device": torch.cuda.get_device_name(self.run.device) if self.cuda else "cpu",
+            "torch": torch.__version__,
+            "tiny": self.run.tiny,
+            "memory": "peak allocated on the GPU" if self.cuda else "peak resident size of the process",
+            "started_unix_s": round(time.time(), 3),
+        }
+        lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
+        name = str(self.run.settings.get("name") or "run")
+        return {"version": 1, "kind": "measured", "name": name, "unit": "s", "lanes": lanes, "meta": meta}
+
+    def begin(self, step: int) -> None:
+        """A step begins."""
+        self.step, self.spans = step, []
+        if self.cuda:
+            # The GPU is idle here (the last step ended with a synchronisation), so host and event times meet.
+            torch.cuda.reset_peak_memory_stats(self.run.device)
+            self.first = self.mark()
+        self.step_start = time.perf_counter() - self.zero
+
+    def mark(self) -> Any:
+        """The present moment: on a GPU, when the work queued so far is done."""
+        if not self.cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def add(self, kind: str, start: Any, end: Any, **about: int | str) -> None:
+        """A span between two marks; `about` may hold micro_batch, chunk, name."""
+        self.spans.append((kind, start, end, about))
+
+    @contextlib.contextmanager
+    def span(self, kind: str, **about: int | str) -> Iterator[None]:
+        """A span as long as the block."""
+        start = self.mark()
+        yield
+        self.add(kind, start, self.mark(), **about)
+
+    def end(self, **numbers: Any) -> dict[str, Any]:
+        """The step has ended: write and print its line. See `write` for the numbers."""
+        row = self.close()
+        self.write(row, **numbers)
+        return row
+
+    def close(self) -> dict[str, Any]:
+        """The times of the step that ends here, for `write` once its numbers are known."""
+        if self.cuda:
+            torch.cuda.synchronize(self.run.device)
+        end = time.perf_counter() - self.zero
+        spans = []
+        for kind, start, stop, about in self.spans:
+            times = {"start_s": round(self.seconds(start), 6), "end_s": round(self.seconds(stop), 6)}
+            spans.append({"lane": self.lane, "kind": kind, **times, **about})
+        return {"step": self.step, "start_s": round(self.step_start, 6), "end_s": round(end, 6), "spans": spans}
+
+    def seconds(self, mark: Any) -> float:
+        """A mark in seconds since the start."""
+        if self.cuda:
+            return self.step_start + self.first.elapsed_time(mark) / 1e3
+        return mark - self.zero
+
+    def write(self, row: dict[str, Any], **numbers: Any) -> None:
+        """Write and print a step: loss, lr, grad_norm, tokens (of the step over all ranks), and what else there is."""
+        took = row["end_s"] - row["start_s"]
+        plain = {key: float(value) for key, value in numbers.items() if value is not None}
+        tokens = int(plain.pop("tokens", self.run.tokens_per_step))
+        row |= plain | {"tokens": tokens, "tokens_per_s": round(tokens / max(took, 1e-9), 3)}
+        row["memory_gib"] = round(self.memory_gib(), 4)
+        if self.file:
+            self.file.write(json.dumps({key: finite(value) for key, value in row.items()}) + "\n")
+        every = max(1, self.run.args.log_every)
+        if row["step"] % every == 0 or row["step"] == self.run.steps:
+            loss = row.get("loss", float("nan"))
+            self.run.say(
+                f"step {row['step']}  loss {loss:.4f}  {took:.3f} s  {row['tokens_per_s']:,.0f} tokens/s  "
+                f"{row['memory_gib']:.1f} GiB"
+            )
+
+    def memory_gib(self) -> float:
+        """Peak memory: allocated on the GPU in this step, or resident in the process so far."""
+        if self.cuda:
+            return torch.cuda.max_memory_allocated(self.run.device) / GIB
+        return peak_resident_bytes() / GIB
+
+
+def cut_off(path: Path) -> bool:
+    """The last line of a file was not written to its end."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def peak_resident_bytes() -> int:
+    """Most memory this process has had; what it has now where the system does not say."""
+    try:
+        with open("/proc/self/status", encoding="ascii") as status:
+            for line in status:
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return 0
+
+
+def finite(value: Any) -> Any:
+    """JSON has no infinity: what is not finite is left empty."""
+    return None if isinstance(value, float) and not (abs(value) < float("inf")) else value

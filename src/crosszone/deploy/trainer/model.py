@@ -1,0 +1,202 @@
+"""Model: a Transformer of any architecture that settings.json can describe, whole or one stage of a pipeline.
+
+    transformer = build(settings["model"])                      # on device meta: shapes only
+    transformer = build(model, layers=[4, 5, 6, 7], first=False, last=False)      # a middle stage
+    initialise(transformer, seed=1234, device="cuda")           # same values whatever is split or sharded
+    load_huggingface(transformer, "Llama-3.1-8B/")              # or published weights
+    recompute(transformer, "selective")                         # none, selective: attention's core, full: whole blocks
+    loss = loss_of(transformer(tokens), targets)
+
+Parallelism finds: plain nn.Linear projections (q, k, v, out; gate, up, down), nn.Embedding tables, `Attention.attend`
+and `MoE.run` to replace. With tied embeddings a whole model has one table, `embed.weight`, and a head without a weight,
+so the two must be gathered together (FSDP: leave `embed` and `head` in the root group). Of a pipeline the last stage
+has a copy of its own: `Transformer.tied` names it, and its gradient must be added to that of the first stage's.
+
+The kind of function is the architecture's; what settings.json does not tell (partial rotary, scaled embeddings, soft
+caps on logits) is left out: it changes neither time nor memory, but such published weights are not for this model.
+"""
+
+import torch
+import torch.nn.functional as F
+from attention import Attention, LatentAttention, norm_of, rotary_table
+from experts import MLP, MoE
+from huggingface import load_huggingface, read_config
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from weights import initialise
+
+__all__ = ["Block", "Transformer", "build", "initialise", "load_huggingface", "loss_of", "read_config", "recompute"]
+
+
+def build(model, *, layers=None, first=True, last=True, device="meta"):
+    """A Transformer with some of the model's layers (all by default), the embedding if `first`, the head if `last`."""
+    return Transformer(model, range(model["layers"]) if layers is None else layers, first, last, device)
+
+
+def loss_of(logits, targets):
+    """Mean cross-entropy of the tokens that have a target (-100: none), in fp32."""
+    total = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), ignore_index=-100, reduction="sum")
+    return total / (targets != -100).sum().clamp(min=1)
+
+
+def recompute(transformer, kind):
+    """Have every block's activations kept (none), all but attention's core (selective), or only its input (full)."""
+    for block in transformer.layers.values():
+        block.checkpointed = kind
+
+
+class Transformer(nn.Module):
+    """Embedding, blocks and head; the parts that a pipeline stage does not hold are None."""
+
+    def __init__(self, model, layers, first, last, device):
+        super().__init__()
+        self.model = model
+        self.theta, self.scaling = 10_000.0, None  # rotary base and mapping; published weights bring their own
+        hidden, width, rows = model["hidden"], model["embedding_width"], model["vocab_padded_to"] or model["vocab"]
+        learned, projected, tied = model["positions"] == "learned", width != hidden, model["tied_embeddings"]
+
+        def table(count, wide):
+            return nn.Embedding(count, wide, device=device)
+
+        def linear(wide, out, bias=False):
+            return nn.Linear(wide, out, bias=bias, device=device)
+
+        self.embed = table(rows, width) if first else None
+        self.project_in = linear(width, hidden) if first and projected else None
+        self.position_table = table(model["max_seq_len"], hidden) if first and learned else None
+        self.token_types = table(model["token_types"], hidden) if first and model["token_types"] else None
+        self.embed_norm = norm_of(model, device) if first and model["embedding_norm"] else None
+        self.layers = nn.ModuleDict({str(layer): Block(model, layer, device) for layer in layers})
+        self.norm = norm_of(model, device) if last and model["final_norm"] else None
+        self.pooler = linear(hidden, hidden, bias=True) if last and model["pooler"] else None
+        self.mlm = linear(hidden, hidden, bias=True) if last and model["mlm_head"] else None
+        self.mlm_norm = norm_of(model, device) if last and model["mlm_head"] else None
+        self.project_out = linear(hidden, width) if last and projected else None
+        self.head = Head(model, own_weight=not (tied and first), device=device) if last else None
+        self.tied = {"head.weight": "embed.weight"} if tied and last and not first else {}
+
+    def forward(self, x, positions=None):
+        """Logits [batch, sequence, vocabulary] of tokens [batch, sequence]; a stage takes and gives hidden states.
+
+        `positions` [sequence] or [batch, sequence]: those of the tokens at hand, for context parallelism.
+        """
+        if positions is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+        if self.embed is not None:
+            x = self._embedded(x, positions)
+        rotary = self.rotary(positions)
+        for block in self.layers.values():
+            x = block(x, rotary)
+        return x if self.head is None else self._logits(x)
+
+    def rotary(self, positions):
+        """Cosines and sines of the positions, or None where the model has no rotary ones."""
+        if self.model["positions"] != "rotary":
+            return None
+        mla = self.model["mla"]
+        width = mla["qk_rope_head_dim"] if mla else self.model["head_dim"]
+        return rotary_table(positions, width, self.theta, self.scaling)
+
+    def _embedded(self, tokens, positions):
+        longest, length = self.model["max_seq_len"], tokens.shape[1]
+        if self.position_table is not None and length > longest:
+            raise ValueError(f"sequences have {length} tokens, the table of positions has model.max_seq_len={longest}")
+        x = self.embed(tokens)
+        if self.project_in is not None:
+            x = self.project_in(x)
+        if self.position_table is not None:
+            x = x + self.position_table(positions)
+        if self.token_types is not None:  # one sentence: every token is of type 0
+            x = x + self.token_types(torch.zeros_like(tokens))
+        return x if self.embed_norm is None else self.embed_norm(x)
+
+    def _logits(self, x):
+        if self.norm is not None:
+            x = self.norm(x)
+        pooled = None if self.pooler is None else self.pooler(x[:, :1]).tanh()
+        if self.mlm is not None:
+            x = self.mlm_norm(F.gelu(self.mlm(x)))
+        if self.project_out is not None:
+            x = self.project_out(x)
+        if pooled is not None:  # for tasks on sentences; here it counts nothing, but every parameter gets a gradient
+            x = x + 0 * pooled.sum()
+        return self.head(x) if self.head.weight is not None else self.head(x, weight=self.embed.weight)
+
+
+class Head(nn.Linear):
+    """From hidden states to logits; its weight is its own, or the embedding table, handed over at each call."""
+
+    def __init__(self, model, own_weight, device):
+        rows = model["vocab_padded_to"] or model["vocab"]
+        super().__init__(model["embedding_width"], rows, bias=False, device=device)
+        if not own_weight:
+            self.register_parameter("weight", None)
+        for name, wanted in (("bias", "head" in model["bias"]), ("mlm_bias", model["mlm_head"])):
+            parameter = nn.Parameter(torch.empty(model["vocab"], device=device)) if wanted else None
+            self.register_parameter(name, parameter)
+
+    def forward(self, x, weight=None):
+        """Logits of every row of the table, those that pad the vocabulary included."""
+        y = F.linear(x, self.weight if weight is None else weight)
+        for bias in (self.bias, self.mlm_bias):
+            if bias is not None:
+                missing = self.out_features - bias.shape[0]
+                y = y + (F.pad(bias, (0, missing)) if missing else bias).to(y.dtype)
+        return y
+
+
+class Block(nn.Module):
+    """One layer: attention and MLP (or experts) added to the residual stream, with the model's number of norms.
+
+    Without a final norm the model is of the post-norm kind (BERT, OPT-350M): norm(x + f(x)). Otherwise, pre-norm:
+        1 norm    before attention, and for the MLP too if they run in parallel (GPT-J, Falcon-7B)
+        2 norms   before attention, before the MLP
+        3, 4      also after attention, after the MLP, before they are added (Gemma 2, Grok-1)
+        5 to 8    the MLP's output is normalised once more by each
+    """
+
+    def __init__(self, model, layer, device=None):
+        super().__init__()
+        self.checkpointed = "none"
+        self.parallel, self.post = model["parallel_residual"], not model["final_norm"]
+        self.attention = (LatentAttention if model["mla"] else Attention)(model, layer, device)
+        self.mlp = MoE(model, device) if is_moe(model, layer) else MLP(model, model["ffn_hidden"], device)
+        norms = [norm_of(model, device) for _ in range(model["norms_per_layer"])]
+        norms += [None] * (4 - len(norms))
+        self.attention_norm, self.mlp_norm, self.attention_out_norm, self.mlp_out_norm = norms[:4]
+        self.more_norms = nn.ModuleList(norms[4:])
+
+    def forward(self, x, rotary=None):
+        """The layer, its activations kept as `checkpointed` says."""
+        if self.checkpointed == "full" and torch.is_grad_enabled():
+            return checkpoint(self._forward, x, rotary, use_reentrant=False, preserve_rng_state=False)
+        return self._forward(x, rotary)
+
+    def _forward(self, x, rotary):
+        before = (None, None) if self.post else (self.attention_norm, self.mlp_norm)
+        after = (self.attention_norm, self.mlp_norm) if self.post else (None, None)
+        selective = self.checkpointed == "selective" and torch.is_grad_enabled()
+        seen = _normed(x, before[0])
+        mixed = _normed(self.attention(seen, rotary, selective), self.attention_out_norm)
+        if self.parallel:
+            shared = before[1] is None  # one norm for both
+            x = x + mixed + self._mlp(seen if shared else before[1](x))
+            return _normed(_normed(x, after[0]), after[1])
+        x = _normed(x + mixed, after[0])
+        return _normed(x + self._mlp(_normed(x, before[1])), after[1])
+
+    def _mlp(self, x):
+        y = _normed(self.mlp(x), self.mlp_out_norm)
+        for norm in self.more_norms:
+            y = norm(y)
+        return y
+
+
+def is_moe(model, layer):
+    """The layer has experts: after the first dense ones, the last of every `every` layers."""
+    moe = model["moe"]
+    return bool(moe) and layer >= moe["first_dense"] and (layer - moe["first_dense"] + 1) % moe["every"] == 0
+
+
+def _normed(x, norm):
+    return x if norm is None else norm(x)

@@ -1,0 +1,430 @@
+"""Run: what to train, on which device, as which rank; every trainer starts with it.
+
+    run = start(sys.argv[1:])                 settings.json, the command line, torch.distributed, seed, device
+    run.coordinates["pp"]                     this rank's place along an axis
+    run.ranks_where(pp=0, tp=0)               all ranks at a place
+    run.group("dp")                           process group of the ranks that differ from this one along dp only
+    run.split(run.zone_of_rank)               process group of the ranks of this rank's zone
+    run.mesh("pp", "dp", "tp")                DeviceMesh by coordinates, whatever the order of ranks
+    run.totals([loss, flag])                  sums over all ranks
+    run.agreed(action)                        its result; a refusal on one rank becomes one on all
+    guard(main)                               ends with one line and status 2 where a `Refusal` says why
+
+Needs torch, numpy and the standard library only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import math
+import os
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from tiny import folded, tiny
+
+AXES = ("tp", "cp", "dp", "pp")
+
+
+class Refusal(Exception):
+    """What was asked for cannot be done; the text says what to do instead.
+
+    `here` marks one that concerns this rank's machine alone (a missing file): then this rank prints it as well.
+    """
+
+    def __init__(self, text: str, *, here: bool = False) -> None:
+        super().__init__(text)
+        self.here = here
+
+
+def guard(main: Callable[[], None]) -> None:
+    """Run `main`; a `Refusal` becomes one line on stderr and exit status 2, without a traceback."""
+    rank = int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0")))
+    try:
+        main()
+    except Refusal as refusal:
+        text = " ".join(str(refusal).split())
+        if rank == 0:
+            print(f"error: {text}", file=sys.stderr, flush=True)
+        elif refusal.here:
+            print(f"error: rank {rank}: {text}", file=sys.stderr, flush=True)
+        # Without leaving the group cleanly torch would wait for peers that have gone.
+        os._exit(2)
+    except RuntimeError as error:
+        if not any(text in str(error) for text in ("closed by peer", "reset by peer", "Broken pipe")):
+            raise
+        print(f"error: rank {rank}: another rank has ended; its last line says why", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+@dataclass(kw_only=True)
+class Run:
+    """Settings, command line and device of this rank. `settings` holds what is used (`--tiny` applied)."""
+
+    settings: dict[str, Any]
+    args: argparse.Namespace
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+    backend: str
+    """nccl, gloo, or none where the trainer does not use torch.distributed."""
+    out: Path
+    steps: int
+    """The step to stop after; the learning rate follows job.steps, so that more steps may be added later."""
+    planned: dict[str, Any]
+    """settings.json as it was read."""
+    stop_asked: bool = False
+    """SIGTERM arrived: finish the step, write a checkpoint, end."""
+    _groups: dict[tuple[tuple[int, ...], ...], dist.ProcessGroup] = field(default_factory=dict)
+
+    @property
+    def model(self) -> dict[str, Any]:
+        """The architecture, for `model.build`."""
+        return self.settings["model"]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """seq_len, global_batch, steps, precision, optimizer."""
+        return self.settings["job"]
+
+    @property
+    def training(self) -> dict[str, Any]:
+        """Learning rate, decay, clipping, seed, checkpoints."""
+        return self.settings["training"]
+
+    @property
+    def strategy(self) -> dict[str, Any]:
+        """Degrees, micro-batches, recompute, communication, local updates."""
+        return self.settings["strategy"]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """path, tokenizer, init_from; null path: synthetic."""
+        return self.settings["data"]
+
+    @property
+    def zone_of_rank(self) -> list[int]:
+        """Number of each rank's zone."""
+        return self.settings["zone_of_rank"]
+
+    @property
+    def seed(self) -> int:
+        """Seed of weights and data."""
+        return self.training["seed"]
+
+    @property
+    def tiny(self) -> bool:
+        """Everything is shrunk, for a trial on any machine."""
+        return self.args.tiny
+
+    @property
+    def distributed(self) -> bool:
+        """torch.distributed is up."""
+        return self.backend != "none"
+
+    @property
+    def coordinates(self) -> dict[str, int]:
+        """Place of this rank along every axis."""
+        return self.coordinates_of(self.rank)
+
+    def coordinates_of(self, rank: int) -> dict[str, int]:
+        """A rank's place along every axis: by successive modulo in the planned order."""
+        found = {}
+        for axis in self.settings["order"]:
+            rank, found[axis] = divmod(rank, self.strategy[axis])
+        return found
+
+    def ranks_where(self, **axes: int) -> list[int]:
+        """The ranks at these coordinates, in ascending order."""
+        places = ((rank, self.coordinates_of(rank)) for rank in range(self.world))
+        return [rank for rank, place in places if all(place[axis] == value for axis, value in axes.items())]
+
+    def group(self, *axes: str) -> dist.ProcessGroup:
+        """Process group of the ranks that differ from this one along these axes only; all ranks must call it."""
+        places = [self.coordinates_of(rank) for rank in range(self.world)]
+        return self.split([tuple(place[axis] for axis in AXES if axis not in axes) for place in places])
+
+    def split(self, keys: Sequence[Any]) -> dist.ProcessGroup:
+        """Process group of the ranks whose key equals this rank's; all ranks must call it with the same keys."""
+        parts: dict[Any, list[int]] = {}
+        for rank, key in enumerate(keys):
+            parts.setdefault(key, []).append(rank)
+        wanted = tuple(tuple(ranks) for ranks in parts.values())
+        if wanted not in self._groups:
+            made = [dist.new_group(list(ranks)) for ranks in wanted]
+            mine = next(number for number, ranks in enumerate(wanted) if self.rank in ranks)
+            self._groups[wanted] = made[mine]
+        return self._groups[wanted]
+
+    def mesh(self, *axes: str) -> Any:
+        """A DeviceMesh over all ranks with these axes as dimensions; axes left out must have degree 1."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        left_out = [axis for axis in AXES if axis not in axes and self.strategy[axis] > 1]
+        if left_out:
+            raise ValueError(f"axes with more than one rank are missing in the mesh: {left_out}")
+        ranks = torch.empty([self.strategy[axis] for axis in axes], dtype=torch.int)
+        for rank in range(self.world):
+            place = self.coordinates_of(rank)
+            ranks[tuple(place[axis] for axis in axes)] = rank
+        return DeviceMesh(self.device.type, ranks, mesh_dim_names=axes)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of a step on this rank's replica."""
+        return self.strategy["replica_micro_batches"][self.coordinates["dp"]]
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one step over all replicas."""
+        return self.job["global_batch"] * self.job["seq_len"]
+
+    @property
+    def weight_dtype(self) -> torch.dtype:
+        """Type the weights are kept in: bf16 for bf16-pure, fp32 otherwise (bf16 and fp16 compute under autocast)."""
+        return torch.bfloat16 if self.job["precision"] == "bf16-pure" else torch.float32
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Type of the matrix products."""
+        kinds = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "bf16-pure": torch.bfloat16}
+        kinds |= {"fp16": torch.float16, "fp32": torch.float32}
+        if self.job["precision"] not in kinds:
+            known = ", ".join(kinds)
+            raise Refusal(f"job.precision {self.job['precision']} is not in this trainer; choose one of {known}")
+        return kinds[self.job["precision"]]
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """The context of a forward pass: autocast where weights are kept wider than products."""
+        if self.compute_dtype == self.weight_dtype:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.compute_dtype)
+
+    def totals(self, values: Iterable[Any], group: dist.ProcessGroup | None = None) -> list[float]:
+        """Sums of a few numbers (floats or tensors) over all ranks, or over a group."""
+        return self.totals_later(values, group)()
+
+    def totals_later(self, values: Iterable[Any], group: dist.ProcessGroup | None = None) -> Callable[[], list[float]]:
+        """The same without waiting: call what it returns to have the sums."""
+        listed = [torch.as_tensor(value, dtype=torch.float64).to(self.device).reshape(()) for value in values]
+        numbers = torch.stack(listed)
+        work = dist.all_reduce(numbers, group=group, async_op=True) if self.distributed and self.world > 1 else None
+
+        def result() -> list[float]:
+            if work is not None:
+                work.wait()
+            return numbers.tolist()
+
+        return result
+
+    def agreed(self, action: Callable[[], Any]) -> Any:
+        """What `action` returns; where it is refused on any rank, all ranks refuse, so that none waits for another.
+
+        The action must not talk to other ranks.
+        """
+        value, text = None, None
+        try:
+            value = action()
+        except Refusal as refusal:
+            text = str(refusal)
+        texts = self.gathered(text)
+        for rank, said in enumerate(texts):
+            if said is not None:
+                raise Refusal(said if rank == 0 or texts[0] == said else f"rank {rank}: {said}")
+        return value
+
+    def gathered(self, value: Any) -> list[Any]:
+        """What each rank has."""
+        if not self.distributed or self.world == 1:
+            return [value]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        if self.distributed and self.world > 1:
+            dist.barrier()
+
+    def say(self, text: str) -> None:
+        """Print a line on rank 0."""
+        if self.rank == 0:
+            print(text, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a remark on rank 0's stderr."""
+        if self.rank == 0:
+            print(f"note: {text}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Leave the process group."""
+        if self.distributed and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def start(
+    argv: Sequence[str] | None = None,
+    *,
+    distributed: bool = True,
+    rank: int | None = None,
+    world: int | None = None,
+    local_rank: int | None = None,
+) -> Run:
+    """Read settings and command line, join torch.distributed, set seed and device.
+
+    A trainer with a runtime of its own (Horovod, torchft) passes `distributed=False` and the planned rank and world.
+    """
+    args = arguments(argv)
+    planned = read(args.settings)
+    launched = "RANK" in os.environ
+    rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+    world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
+    local_rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
+    settings = with_arguments(planned, args)
+    ranks = math.prod(settings["strategy"][axis] for axis in AXES)
+    alone = world == 1 and ranks > 1 and not launched
+    if not alone and world != ranks:
+        raise Refusal(
+            f"settings.json is a plan for {ranks} ranks, {world} were started; "
+            f"start {ranks} processes (bash nodes/NNN.sh on each node) or plan again for {world}"
+        )
+    if args.tiny:
+        settings = tiny(settings)
+    if alone:
+        settings = folded(settings, Refusal, most=16 if args.tiny else None)
+    device = choose_device(args.device, local_rank)
+    backend = join(settings, device, rank, world, launched) if distributed else "none"
+    torch.manual_seed(settings["training"]["seed"])
+    steps = args.steps if args.steps is not None else (5 if args.tiny else settings["job"]["steps"])
+    if steps is None:
+        raise Refusal("the length of the run is not known; give --steps N, or job.tokens when planning")
+    run = Run(
+        settings=settings,
+        args=args,
+        rank=rank,
+        world=world,
+        local_rank=local_rank,
+        device=device,
+        backend=backend,
+        out=Path(args.out),
+        steps=steps,
+        planned=planned,
+    )
+    if alone:
+        run.note(f"one process: {ranks} replicas run one after the other, {run.micro_batches} micro-batches a step")
+    if args.tiny and planned["data"]["init_from"]:
+        run.note("--tiny begins with random weights, not with those of init_from")
+    make_folder(run.out)
+    listen(run)
+    return run
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line every trainer has."""
+    parser = argparse.ArgumentParser(prog="train.py", description="Train as settings.json says.")
+    parser.add_argument("settings", help="settings.json of the bundle")
+    parser.add_argument("--tiny", action="store_true", help="the same kind of run, shrunk to seconds on any machine")
+    parser.add_argument("--steps", type=whole, help="stop after this step (default: the planned length; tiny: 5)")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--out", default="out", help="folder of checkpoints and metrics")
+    parser.add_argument("--data", help="a token .bin file, a text file, or a folder of them (default: synthetic)")
+    parser.add_argument("--tokenizer", help="tokenizer.json, for text")
+    parser.add_argument("--init-from", help="folder of weights to begin with")
+    parser.add_argument("--seed", type=int, help="seed of weights and data")
+    parser.add_argument("--checkpoint-every", type=whole, help="steps between two checkpoints; 0: only at the end")
+    parser.add_argument("--no-resume", action="store_true", help="begin at step 1 even if there is a checkpoint")
+    parser.add_argument("--log-every", type=whole, default=1, help="steps between two printed lines")
+    return parser.parse_args(argv)
+
+
+def whole(text: str) -> int:
+    """A number from 0 on, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is below 0")
+    return number
+
+
+def read(path: str) -> dict[str, Any]:
+    """settings.json; a `Refusal` where it is none."""
+    try:
+        settings = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Refusal(f"cannot read {path}: {error.strerror}; name the settings.json of the bundle") from None
+    except ValueError as error:
+        raise Refusal(f"{path} is not JSON ({error}); generate the bundle again") from None
+    parts = ("model", "job", "training", "data", "strategy", "order", "zone_of_rank", "node_of_rank")
+    missing = [part for part in parts if not isinstance(settings, dict) or part not in settings]
+    if missing:
+        raise Refusal(f"{path} has no {', '.join(missing)}; it is not a settings.json, generate the bundle again")
+    if settings.get("version") != 1:
+        raise Refusal(f"{path} has version {settings.get('version')}, this trainer reads 1; generate the bundle again")
+    return settings
+
+
+def with_arguments(settings: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Settings with what the command line changes."""
+    data, training = dict(settings["data"]), dict(settings["training"])
+    given = {"path": args.data, "tokenizer": args.tokenizer, "init_from": args.init_from}
+    data |= {key: value for key, value in given.items() if value is not None}
+    given = {"seed": args.seed, "checkpoint_every": args.checkpoint_every}
+    training |= {key: value for key, value in given.items() if value is not None}
+    return settings | {"data": data, "training": training}
+
+
+def choose_device(wanted: str, local_rank: int) -> torch.device:
+    """The GPU of this local rank, or the CPU."""
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise Refusal("--device cuda: torch sees no GPU here; use --device cpu or install torch with CUDA", here=True)
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    seen = torch.cuda.device_count()
+    if local_rank >= seen:
+        raise Refusal(f"local rank {local_rank} has no GPU: torch sees {seen} here; start {seen} processes", here=True)
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def join(settings: dict[str, Any], device: torch.device, rank: int, world: int, launched: bool) -> str:
+    """Bring torch.distributed up from the launcher's environment; alone, without any network."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    timeout = datetime.timedelta(minutes=settings.get("timeout_minutes") or 10)
+    own = {"device_id": device} if device.type == "cuda" else {}
+    if launched:
+        dist.init_process_group(backend, timeout=timeout, **own)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=rank, world_size=world, timeout=timeout, **own)
+    return backend
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of results."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(
+            f"cannot make the folder {path}: {error.strerror}; choose another with --out", here=True
+        ) from None
+
+
+def listen(run: Run) -> None:
+    """From now on SIGTERM asks the run to stop after its step."""
+
+    def asked(_signal: int, _frame: types.FrameType | None) -> None:
+        run.stop_asked = True
+
+    # Only the main thread may; elsewhere (Ray) whoever started it stops it.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGTERM, asked)

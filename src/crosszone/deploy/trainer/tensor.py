@@ -1,0 +1,259 @@
+"""Tensor parallelism: every layer is cut over the tp ranks, heads and inner widths; the vocabulary too.
+
+A cut parameter is a DTensor, so that FSDP shards it further, checkpoints know its full shape and first values do not
+depend on the cut. A cut module runs on this rank's own part of it: what comes in is whole on every rank, what goes
+out is a part sum that is added up over the ranks. With sequence parallelism the residual stream between those modules
+lies cut along the sequence, and is gathered before and scattered after each of them.
+
+The logits stay cut along the vocabulary; the loss is computed from the slices (`vocabulary_loss`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from run import Refusal
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+
+CUT = {
+    "q.weight": 0,
+    "q.bias": 0,
+    "k.weight": 0,
+    "k.bias": 0,
+    "v.weight": 0,
+    "v.bias": 0,
+    "sinks": 0,
+    "q_up.weight": 0,
+    "kv_up.weight": 0,
+    "out.weight": 1,
+    "gate.weight": 0,
+    "gate.bias": 0,
+    "up.weight": 0,
+    "up.bias": 0,
+    "down.weight": 1,
+    "experts.gate": 2,
+    "experts.up": 2,
+    "experts.gate_bias": 1,
+    "experts.up_bias": 1,
+    "experts.down": 1,
+}
+"""The axis along which a parameter of attention or MLP is cut; any other is whole on every rank."""
+ADDED = ("out.bias", "down.bias", "down_bias")
+"""Biases of part sums: each rank adds its share."""
+IGNORED = -100
+
+
+def cut(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
+    """Cut a Transformer (on device meta, before FSDP) over the ranks of a mesh of one dimension."""
+    about, ranks, rank = model.model, mesh.size(), mesh.get_local_rank()
+    _check(about, ranks)
+    stream: Placement = Shard(1) if sequence else Replicate()
+    for block in model.layers.values():
+        attention = block.attention
+        attention.first_head = rank * about["heads"] // ranks
+        copied = about["mla"] is None and about["kv_heads"] < ranks
+        _cut_module(attention, mesh, stream, _own_heads(about, ranks, rank) if copied else None)
+        if hasattr(block.mlp, "balance"):
+            block.mlp.balance /= ranks  # every rank adds the whole gradient of that loss
+        _cut_module(block.mlp, mesh, stream)
+        if sequence:
+            for name, norm in block.named_children():
+                if name not in ("attention", "mlp"):
+                    _run_on_slice(norm, mesh)
+    if model.embed is not None:
+        _cut_embedding(model.embed, mesh)
+        if sequence:
+            model._embedded = _then(model._embedded, lambda x: _placed(x, mesh, Replicate(), stream))
+    if model.head is not None:
+        _cut_head(model.head, mesh)
+        if sequence:
+            model._logits = _first(model._logits, lambda x: _placed(x, mesh, stream, Replicate()))
+
+
+def _check(about: dict, ranks: int) -> None:
+    if about["qk_norm"] == "full":
+        raise Refusal("strategy.tp > 1: queries and keys are normalised over all heads (qk_norm full); use tp 1")
+    heads, kv_heads = about["heads"], about["kv_heads"]
+    if heads % ranks or (about["mla"] is None and kv_heads % ranks and ranks % kv_heads):
+        raise Refusal(f"strategy.tp={ranks} divides neither {heads} heads nor goes with {kv_heads} key/value heads")
+
+
+def _cut_module(module: nn.Module, mesh: DeviceMesh, stream: Placement, copied: slice | None = None) -> None:
+    """Cut the parameters of an attention or MLP; `copied`: the rows of k and v that this rank uses, of whole ones."""
+    rows = {}
+    for name, parameter in list(module.named_parameters()):
+        axis = next((axis for end, axis in CUT.items() if name == end or name.endswith(f".{end}")), None)
+        if copied is not None and name.split(".")[0] in ("k", "v"):
+            axis, rows[name] = None, copied
+        _distribute(module, name, parameter, mesh, axis)
+    added = [name for name, _ in module.named_parameters() if name.endswith(ADDED)]
+    forward, ranks = module.forward, mesh.size()
+
+    def local(name: str, parameter: DTensor) -> Tensor:
+        own = _local(parameter)
+        if name in rows:
+            return own[rows[name]]
+        return own / ranks if name in added else own
+
+    def run(x: Tensor, *args, **kwargs) -> Tensor:
+        x = _placed(x, mesh, stream, Replicate(), Partial())
+        with _Swapped(module, local):
+            y = forward(x, *args, **kwargs)
+        return _placed(y, mesh, Partial(), stream)
+
+    module.forward = run
+
+
+def _own_heads(about: dict, ranks: int, rank: int) -> slice:
+    """Rows of the key/value head that this rank's queries belong to: several ranks use the same."""
+    head, width = rank * about["kv_heads"] // ranks, about["head_dim"]
+    return slice(head * width, (head + 1) * width)
+
+
+def _run_on_slice(module: nn.Module, mesh: DeviceMesh) -> None:
+    """Let a norm run on this rank's tokens: its weights are whole, their gradients part sums."""
+    for name, parameter in list(module.named_parameters()):
+        _distribute(module, name, parameter, mesh, None)
+    forwards = [(part, part.forward) for part in module.modules() if part._parameters]
+    for part, forward in forwards:
+
+        def run(x: Tensor, part: nn.Module = part, forward: Callable = forward) -> Tensor:
+            with _Swapped(part, lambda _, parameter: _local(parameter)):
+                return forward(x)
+
+        part.forward = run
+
+
+def _cut_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
+    """Each rank looks up the tokens of its rows; the sum over the ranks has every token's."""
+    _distribute(table, "weight", table.weight, mesh, 0)
+    first, _ = own_rows(table.num_embeddings, mesh)
+
+    def run(tokens: Tensor) -> Tensor:
+        weight = _local(table.weight)
+        here = (tokens >= first) & (tokens < first + weight.shape[0])
+        found = F.embedding(torch.where(here, tokens - first, 0), weight)
+        # FSDP hangs its hooks on what comes out and wants no view.
+        return _placed(found * here.unsqueeze(-1), mesh, Partial(), Replicate()).clone()
+
+    table.forward = run
+
+
+def _cut_head(head: nn.Linear, mesh: DeviceMesh) -> None:
+    """Each rank has the logits of its rows; biases, which no padding has, are whole and each rank takes its part."""
+    rows = head.out_features
+    first, end = own_rows(rows, mesh)
+    for name, parameter in list(head.named_parameters()):
+        _distribute(head, name, parameter, mesh, 0 if name == "weight" else None)
+    head.out_features = end - first
+    forward = head.forward
+
+    def local(name: str, parameter: DTensor) -> Tensor:
+        own = _local(parameter)
+        return own if name == "weight" else F.pad(own, (0, rows - own.shape[0]))[first:end]
+
+    def run(x: Tensor, weight: DTensor | None = None) -> Tensor:
+        x = _placed(x, mesh, Replicate(), Replicate(), Partial())
+        with _Swapped(head, local):
+            return forward(x, weight=None if weight is None else _local(weight))
+
+    head.forward = run
+
+
+def own_rows(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
+    """First and last (exclusive) row of this rank where a table is cut: as DTensor cuts, the last rank has fewer."""
+    each = -(-rows // mesh.size())
+    first = min(rows, mesh.get_local_rank() * each)
+    return first, min(rows, first + each)
+
+
+# ---- local parts of parameters and activations ----
+
+
+def _distribute(module: nn.Module, name: str, parameter: nn.Parameter, mesh: DeviceMesh, axis: int | None) -> None:
+    holder, _, leaf = name.rpartition(".")
+    if axis is not None and parameter.shape[axis] < mesh.size():
+        raise Refusal(f"strategy.tp={mesh.size()} is more than the {parameter.shape[axis]} rows of {name}")
+    placement = Replicate() if axis is None else Shard(axis)
+    made = nn.Parameter(distribute_tensor(parameter, mesh, [placement], src_data_rank=None))
+    module.get_submodule(holder).register_parameter(leaf, made)
+
+
+def _local(parameter: DTensor) -> Tensor:
+    """The part here; the gradient of a whole parameter is a part sum, for each rank uses it for its own part."""
+    (placement,) = parameter.placements
+    return parameter.to_local(grad_placements=[Partial() if placement.is_replicate() else placement])
+
+
+def _placed(
+    x: Tensor, mesh: DeviceMesh, now: Placement, wanted: Placement, gradient: Placement | None = None
+) -> Tensor:
+    """An activation that lies as `now`, moved to lie as `wanted`; `gradient`: how its gradient will lie."""
+    moved = DTensor.from_local(x, mesh, [now], run_check=False).redistribute(placements=[wanted])
+    return moved.to_local(grad_placements=[gradient or wanted])
+
+
+class _Swapped:
+    """Within it a module's parameters are plain tensors: this rank's parts."""
+
+    def __init__(self, module: nn.Module, local: Callable[[str, DTensor], Tensor]) -> None:
+        self.module, self.local = module, local
+
+    def __enter__(self) -> None:
+        self.held = []
+        for prefix, part in self.module.named_modules():
+            for leaf, parameter in part._parameters.items():
+                if parameter is not None:
+                    self.held.append((part, leaf, parameter))
+                    part._parameters[leaf] = self.local(f"{prefix}.{leaf}" if prefix else leaf, parameter)
+
+    def __exit__(self, *_: object) -> None:
+        for part, leaf, parameter in self.held:
+            part._parameters[leaf] = parameter
+
+
+def _then(run: Callable, after: Callable) -> Callable:
+    return lambda *args: after(run(*args))
+
+
+def _first(run: Callable, before: Callable) -> Callable:
+    return lambda x: run(before(x))
+
+
+# ---- the loss ----
+
+
+def vocabulary_loss(logits: Tensor, targets: Tensor, mesh: DeviceMesh, rows: int) -> Tensor:
+    """Sum of the cross-entropy of the tokens that have a target, from this rank's slice of the logits."""
+    return _VocabularyLoss.apply(logits, targets, own_rows(rows, mesh)[0], mesh.get_group())
+
+
+class _VocabularyLoss(torch.autograd.Function):
+    """The largest logit, the sum of all chances and the right one's logit are found over all ranks."""
+
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, first: int, group: dist.ProcessGroup) -> Tensor:
+        ctx.kind, logits = logits.dtype, logits.float()
+        peak = logits.amax(-1)
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
+        chances = (logits - peak.unsqueeze(-1)).exp()
+        here = (targets >= first) & (targets < first + logits.shape[-1])
+        column = torch.where(here, targets - first, 0).unsqueeze(-1)
+        chosen = torch.where(here, logits.gather(-1, column).squeeze(-1) - peak, 0.0)
+        sums = torch.stack([chances.sum(-1), chosen])
+        dist.all_reduce(sums, group=group)
+        counted = targets != IGNORED
+        ctx.save_for_backward(chances.div_(sums[0].unsqueeze(-1)), column, here, counted)
+        return torch.where(counted, sums[0].log() - sums[1], 0.0).sum()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        """The chance of each entry, less one for the right one."""
+        chances, column, here, counted = ctx.saved_tensors
+        wrong = chances.scatter_add(-1, column, -here.unsqueeze(-1).to(chances.dtype))
+        return (wrong * (counted.unsqueeze(-1) * gradient)).to(ctx.kind), None, None, None

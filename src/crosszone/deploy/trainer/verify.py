@@ -1,0 +1,226 @@
+"""Check one node before training: python3 verify.py [--node N] [--json]
+
+Run it on every node. It looks at this machine's interface, GPUs, disk, software and data, whether it reaches the other
+nodes and whether the port at which ranks meet is free (first node) or can be reached (others). It changes nothing and
+needs only Python's standard library. Exit status 0: all good; 1: something failed; warnings alone do not fail.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGES = {"ddp": ["torch"], "fsdp": ["torch"], "deepspeed": ["torch", "deepspeed"], "megatron": ["torch"]}
+PACKAGES |= {"horovod": ["torch", "horovod"], "torchft": ["torch", "torchft"]}
+WHEELS = {"cupy": "cupy-cuda12x"}
+"""Packages that pip knows under another name than Python does."""
+FREE_GIB = 20
+"""Least free disk below which a warning is given, when no checkpoint's size is known."""
+WAIT_S = 5
+
+
+def load(name):
+    """A JSON file of the bundle."""
+    return json.loads((HERE / name).read_text(encoding="utf-8"))
+
+
+def own_addresses():
+    """Every address of this machine with its interface, as `ip` tells; empty where there is no `ip`."""
+    if shutil.which("ip") is None:
+        return {}
+    lines = subprocess.run(
+        ["ip", "-o", "addr", "show"], capture_output=True, text=True, check=False
+    ).stdout.splitlines()
+    found = {}
+    for line in lines:
+        words = line.split()
+        if len(words) > 3:
+            found[words[3].split("/")[0]] = words[1]
+    return found
+
+
+def resolved(name):
+    """The addresses a name stands for; empty: none."""
+    try:
+        return sorted({info[4][0] for info in socket.getaddrinfo(name, None)})
+    except OSError:
+        return []
+
+
+def this_node(nodes, asked):
+    """The entry of this machine: as asked, else the one whose address is ours."""
+    if asked is not None:
+        return next((node for node in nodes if node["number"] == asked), None)
+    own = set(own_addresses()) | {socket.gethostname()}
+    for node in nodes:
+        if node["address"] and (node["address"] in own or set(resolved(node["address"])) & own):
+            return node
+    return None
+
+
+def reaches(address, port):
+    """Whether a connection to the port is answered, even if only by a refusal (then nothing listens yet)."""
+    try:
+        socket.create_connection((address, port), timeout=WAIT_S).close()
+    except ConnectionRefusedError:
+        return True, "nothing listens there yet"
+    except OSError as error:
+        return False, str(error)
+    return True, "connected"
+
+
+def port_is_free(port):
+    """Whether this machine can listen at the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return False, str(error)
+    return True, "free"
+
+
+def gpus():
+    """(name, memory GiB) of each GPU that nvidia-smi shows; None: there is no nvidia-smi."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    rows = subprocess.run(query, capture_output=True, text=True, check=False).stdout.splitlines()
+    parts = [row.rsplit(",", 1) for row in rows if "," in row]
+    return [(name.strip(), float(size) / 1024) for name, size in parts]
+
+
+def checks(settings, nodes, node, port):
+    """Every check as (level, what, told); level: ok, warning or failed."""
+    unfilled = [
+        path.name for path in sorted(HERE.rglob("*.sh")) if re.search(r"@ADDRESS_\d+@", path.read_text("utf-8"))
+    ]
+    if unfilled:
+        yield "failed", "template", f"{len(unfilled)} scripts have no address yet: python3 fill.py hosts.txt"
+    if node is None:
+        yield "warning", "node", "this machine is none of the bundle's nodes by address; say --node N"
+    yield from network(nodes, node, port)
+    yield from hardware(settings, node)
+    yield from software(settings)
+    yield from storage(settings)
+
+
+def network(nodes, node, port):
+    """Interface, names, reachability, port."""
+    own = own_addresses()
+    if node and node["interface"]:
+        has = node["interface"] in own.values()
+        yield (
+            ("ok" if has else "failed"),
+            "interface",
+            node["interface"] + ("" if has else f" is not here; there are {sorted(set(own.values()))}"),
+        )
+    if node and node["address"] and own:
+        mine = set(resolved(node["address"])) & set(own)
+        yield (
+            ("ok" if mine else "failed"),
+            "address",
+            f"{node['address']} is {'' if mine else 'not '}an address of this machine",
+        )
+    for other in nodes:
+        if other["address"] and (node is None or other["number"] != node["number"]):
+            known = resolved(other["address"])
+            if not known:
+                yield "failed", f"node {other['number']:03d}", f"{other['address']} does not resolve"
+    master = nodes[0]
+    if node and node["number"] == master["number"]:
+        good, told = port_is_free(port)
+        yield ("ok" if good else "failed"), f"port {port}", told
+    elif master["address"]:
+        good, told = reaches(master["address"], port)
+        yield ("ok" if good else "failed"), f"first node {master['address']}:{port}", told
+
+
+def hardware(settings, node):
+    """GPUs: as many as planned, with enough memory."""
+    found = gpus()
+    needed = sum(len(agent["gpus"]) for agent in node["agents"]) if node else 1
+    if found is None:
+        yield "warning", "GPUs", "no nvidia-smi here: training would run on the CPU"
+        return
+    yield ("ok" if len(found) >= needed else "failed"), "GPUs", f"{len(found)} here, {needed} needed"
+    peak = settings["predicted"]["memory_gib"]["expected"]
+    for number, (name, size) in enumerate(found):
+        if size < peak:
+            yield "failed", f"GPU {number}", f"{name} has {size:.1f} GiB, the plan needs {peak:.1f}"
+
+
+def software(settings):
+    """Python and packages; every node should say the same."""
+    yield "ok", "Python", sys.version.split()[0]
+    for name in PACKAGES[settings["framework"]]:
+        try:
+            yield "ok", name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            yield "failed", name, f"not installed for {sys.executable}"
+    requires = settings.get("requires", {})
+    missing = unmet(requires)
+    for name, limit in requires.items():
+        yield ("failed" if name in missing else "ok"), f"{name}{limit}", missing.get(name, "as this plan needs")
+
+
+def unmet(requires):
+    """What a plan needs ({"deepspeed": "<0.19.7", "cupy": ""}) and this Python lacks, by name with what to do."""
+    found = {}
+    for name, limit in requires.items():
+        if importlib.util.find_spec(name) is None:
+            install = f"pip install '{WHEELS.get(name, name)}{limit}'"
+            found[name] = f"this plan needs it, and it is not installed for {sys.executable}; {install}"
+        elif limit and numbers(importlib.metadata.version(name)) >= numbers(limit.lstrip("<")):
+            has = importlib.metadata.version(name)
+            found[name] = f"{has} lacks what this plan uses; pip install '{name}{limit}', or plan without it"
+    return found
+
+
+def numbers(version):
+    """0.19.7+cu12 as (0, 19, 7)."""
+    return tuple(int(part) for part in re.match(r"\d+(\.\d+)*", version).group().split("."))
+
+
+def storage(settings):
+    """Disk and data."""
+    free = shutil.disk_usage(HERE).free / 2**30
+    yield ("ok" if free > FREE_GIB else "warning"), "disk", f"{free:.0f} GiB free"
+    for key in ("path", "tokenizer", "init_from"):
+        path = settings["data"][key]
+        if path is not None:
+            yield (
+                ("ok" if Path(path).exists() else "failed"),
+                f"data {key}",
+                path if Path(path).exists() else f"{path} is not here",
+            )
+
+
+def main():
+    """Print every check; exit 1 if one failed."""
+    parser = argparse.ArgumentParser(description="Check one node before training.")
+    parser.add_argument("--node", type=int, help="number of this node; default: by its address")
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    given = parser.parse_args()
+    settings, nodes, launch = load("settings.json"), load("nodes.json"), load("bundle.json")
+    node = this_node(nodes, given.node)
+    rows = list(checks(settings, nodes, node, launch["port"]))
+    if given.json:
+        print(
+            json.dumps([{"level": level, "what": what, "told": told} for level, what, told in rows], ensure_ascii=False)
+        )
+    else:
+        for level, what, told in rows:
+            print(f"{level:8} {what}: {told}")
+    sys.exit(1 if any(level == "failed" for level, _, _ in rows) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Ranks: every rank once: its place along each axis, its zone, node and GPU, the layers of its stage. [R1] [R3]
+
+found = ranks_of(predictor)
+found["columns"]["tp"][17], found["columns"]["zone"][17]      # columns: one value a rank
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+
+from crosszone.predict.batch import chunk_layers
+from crosszone.predict.predictor import Predictor
+from crosszone.schedule.orders import stages_in_order
+from crosszone.text import DEFAULT_LANGUAGE
+
+MOST_RANKS = 100_000
+"""Ranks told at once; of the others only the number."""
+
+
+def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, most: int = MOST_RANKS) -> dict[str, Any]:
+    """Ranks as columns; zones, node groups and stages by position; GPUs that no rank uses, with the reason."""
+    s, site = p.strategy, p.site
+    cluster, placement = site.cluster, site.placement
+    located = placement.located(cluster)
+    columns = {"rank": np.arange(placement.ranks), **located, **placement.coordinates(s)}
+    used = np.bincount(located["zone"], minlength=len(cluster.zones))
+    return {
+        "ranks": placement.ranks,
+        "shown": min(most, placement.ranks),
+        "gpus": cluster.gpus,
+        "degrees": {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp},
+        "order": list(placement.order),
+        "zones": [
+            {"name": zone.name, "gpus": sum(group.total_gpus for group in zone.nodes), "used": int(count)}
+            for zone, count in zip(cluster.zones, used, strict=True)
+        ],
+        "groups": [
+            {"zone": zone, "group": number, "gpu": group.gpu.name, "gpus": group.gpus, "nodes": group.count}
+            for zone, one in enumerate(cluster.zones)
+            for number, group in enumerate(one.nodes)
+        ],
+        "stages": _stages(p),
+        "idle": [
+            {"zone": one.zone, "group": one.group, "count": one.count, "reason": one.reason.as_dict(language)}
+            for one in placement.idle(cluster)
+        ],
+        "columns": {name: values[:most].tolist() for name, values in columns.items()},
+    }
+
+
+def _stages(p: Predictor) -> list[dict[str, Any]]:
+    """Layers of each stage, and which: a stage of several chunks holds several runs. [R3]"""
+    s, counts = p.strategy, chunk_layers(p.case)
+    held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
+    runs = list(pairwise(accumulate(counts, initial=0)))
+    return [
+        {
+            "stage": stage,
+            "layers": sum(after - first for first, after in mine),
+            "runs": [[first, after - 1] for first, after in mine if after > first],
+        }
+        for stage in range(s.pp)
+        if (mine := [run for run, holder in zip(runs, held_by, strict=True) if holder == stage]) is not None
+    ]

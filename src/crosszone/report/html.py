@@ -1,0 +1,21 @@
+"""A report as one HTML file: no script, nothing loaded from elsewhere, good on paper."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from crosszone.report.document import Report
+
+
+def html(report: Report) -> str:
+    """The text of a `.html` file."""
+    return _template().render(report=report)
+
+
+@cache
+def _template() -> Template:
+    loader = PackageLoader("crosszone.report", ".")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return made.get_template("report.html")

@@ -1,0 +1,65 @@
+"""A report as Markdown (CommonMark with tables)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from crosszone.report.document import Report, Section, Table
+
+_SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
+"""Characters that may be markup anywhere; an underscore only at the edge of a word."""
+_LEADING = re.compile(r"^([-+=#]+|\d+[.)])(?=\s|$)")
+"""What makes a list, a heading or a rule of a line."""
+_FENCE = re.compile(r"`{3,}")
+
+
+def markdown(report: Report) -> str:
+    """The text of a `.md` file."""
+    lines = [f"# {escaped(report.title)}", ""]
+    for line in report.about:
+        lines += [escaped(line), ""]
+    for section in report.sections:
+        lines += _section(section)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text that shows as it is: one line, nothing in it is markup."""
+    shown = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _LEADING.sub(lambda lead: lead[0][:-1] + "\\" + lead[0][-1], shown)
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield from (f"## {escaped(section.title)}", "")
+    for line in section.lines:
+        yield from (escaped(line), "")
+    for heading, text in section.facts:
+        yield f"- **{escaped(heading)}**: {escaped(text)}"
+    if section.facts:
+        yield ""
+    for item in section.items:
+        level = f"**{escaped(item.level)}** " if item.level else ""
+        yield f"- {level}{escaped(item.text)}"
+        if item.hint:
+            yield f"  {escaped(item.hint)}"
+    if section.items:
+        yield ""
+    for table in section.tables:
+        yield from _table(table)
+    if section.code:
+        longest = max((len(run) for run in _FENCE.findall(section.code)), default=2)
+        fence = "`" * (longest + 1)
+        yield from (f"{fence}yaml", section.code.rstrip("\n"), fence, "")
+
+
+def _table(table: Table) -> Iterator[str]:
+    if table.title:
+        yield from (f"### {escaped(table.title)}", "")
+    yield "| " + " | ".join(escaped(heading) for heading, _ in table.headings) + " |"
+    yield "|" + "|".join("---:" if align == "right" else "---" for _, align in table.headings) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(escaped(cell) or " " for cell in row) + " |"
+    yield ""
+    if table.caption:
+        yield from (f"*{escaped(table.caption)}*", "")

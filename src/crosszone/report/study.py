@@ -1,0 +1,148 @@
+"""Study: everything a report tells of a scenario, computed once and in the functions every other surface calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crosszone.analyse.report import CommunicationReport, communication_report
+from crosszone.analyse.suggest import Suggestions, suggestions
+from crosszone.errors import InputError
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.rules import Case
+from crosszone.inputs.scenario import Loaded, Scenario
+from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.summary import describe
+from crosszone.plan.answer import answer as planned_answer
+from crosszone.plan.answer import best_of
+from crosszone.plan.layout import Crossing
+from crosszone.plan.plan import Plans, Told, filled
+from crosszone.plan.planner import plan
+from crosszone.plan.reasons import reasons_of
+from crosszone.plan.search import Progress
+from crosszone.predict.answer import Answer
+from crosszone.predict.answer import answer as predicted_answer
+from crosszone.predict.predictor import Predictor
+from crosszone.text import DEFAULT_LANGUAGE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """A scenario done one way, what was found out about that way, and the ways beside it."""
+
+    scenario: Scenario
+    """With framework, strategy and placement filled in where they were left open."""
+    described: dict[str, Any]
+    """What follows from it before anything is predicted."""
+    answer: Answer
+    traffic: CommunicationReport
+    suggestions: Suggestions
+    reasons: tuple[Told, ...]
+    """Why it is so fast, or not faster."""
+    chosen: bool
+    """The way was chosen by the search, not given."""
+    free: Plans | None
+    """Plans with strategy and placement left open; None: none fits."""
+    refused: tuple[Told, ...]
+    """Why there are no such plans."""
+
+
+def study(
+    loaded: Loaded,
+    language: str = DEFAULT_LANGUAGE,
+    *,
+    budget_s: float | None = None,
+    progress: Progress | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Study:
+    """Study a scenario that was read from a file: the strategy it gives, else its best plan.
+
+    `budget_s` ends the search for plans early.
+    """
+    how: dict[str, Any] = {"budget_s": budget_s, "progress": progress, "cancelled": cancelled}
+    given = loaded.scenario
+    free: Plans | None = None
+    refused: tuple[Told, ...] = ()
+    if given.strategy is None:
+        try:
+            free = planned_answer(loaded, language, **how)
+        except InputError as error:
+            raise type(error)(*map(loaded.document.placed, error.notices)) from None
+        whole = loaded._replace(scenario=filled(given, best_of(free)))
+        found = predicted_answer(whole, language)
+    else:
+        whole, found = loaded, predicted_answer(loaded, language)  # first: it tells what is wrong with the file
+        try:
+            free = plan(given.replace(strategy=None, placement=None), language=language, **how)
+        except InputError as error:
+            refused = tuple(notice.as_dict(language) for notice in error.notices)
+    return Study(
+        scenario=whole.scenario,
+        described=describe(whole, language),
+        answer=found,
+        traffic=communication_report(found.predictor, found.prediction),
+        suggestions=suggestions(whole.scenario, base=found.predictor, language=language),
+        reasons=_reasons(found, free, language),
+        chosen=given.strategy is None,
+        free=free,
+        refused=refused,
+    )
+
+
+CHOSEN = ("reason_framework", "reason_layers", "reason_shares")
+"""Reasons that praise a choice of the search."""
+
+
+def _reasons(found: Answer, free: Plans | None, language: str) -> tuple[Told, ...]:
+    """Those of the plan it is, else of what can be said of any way, and how far it is behind the best plan."""
+    way = _Given(found.predictor)
+    for one in (*free.plans, *free.local_updates) if free is not None else ():
+        here = (one.framework, one.strategy, one.placement)
+        if here == (way.framework.name, way.strategy, way.predictor.site.placement):
+            return one.reasons
+    best = best_of(free).prediction if free is not None else None
+    left_out = CHOSEN if way.tp_together else (*CHOSEN, "reason_tp")
+    told = (notice for notice in reasons_of(way, found.prediction, best) if notice.code not in left_out)
+    return tuple(notice.as_dict(language) for notice in told)
+
+
+@dataclass(frozen=True)
+class _Given:
+    """A predicted way as the reasons look at it."""
+
+    predictor: Predictor
+
+    @property
+    def problem(self) -> Case:
+        return self.predictor.case
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.predictor.strategy
+
+    @property
+    def framework(self) -> Framework:
+        return self.predictor.framework
+
+    @property
+    def zone_names(self) -> list[str]:
+        """Zones in use, in rank order."""
+        return list(dict.fromkeys(block.zone for block in self.predictor.site.placement.blocks))
+
+    @property
+    def tp_together(self) -> bool:
+        """Ranks of a tensor-parallel group share a node or a fast-link domain."""
+        site = self.predictor.site
+        return any(bool(np.all(where == where[..., :1])) for where in (site.node, site.domain))
+
+    @property
+    def crossing(self) -> Crossing:
+        """What crosses zones: stages of one replica, replicas of one stage, or both."""
+        zone = self.predictor.site.zone[:, :, 0, 0]
+        stages, replicas = bool(np.ptp(zone, axis=0).any()), bool(np.ptp(zone, axis=1).any())
+        if stages and replicas:
+            return "both"
+        return "pp" if stages else "dp" if replicas else "none"

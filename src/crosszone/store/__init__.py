@@ -1,0 +1,33 @@
+"""Saved scenarios, results and bundles, in SQLite or PostgreSQL: what is saved survives a restart of the server.
+
+with open_store() as store:
+kept = store.scenarios.add(name="three cities", text=text)
+store.scenarios.page(limit=50).rows
+"""
+
+from __future__ import annotations
+
+from crosszone.store.bundles import BundleRow, Bundles, SavedBundle
+from crosszone.store.opening import open_store
+from crosszone.store.results import KINDS, Kind, Result, ResultRow, Results
+from crosszone.store.scenarios import SavedScenario, ScenarioRow, Scenarios
+from crosszone.store.store import Store
+from crosszone.store.table import MAX_PAGE, Page
+
+__all__ = [
+    "KINDS",
+    "MAX_PAGE",
+    "BundleRow",
+    "Bundles",
+    "Kind",
+    "Page",
+    "Result",
+    "ResultRow",
+    "Results",
+    "SavedBundle",
+    "SavedScenario",
+    "ScenarioRow",
+    "Scenarios",
+    "Store",
+    "open_store",
+]

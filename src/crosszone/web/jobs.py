@@ -1,0 +1,111 @@
+"""Jobs: the long work of the API, as workers do it. Each answers the JSON that the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from crosszone.analyse.answer import answer as analysis_of
+from crosszone.analyse.axis import Axis
+from crosszone.analyse.radar import radar
+from crosszone.analyse.sweep import sweep
+from crosszone.deploy.answer import answer as bundle_of
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.scenario import Loaded, Scenario
+from crosszone.plan.answer import answer as plans_of
+from crosszone.plan.common import Common
+from crosszone.plan.search import Progress
+from crosszone.report.answer import answer as report_of
+from crosszone.web.answers import json_bytes
+
+Cancelled = Callable[[], bool]
+MOST_NODES = 10_000
+"""Nodes of a cluster whose bundle is made here: each one has a script, and all are sent at once."""
+
+
+def prepare() -> None:
+    """Read what every plan needs, before the first one is asked for."""
+    from crosszone.cost.profile import Profiles
+    from crosszone.inputs.catalogue import catalogue
+
+    catalogue()
+    Profiles.load()
+
+
+def plan_job(loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+    """The plans of a scenario."""
+    found = _placed(
+        loaded, lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, common=_common(), **how)
+    )
+    return json_bytes(found.model_dump(mode="json"))
+
+
+def analyse_job(
+    loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+) -> bytes:
+    """The parts of an analysis that were asked for."""
+    found = _placed(loaded, lambda: analysis_of(loaded, language, progress=progress, cancelled=cancelled, **how))
+    return json_bytes(found.analysis.to_asked())
+
+
+def sweep_job(
+    loaded: Loaded,
+    axes: tuple[Axis, Axis | None],
+    how: dict[str, Any],
+    language: str,
+    *,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> bytes:
+    """A sweep."""
+    found = _placed(
+        loaded,
+        lambda: sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **how),
+    )
+    return json_bytes(found.model_dump(mode="json"))
+
+
+def radar_job(
+    scenario: Scenario, ways: Sequence[tuple[str, Scenario]], language: str, *, progress: Progress, cancelled: Cancelled
+) -> bytes:
+    """Ways beside the best of each family, which are searched for."""
+    found = radar(scenario, ways, language=language, progress=progress, cancelled=cancelled)
+    return json_bytes(found.model_dump(mode="json"))
+
+
+def report_job(
+    loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+) -> bytes:
+    """A report: its form and its text."""
+    text = _placed(loaded, lambda: report_of(loaded, language, progress=progress, cancelled=cancelled, **how))
+    return json_bytes({"format": how["form"], "text": text})
+
+
+def bundle_job(
+    loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+) -> bytes:
+    """The files that start a plan, with what each node runs."""
+    nodes = sum(group.count for _, group in loaded.scenario.cluster.groups())
+    if nodes > MOST_NODES:
+        raise InvalidError(
+            Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params={"limit": MOST_NODES})
+        )
+    found = _placed(
+        loaded, lambda: bundle_of(loaded, language, progress=progress, cancelled=cancelled, common=_common(), **how)
+    )
+    return json_bytes(found.model_dump(mode="json"))
+
+
+@cache
+def _common() -> Common:
+    """What the plans of this worker have in common: a slider changes one thing at a time."""
+    return Common(lasting=True)
+
+
+def _placed(loaded: Loaded, work: Callable[[], Any]) -> Any:
+    """The answer of the work; what it refuses is told with its line."""
+    try:
+        return work()
+    except InputError as error:
+        raise type(error)(*map(loaded.document.placed, error.notices)) from None

@@ -1,0 +1,287 @@
+"""Timelines: one step drawn, as a file, and beside a measured one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Self
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, model_validator
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from crosszone.errors import Notice
+from crosszone.predict.answer import predictor_of
+from crosszone.predict.predictor import Predictor
+from crosszone.schedule.difference import difference
+from crosszone.schedule.measured import Measured, read_measured
+from crosszone.schedule.micro_batch import micro_batch_view
+from crosszone.schedule.perfetto import perfetto_json
+from crosszone.schedule.table import spans_csv
+from crosszone.schedule.timeline import Timeline
+from crosszone.schedule.view import view_of
+from crosszone.web.answers import Json, NoticeBody, errors_documented
+from crosszone.web.body import EXAMPLE, ScenarioBody, body_documented, read_body
+from crosszone.web.language import Language
+from crosszone.web.refusals import refused
+from crosszone.web.state import State
+
+MOST_S = 1e18
+MicroBatch = Field(default=None, ge=0, le=10_000_000, description="Also this micro-batch by itself, from 0.")
+FromS = Field(default=0.0, ge=0, le=MOST_S, description="Draw spans from there on, s; for steps of very many spans.")
+_EXAMPLE_TRACE = "lane,kind,start_s,end_s,micro_batch\nstage-0,forward,0,0.5,0\nstage-0,backward,0.5,1.5,0\n"
+
+
+class TimelineBody(ScenarioBody):
+    """What to draw."""
+
+    micro_batch: int | None = MicroBatch
+    from_s: float = FromS
+
+
+class TraceBody(ScenarioBody):
+    """What to write, and in which format."""
+
+    format: Literal["perfetto", "crosszone", "csv"] = Field(
+        default="perfetto", description="For ui.perfetto.dev, as measured traces are kept, or one row a span."
+    )
+
+
+class MeasuredBody(ScenarioBody):
+    """A measured trace, which of its steps to draw, and optionally the scenario it is compared with."""
+
+    trace: str = Field(description="The trace: JSON as /timeline/trace writes it (crosszone), or CSV.")
+    step: int | None = Field(default=None, ge=0, le=10_000_000, description="Number of the step; none: the last.")
+    micro_batch: int | None = MicroBatch
+    from_s: float = FromS
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if self.text is not None and self.scenario is not None:
+            raise ValueError("text, scenario")  # at most one of them
+        return self
+
+    @property
+    def compared(self) -> bool:
+        """Whether there is a scenario to compare with."""
+        return self.text is not None or self.scenario is not None
+
+
+class LaneBody(BaseModel):
+    """A lane and what it does; `parts` and `idle_s` add up to the step."""
+
+    id: str
+    name: str
+    group: str = Field(description="stages, links, gradients, host, or as a trace calls it.")
+    busy_s: float
+    idle_s: float
+    utilisation: float = Field(description="busy_s / step_s.")
+    parts: dict[str, float] = Field(description="Seconds by kind.")
+
+
+class WindowBody(BaseModel):
+    """Which spans are drawn."""
+
+    from_s: float
+    to_s: float
+    spans: int = Field(description="All spans of the step.")
+    shown: int
+    left_out: int = Field(description="Spans outside this window; ask with from_s = to_s for the next ones.")
+
+
+class PhaseBody(BaseModel):
+    """One phase of a step, and what the average stage does in it."""
+
+    phase: str = Field(description="warm_up, steady, cool_down or tail.")
+    start_s: float
+    end_s: float
+    seconds: float
+    share: float
+    busy_s: float
+    idle_s: float
+    exposed_s: float = Field(description="Time in which something communicates and no stage computes.")
+    utilisation: float | None
+
+
+class PartBody(BaseModel):
+    """What the average stage does, by kind."""
+
+    kind: str
+    seconds: float
+    share: float
+
+
+class ShareBody(BaseModel):
+    """Seconds, and the share of the step."""
+
+    seconds: float
+    share: float
+
+
+class SummaryBody(BaseModel):
+    """The step, and of it what the average stage works and waits, and what exposed communication takes."""
+
+    step: ShareBody
+    busy: ShareBody
+    idle: ShareBody
+    exposed: ShareBody
+    utilisation: float
+
+
+class ViewBody(BaseModel):
+    """A step to draw."""
+
+    step_s: float
+    summary: SummaryBody
+    kinds: list[str]
+    lanes: list[LaneBody]
+    spans: dict[str, list[float]] = Field(description="Columns lane, kind, start_s, end_s, micro_batch, chunk.")
+    bubbles: dict[str, list[float]] = Field(description="Columns lane, start_s, end_s: times a stage waits.")
+    window: WindowBody
+    phases: list[PhaseBody]
+    totals: list[PartBody]
+    micro_batches: int
+    micro_batch: dict[str, Any] | None = Field(description="The micro-batch asked for: spans, stages, links, usage.")
+
+
+class PredictedBody(ViewBody):
+    """A predicted step to draw."""
+
+    name: str
+    framework: str
+
+
+class StepsBody(BaseModel):
+    """The steps of a trace, as columns."""
+
+    step: list[int]
+    seconds: list[float]
+
+
+class RowBody(BaseModel):
+    """One part of a step, predicted and measured."""
+
+    part: str
+    predicted_s: float
+    measured_s: float
+    difference_s: float
+    difference_pct: float | None = Field(description="Predicted against measured; null where nothing was measured.")
+
+
+class DifferenceBody(BaseModel):
+    """A predicted step against a measured one."""
+
+    step: RowBody
+    phases: list[RowBody]
+    kinds: list[RowBody]
+    lanes: list[RowBody]
+
+
+class MeasuredStepBody(ViewBody):
+    """A measured step to draw, and how far the prediction is from it."""
+
+    name: str
+    step: int
+    steps: StepsBody
+    bad_rows: int
+    notices: list[NoticeBody]
+    difference: DifferenceBody | None
+
+
+def routes(state: State) -> APIRouter:
+    """Draw."""
+    router = APIRouter(prefix="/timeline", tags=["timeline"])
+
+    def predicted(body: ScenarioBody, language: str) -> tuple[Predictor, Timeline]:
+        found = predictor_of(state.reader.read(body))
+        return found, found.timeline(language)
+
+    @router.post(
+        "",
+        response_model=PredictedBody,
+        responses=errors_documented(400, 403, 413, 415),
+        openapi_extra=body_documented(TimelineBody, {**EXAMPLE, "micro_batch": 0}),
+    )
+    async def drawn(request: Request, language: Language) -> Response:
+        """Draw one step of a scenario with a strategy: lanes, spans, bubbles, phases, totals, one micro-batch."""
+        body = await read_body(request, TimelineBody)
+
+        def work() -> Json:
+            found, timeline = predicted(body, language)
+            view = _view(timeline, body.micro_batch, body.from_s)
+            return Json({"name": found.name, "framework": found.framework.name, **view})
+
+        return await run_in_threadpool(work)
+
+    @router.post(
+        "/trace",
+        response_class=Response,
+        responses={200: _FILES, **errors_documented(400, 403, 413, 415)},
+        openapi_extra=body_documented(TraceBody, {**EXAMPLE, "format": "perfetto"}),
+    )
+    async def trace(request: Request, language: Language) -> Response:
+        """Write the step as a file: for a trace viewer, as measured traces are kept, or as a table."""
+        body = await read_body(request, TraceBody)
+
+        def work() -> Response:
+            found, timeline = predicted(body, language)
+            return _file(found, timeline, body.format)
+
+        return await run_in_threadpool(work)
+
+    @router.post(
+        "/measured",
+        response_model=MeasuredStepBody,
+        responses=errors_documented(400, 403, 413, 415),
+        openapi_extra=body_documented(MeasuredBody, {"trace": _EXAMPLE_TRACE}),
+    )
+    async def measured(request: Request, language: Language) -> Response:
+        """Draw one step of a measured trace; with a scenario, also its difference from the predicted step.
+
+        Rows that cannot be used are told and left out.
+        """
+        body = await read_body(request, MeasuredBody)
+        if body.way is not None and not body.compared:
+            raise refused(422, "one_of_body", field="body", keys="text, scenario")
+
+        def work() -> Json:
+            run = read_measured(body.trace)
+            number = run.last if body.step is None else body.step
+            timeline, cut = run.timeline(number)
+            against = difference(predicted(body, language)[1], timeline) if body.compared else None
+            about = _about(run, number, [*cut, *run.notices], language)
+            return Json({**about, **_view(timeline, body.micro_batch, body.from_s), "difference": against})
+
+        return await run_in_threadpool(work)
+
+    return router
+
+
+_FILES = {
+    "content": {"application/json": {"schema": {"type": "object"}}, "text/csv": {"schema": {"type": "string"}}},
+    "description": "The file.",
+}
+
+
+def _view(timeline: Timeline, micro_batch: int | None, from_s: float) -> dict[str, Any]:
+    one = None if micro_batch is None else micro_batch_view(timeline, micro_batch)
+    return {**view_of(timeline, from_s=from_s), "micro_batch": one}
+
+
+def _about(run: Measured, number: int, notices: list[Notice], language: str) -> dict[str, Any]:
+    """What a measured run is called, its steps, and what was wrong with its rows."""
+    steps = {"step": [one.step for one in run.steps], "seconds": [one.end_s - one.start_s for one in run.steps]}
+    told = [notice.as_dict(language) for notice in notices]
+    return {"name": run.name, "step": number, "steps": steps, "bad_rows": run.bad, "notices": told}
+
+
+def _file(found: Predictor, timeline: Timeline, form: str) -> Response:
+    """The step in one of the formats, to be kept."""
+    if form == "csv":
+        text = spans_csv(timeline)
+    else:
+        kept = timeline.to_trace(found.name, framework=found.framework.name)
+        text = perfetto_json(kept) if form == "perfetto" else kept.to_json()
+    end = "csv" if form == "csv" else "json"
+    headers = {"Content-Disposition": f'attachment; filename="timeline-{form}.{end}"'}
+    return Response(text, media_type="text/csv" if form == "csv" else "application/json", headers=headers)

@@ -1,0 +1,23 @@
+"""State: what the routes of one server share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crosszone.web.examples import Shelf
+from crosszone.web.scenarios import Reader
+from crosszone.web.workers import Workers
+
+if TYPE_CHECKING:
+    from crosszone.store import Store
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The scenarios that can be opened, how scenarios of requests are read, what is saved, and who does long work."""
+
+    shelf: Shelf
+    reader: Reader
+    store: Store
+    workers: Workers

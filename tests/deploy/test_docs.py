@@ -1,0 +1,25 @@
+"""What the documents say of launch settings is what the code has."""
+
+from __future__ import annotations
+
+import json
+
+from conftest import ROOT
+from crosszone.deploy.schema import NAME, ROOTS, settings_table
+from crosszone.inputs.schema import file_name, json_schema
+
+AGAIN = "run: python -m crosszone.deploy.schema docs"
+
+
+def test_the_table_of_settings_is_that_of_the_code():
+    assert (ROOT / "docs" / f"{NAME}.md").read_text() == settings_table(), AGAIN
+
+
+def test_the_schema_of_settings_is_that_of_the_code():
+    committed = json.loads((ROOT / "docs" / "schema" / file_name(NAME)).read_text())
+    assert committed == json.loads(json.dumps(json_schema(NAME, ROOTS))), AGAIN
+
+
+def test_every_setting_says_what_it_is():
+    for definition in (json_schema(NAME, ROOTS), *json_schema(NAME, ROOTS)["$defs"].values()):
+        assert all(field.get("description") for field in definition["properties"].values())
