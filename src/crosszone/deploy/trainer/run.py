@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import datetime
 import json
+import logging
 import math
 import os
 import signal
@@ -48,7 +49,7 @@ class Refusal(Exception):
 
 
 def guard(main: Callable[[], None]) -> None:
-    """Run `main`; a `Refusal` becomes one line on stderr and exit status 2, without a traceback."""
+    """Run `main` and end the process; a `Refusal` becomes one line on stderr and exit status 2, without a traceback."""
     rank = int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0")))
     try:
         main()
@@ -65,6 +66,12 @@ def guard(main: Callable[[], None]) -> None:
             raise
         print(f"error: rank {rank}: another rank has ended; its last line says why", file=sys.stderr, flush=True)
         os._exit(1)
+    # A thread of torch's that lets go of a Python object while the interpreter is taken down ends the process with an
+    # abort, so it is not taken down: everything is written by now.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @dataclass(kw_only=True)

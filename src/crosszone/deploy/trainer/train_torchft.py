@@ -82,9 +82,6 @@ def main() -> None:
     run.say(f"done: step {zones.step} of {run.steps}; {checkpoints.path(zones.step)}")
     zones.end()
     run.end()
-    # Threads of torchft's that are still waiting would end the interpreter with an abort.
-    sys.stdout.flush()
-    os._exit(0)
 
 
 def gradients(run: Run, whole: nn.Module, stream: Iterator[Any], metrics: Metrics, weight: float) -> torch.Tensor:
