@@ -3,6 +3,7 @@
     CrossZoneError               anything CrossZone itself reports            exit status 1
     ├── ServeError               the server cannot start
     ├── StoreError               what is saved cannot be opened, read or written
+    ├── MachineError             a machine cannot be reached, or cannot do what it was asked
     └── InputError               what the user gave cannot be used            exit status 2
         ├── FileError            a file is missing, too large, or not YAML
         ├── InvalidError         a field is wrong: type, range, unknown key
@@ -105,6 +106,10 @@ class ServeError(CrossZoneError):
 
 class StoreError(CrossZoneError):
     """What is saved cannot be opened, read or written; the input is not to blame."""
+
+
+class MachineError(CrossZoneError):
+    """A machine cannot be reached, or cannot do what it was asked."""
 
 
 class InputError(CrossZoneError):

@@ -110,11 +110,14 @@ def test_a_database_that_has_no_bundles_yet_is_brought_up_to_date(url):
     with open_store(url) as store:
         kept = store.scenarios.add(name="old", text="x")
         with store.bundles._access.writing() as connection:
-            connection.exec_driver_sql("DROP TABLE bundles")
+            later = ("bundles", "task_events", "tasks", "environments", "datasets", "training_models", "measured_links")
+            for table in later:
+                connection.exec_driver_sql(f"DROP TABLE {table}")
             connection.exec_driver_sql("UPDATE crosszone_version SET version_num = '0002'")
     with open_store(url) as again:
         assert again.scenarios.get(kept.id) == kept
         assert again.bundles.page().total == 0
+        assert again.tasks.page().total == 0
         again.bundles.add(name="new", bundle=bundle())
     with open_store(url) as reopened:
         assert [row.name for row in reopened.bundles.page().rows] == ["new"]

@@ -1,4 +1,4 @@
-"""Saved scenarios, results and bundles, in SQLite or PostgreSQL: what is saved survives a restart of the server.
+"""Everything that survives a restart of the server, in SQLite or PostgreSQL.
 
 with open_store() as store:
 kept = store.scenarios.add(name="three cities", text=text)

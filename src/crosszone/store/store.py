@@ -9,19 +9,26 @@ from sqlalchemy import Engine
 
 from crosszone.store.address import shown
 from crosszone.store.bundles import Bundles
+from crosszone.store.registered import Datasets, Environments, MeasuredLinks, TrainingModels
 from crosszone.store.results import Results
 from crosszone.store.scenarios import Scenarios
 from crosszone.store.table import Access
+from crosszone.store.tasks import Tasks
 
 
 class Store:
-    """Saved scenarios, results and bundles of one database; any thread may use it."""
+    """Everything of one database; any thread may use it."""
 
     def __init__(self, engine: Engine) -> None:
         access = Access(engine)
         self.scenarios = Scenarios(access)
         self.results = Results(access)
         self.bundles = Bundles(access)
+        self.environments = Environments(access)
+        self.datasets = Datasets(access)
+        self.training_models = TrainingModels(access)
+        self.measured_links = MeasuredLinks(access)
+        self.tasks = Tasks(access)
         self._engine = engine
 
     @property

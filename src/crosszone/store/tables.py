@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 METADATA = MetaData()
 VERSION_TABLE = "crosszone_version"
@@ -49,4 +49,56 @@ BUNDLES = Table(
     Column("bytes", Integer, nullable=False),
     Column("bundle", LargeBinary, nullable=False),
     Index("bundles_by_time", "created", "id"),
+)
+
+
+def _registry(name: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("id", String(64), primary_key=True),
+        Column("created", String(32), nullable=False),
+        Column("changed", String(32), nullable=False),
+        Column("value", Text, nullable=False),
+        Index(f"{name}_by_time", "created", "id"),
+    )
+
+
+ENVIRONMENTS = _registry("environments")
+DATASETS = _registry("datasets")
+TRAINING_MODELS = _registry("training_models")
+MEASURED_LINKS = _registry("measured_links")
+
+TASKS = Table(
+    "tasks",
+    METADATA,
+    Column("id", String(64), primary_key=True),
+    Column("name", String(200), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("created", String(32), nullable=False),
+    Column("changed", String(32), nullable=False),
+    Column("key", String(200), unique=True),
+    Column("request", Text, nullable=False),
+    Column("plan", LargeBinary),
+    Column("token", String(128)),
+    Column("attempt", Integer, nullable=False),
+    Column("restarts", Integer, nullable=False),
+    Column("stop_asked", Boolean, nullable=False),
+    Column("progress", Text, nullable=False),
+    Column("notice", Text),
+    Column("driver", String(64)),
+    Column("driven_until", Float, nullable=False),
+    Index("tasks_by_time", "created", "id"),
+    Index("tasks_by_state", "state"),
+)
+
+TASK_EVENTS = Table(
+    "task_events",
+    METADATA,
+    Column("task", String(64), ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("at", String(32), nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("kind", String(32), nullable=False),
+    Column("about", Text, nullable=False),
 )

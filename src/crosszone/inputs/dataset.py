@@ -1,0 +1,68 @@
+"""Dataset: what is trained on, in versions; and the model that is trained."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Self
+
+from pydantic import Field, Strict, StringConstraints, model_validator
+
+from crosszone.inputs.value import Name, Prose, Value, refuse
+
+Place = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+"""A path on the machines that train, or a URI."""
+Sha256 = Annotated[str, StringConstraints(pattern=re.compile(r"^[0-9a-f]{64}$"))]
+Bytes = Annotated[int, Strict(), Field(ge=0, le=2**62)]
+
+
+class DatasetVersion(Value):
+    """One state of a dataset, which does not change any more."""
+
+    id: Name
+    """What a task asks for it by."""
+    path: Place | None = None
+    """A token file (.bin), a text file, or a folder of them; null: synthetic data."""
+    tokenizer: Place | None = None
+    """tokenizer.json, for text."""
+    bytes: Bytes | None = None
+    """Size; null: not looked at yet."""
+    sha256: Sha256 | None = None
+    """Checksum of the file, or of the names and checksums of a folder's files; null: not looked at yet."""
+
+
+class Dataset(Value):
+    """A dataset with its versions."""
+
+    name: Name
+    """What to call it."""
+    about: Prose = ""
+    """What it holds."""
+    versions: Annotated[tuple[DatasetVersion, ...], Field(min_length=1, max_length=1000)]
+    """Its versions, oldest first."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        ids = [one.id for one in self.versions]
+        for index, id in enumerate(ids):
+            if id in ids[:index]:
+                raise refuse("version_twice", id, at=("versions", index, "id"))
+        return self
+
+    def version(self, id: str) -> DatasetVersion | None:
+        """One of its versions; None: it has no such."""
+        return next((one for one in self.versions if one.id == id), None)
+
+
+class TrainingModel(Value):
+    """A model that tasks train."""
+
+    name: Name
+    """What to call it."""
+    model: Name | dict[str, Any]
+    """As a scenario gives it: a catalogue name, or its fields."""
+    weights: Place | None = None
+    """Folder of weights to begin with, on the machines that train; null: from scratch."""
+    bytes: Bytes | None = None
+    """Size of the weights; null: not looked at yet."""
+    sha256: Sha256 | None = None
+    """Checksum of the weights; null: not looked at yet."""

@@ -1,0 +1,1 @@
+"""Training on chosen machines: environments, tasks, and zones on one machine."""

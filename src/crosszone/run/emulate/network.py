@@ -1,0 +1,217 @@
+"""Network: machines of several zones on this one, and the links between them, as long as it is open.
+
+    with Network.of(cluster) as network:
+        node = network.nodes[0]
+        node.machine.call("survey.facts", folder="/tmp")
+        network.traffic()["beijing-a", "shanghai-a"].bytes
+
+Each node is a set of Linux namespaces with one interface, `wan0`; a program of ours (`zones.c`) carries their packets
+with the delay, rate and loss of the scenario's links, through a shared uplink and downlink for each zone. It ends with
+us, and everything in the nodes ends with it, whatever ends us: the kernel sees to that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from crosszone.errors import MachineError, Notice
+from crosszone.inputs.catalogue.entries import home
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.links import zone_links
+from crosszone.run.machine import BOOT, WAIT_S, asked
+
+INTERFACE = "wan0"
+HOST_ADDRESS = "10.77.255.254"
+"""This machine, as the nodes see it."""
+MOST_NODES = 250
+MOST_GBPS, LEAST_RTT_MS = 2.0, 2.0
+"""Beyond these an emulated link is not what it claims to be on a busy machine."""
+_COUNTER = struct.Struct("6Q")
+
+
+class Traffic(NamedTuple):
+    """What went from one zone to another."""
+
+    packets: int
+    bytes: int
+    """With headers, as the wire would carry them."""
+    lost: int
+    """Packets lost on purpose."""
+    dropped: int
+    """Packets that found the queue full."""
+    late_ms: float
+    """How much later than due packets were handed over, mean."""
+    latest_ms: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inside:
+    """The machine that an emulated node is."""
+
+    name: str
+    pid: int
+    """First process of its namespaces."""
+
+    @property
+    def words(self) -> list[str]:
+        """What goes before a command that is to run there."""
+        return ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
+
+    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+        """As `Machine.call`."""
+        return asked(self.name, [*self.words, sys.executable, "-c", BOOT], what, payload, wait_s, arguments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatedNode:
+    """One node: its zone, its address there, and the machine it is."""
+
+    zone: str
+    address: str
+    machine: Inside
+
+
+class Network:
+    """The zones of a cluster on this machine; use it in a `with` block."""
+
+    def __init__(self, plan: str, zones: tuple[str, ...], places: tuple[tuple[str, str, str], ...]) -> None:
+        """Take the plan that `zones.c` reads, the zones by number, and each node's name, zone and address."""
+        self.plan, self.zones, self.places = plan, zones, places
+        self.nodes: tuple[EmulatedNode, ...] = ()
+        self._process: subprocess.Popen[str] | None = None
+
+    @classmethod
+    def of(cls, cluster: Cluster, *, seed: int = 0) -> Self:
+        """The network of a cluster's zones, nodes and links."""
+        zones = tuple(zone.name for zone in cluster.zones)
+        places, lines = [], [f"host {HOST_ADDRESS}", f"seed {seed}"]
+        for number, zone in enumerate(cluster.zones):
+            for index in range(zone.node_count):
+                address = f"10.77.{number}.{index + 1}"
+                places.append((f"{number}-{index}", zone.name, address))
+                lines.append(f"node zone{number}-node{index} {address} {number}")
+            if zone.uplink_gbps is not None:
+                lines.append(f"up {number} {zone.uplink_gbps * 1e9:.0f}")
+            into = zone.downlink_gbps if zone.downlink_gbps is not None else zone.uplink_gbps
+            if into is not None:
+                lines.append(f"down {number} {into * 1e9:.0f}")
+        if len(places) > MOST_NODES:
+            raise MachineError(Notice(code="emulate_too_many", value=len(places), params={"limit": MOST_NODES}))
+        for (first, second), link in zone_links(cluster).items():
+            delay, loss = link.rtt_ms.expected * 1e6 / 2, link.loss_pct / 100
+            lines.append(f"link {first} {second} {link.gbps * 1e9:.0f} {delay:.0f} {loss:.9f}")
+            lines.append(f"link {second} {first} {link.gbps_back * 1e9:.0f} {delay:.0f} {loss:.9f}")
+        return cls("\n".join(lines) + "\n", zones, tuple(places))
+
+    def __enter__(self) -> Self:
+        self._require()
+        program = built()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "plan").write_text(self.plan, encoding="ascii")
+        words = [str(program), str(self._folder / "plan"), str(self._folder / "counters")]
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        said = self._process.stdout.readline() if self._process.stdout else ""
+        if not said.startswith("ready"):
+            told = self._process.stderr.read() if self._process.stderr else ""
+            self.close()
+            reason = (told.strip().splitlines() or ["it ended without a word"])[-1]
+            raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
+        pids = [int(word) for word in said.split()[1:]]
+        self.nodes = tuple(
+            EmulatedNode(zone=zone, address=address, machine=Inside(name=f"{zone}-{name}", pid=pid))
+            for pid, (name, zone, address) in zip(pids, self.places, strict=True)
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all nodes and everything in them."""
+        process, self._process = self._process, None
+        if process is not None:
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
+            try:
+                process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def interface(self) -> str:
+        """The interface on this machine that leads to the nodes; it is there while the network is open."""
+        return f"cz{self._process.pid}" if self._process else ""
+
+    def traffic(self) -> dict[tuple[str, str], Traffic]:
+        """What each pair of zones has sent so far, by sender and receiver."""
+        raw = (self._folder / "counters").read_bytes()
+        found = {}
+        for at, (packets, carried, lost, dropped, late, latest) in enumerate(_COUNTER.iter_unpack(raw)):
+            pair = self.zones[at // len(self.zones)], self.zones[at % len(self.zones)]
+            mean = late / packets / 1e6 if packets else 0.0
+            found[pair] = Traffic(packets, carried, lost, dropped, mean, latest / 1e6)
+        return found
+
+    @cached_property
+    def _folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="crosszone-zones-"))
+
+    @staticmethod
+    def _require() -> None:
+        """Refuse where the kernel will not let us."""
+        missing = why_not()
+        if missing:
+            raise MachineError(missing)
+
+
+def why_not() -> Notice | None:
+    """Why zones cannot be emulated on this machine; None: they can."""
+    if not sys.platform.startswith("linux"):
+        return Notice(code="emulate_linux", value=sys.platform)
+    if os.geteuid() != 0:
+        return Notice(code="emulate_root")
+    if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        return Notice(code="emulate_tun")
+    for tool in ("nsenter", "cc"):
+        if shutil.which(tool) is None:
+            return Notice(code="emulate_tool", value=tool)
+    return None
+
+
+def built() -> Path:
+    """The relay, compiled for this machine once for each text of it."""
+    source = (files("crosszone.run.emulate") / "zones.c").read_bytes()
+    program = home() / "cache" / f"zones-{hashlib.sha256(source).hexdigest()[:16]}"
+    if program.exists():
+        return program
+    program.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+        text, made = Path(folder) / "zones.c", Path(folder) / "zones"
+        text.write_bytes(source)
+        done = subprocess.run(["cc", "-O2", "-o", str(made), str(text)], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            reason = (done.stderr.strip().splitlines() or ["cc failed"])[0]
+            raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
+        os.replace(made, program)
+    return program

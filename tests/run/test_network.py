@@ -1,0 +1,176 @@
+"""Zones on one machine: what is measured between emulated nodes is what the scenario says of their links."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from crosszone.errors import MachineError
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.value import parse
+from crosszone.run.emulate import network as emulation
+from crosszone.run.emulate.network import HOST_ADDRESS, Network, why_not
+
+pytestmark = pytest.mark.cluster
+can = why_not()
+needs_namespaces = pytest.mark.skipif(can is not None, reason=can.message() if can else "")
+NODE = {"count": 1, "gpus": 1, "gpu": "a100-80gb-sxm", "nic_gbps": 10}
+
+
+def cluster(*links, zones: int = 2, nodes: int = 1, **zone) -> Cluster:
+    named = [{"name": "abc"[at], "nodes": [{**NODE, "count": nodes}], **zone} for at in range(zones)]
+    return parse(Cluster, {"zones": named, "links": list(links)})
+
+
+def between(first, second, *, seconds: float = 2.0, streams: int = 4) -> dict[str, float]:
+    """Round-trip time and rate from the first node to the second."""
+    port = second.machine.call("link.free_port", address=second.address)["port"]
+    arguments = {"address": second.address, "port": port, "secret": "s" * 16, "streams": streams}
+    found: dict[str, float] = {}
+    server = threading.Thread(target=lambda: found.update(second.machine.call("link.serve", **arguments)))
+    server.start()
+    told = first.machine.call("link.measure", seconds=seconds, **arguments)
+    server.join()
+    return {**found, **told}
+
+
+@needs_namespaces
+def test_delay_and_rate_are_as_set_in_each_direction():
+    link = {"between": ["a", "b"], "gbps": 0.1, "gbps_back": 0.05, "rtt_ms": 20}
+    with Network.of(cluster(link)) as network:
+        a, b = network.nodes
+        there, back = between(a, b), between(b, a)
+        sent = network.traffic()
+    assert there["rtt_ms_least"] == pytest.approx(20, rel=0.1)
+    # Headers take 3.5 % of the rate; a busy machine takes some more.
+    assert there["bit_s"] == pytest.approx(96.5e6, rel=0.08)
+    assert back["bit_s"] == pytest.approx(48.3e6, rel=0.08)
+    assert sent["a", "b"].bytes == pytest.approx(there["bytes"] * 1500 / 1448, rel=0.08)
+    assert sent["a", "a"].bytes == 0
+
+
+@needs_namespaces
+def test_zones_share_an_uplink():
+    links = [{"between": [x, y], "gbps": 0.1, "rtt_ms": 5} for x, y in ("ab", "ac", "bc")]
+    with Network.of(cluster(*links, zones=3, uplink_gbps=0.1)) as network:
+        a, b, c = network.nodes
+        alone = between(a, b)["bit_s"]
+        together: list[float] = []
+        threads = [
+            threading.Thread(target=lambda to=to: together.append(between(a, to, seconds=3)["bit_s"])) for to in (b, c)
+        ]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+    assert alone == pytest.approx(96.5e6, rel=0.1)
+    assert sum(together) == pytest.approx(96.5e6, rel=0.2)
+
+
+@needs_namespaces
+def test_losses_are_as_many_as_set():
+    link = {"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 5, "loss_pct": 1.0}
+    with Network.of(cluster(link), seed=7) as network:
+        between(*network.nodes, seconds=3)
+        sent = network.traffic()["a", "b"]
+    assert sent.packets > 2000
+    assert sent.lost / (sent.lost + sent.packets) == pytest.approx(0.01, rel=0.4)
+
+
+@needs_namespaces
+def test_nodes_are_machines_of_their_own_and_near_each_other_in_a_zone():
+    link = {"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 20}
+    with Network.of(cluster(link, nodes=2)) as network:
+        names = {node.machine.call("survey.facts", folder="/tmp")["host"] for node in network.nodes}
+        near = between(network.nodes[0], network.nodes[1], seconds=0.5)
+        assert network.nodes[3].machine.call("link.reach", address=HOST_ADDRESS, port=9)["reached"]
+    assert len(names) == 4
+    assert near["rtt_ms_least"] < 5
+    assert near["bit_s"] > 300e6
+
+
+KEEPER = """
+import subprocess, sys
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.value import parse
+from crosszone.run.emulate.network import Network
+node = {"count": 1, "gpus": 1, "gpu": "a100-80gb-sxm", "nic_gbps": 10}
+zones = [{"name": name, "nodes": [node]} for name in "ab"]
+cluster = parse(Cluster, {"zones": zones, "default_link": {"gbps": 1, "rtt_ms": 10}})
+with Network.of(cluster) as network:
+    words = [*network.nodes[0].machine.words, "setsid", "sleep", "987654"]
+    subprocess.Popen(words)
+    print(network.interface, *(node.machine.pid for node in network.nodes), flush=True)
+    sys.stdin.read()
+"""
+
+
+@needs_namespaces
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_whatever_ends_it(how):
+    keeper = subprocess.Popen([sys.executable, "-c", KEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert keeper.stdout is not None
+        interface, *pids = keeper.stdout.readline().split()
+        assert len(pids) == 2
+        _until(lambda: _running("987654"), "a program in a node")
+        assert interface in os.listdir("/sys/class/net")
+    finally:
+        keeper.send_signal(how)
+        keeper.wait(10)
+        keeper.stdin.close()
+        keeper.stdout.close()
+    _until(lambda: not _running("987654"), "its end")
+    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the nodes")
+    _until(lambda: interface not in os.listdir("/sys/class/net"), "the end of the interface")
+
+
+def _running(word: str) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def _until(condition, what: str) -> None:
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+def test_too_many_nodes_are_refused():
+    with pytest.raises(MachineError) as refused:
+        Network.of(cluster(zones=1, nodes=300))
+    assert refused.value.notices[0].code == "emulate_too_many"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [("geteuid", lambda: 1000, "emulate_root"), ("access", lambda *_: False, "emulate_tun")],
+)
+def test_a_machine_that_cannot_says_what_it_lacks(monkeypatch, name, value, code):
+    monkeypatch.setattr(emulation.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(emulation.os, name, value)
+    found = why_not()
+    assert found is not None
+    assert found.code == code
+    assert found.hint("zh")
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    monkeypatch.setattr(emulation.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(emulation.os, "access", lambda *_: True)
+    monkeypatch.setattr(emulation.shutil, "which", lambda tool: None if tool == "cc" else "/bin/x")
+    assert why_not().value == "cc"
