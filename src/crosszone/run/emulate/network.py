@@ -193,9 +193,14 @@ def why_not() -> Notice | None:
         return Notice(code="emulate_root")
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return Notice(code="emulate_tun")
-    for tool in ("nsenter", "cc"):
+    for tool in ("nsenter", "unshare", "cc"):
         if shutil.which(tool) is None:
             return Notice(code="emulate_tool", value=tool)
+    words = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "true"]
+    tried = subprocess.run(words, capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        reason = (tried.stderr.strip().splitlines() or ["unshare failed"])[-1]
+        return Notice(code="emulate_failed", params={"reason": reason})
     return None
 
 
