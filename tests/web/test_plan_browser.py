@@ -229,10 +229,11 @@ def test_a_wrong_scenario_keeps_the_last_answer_and_marks_it_old(open_page):
 
 def test_a_search_can_be_stopped_and_taken_up_again(open_page):
     page = open_page("/?place=catalogue")
-    held = []
-    page.route("**/api/v1/plan?*", lambda route: held.append(route) if not held else route.continue_())
+    held, released = [], []
+    page.route("**/api/v1/plan?*", lambda route: route.continue_() if released else held.append(route))
     page.goto(page.url.replace("place=catalogue", ""))
     page.get_by_role("button", name="Cancel").first.click()
+    released.append(True)
     page.get_by_role("button", name="Search now").click()
     page.locator('tr[data-plan="1"]').wait_for(timeout=60_000)
 

@@ -304,7 +304,7 @@ def test_a_saved_scenario_can_be_opened_again_and_deleted(open_page):
     other.get_by_role("button", name="Save", exact=True).click()
     other.get_by_role("button", name="Delete").click()
     expects(other.locator(".scenario-bar .chooser select option:checked")).to_have_text("three cities")
-    assert other.locator(".scenario-bar .chooser option", has_text="my cities").count() == 0
+    expects(other.locator(".scenario-bar .chooser option", has_text="my cities")).to_have_count(0)
 
 
 def test_the_command_asks_the_command_line_the_same(open_page):

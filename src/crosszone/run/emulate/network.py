@@ -7,7 +7,9 @@
 
 Each node is a set of Linux namespaces with one interface, `wan0`; a program of ours (`zones.c`) carries their packets
 with the delay, rate and loss of the scenario's links, through a shared uplink and downlink for each zone. It ends with
-us, and everything in the nodes ends with it, whatever ends us: the kernel sees to that.
+us, and everything in the nodes ends with it, whatever ends us: the kernel sees to that. The network of this machine
+itself is not touched (a browser would drop its connections at every change of it); `control` is a node of no zone from
+which all others are reached freely.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ from crosszone.inputs.links import zone_links
 from crosszone.run.machine import BOOT, WAIT_S, asked
 
 INTERFACE = "wan0"
-HOST_ADDRESS = "10.77.255.254"
-"""This machine, as the nodes see it."""
+CONTROL_ADDRESS = "10.77.255.254"
+"""Of the node that belongs to no zone."""
 MOST_NODES = 250
 MOST_GBPS, LEAST_RTT_MS = 2.0, 2.0
 """Beyond these an emulated link is not what it claims to be on a busy machine."""
@@ -91,13 +93,14 @@ class Network:
         """Take the plan that `zones.c` reads, the zones by number, and each node's name, zone and address."""
         self.plan, self.zones, self.places = plan, zones, places
         self.nodes: tuple[EmulatedNode, ...] = ()
+        self.control: EmulatedNode | None = None
         self._process: subprocess.Popen[str] | None = None
 
     @classmethod
     def of(cls, cluster: Cluster, *, seed: int = 0) -> Self:
         """The network of a cluster's zones, nodes and links."""
         zones = tuple(zone.name for zone in cluster.zones)
-        places, lines = [], [f"host {HOST_ADDRESS}", f"seed {seed}"]
+        places, lines = [], [f"seed {seed}", f"node control {CONTROL_ADDRESS} -1"]
         for number, zone in enumerate(cluster.zones):
             for index in range(zone.node_count):
                 address = f"10.77.{number}.{index + 1}"
@@ -131,7 +134,8 @@ class Network:
             self.close()
             reason = (told.strip().splitlines() or ["it ended without a word"])[-1]
             raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
-        pids = [int(word) for word in said.split()[1:]]
+        first, *pids = [int(word) for word in said.split()[1:]]
+        self.control = EmulatedNode(zone="", address=CONTROL_ADDRESS, machine=Inside(name="control", pid=first))
         self.nodes = tuple(
             EmulatedNode(zone=zone, address=address, machine=Inside(name=f"{zone}-{name}", pid=pid))
             for pid, (name, zone, address) in zip(pids, self.places, strict=True)
@@ -157,11 +161,6 @@ class Network:
                 process.kill()
                 process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    @property
-    def interface(self) -> str:
-        """The interface on this machine that leads to the nodes; it is there while the network is open."""
-        return f"cz{self._process.pid}" if self._process else ""
 
     def traffic(self) -> dict[tuple[str, str], Traffic]:
         """What each pair of zones has sent so far, by sender and receiver."""

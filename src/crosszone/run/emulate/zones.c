@@ -3,8 +3,7 @@
  *
  *     zones FILE COUNTERS       FILE: the lines below; COUNTERS: a file that is mapped and kept up to date
  *
- *     node NAME ADDRESS ZONE    a machine; ZONE counts from 0; ADDRESS is of 10.0.0.0/8
- *     host ADDRESS              an interface in the namespace of the caller, whose packets pass freely
+ *     node NAME ADDRESS ZONE    a machine; ZONE counts from 0, and -1 is no zone: its packets pass freely
  *     link ZONE ZONE BIT_S DELAY_NS LOSS    one direction; BIT_S 0: no limit; LOSS: share of packets
  *     up ZONE BIT_S             all that leaves a zone
  *     down ZONE BIT_S           all that enters a zone
@@ -73,7 +72,7 @@ typedef struct {
 typedef struct {
     char name[64];
     uint32_t address; /* network order */
-    int zone;         /* -1: the caller's own namespace */
+    int zone;         /* -1: none */
     int tun;
     pid_t pid;
 } Node;
@@ -133,10 +132,8 @@ static void read_file(const char *path) {
         double rate, loss;
         unsigned long long seed;
         if (sscanf(text, "node %63s %63s %d", name, address, &a) == 3) {
-            zone_in_range(a, line);
+            if (a != -1) zone_in_range(a, line);
             add_node(name, address, a, line);
-        } else if (sscanf(text, "host %63s", address) == 1) {
-            add_node("host", address, -1, line);
         } else if (sscanf(text, "link %d %d %lf %lld %lf", &a, &b, &rate, &delay, &loss) == 5) {
             zone_in_range(a, line);
             zone_in_range(b, line);
@@ -246,12 +243,6 @@ static void live_as_first_process(Node *node, int up, pid_t parent) {
 static void buried(int signal_) { (void)signal_; }
 
 static void start_node(Node *node) {
-    if (node->zone < 0) {
-        char name[IFNAMSIZ];
-        snprintf(name, sizeof name, "cz%d", getpid());
-        node->tun = open_tun(name, node->address);
-        return;
-    }
     int ends[2];
     pid_t parent = getpid();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) die("socketpair");
@@ -411,8 +402,7 @@ int main(int count, char **words) {
     prctl(PR_SET_TIMERSLACK, 1);
     for (int i = 0; i < node_count; i++) start_node(&nodes[i]);
     printf("ready");
-    for (int i = 0; i < node_count; i++)
-        if (nodes[i].zone >= 0) printf(" %d", nodes[i].pid);
+    for (int i = 0; i < node_count; i++) printf(" %d", nodes[i].pid);
     printf("\n");
     fflush(stdout);
     run();
