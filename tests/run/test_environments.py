@@ -1,0 +1,227 @@
+"""Environments found elsewhere, asked what they are, and put together to a cluster."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from crosszone.errors import FileError, InvalidError, MachineError
+from crosszone.inputs.cluster import Cluster
+from crosszone.inputs.document import parse_document
+from crosszone.inputs.environment import Environment
+from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.value import parse
+from crosszone.run.imports import kubernetes, slurm
+from crosszone.run.imports.listed import listed
+from crosszone.run.imports.ssh_config import ssh_hosts
+from crosszone.run.links import End, measured
+from crosszone.run.machine import Local, Ssh
+from crosszone.run.probe import gpu_kind, machine_of, probed
+from crosszone.run.site import cluster_of
+
+A100 = {"gpu": "a100-80gb-sxm", "gpus": 2}
+
+
+def env(zone: str = "a", **more) -> Environment:
+    return Environment(name="x", zone=zone, **more)
+
+
+@pytest.mark.parametrize(
+    ("printed", "kind"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb-sxm"),
+        ("NVIDIA H100 80GB HBM3", "h100-80gb-sxm"),
+        ("NVIDIA H200", "h200-141gb-sxm"),
+        ("Tesla V100-SXM2-32GB", "v100-32gb-sxm"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("Matrox Mystique", None),
+    ],
+)
+def test_a_gpu_is_known_by_what_its_driver_prints(printed, kind):
+    assert gpu_kind(printed) == kind
+
+
+def test_a_probe_fills_in_what_the_machine_says():
+    found = probed(env(address="127.0.0.1", runner="local", python=sys.executable, workdir="/tmp"), Local())
+    assert found.status == "running"
+    assert found.cpus >= 1
+    assert found.memory_gb > 0.1
+    assert found.since is not None
+    assert found.interface == "lo"
+    assert found.facts["software"]["python"].startswith("3.")
+
+
+class Told:
+    """A machine that says what a test lets it say."""
+
+    name = "told"
+
+    def __init__(self, **facts):
+        self.facts = {
+            "cpus": 8,
+            "memory_gib": 64,
+            "uptime_s": 60.0,
+            "clock": 1e9,
+            "interfaces": {},
+            "gpus": [],
+            **facts,
+        }
+
+    def call(self, what, **_):
+        return self.facts
+
+
+def test_gpus_that_are_found_take_the_place_of_those_that_were_typed():
+    cards = [{"name": "NVIDIA H200", "memory_gib": 140.0}] * 8
+    found = probed(env(**A100), Told(gpus=cards))
+    assert (found.gpu, found.gpus, found.since) == ("h200-141gb-sxm", 8, 1e9 - 60)
+    unknown = probed(env(**A100), Told(gpus=[{"name": "Matrox Mystique", "memory_gib": 1.0}]))
+    assert (unknown.gpu, unknown.gpus) == ("a100-80gb-sxm", 1)
+    assert probed(env(**A100), Told()).gpus == 2  # no driver says nothing of what is planned
+
+
+def test_whoever_can_be_asked_is_a_machine():
+    assert isinstance(machine_of("e", env(runner="local")), Local)
+    far = machine_of("e", env(address="10.0.0.7", ssh_user="ml", ssh_port=2222))
+    assert isinstance(far, Ssh)
+    assert (far.address, far.user, far.port) == ("10.0.0.7", "ml", 2222)
+    for other, code in ((env(), "environment_no_address"), (env(runner="slurm"), "environment_scheduled")):
+        with pytest.raises(MachineError) as refused:
+            machine_of("e", other)
+        assert refused.value.notices[0].code == code
+
+
+def test_a_link_of_this_machine_to_itself():
+    ends = [End(name, "127.0.0.1", Local(name=name)) for name in ("a", "b")]
+    link = measured(*ends, seconds=0.3, streams=2)
+    assert (link.first, link.second, link.streams) == ("a", "b", 2)
+    assert 0 < link.rtt_ms_least <= link.rtt_ms <= link.rtt_ms_most < 1000
+    assert link.gbps > 0.1
+    assert link.gbps_back > 0.1
+    with pytest.raises(MachineError):
+        measured(ends[0], End("c", None, Local()))
+
+
+def test_environments_make_a_cluster_with_their_measured_links():
+    chosen = {
+        "env-1": env("a", **A100, cpus=16, memory_gb=128.0, address="10.0.0.1", interface="eth0"),
+        "env-2": env("b", gpu="h100-80gb-sxm", gpus=8, nic_gbps=400.0),
+        "env-3": env("a", **A100),
+    }
+    common = {"rtt_ms_least": 1.0, "rtt_ms_most": 50.0, "measured": 1e9}
+    links = [
+        MeasuredLink(first="env-1", second="env-2", rtt_ms=20.0, gbps=0.0965, gbps_back=0.05, **common),
+        MeasuredLink(first="env-2", second="env-3", rtt_ms=22.0, gbps=0.06, gbps_back=0.0900, **common),
+        MeasuredLink(first="env-1", second="env-3", rtt_ms=0.1, **common),
+        MeasuredLink(first="env-1", second="env-9", rtt_ms=0.1, **common),
+    ]
+    found = parse(Cluster, cluster_of(chosen, links))
+    assert [zone.name for zone in found.zones] == ["a", "b"]
+    assert [group.gpus for _, group in found.groups()] == [2, 2, 8]
+    assert found.zones[0].nodes[0].hosts[0].name == "env-1"
+    (link,) = found.links
+    assert (link.between, link.rtt_ms, link.measured) == (("a", "b"), 21.0, True)
+    assert link.gbps == pytest.approx(0.0965 / 0.9653, rel=1e-3)  # headers belong to a link's rate
+    assert link.gbps_back == pytest.approx(0.06 / 0.9653, rel=1e-3)
+    with pytest.raises(InvalidError):
+        cluster_of({"e": env(gpus=2)})
+    with pytest.raises(InvalidError):
+        cluster_of({"e": env(region="cn-beijing", **A100), "f": env(region="cn-shanghai", **A100)})
+
+
+def test_a_yaml_list():
+    text = "environments:\n  - {id: env-001, name: one, zone: a}\n  - {name: two, zone: b, gpus: 4, gpu: a100}\n"
+    found = listed(parse_document(text, "envs.yaml"))
+    assert list(found) == ["env-001", "two"]
+    assert found["two"].gpus == 4
+    for wrong, line in (("gpus: -1", 2), ("gpuss: 1", 2)):
+        with pytest.raises(InvalidError) as refused:
+            listed(parse_document("environments:\n" + f"  - {{name: one, zone: a, {wrong}}}\n", "envs.yaml"))
+        assert refused.value.notices[0].line == line
+    with pytest.raises(InvalidError):
+        listed(parse_document("environments: 3\n", "envs.yaml"))
+    with pytest.raises(InvalidError):
+        listed(parse_document("environments: [{name: a, zone: b}, {name: a, zone: b}]\n", "envs.yaml"))
+
+
+def test_an_ssh_config(tmp_path):
+    key = tmp_path / "key"
+    key.touch()
+    config = tmp_path / "config"
+    config.write_text(
+        "Host gpu-1 gpu-2\n  HostName %h.example.org\n  User ml\n"
+        f"Host gpu-2\n  Port 2222\n  IdentityFile {key}\n  UserKnownHostsFile {tmp_path}/known\n"
+        "Host *.internal !bad -oProxyCommand=x\nHost *\n  User fallback\n"
+    )
+    found = ssh_hosts(config, zone="z")
+    assert list(found) == ["gpu-1", "gpu-2"]
+    assert (found["gpu-1"].address, found["gpu-1"].ssh_user, found["gpu-1"].ssh_port) == ("gpu-1.example.org", "ml", 22)
+    two = found["gpu-2"]
+    assert (two.ssh_port, two.ssh_key, two.known_hosts) == (2222, str(key), f"{tmp_path}/known")
+    assert two.zone == "z"
+    with pytest.raises(FileError):
+        ssh_hosts(tmp_path / "none", zone="z")
+    config.write_text("Host a\n  Nonsense yes\n")
+    with pytest.raises(FileError):
+        ssh_hosts(config, zone="z")
+
+
+def test_lines_of_sinfo():
+    text = (
+        "node1|east|64|515000|gpu:a100:8(S:0-1)|idle\n"
+        "node1|all|64|515000|gpu:a100:8(S:0-1)|idle\n"
+        "node2|west|32|257000|(null)|down*\n"
+        "node3|west|128+|1031000+|gpu:h100:4,gpu:h100:4,shard:2|mixed\n"
+        "noise\n"
+    )
+    found = slurm.nodes_in(text)
+    assert list(found) == ["node1", "node2", "node3"]
+    one, two, three = found.values()
+    assert (one.zone, one.gpu, one.gpus, one.cpus, one.status) == ("east", "a100-80gb-sxm", 8, 64, "running")
+    assert one.memory_gb == pytest.approx(515000 * 2**20 / 1e9, rel=1e-6)
+    assert (two.gpus, two.gpu, two.status) == (0, None, "stopped")
+    assert (three.gpus, three.gpu, three.runner) == (8, "h100-80gb-sxm", "slurm")
+
+
+def test_a_list_of_kubernetes_nodes():
+    node = {
+        "metadata": {
+            "name": "n1",
+            "labels": {
+                "topology.kubernetes.io/zone": "cn-beijing-a",
+                "topology.kubernetes.io/region": "cn-beijing",
+                "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+            },
+        },
+        "status": {
+            "allocatable": {"cpu": "63500m", "memory": "527943696Ki", "nvidia.com/gpu": "8"},
+            "addresses": [{"type": "Hostname", "address": "n1"}, {"type": "InternalIP", "address": "10.0.0.4"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+    bare = {"metadata": {"name": "n2"}, "status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    found = kubernetes.nodes_in(json.loads(json.dumps({"items": [node, bare]})))
+    one, two = found.values()
+    assert (one.zone, one.region, one.gpu, one.gpus) == ("cn-beijing-a", "cn-beijing", "a100-80gb-sxm", 8)
+    assert (one.cpus, one.address, one.status) == (63, "10.0.0.4", "running")
+    assert one.memory_gb == pytest.approx(540.614, abs=0.01)
+    assert (two.zone, two.gpus, two.status) == ("default", 0, "stopped")
+
+
+@pytest.mark.parametrize(
+    ("module", "words", "code"),
+    [
+        (slurm, ("no-such-sinfo",), "slurm_missing"),
+        (slurm, ("sh", "-c", "echo why >&2; exit 3"), "slurm_failed"),
+        (kubernetes, ("no-such-kubectl",), "kubernetes_missing"),
+        (kubernetes, ("sh", "-c", "echo why >&2; exit 3"), "kubernetes_failed"),
+    ],
+)
+def test_a_scheduler_that_is_not_there(monkeypatch, module, words, code):
+    monkeypatch.setattr(module, "WORDS", words)
+    with pytest.raises(MachineError) as refused:
+        module.slurm_nodes() if module is slurm else module.kubernetes_nodes()
+    assert refused.value.notices[0].code == code
+    assert "why" in refused.value.notices[0].message() or "missing" in code
