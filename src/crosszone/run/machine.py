@@ -27,7 +27,7 @@ from crosszone.errors import MachineError, Notice
 from crosszone.run.remote.boot import MARK
 from crosszone.run.remote.refusal import Refusal
 
-MODULES = ("refusal", "processes", "supervisor", "files", "survey", "link")
+MODULES = ("refusal", "place", "processes", "supervisor", "files", "survey", "link")
 """What is sent ahead, in an order in which each finds what it imports."""
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 """All that stands on a command line: run the program that follows on standard input."""

@@ -11,6 +11,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from crosszone.run.remote.place import place
 from crosszone.run.remote.refusal import Refusal
 from crosszone.run.remote.supervisor import STARTING, STATE, is_supervised, read_state
 
@@ -20,7 +21,7 @@ READ_MOST = 4 * 1024 * 1024
 
 def put(folder: str, payload: bytes, manifest: str) -> dict[str, Any]:
     """Unpack a bundle into folder/bundle, unless this very one is there; results of earlier starts stay."""
-    root = Path(folder)
+    root = place(folder)
     there = root / "bundle"
     mark = root / "bundle.sha256"
     if mark.exists() and mark.read_text() == manifest and there.is_dir():
@@ -49,7 +50,7 @@ def put(folder: str, payload: bytes, manifest: str) -> dict[str, Any]:
 
 def within(folder: str, name: str) -> Path:
     """A file of a folder; a name that leads out of it is refused."""
-    root = Path(folder).resolve()
+    root = place(folder).resolve()
     path = (root / name).resolve()
     if root not in path.parents:
         raise Refusal("agent_path", path=name)
@@ -72,7 +73,7 @@ def read(folder: str, name: str, offset: int = 0, most: int = READ_MOST) -> tupl
 
 def clean(folder: str, marked: str) -> dict[str, Any]:
     """Delete a folder of a task; only one that holds its mark, and never under a running supervisor."""
-    root = Path(folder)
+    root = place(folder)
     if not root.exists():
         return {"cleaned": False}
     if root.name != marked or not any((root / name).exists() for name in (STATE, STARTING, "bundle.sha256")):

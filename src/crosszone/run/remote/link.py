@@ -10,9 +10,9 @@ import os
 import socket
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
+from crosszone.run.remote.place import place
 from crosszone.run.remote.refusal import Refusal
 
 PINGS = 12
@@ -46,7 +46,7 @@ def reach(address: str, port: int, wait_s: float = 5) -> dict[str, Any]:
 
 def data(path: str) -> dict[str, Any]:
     """Whether a file or folder is there, and its size in bytes."""
-    where = Path(path).expanduser()
+    where = place(path)
     if not where.exists():
         return {"there": False, "bytes": 0}
     files = [where] if where.is_file() else [one for one in where.rglob("*") if one.is_file()]

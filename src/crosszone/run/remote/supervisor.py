@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from crosszone.run.remote.place import place
 from crosszone.run.remote.processes import TICK_S, TOKEN, end_all, processes_of, reap, send_signal
 from crosszone.run.remote.refusal import Refusal
 
@@ -37,7 +38,7 @@ PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 def read_state(folder: str | Path) -> dict[str, Any]:
     """What the supervisor has written last; empty: nothing yet."""
     try:
-        found: dict[str, Any] = json.loads((Path(folder) / STATE).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((place(folder) / STATE).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     return found
@@ -45,7 +46,7 @@ def read_state(folder: str | Path) -> dict[str, Any]:
 
 def write_state(folder: str | Path, **state: Any) -> None:
     """Write the state so that a reader sees the old or the new one, also after a power cut."""
-    path = Path(folder) / STATE
+    path = place(folder) / STATE
     fresh = path.with_suffix(".new")
     with open(fresh, "w", encoding="utf-8") as file:
         json.dump(state, file)
@@ -65,7 +66,7 @@ def locked(path: Path) -> Iterator[None]:
 def is_supervised(folder: str | Path) -> bool:
     """The supervisor lives: it alone holds its lock for itself."""
     try:
-        with open(Path(folder) / LOCK) as file:
+        with open(place(folder) / LOCK) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -90,7 +91,7 @@ def look(folder: str | Path) -> dict[str, Any]:
 
 def sizes(folder: str | Path) -> dict[str, int]:
     """Logs and metrics with their sizes."""
-    root = Path(folder)
+    root = place(folder)
     found = [*root.glob("logs/**/*"), *root.glob("bundle/out/*.jsonl")]
     return {str(one.relative_to(root)): one.stat().st_size for one in sorted(found) if one.is_file()}
 
@@ -104,7 +105,7 @@ def start(
     grace_s: float = GRACE_S,
 ) -> dict[str, Any]:
     """Start words once for a token, under a supervisor that outlives us; then as `look`."""
-    root = Path(folder)
+    root = place(folder)
     (root / "logs").mkdir(parents=True, exist_ok=True)
     with locked(root / STARTING):
         state = read_state(root)
@@ -246,7 +247,7 @@ def bound_logs(root: Path, log_mib: float, libc: Any) -> None:
 
 def stop(folder: str, token: str, grace_s: float = GRACE_S) -> dict[str, Any]:
     """End the start of a token, wherever it is; then as `look`. A later start with this token does nothing."""
-    root = Path(folder)
+    root = place(folder)
     root.mkdir(parents=True, exist_ok=True)
     with locked(root / STARTING):
         state = read_state(root)

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from crosszone.run.remote.place import place
+
 SIOCGIFADDR = 0x8915
 WAIT_S = 30
 PACKAGES = ("torch", "deepspeed", "horovod", "megatron-core", "torchft", "ray", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
@@ -64,7 +66,7 @@ def memory_gib() -> float:
 
 def disk_free_gib(folder: str) -> float:
     """Room where the task will write: in the nearest folder that exists."""
-    path = Path(folder).expanduser().absolute()
+    path = place(folder)
     while not path.exists():
         path = path.parent
     return round(shutil.disk_usage(path).free / 2**30, 3)
