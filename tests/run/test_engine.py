@@ -186,10 +186,10 @@ def test_what_cannot_be_made_or_checked_fails_with_its_reason(store, tmp_path, s
 
     id = task_of(store)
     assert advanced(made(store, tmp_path, work(starts), make=refuses), id).notice["code"] == "task_name_missing"
-    wrong = Notice(code="port_taken", params={"machine": "m", "address": "a", "port": 1, "reason": "r"})
+    wrong = Notice(code="machine_port_taken", params={"machine": "m", "address": "a", "port": 1, "reason": "r"})
     id = task_of(store)
     task = advanced(made(store, tmp_path, work(starts), check=lambda *_: [wrong]), id)
-    assert (task.state, task.notice["code"]) == ("failed", "port_taken")
+    assert (task.state, task.notice["code"]) == ("failed", "machine_port_taken")
     id = task_of(store, ignorePreflight=True)
     assert advanced(made(store, tmp_path, work(starts), check=lambda *_: [wrong]), id).state == "succeeded"
 

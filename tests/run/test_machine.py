@@ -134,7 +134,7 @@ def test_a_port_in_use_is_refused(machine):
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(MachineError) as refused:
             machine.call("link.free_port", address="127.0.0.1", port=port)
-        assert refused.value.notices[0].code == "port_taken"
+        assert refused.value.notices[0].code == "machine_port_taken"
         assert machine.call("link.reach", address="127.0.0.1", port=port)["reached"]
 
 

@@ -28,7 +28,7 @@ def free_port(address: str, port: int = 0) -> dict[str, Any]:
         try:
             probe.bind((address, port))
         except OSError as error:
-            raise Refusal("port_taken", address=address, port=port, reason=error.strerror) from None
+            raise Refusal("machine_port_taken", address=address, port=port, reason=error.strerror) from None
         return {"port": probe.getsockname()[1]}
 
 
