@@ -125,8 +125,10 @@ def test_environments_make_a_cluster_with_their_measured_links():
     assert (link.between, link.rtt_ms, link.measured) == (("a", "b"), 21.0, True)
     assert link.gbps == pytest.approx(0.0965 / 0.9653, rel=1e-3)  # headers belong to a link's rate
     assert link.gbps_back == pytest.approx(0.06 / 0.9653, rel=1e-3)
-    with pytest.raises(InvalidError):
-        cluster_of({"e": env(gpus=2)})
+    for unknown in (env(gpus=2), env()):
+        with pytest.raises(InvalidError) as refused:
+            cluster_of({"e": unknown})
+        assert refused.value.notices[0].code == "environment_no_gpu_kind"
     with pytest.raises(InvalidError):
         cluster_of({"e": env(region="cn-beijing", **A100), "f": env(region="cn-shanghai", **A100)})
 

@@ -35,7 +35,7 @@ CHECKS = [
 TOO_LARGE = (413, 431)
 """Said of what breaks no schema, or so many bytes that nobody looks."""
 HERE = "http://127.0.0.1:8000"
-SECONDS = 60.0
+SECONDS = 20.0
 """Within these every request is answered, with other tests on the same cores."""
 SMALL = ("single-node", "two-zones-7b", "fourteen-gpus", "mixed-gpus")
 NASTY = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from crosszone.errors import InvalidError, Notice
@@ -52,7 +53,12 @@ class ZoneLink:
 
 def zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tuple[int, int], ZoneLink]:
     """The path of every pair of zones (by position, first < second)."""
-    known = catalogue or catalogue_of(None)
+    return dict(_zone_links(cluster, catalogue or catalogue_of(None)))
+
+
+@lru_cache(maxsize=16)
+def _zone_links(cluster: Cluster, known: Catalogue) -> dict[tuple[int, int], ZoneLink]:
+    """Kept, for one cluster is asked about many times: every change of a strategy is a scenario of its own."""
     listed = {link.pair: link for link in cluster.links}
     found = {}
     for first, second in cluster.pairs():

@@ -16,11 +16,6 @@ from crosszone.inputs.environment import Environment
 from crosszone.inputs.measured_link import MeasuredLink
 from crosszone.run.probe import GB_PER_GIB
 
-CPU = "cpu"
-"""Kind of GPU, in the catalogue, that stands for processes on the CPU."""
-DEFAULT_NIC_GBPS = 10.0
-"""Network rate of an environment that tells none; a note says that it was assumed."""
-
 
 def cluster_of(chosen: Mapping[str, Environment], links: Iterable[MeasuredLink] = ()) -> dict[str, Any]:
     """The cluster as a scenario writes it; environments keep their order, and so does the master if it comes first."""
@@ -40,10 +35,12 @@ def cluster_of(chosen: Mapping[str, Environment], links: Iterable[MeasuredLink] 
 
 
 def _node_group(id: str, one: Environment) -> dict[str, Any]:
-    if one.gpus and one.gpu is None:
+    """One environment; a rate of its network that nobody gave is assumed by the scenario, which says so."""
+    if not one.gpus or one.gpu is None:
         raise InvalidError(Notice(code="environment_no_gpu_kind", field=f"{id}.gpu", params={"count": one.gpus}))
-    group: dict[str, Any] = {"count": 1, "gpus": one.processes, "gpu": one.gpu if one.gpus else CPU}
-    group["nic_gbps"] = one.nic_gbps or DEFAULT_NIC_GBPS
+    group: dict[str, Any] = {"count": 1, "gpus": one.gpus, "gpu": one.gpu}
+    if one.nic_gbps is not None:
+        group["nic_gbps"] = one.nic_gbps
     if one.cpus is not None:
         group["cpus"] = one.cpus
     if one.memory_gb is not None:

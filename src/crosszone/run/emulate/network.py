@@ -39,8 +39,6 @@ INTERFACE = "wan0"
 CONTROL_ADDRESS = "10.77.255.254"
 """Of the node that belongs to no zone."""
 MOST_NODES = 250
-MOST_GBPS, LEAST_RTT_MS = 2.0, 2.0
-"""Beyond these an emulated link is not what it claims to be on a busy machine."""
 _COUNTER = struct.Struct("6Q")
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from typing import Any
 
-from crosszone.errors import MachineError, Notice
 from crosszone.inputs.environment import Environment
+from crosszone.run.imports.scheduler import printed
 from crosszone.run.probe import gpu_kind
 
 WORDS = ("kubectl", "get", "nodes", "--output=json")
-WAIT_S = 30
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
 PRODUCT, GPUS = "nvidia.com/gpu.product", "nvidia.com/gpu"
 """Label and resource of NVIDIA's GPU feature discovery and device plugin."""
@@ -21,16 +19,8 @@ _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**
 
 def kubernetes_nodes() -> dict[str, Environment]:
     """What `kubectl get nodes` tells, by node."""
-    try:
-        done = subprocess.run(WORDS, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    except FileNotFoundError:
-        raise MachineError(Notice(code="kubernetes_missing", value=WORDS[0])) from None
-    except subprocess.TimeoutExpired:
-        raise MachineError(Notice(code="kubernetes_failed", params={"reason": f"no answer in {WAIT_S} s"})) from None
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise MachineError(Notice(code="kubernetes_failed", params={"reason": reason}))
-    return nodes_in(json.loads(done.stdout))
+    told = printed(WORDS, missing="kubernetes_missing", failed="kubernetes_failed")
+    return nodes_in(json.loads(told))
 
 
 def nodes_in(listed: dict[str, Any]) -> dict[str, Environment]:

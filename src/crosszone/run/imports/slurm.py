@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
-from crosszone.errors import MachineError, Notice
 from crosszone.inputs.environment import Environment, Status
+from crosszone.run.imports.scheduler import printed
 from crosszone.run.probe import gpu_kind
 
 WORDS = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%c|%m|%G|%T")
 """Node, partition, CPUs, memory in MiB, generic resources, state; %R, for %P marks the default partition."""
-WAIT_S = 20
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 _UP = ("idle", "allocated", "mixed", "completing", "reserved")
 
 
 def slurm_nodes() -> dict[str, Environment]:
     """What `sinfo` tells, by node; a node of several partitions stands in the first."""
-    try:
-        done = subprocess.run(WORDS, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    except FileNotFoundError:
-        raise MachineError(Notice(code="slurm_missing", value=WORDS[0])) from None
-    except subprocess.TimeoutExpired:
-        raise MachineError(Notice(code="slurm_failed", params={"reason": f"no answer within {WAIT_S} s"})) from None
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise MachineError(Notice(code="slurm_failed", params={"reason": reason}))
-    return nodes_in(done.stdout)
+    return nodes_in(printed(WORDS, missing="slurm_missing", failed="slurm_failed"))
 
 
 def nodes_in(text: str) -> dict[str, Environment]:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, Protocol
 
+from pydantic import Field
+
 from crosszone.inputs.value import Value
 
 NodeState = Literal["none", "starting", "running", "ended", "lost", "unreachable"]
@@ -28,7 +30,7 @@ class Sight(Value):
     """Exit status; null: it runs, or was ended before it began."""
     stopped: bool = False
     """It ended because it was told to."""
-    files: dict[str, int] = {}  # noqa: RUF012  (values are frozen)
+    files: dict[str, int] = Field(default_factory=dict)
     """Logs and metrics with their sizes."""
     reason: str | None = None
     """Why its machine does not answer, or its program did not start."""
