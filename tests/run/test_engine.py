@@ -135,8 +135,17 @@ def test_whoever_comes_next_goes_on(store, tmp_path, starts, state):
         if not made(store, tmp_path, doing, name=f"next-{number}").advance(id):
             break
         time.sleep(0.1)
-    assert store.tasks.get(id).state == ("stopped" if state == "stopping" else "succeeded")
+    task = store.tasks.get(id)
+    assert task.state == ("stopped" if state == "stopping" else "succeeded"), str(task.notice)
     assert counted(starts) == [1, 1]
+
+
+def test_nodes_that_share_a_machine_end_by_themselves(store, tmp_path, starts):
+    """The first to end ends nothing of the others."""
+    id = task_of(store)
+    task = advanced(made(store, tmp_path, work(starts, nodes=3, ends=("exit 0", "sleep 1", "sleep 1; exit 0"))), id)
+    assert task.state == "succeeded", str(task.notice)
+    assert [node["code"] for node in task.progress["nodes"]] == [0, 0, 0]
 
 
 def test_a_rank_that_fails_takes_the_group_with_it_which_starts_again(store, tmp_path, starts):

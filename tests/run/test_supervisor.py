@@ -103,18 +103,18 @@ def test_of_many_starts_at_once_one_runs(folder):
 def test_what_a_program_starts_and_leaves_behind_ends_with_it(folder):
     start(folder, "t.1", FAMILY.rsplit("time.sleep", 1)[0])
     assert ended(folder)["code"] == 0
-    assert processes_of("t.1") == []
+    assert processes_of("t.1", folder) == []
 
 
 def test_stop_ends_the_whole_family_in_time(folder):
     start(folder, "t.1", FAMILY)
     is_up(folder)
-    assert len(processes_of("t.1")) == 2
+    assert len(processes_of("t.1", folder)) == 2
     begin = time.monotonic()
     told = stop(folder, "t.1")
     assert (told["state"], told["stopped"]) == ("ended", True)
     assert time.monotonic() - begin < 10
-    assert processes_of("t.1") == []
+    assert processes_of("t.1", folder) == []
 
 
 def test_a_program_that_will_not_end_is_ended(folder):
@@ -122,7 +122,7 @@ def test_a_program_that_will_not_end_is_ended(folder):
     is_up(folder)
     told = stop(folder, "t.1", grace_s=0.5)
     assert (told["state"], told["code"], told["stopped"]) == ("ended", -signal.SIGKILL, True)
-    assert processes_of("t.1") == []
+    assert processes_of("t.1", folder) == []
 
 
 def test_stopping_twice_and_stopping_what_never_began_is_the_same(folder):
@@ -141,7 +141,7 @@ def test_a_killed_supervisor_is_seen_and_what_it_left_is_ended(folder):
     assert now["token"] == "t.1"
     stop(folder, "t.1")
     assert look(folder)["state"] == "ended"
-    assert processes_of("t.1") == []
+    assert processes_of("t.1", folder) == []
     start(folder, "t.2", "print('again')")
     assert ended(folder)["code"] == 0
 

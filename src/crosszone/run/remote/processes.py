@@ -1,4 +1,5 @@
-"""Processes of a start: each carries its token in its environment, so all are found, whoever their parent is now."""
+"""Processes of a start: each carries its token and its node's folder in its environment, so all are found, whoever their
+parent is now, and nodes of one task that share a machine leave each other alone."""
 
 from __future__ import annotations
 
@@ -7,21 +8,22 @@ import os
 import signal
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
-TOKEN = "CROSSZONE_TOKEN"
+TOKEN, FOLDER = "CROSSZONE_TOKEN", "CROSSZONE_FOLDER"
 TICK_S = 0.1
 
 
-def processes_of(token: str) -> list[int]:
-    """Every process on this machine that carries a token, but for this one."""
-    wanted = f"{TOKEN}={token}".encode()
+def processes_of(token: str, folder: Path | None = None) -> list[int]:
+    """Every process on this machine that carries a token, but for this one; with a folder, those of that node only."""
+    wanted = {f"{TOKEN}={token}".encode()} | ({f"{FOLDER}={folder}".encode()} if folder else set())
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
             with open(f"/proc/{entry}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
+                if wanted <= set(file.read().split(b"\0")):
                     found.append(int(entry))
         except OSError:
             continue  # it has ended, or is not ours
@@ -35,20 +37,20 @@ def send_signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def end_all(token: str, grace_s: float, first: int = signal.SIGTERM) -> int:
-    """Ask all processes of a token to end, and after the grace end them; how many were left then."""
+def end_all(token: str, folder: Path, grace_s: float, first: int = signal.SIGTERM) -> int:
+    """Ask all processes of a node's start to end, and after the grace end them; how many were left then."""
     until = time.monotonic() + grace_s
-    send_signal(processes_of(token), first)
+    send_signal(processes_of(token, folder), first)
     while time.monotonic() < until:
         reap()
-        if not processes_of(token):
+        if not processes_of(token, folder):
             return 0
         time.sleep(TICK_S)
-    left = processes_of(token)
+    left = processes_of(token, folder)
     for _ in range(50):  # what is killed may have forked meanwhile
-        send_signal(processes_of(token), signal.SIGKILL)
+        send_signal(processes_of(token, folder), signal.SIGKILL)
         reap()
-        if not processes_of(token):
+        if not processes_of(token, folder):
             break
         time.sleep(TICK_S)
     return len(left)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.run.remote.place import place
-from crosszone.run.remote.processes import TICK_S, TOKEN, end_all, processes_of, reap, send_signal
+from crosszone.run.remote.processes import FOLDER, TICK_S, TOKEN, end_all, processes_of, reap, send_signal
 from crosszone.run.remote.refusal import Refusal
 
 STATE, LOCK, STARTING, STOP = "state.json", "supervisor.lock", "starting.lock", "stop"
@@ -85,7 +85,7 @@ def look(folder: str | Path) -> dict[str, Any]:
         return {"state": "none"}
     if not alive and state["state"] != "ended":
         state["state"] = "lost"
-        state["left"] = len(processes_of(state["token"]))
+        state["left"] = len(processes_of(state["token"], place(folder)))
     return {**state, "now": time.time(), "files": sizes(folder)}
 
 
@@ -114,7 +114,7 @@ def start(
         if is_supervised(root):
             raise Refusal("agent_busy", folder=str(root), token=state.get("token"))
         if state.get("token"):
-            end_all(state["token"], grace_s=0)
+            end_all(state["token"], root, grace_s=0)
         with contextlib.suppress(FileNotFoundError):
             (root / STOP).unlink()
         write_state(root, token=token, state="starting", started=time.time())
@@ -177,7 +177,7 @@ def supervise(
         child = subprocess.Popen(
             words,
             cwd=str(root / "bundle") if (root / "bundle").is_dir() else str(root),
-            env={**os.environ, **environment, TOKEN: token},
+            env={**os.environ, **environment, TOKEN: token, FOLDER: str(root)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -202,7 +202,7 @@ def supervise(
             break
         bound_logs(root, log_mib, libc)
         time.sleep(TICK_S)
-    left = end_all(token, grace_s=0, first=signal.SIGKILL)
+    left = end_all(token, root, grace_s=0, first=signal.SIGKILL)
     if code is None:
         code = -signal.SIGKILL
     bound_logs(root, log_mib, libc)
@@ -254,7 +254,7 @@ def stop(folder: str, token: str, grace_s: float = GRACE_S) -> dict[str, Any]:
         if state.get("token") != token:
             if is_supervised(root):
                 raise Refusal("agent_busy", folder=str(root), token=state.get("token"))
-            end_all(token, grace_s=0)
+            end_all(token, root, grace_s=0)
             write_state(root, token=token, state="ended", code=None, stopped=True, ended=time.time())
             return look(root)
         (root / STOP).write_text(token, encoding="utf-8")
@@ -265,6 +265,6 @@ def stop(folder: str, token: str, grace_s: float = GRACE_S) -> dict[str, Any]:
         send_signal(
             [pid for pid in [read_state(root).get("supervisor")] if pid and is_supervised(root)], signal.SIGKILL
         )
-        left = end_all(token, grace_s=0)
+        left = end_all(token, root, grace_s=0)
         write_state(root, **{**read_state(root), "state": "ended", "code": None, "stopped": True, "killed": left})
     return look(root)
