@@ -27,10 +27,19 @@ PICTURES = {
     "timeline-zh-dark": "?place=timeline&example=mixed-gpus&lang=zh&theme=dark",
     "deploy-en-light": "?place=deploy&example=two-zones-7b&framework=fsdp&launcher=ssh&lang=en&theme=light",
     "deploy-zh-dark": "?place=deploy&example=two-zones-7b&framework=fsdp&launcher=slurm&lang=zh&theme=dark",
+    "train-en-light": "?place=train&nodes=env-001,env-003,env-005&lang=en&theme=light",
+    "train-zh-dark": "?place=train&nodes=env-001,env-003,env-005&lang=zh&theme=dark",
     "compare-en-light": "?place=compare&lang=en&theme=light&results={results}",
     "catalogue-en-light": "?place=catalogue&kind=gpus&entry=h100-80gb-sxm&lang=en&theme=light",
 }
 """Name of each picture and its address; `{results}`: two saved results."""
+ENVIRONMENTS = (
+    ("env-001", "pytorch-dev-env", "jupyter", "beijing-a", "cn-beijing", "a100-80gb-sxm", 2, 16, 128, "pytorch"),
+    ("env-002", "cv-experiment-env", "jupyter", "beijing-a", "cn-beijing", "v100-32gb-sxm", 2, 16, 128, "pytorch"),
+    ("env-003", "llm-training-env", "custom", "shenzhen-c", "cn-shenzhen", "a100-80gb-sxm", 4, 32, 256, "transformers"),
+    ("env-005", "nlp-research-lab", "custom", "shanghai-a", "cn-shanghai", "a100-80gb-sxm", 8, 64, 512, "nlp"),
+)
+"""Environments to choose from on the pictures of Train."""
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 
 
@@ -52,6 +61,7 @@ def main() -> None:
 def _photograph(address: str) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     results = ",".join(_saved(address, name) for name in ("two-zones-7b", "single-node"))
+    _register(address)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
@@ -62,6 +72,16 @@ def _photograph(address: str) -> None:
             page.screenshot(path=FOLDER / f"{name}.png")
             print(FOLDER / f"{name}.png")
         browser.close()
+
+
+def _register(address: str) -> None:
+    """Environments that run, each since another day, and a dataset."""
+    names = ("id", "name", "type", "zone", "region", "gpu", "gpus", "cpus", "memory_gb", "image")
+    for day, values in enumerate(ENVIRONMENTS, start=1):
+        fields = {**dict(zip(names, values, strict=True)), "status": "running", "since": time.time() - day * 100_000}
+        _post(f"{address}/api/v1/environments", {**fields, "address": f"192.0.2.{day}"})
+    version = {"id": "v1", "path": "/data/tokens.bin"}
+    _post(f"{address}/api/v1/datasets", {"id": "wiki", "name": "wiki", "versions": [version]})
 
 
 def _saved(address: str, example: str) -> str:

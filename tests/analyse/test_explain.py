@@ -70,6 +70,7 @@ def test_every_figure_of_an_example_opens_and_works_out(name):
     assert len(found) > 100
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(predictors())
 def test_every_figure_of_any_scenario_works_out(p):

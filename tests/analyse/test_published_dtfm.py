@@ -201,6 +201,7 @@ def test_half_the_iterations_are_predicted_within_15_percent(published, data):
     assert np.median(errors) <= 12 and np.median(errors[others]) <= 12
 
 
+@pytest.mark.long
 def test_methods_come_in_the_published_order(published, data):
     """[A27] All but the pairs with a known cause: eight stages of Megatron-LM over shared NICs (networks 1 and 2), and its
     default order against DT-FM's random one over regions, predicted within 10 % of each other.

@@ -114,6 +114,7 @@ def test_a_skewed_draw_has_its_median_and_one_in_ten_beyond_each_end():
     assert _skewed(even, 2.0, 3.0, 9.0) == pytest.approx([2.0, 3.0, 9.0])
 
 
+@pytest.mark.long
 def test_what_each_doubt_adds_is_what_is_gone_without_it():
     """[A18] Each is switched off in turn; the largest stands first."""
     got = rating(far(jitter_ms=3.0, loss_pct=0.001))

@@ -263,6 +263,7 @@ def test_no_cell_makes_the_reader_raise(changes, tmp_path_factory):
     assert all(run.step_time_s is None or 0 < run.step_time_s < float("inf") for run in runs)
 
 
+@pytest.mark.long
 def test_twenty_thousand_rows_are_read_in_seconds(tmp_path):
     """Times and notes differ in each row, a few hundred set-ups repeat: 100,000 rows must not take minutes."""
     rows = (

@@ -53,6 +53,7 @@ def test_large_kinds_are_spread_over_the_parts():
     assert [int(part.sum()) for part in parts] == [5, 5]
 
 
+@pytest.mark.long
 def test_sources_are_predicted_without_themselves(few, monkeypatch):
     """[Q8] Figures ten times as high move the predictions of other sources, never those of their own."""
     monkeypatch.setattr(validation, "ROUNDS", 1)
@@ -88,6 +89,7 @@ def test_stacks_of_other_files_move_no_other_value(data, few):
     assert moved <= {("stack hf-eager", "elementwise"), ("stack hf-compile", "elementwise")}
 
 
+@pytest.mark.long
 def test_a_fit_ends_at_the_same_cost_from_another_start(runs):
     few = training([run for run in runs if run.source == "korthikanti-2022"])
     one, other = (refit(few, Profiles.load(), strewn=strewn) for strewn in (0.0, 1.0))

@@ -52,6 +52,7 @@ def test_version():
     assert good("--version") == "crosszone 0.1.0\n"
 
 
+@pytest.mark.long
 def test_lists_are_tables_for_people_and_json_for_programs():
     assert "a100-80gb-sxm" in good("catalogue", "gpus")
     gpus = json.loads(good("catalogue", "gpus", "--json"))
@@ -64,6 +65,7 @@ def test_lists_are_tables_for_people_and_json_for_programs():
     assert len(json.loads(good("catalogue", "links", "--json"))) >= 60
 
 
+@pytest.mark.long
 def test_one_entry_is_shown_with_parts_that_add_up_and_its_sources():
     shown = good("catalogue", "models", "llama-2-70b")
     assert "68,976,648,192" in shown
@@ -120,6 +122,7 @@ def test_a_scenario_may_come_from_a_pipe():
     assert "good" in good("scenario", "check", "-", stdin=(ROOT / EXAMPLE).read_text())
 
 
+@pytest.mark.long
 def test_chinese_is_spoken_when_asked_for():
     assert "可行" in good("scenario", "check", EXAMPLE, "--lang", "zh")
     assert "可行" in good("--lang", "zh", "scenario", "check", EXAMPLE)
@@ -128,6 +131,7 @@ def test_chinese_is_spoken_when_asked_for():
     assert "没有文件" in failed.stderr
 
 
+@pytest.mark.long
 def test_own_entries_by_command(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("my-gpu: {like: a100-80gb-sxm, memory_gib: 160, usd_per_hour: 0}\n")
@@ -167,6 +171,7 @@ BAD = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("verb", ["check", "show"])
 def test_bad_input_exits_2_with_file_field_and_remedy_and_no_traceback(tmp_path, name, verb):
@@ -231,6 +236,7 @@ def test_an_unwritable_home_is_said_plainly(tmp_path):
     assert "CROSSZONE_HOME" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["[/x]", "[bold]x[/bold]", ":smile:", "[red", "北京 [zone]"])
 def test_names_are_printed_as_they_are(tmp_path, name):
     path = tmp_path / "s.yaml"
@@ -276,6 +282,7 @@ def test_an_impossible_home_is_told_plainly(home, tmp_path):
     assert "CROSSZONE_HOME" in done.stderr
 
 
+@pytest.mark.long
 def test_an_impossible_output_is_told_plainly():
     for output in ("x" * 5000, "/nowhere/at/all.yaml", "/dev"):
         done = run("scenario", "convert", EXAMPLE, "-o", output, "--force")

@@ -11,6 +11,7 @@ from crosszone.cost.gloo import (
     gloo_all_reduce_s,
     gloo_barrier_s,
     gloo_bytes_per_s,
+    gloo_round_trips,
     gloo_segments,
     gloo_send_s,
     gloo_turn_s,
@@ -131,3 +132,14 @@ def test_arrays_give_what_single_calls_give():
     table = gloo_all_reduce_s(size, n, 0.02, 1e8)
     single = [[float(gloo_all_reduce_s(float(s), int(r), 0.02, 1e8)) for r in n] for s in size[:, 0]]
     assert table.tolist() == single
+
+
+def test_what_an_all_reduce_takes_beyond_its_bytes_in_round_trips():
+    # 16 MiB between two ranks: 8 segments a phase, half a round trip each, two phases.
+    assert gloo_round_trips(16 * MIB, 2, 0.02, 500 * MBIT) == pytest.approx(8.0)
+    size, ranks, rtt, rate = 40 * MIB, 4, 0.05, 200 * MBIT
+    wire_s = 2 * 3 / 4 * size / rate
+    trips = gloo_round_trips(size, ranks, rtt, rate)
+    assert wire_s + trips * rtt == pytest.approx(gloo_all_reduce_s(size, ranks, rtt, rate))
+    assert gloo_round_trips(size, 1, rtt, rate) == 0.0
+    assert gloo_round_trips(size, 2, 0.0, rate) == 0.0

@@ -114,6 +114,7 @@ def hook(run: dict[str, Any]) -> None:
     from megatron.core.pipeline_parallel import schedules
     from megatron.core.transformer import TransformerConfig
 
+    sys.path.insert(0, str(Path(run["hook"]).parent))
     spec = importlib.util.spec_from_file_location("megatron_hook", run["hook"])
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

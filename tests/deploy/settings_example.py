@@ -94,6 +94,7 @@ SETTINGS = {
         "seed": 1234,
         "checkpoint_every": 500,
         "keep": 2,
+        "metrics_mib": 16,
         "outer_lr": 0.7,
         "outer_momentum": 0.9,
         "mask_share": 0.15,

@@ -274,6 +274,7 @@ def test_names_that_look_alike_stay_apart():
     st.text(min_size=1, max_size=300),
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),
 )
+@pytest.mark.long
 @settings(max_examples=40)
 def test_no_name_breaks_a_file(name, folder):
     launch = named(name, workdir=folder, python=folder)

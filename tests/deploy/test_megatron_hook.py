@@ -28,6 +28,7 @@ def hook(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The hook, with a torch that has no GPU."""
     cuda = types.SimpleNamespace(is_available=lambda: False)
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda, __version__="0"))
+    monkeypatch.syspath_prepend(str(HOOK.parent))
     spec = importlib.util.spec_from_file_location("megatron_hook", HOOK)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -39,7 +39,7 @@ def ray(tmp_path_factory):
     env |= {"HOME": str(folder / "home"), "PIDS": str(folder / "pids"), "PYTHONUNBUFFERED": "1"}
     env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     command = [RAY / "ray", "start", "--head", "--block", f"--port={port}", "--num-cpus=4", "--num-gpus=4"]
-    command += ["--include-dashboard=false", "--object-store-memory=80000000"]
+    command += ["--include-dashboard=false", "--object-store-memory=80000000", "--log-color=false"]
     with log.open("wb") as to:
         head = subprocess.Popen(command, env=env, stdout=to, stderr=to, start_new_session=True)
     try:

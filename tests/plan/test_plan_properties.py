@@ -97,6 +97,7 @@ def test_one_zone_is_never_slower_than_two(fields, gbps, rtt_ms):
     assert best_s(whole) <= best_s(apart) * NEAR
 
 
+@pytest.mark.long
 @settings(max_examples=6, phases=SHOWN_AS_FOUND)
 @given(scenarios(gpus=12, zones=(2, 3)))
 def test_tensor_parallel_groups_never_cross_zones(fields):

@@ -70,6 +70,7 @@ def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> Non
         assert not [strategy for effect, strategy in found.items() if effect not in expected], "illegal"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLUSTERS)
 @pytest.mark.parametrize("framework", SETTLED)
 def test_every_degree_and_layout_is_in_the_space(name, framework):
@@ -94,6 +95,7 @@ def test_every_degree_and_layout_is_in_the_space(name, framework):
         ("megatron", {"pp": 2, "tp": 1, "cp": 1, "dp": 2, "schedule": "1f1b", "recompute": "none"}),
     ],
 )
+@pytest.mark.long
 def test_every_option_is_in_the_space(framework, degrees):
     """The same over all options of few degrees: sharding, recomputation, offload, types, overlap, reductions."""
     problem = tiny(CLUSTERS["unequal zones"], framework, micro_batch=1, **degrees)

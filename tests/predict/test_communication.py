@@ -124,6 +124,7 @@ def test_each_boundary_lies_on_its_own_link():
     assert set(traffic(predicted({"tp": 8, "pp": 4, "dp": 1}, cluster=one_zone(32)), "pipeline")) == {"network"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dp", [2, 4, 8])
 def test_gradients_follow_the_ring_factor(dp):
     """[X7] F46: 2 (d-1)/d x 4 bytes of every parameter (Megatron keeps fp32 gradients) from each replica; half in bf16."""

@@ -34,6 +34,7 @@ def in_two(strategy: dict[str, Any], node: dict[str, Any] | None = None, **link:
     st.floats(1.1, 50),
     st.sampled_from([0.5, 8, 100]),
 )
+@pytest.mark.long
 def test_a_better_line_between_zones_never_slows_a_step(strategy, figure, factor, gbps):
     """[V3] More bandwidth, less latency, less loss, a higher ceiling of one connection."""
     line = {"gbps": gbps, "rtt_ms": 30.0, "loss_pct": 0.02, "flow_gbps": 1.0}

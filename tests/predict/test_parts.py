@@ -32,6 +32,7 @@ def test_parts_of_a_step_add_up_and_none_is_negative(p: Predictor):
     assert got.bottleneck == max(got.shares, key=lambda name: got.shares[name])
 
 
+@pytest.mark.long
 @settings(max_examples=60)
 @given(predictors())
 def test_exposed_communication_is_that_of_the_breakdown(p: Predictor):

@@ -125,12 +125,44 @@ def test_environments_make_a_cluster_with_their_measured_links():
     assert (link.between, link.rtt_ms, link.measured) == (("a", "b"), 21.0, True)
     assert link.gbps == pytest.approx(0.0965 / 0.9653, rel=1e-3)  # headers belong to a link's rate
     assert link.gbps_back == pytest.approx(0.06 / 0.9653, rel=1e-3)
-    for unknown in (env(gpus=2), env()):
-        with pytest.raises(InvalidError) as refused:
-            cluster_of({"e": unknown})
-        assert refused.value.notices[0].code == "environment_no_gpu_kind"
+    with pytest.raises(InvalidError) as refused:
+        cluster_of({"e": env(gpus=2)})
+    assert refused.value.notices[0].code == "environment_no_gpu_kind"
     with pytest.raises(InvalidError):
         cluster_of({"e": env(region="cn-beijing", **A100), "f": env(region="cn-shanghai", **A100)})
+
+
+def test_a_rate_measured_inside_a_zone_is_taken_where_none_was_given():
+    given = {**A100, "nic_gbps": 10.0}
+    chosen = {"e": env("a", **A100), "f": env("a", **given), "g": env("b", **A100)}
+    common = {"rtt_ms": 0.1, "rtt_ms_least": 0.1, "rtt_ms_most": 0.2, "measured": 1e9}
+    links = [
+        MeasuredLink(first="f", second="e", gbps=0.9, gbps_back=0.8, **common),
+        MeasuredLink(first="e", second="g", gbps=5.0, **common),
+    ]
+    e, f, g = (group for _, group in parse(Cluster, cluster_of(chosen, links)).groups())
+    assert e.nic_gbps == pytest.approx(0.9 / 0.9653, rel=1e-3)
+    assert (f.nic_gbps, g.nic_gbps) == (10.0, None)
+
+
+CPU = {"threads": 8, "fp32_tflops": 0.4567, "bf16_tflops": 0.0123, "memory_gb_per_s": 25.49}
+
+
+def test_a_machine_without_gpus_trains_on_its_cpu_at_the_rates_a_probe_measured():
+    found = probed(env(), Told(cpu=CPU))
+    assert (found.gpus, found.gpu, found.processes) == (0, None, 1)
+    ((_, group),) = parse(Cluster, cluster_of({"e": found})).groups()
+    assert (group.gpus, group.gpu.is_cpu, group.fabric) == (1, True, "tcp")
+    assert group.gpu.dense_tflops.fp32 == 0.46  # what two measurements agree on: two digits
+    assert group.gpu.memory_gb_per_s == 25.0
+    assert group.gpu.memory_gib == pytest.approx(64, rel=1e-4)
+
+
+def test_nothing_is_invented_for_a_cpu_that_nobody_measured():
+    for unknown in (env(), probed(env(), Told(cpu={"missing": "torch"}))):
+        with pytest.raises(InvalidError) as refused:
+            cluster_of({"e": unknown})
+        assert refused.value.notices[0].code == "environment_cpu_unmeasured"
 
 
 def test_a_yaml_list():

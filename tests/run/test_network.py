@@ -16,7 +16,7 @@ from crosszone.errors import MachineError
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.value import parse
 from crosszone.run.emulate import network as emulation
-from crosszone.run.emulate.network import CONTROL_ADDRESS, Network, why_not
+from crosszone.run.emulate.network import CONTROL_ADDRESS, Network, shares, why_not
 
 pytestmark = pytest.mark.cluster
 can = why_not()
@@ -115,6 +115,15 @@ def test_nodes_are_machines_of_their_own_and_near_each_other_in_a_zone():
     assert len(names) == 4
     assert min(one["rtt_ms_least"] for one in tries) < 5
     assert max(one["bit_s"] for one in tries) > 200e6
+
+
+@needs_namespaces
+def test_nodes_find_each_other_by_name_and_have_processors_of_their_own():
+    with Network.of(cluster({"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 20})) as network:
+        program = "import os, socket; print(socket.gethostbyname('zone1-node0'), sorted(os.sched_getaffinity(0)))"
+        words = [*network.nodes[0].machine.words, sys.executable, "-c", program]
+        told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split(maxsplit=1)
+    assert told == ["10.77.1.1", f"{sorted(shares(2)[0])}\n"]
 
 
 KEEPER = """

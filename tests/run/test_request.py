@@ -129,3 +129,85 @@ def test_unknown_fields_and_bad_types_are_refused():
     for wrong in ({"taskname": "x"}, {"taskName": 3}, {"launchMode": "later"}, {"distributedConfig": {"nodeIds": "x"}}):
         with pytest.raises(InvalidError):
             parse(TaskRequest, EXAMPLE | wrong)
+
+
+# --- nodes that a scheduler is asked for ------------------------------------------------------------------------------
+
+SOURCES = Known(
+    environments={
+        "ssh-a": Environment(name="s", zone="a", gpu="a100-80gb-sxm", gpus=8),
+        "slurm-a": Environment(
+            name="pa", zone="a", runner="slurm", partition="pa", gpu="a100-80gb-sxm", gpus=8, address="n1"
+        ),
+        "slurm-b": Environment(name="pb", zone="b", runner="slurm", partition="pb", gpu="h100-80gb-sxm", gpus=4),
+        "k8s-b": Environment(name="k", zone="b", runner="kubernetes", gpu="h200-141gb-sxm", gpus=8),
+    },
+    datasets=KNOWN.datasets,
+    models={},
+)
+NEW = EXAMPLE | {
+    "launchMode": "new",
+    "distributedConfig": {"framework": "pytorch-ddp"},
+    "allocation": [
+        {"zone": "a", "gpu": "a100-80gb-sxm", "nodes": 2, "gpus_per_node": 4},
+        {"zone": "b", "gpu": "h100-80gb-sxm", "nodes": 1},
+    ],
+}
+
+
+def test_nodes_are_asked_for_by_zone_and_gpu_kind():
+    asked = checked(parse(TaskRequest, NEW), SOURCES)
+    assert list(asked.environments) == ["slurm-a.0", "slurm-a.1", "slurm-b.0"]
+    assert [one.partition for one in asked.environments.values()] == ["pa", "pa", "pb"]
+    assert (asked.ranks, asked.together.zones, asked.master) == (12, ("a", "b"), "slurm-a.0")
+    assert all(one.address is None for one in asked.environments.values())
+    assert created(asked, "t", "initializing", "m")["data"]["distributedInfo"]["totalGpus"] == 12
+
+
+def test_what_is_asked_for_twice_is_counted_on():
+    twice = NEW | {"allocation": [{"zone": "a", "nodes": 1}, {"zone": "a", "nodes": 2, "gpus_per_node": 1}]}
+    asked = checked(parse(TaskRequest, twice), SOURCES)
+    assert {id: one.gpus for id, one in asked.environments.items()} == {"slurm-a.0": 8, "slurm-a.1": 1, "slurm-a.2": 1}
+
+
+@pytest.mark.parametrize(
+    ("code", "wrong"),
+    [
+        ("task_allocation_missing", {"allocation": []}),
+        ("task_allocation_existing", {"launchMode": "existing"}),
+        ("task_allocation_both", {"distributedConfig": {"nodeIds": ["slurm-a"], "framework": "ddp"}}),
+        ("task_allocation_none", {"allocation": [{"zone": "c"}]}),
+        ("task_allocation_none", {"allocation": [{"zone": "a", "gpu": "h100-80gb-sxm"}]}),
+        ("task_allocation_none", {"allocation": [{"zone": "a", "gpus_per_node": 9}]}),
+        ("task_allocation_many", {"allocation": [{"zone": "a", "nodes": 1000}, {"zone": "b", "nodes": 1}]}),
+        ("task_master_invalid", {"distributedConfig": {"masterNode": "slurm-a", "framework": "ddp"}}),
+        ("task_framework_missing", {"distributedConfig": {}}),
+        ("task_runners_mixed", {"allocation": [{"zone": "a"}, {"zone": "b", "gpu": "h200-141gb-sxm"}]}),
+    ],
+)
+def test_an_allocation_that_cannot_be_is_refused_with_its_reason(code, wrong):
+    with pytest.raises(InputError) as refused:
+        checked(parse(TaskRequest, NEW | wrong), SOURCES)
+    (notice,) = refused.value.notices
+    assert notice.code == code
+    assert notice.message("zh") != notice.message("en")
+    assert notice.hint("zh") and notice.hint("en")
+
+
+def test_local_and_ssh_go_together_and_a_scheduler_goes_alone():
+    places = {
+        "here": Environment(name="h", zone="a", runner="local", gpu="a100-80gb-sxm", gpus=1),
+        "there": Environment(name="t", zone="a", runner="ssh", gpu="a100-80gb-sxm", gpus=1),
+        "ray": Environment(name="r", zone="a", runner="ray", gpu="a100-80gb-sxm", gpus=1),
+    }
+    known = Known(environments=places, datasets=KNOWN.datasets, models={})
+
+    def taken(*ids):
+        where = {"nodeIds": list(ids), "masterNode": ids[0], "framework": "ddp"}
+        return checked(parse(TaskRequest, EXAMPLE | {"distributedConfig": where}), known)
+
+    assert len(taken("here", "there").environments) == 2
+    with pytest.raises(InputError) as refused:
+        taken("here", "ray")
+    assert refused.value.notices[0].code == "task_runners_mixed"
+    assert "ray" in refused.value.notices[0].message("zh")

@@ -146,6 +146,16 @@ def test_a_killed_supervisor_is_seen_and_what_it_left_is_ended(folder):
     assert ended(folder)["code"] == 0
 
 
+def test_what_nobody_looks_at_any_more_ends(folder):
+    start(folder, "t.1", FAMILY, unseen_s=1.5)
+    for _ in range(10):
+        time.sleep(0.3)
+        assert look(folder)["state"] == "running"
+    time.sleep(3)
+    assert processes_of("t.1", folder) == []
+    assert ended(folder)["stopped"]
+
+
 def test_a_program_that_is_not_there_says_so(folder):
     HERE.call("supervisor.start", folder=str(folder), token="t.1", words=["/no/such/program"])
     now = ended(folder)

@@ -29,7 +29,7 @@ def client(tmp_path_factory):
 
     from crosszone.web.app import create_app
 
-    app = create_app(store=str(tmp_path_factory.mktemp("store") / "crosszone.db"))
+    app = create_app(store=str(tmp_path_factory.mktemp("store") / "crosszone.db"), drive=False)
     with TestClient(app, base_url="http://127.0.0.1:8000") as made:
         yield made
 

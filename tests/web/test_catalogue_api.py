@@ -25,6 +25,7 @@ def crosszone(*words):
     return json.loads(subprocess.run(command, capture_output=True, check=True, env=os.environ).stdout)
 
 
+@pytest.mark.long
 def test_an_added_gpu_is_in_the_api_the_command_line_and_a_server_started_later(client, tmp_path):
     from starlette.testclient import TestClient
 

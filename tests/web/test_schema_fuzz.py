@@ -20,8 +20,10 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 from starlette.testclient import TestClient
 
+from crosszone.errors import MachineError, Notice
 from crosszone.inputs.cluster import MAX_GPUS, MAX_ZONES
 from crosszone.inputs.value import MAX_COUNT
+from crosszone.run.machine import Ssh
 from crosszone.web.app import create_app
 from crosszone.web.examples import examples_folder
 
@@ -45,23 +47,50 @@ NASTY = [
 NAMES = {
     "kind": ["gpus", "models", "regions", "links"], "language": ["en", "zh"], "id": ["1", str(2**63), "-1", "0", "x"],
     "name": ["three-cities", "a100-80gb-sxm", "llama-2-7b", "cn-beijing", "meta-llama/llama-2-7b-hf", "common"],
+    "version": ["v"], "node": [0, 1, -1, 2**63],
     "path": ["plan.yaml", "nodes/000.sh", "../plan.yaml", "x\x00"],
 }  # fmt: skip
+TRAINED = {
+    "environments": {"name": "e", "zone": "z", "gpu": "a100-80gb-sxm", "gpus": 2, "address": "10.0.0.1"},
+    "datasets": {"name": "d", "versions": [{"id": "v", "path": "/data"}]},
+    "training-models": {"name": "m", "model": "llama-2-7b"},
+}
 AXES = ["job.seq_len=1024,2048", "cluster.links[*].gbps=1:100:log3", "strategy.tp=1,2", "job.global_batch=1:1e308:9", "=", "a=1",
         "job.seq_len=1:1e9:log1000000", "job.tokens=nan", "x" * 2000]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory):
-    """The API with its description."""
-    app = create_app(store=str(tmp_path_factory.mktemp("store") / "crosszone.db"), workers=1)
-    with TestClient(app, base_url=HERE) as client:
+    """The API with its description; tasks are not driven, and no machine is reached."""
+    app = create_app(store=str(tmp_path_factory.mktemp("store") / "crosszone.db"), workers=1, drive=False)
+    with TestClient(app, base_url=HERE) as client, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Ssh, "call", out_of_reach)
         for noun in ("scenarios", "results", "bundles", "scenarios", "results", "bundles"):
             saved = client.post(f"/api/v1/{noun}", json={"scenario": small_scenarios()[0], "name": "saved"})
             NAMES["id"].append(saved.json()["id"])
+        NAMES["id"] += registered(client)
         described = schemathesis.openapi.from_dict(app.openapi())
         described.app = app
         yield described
+
+
+def out_of_reach(machine, what, **_):
+    raise MachineError(Notice(code="machine_unreachable", params={"machine": machine.name, "reason": what}))
+
+
+def registered(client):
+    """Ids of an environment, a dataset, a model, and a task on them."""
+    for noun, body in TRAINED.items():
+        assert client.post(f"/api/v1/{noun}", json={"id": noun, **body}).status_code == 201
+    where = {"nodeIds": ["environments"]}
+    asked = {
+        "taskName": "t",
+        "datasetId": "datasets",
+        "datasetVersionId": "v",
+        "modelId": "m",
+        "distributedConfig": where,
+    }
+    return [*TRAINED, client.post("/api/v1/training-tasks", json=asked).json()["data"]["taskId"]]
 
 
 def small_scenarios():

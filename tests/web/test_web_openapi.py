@@ -7,6 +7,8 @@ import pytest
 
 METHODS = ("get", "post", "put", "patch", "delete")
 UNSAFE = METHODS[1:]
+NOT_HERE = ("post_sweep", "post_environments_measure")
+"""Their examples take long, or need machines."""
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_every_example_is_answered(client, operations):
     answered = 0
     for route, operation in operations.items():
         method, path = route.split()
-        if "requestBody" in operation and "{" not in path and operation["operationId"] != "post_sweep":
+        if "requestBody" in operation and "{" not in path and operation["operationId"] not in NOT_HERE:
             example = operation["requestBody"]["content"]["application/json"]["example"]
             answer = client.request(method, path, json=example)
             assert answer.status_code in (200, 201, 204), (route, answer.text[:300])

@@ -15,13 +15,30 @@ import typer
 from typer.exceptions import TyperException
 
 from crosszone import __version__
-from crosszone.cli import accuracy, analyse, catalogue, deploy, plan, predict, report, scenario, serve, sweep, what_if
+from crosszone.cli import (
+    accuracy,
+    analyse,
+    catalogue,
+    dataset,
+    deploy,
+    emulate,
+    env,
+    plan,
+    predict,
+    report,
+    scenario,
+    serve,
+    sweep,
+    task,
+    training_model,
+    what_if,
+)
 from crosszone.cli.output import language, report_failure, set_language, wants_json
 from crosszone.errors import CrossZoneError, Notice
 
 app = typer.Typer(
     name="crosszone",
-    help="Describe, check, predict and plan LLM training on GPUs that do not all sit in one place.",
+    help="Describe, check, predict, plan and run LLM training on GPUs that do not all sit in one place.",
     no_args_is_help=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -29,6 +46,10 @@ app = typer.Typer(
 )
 app.add_typer(scenario.app, name="scenario")
 app.add_typer(catalogue.app, name="catalogue")
+app.add_typer(env.app, name="env")
+app.add_typer(dataset.app, name="dataset")
+app.add_typer(training_model.app, name="model")
+app.add_typer(task.app, name="task")
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
 app.command("analyse")(analyse.analyse)
@@ -36,6 +57,7 @@ app.command("what-if")(what_if.what_if)
 app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("deploy")(deploy.deploy)
+app.command("emulate")(emulate.emulate)
 app.command("accuracy")(accuracy.accuracy)
 app.command("serve")(serve.serve)
 
@@ -54,7 +76,7 @@ def start(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Describe, check, predict and plan LLM training on GPUs that do not all sit in one place.
+    """Describe, check, predict, plan and run LLM training on GPUs that do not all sit in one place.
 
     Without a verb the page is served on http://127.0.0.1:8000 with an example loaded.
 

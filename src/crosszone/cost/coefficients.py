@@ -6,7 +6,7 @@ wins. Each field is a number or an array, as in `columns`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crosszone.cost.columns import Numbers
 
@@ -121,3 +121,14 @@ class Coefficients:
     """Growth of the step per doubling of the nodes."""
     selective_share: Numbers
     """Share of a layer's matmuls that selective recomputation repeats."""
+
+    def at_speed(self, speed: float) -> Coefficients:
+        """The same where everything a GPU computes, and its launches, take 1 / speed of their time."""
+        rates = {name: getattr(self, name) * speed for name in RATES}
+        return replace(self, **rates, **{name: getattr(self, name) / speed for name in TIMES})
+
+
+RATES = ("matmul", "matmul_fp8", "flash", "batched", "memory", "host_update_per_s")
+"""Coefficients that the rate of a GPU's work is proportional to."""
+TIMES = ("tile", "host_s", "collective_host_s", "moe_s", "step_s")
+"""Coefficients that the time of its work is proportional to."""

@@ -176,6 +176,8 @@ class LinkColumns:
     """Rate of a zone's exchange with the next one in the ring of zones, all its groups together."""
     wan_latency_s: Numbers = 0.0
     """Latency of one step of that ring."""
+    gloo: Numbers = 0.0
+    """1: ranks talk over Gloo, so that latency is a round trip."""
     flat: Numbers = 0.0
     """1: one ring over all replicas in place of a hierarchy."""
     boundary_fast: Numbers = 0.0

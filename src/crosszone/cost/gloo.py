@@ -39,6 +39,14 @@ def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes
     return np.where((n > 1) & (size > 0), 2 * phase, 0.0)
 
 
+def gloo_round_trips(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
+    """Round trips that all-reduce pays beside the time its bytes take on the wire, 2 (n - 1) / n of them. [T8]"""
+    n, rtt = np.maximum(np.asarray(ranks, dtype=float), 1.0), np.asarray(rtt_s, dtype=float)
+    wire_s = 2 * (n - 1) / n * np.asarray(size_bytes, dtype=float) / np.asarray(bytes_per_s, dtype=float)
+    waits = gloo_all_reduce_s(size_bytes, n, rtt, bytes_per_s) - wire_s
+    return np.asarray(np.where(rtt > 0, np.maximum(waits, 0.0) / np.where(rtt > 0, rtt, 1.0), 0.0))
+
+
 def gloo_send_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Seconds until a message has arrived whose receiver was waiting for it. [T9]"""
     size = np.asarray(size_bytes, dtype=float)

@@ -10,7 +10,7 @@ where a stack or family looks next). For a fit, all values are one vector and `i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -142,7 +142,7 @@ class Profiles:
         self.errors = np.array([entry["error"] for entry in self.entries], dtype=float)
         self.fixed = np.array([entry["origin"] != "fitted" for entry in self.entries])
         self._reads: dict[tuple[str, str], tuple[int, ...]] = {}
-        self._selected: dict[tuple[Gpu, str], Profile] = {}
+        self._selected: dict[tuple[Gpu, str, float | None], Profile] = {}
 
     @classmethod
     def load(cls) -> Profiles:
@@ -188,10 +188,14 @@ class Profiles:
         base = self.stacks[stack]["settings"].get("release_base")
         return 0.0 if base is None or release is None else release - base
 
-    def select(self, gpu: Gpu, stack: str) -> Profile:
-        """What one GPU kind and stack are predicted with; remembered."""
-        key = (gpu, stack)
-        if key not in self._selected:
+    def select(self, gpu: Gpu, stack: str, speed: float | None = None) -> Profile:
+        """What one GPU kind and stack are predicted with; remembered. `speed`: of a trial of these very GPUs."""
+        key = (gpu, stack, speed)
+        if key not in self._selected and speed is not None:
+            plain = self.select(gpu, stack)
+            tried = plain.coefficients.at_speed(speed)
+            self._selected[key] = replace(plain, gpu_measured=True, coefficients=tried)
+        elif key not in self._selected:
             family, measured = self.gpu_profile(gpu)
             reads = self._reads_of(family, stack)
             entry = self.stacks[stack]

@@ -8,6 +8,7 @@ import numpy as np
 
 from crosszone.cost.collectives import tree_egress_bytes
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
+from crosszone.cost.gloo import gloo_round_trips
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
 from crosszone.cost.stages import StageLayers
@@ -226,7 +227,8 @@ def _between_zones(
     owns a shard of its own, which then costs a gather too. Buckets follow one another, so each pays the latency of its
     steps; stages have groups of their own, and the one with most buckets counts. In a flat ring what a rank sends goes
     round all others that hold the same, and meets the edges between zones among theirs. A tree chains the zones: as
-    many steps as round their ring, the whole sum over every edge, both ways.
+    many steps as round their ring, the whole sum over every edge, both ways. Gloo cuts each bucket into segments and
+    pays round trips for these.
     """
     zones = np.asarray(links.dp_zones)
     crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
@@ -248,6 +250,13 @@ def _between_zones(
     once = total * ring_share(members) + experts * ring_share(copies)
     steps = (members - 1.0) * zones / members * most  # of the edges of a flat ring, those between zones
     rate, late = links.wan_bytes_per_s, links.wan_latency_s
+    if np.any(links.gloo):
+        largest = np.where(crosses, held.shared, 0.0).max(axis=-1, keepdims=True)
+        shards = np.where(np.asarray(links.flat) > 0, 1.0, group.zone)
+        size = largest * w.wire_bytes / np.maximum(most, 1.0) / shards
+        share = rate * np.maximum(largest, 1.0) / np.maximum(total, 1.0) / shards
+        trips = most * gloo_round_trips(size, members, late, share) / 2.0  # of one of the two passes
+        steps = np.where(np.asarray(links.gloo) > 0, trips, steps)
     sent = reduce_bytes = passes * once * w.wire_bytes
     if np.any(tree):
         whole = (total + experts) * w.wire_bytes * crosses

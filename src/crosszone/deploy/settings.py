@@ -41,6 +41,8 @@ class Training(Value):
     """Steps between checkpoints."""
     keep: Count = 2
     """Checkpoints kept."""
+    metrics_mib: Annotated[float, Strict(), Field(ge=0.25, le=1024)] = 16
+    """MiB of metrics kept for each stage; beyond it older steps are thinned out."""
     outer_lr: Positive = 0.7
     """Learning rate of the outer optimizer of local updates (DiLoCo, arXiv 2311.08105)."""
     outer_momentum: Share = 0.9

@@ -82,6 +82,8 @@ class NodeGroup(Value):
     """Price of one GPU for an hour, $; null: the catalogue's typical price."""
     hosts: tuple[Host, ...] = ()
     """The machines, one entry a node, where a launch needs them."""
+    speed: Positive | None = None
+    """Speed of its GPUs at this job over what is predicted for their kind, as a trial found it; null: not tried."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

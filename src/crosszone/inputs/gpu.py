@@ -19,6 +19,10 @@ PCIE_LANE_GB_PER_S = {
 """GB/s of one lane, one direction: transfer rate x line code / 8 (PCI-SIG base specifications 1.0 to 6.0). [L1]"""
 
 
+CPU = "cpu"
+"""Architecture of a machine's own processors, where these compute: ranks then talk over Gloo."""
+
+
 class Peaks(Value):
     """Dense peak rates in TFLOP/s by precision; none: the GPU has no such path."""
 
@@ -105,6 +109,11 @@ class Gpu(Value):
     def source_of(self, figure: str) -> str | None:
         """Id of the source of one figure."""
         return self.sources.get(figure, self.sources.get("default"))
+
+    @property
+    def is_cpu(self) -> bool:
+        """It is no GPU: the machine's own processors compute."""
+        return self.architecture == CPU
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_gib, self.memory_gb_per_s, self.dense_tflops))

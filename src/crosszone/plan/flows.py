@@ -27,7 +27,10 @@ def with_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[int,
     """
     if "flows" in asked.model_fields_set or not links:
         return asked
-    paths = zone_paths(cluster, transport_of(asked.replace(flows=1)), links)
+    one_flow = transport_of(asked.replace(flows=1), cluster)
+    if one_flow.library == "gloo":  # has one connection between two ranks
+        return asked
+    paths = zone_paths(cluster, one_flow, links)
     ranks = min(TOGETHER, *(zone.gpus for zone in cluster.zones))
     one, wide = paths.group_bytes_per_s[EXPECTED], paths.limits.pair
     wide = np.minimum(wide, np.minimum(paths.limits.egress[:, None], paths.limits.ingress[None, :]))

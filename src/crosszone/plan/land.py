@@ -91,6 +91,11 @@ class Land:
         self._ways, self._boundaries, self._links = ways, {}, {}
         self.__dict__.pop("ring", None)
 
+    @property
+    def gloo(self) -> bool:
+        """Ranks talk over Gloo."""
+        return self._ways.transport.library == "gloo"
+
     @cached_property
     def ring(self) -> Floats:
         """Rate and latency of the ring of zones, and the rate of a flat ring: [shapes, 3]."""

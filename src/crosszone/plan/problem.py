@@ -95,7 +95,7 @@ class Problem:
     @cached_property
     def ways(self) -> Ways:
         """Links between the zones."""
-        how = transport_of(self.communication)
+        how = transport_of(self.communication, self.cluster)
         return Ways(cluster=self.cluster, links=self.scenario.links, transport=how)
 
     @cached_property
@@ -171,9 +171,9 @@ class Problem:
 
     @cached_property
     def _speeds(self) -> list[float]:
-        """Peak of one GPU of each node group."""
+        """Peak of one GPU of each node group, as fast as a trial found it."""
         path = compute_precision(self.job)
-        return [group.gpu.peak(path) or 0.0 for group in self.groups]
+        return [(group.gpu.peak(path) or 0.0) * (group.speed or 1.0) for group in self.groups]
 
     def case(self, strategy: Strategy) -> Case:
         """What the rules of legality look at."""

@@ -325,6 +325,7 @@ class Scores(Columns):
             synchronous=0.0 if self.setting.pinned.local_update else 1.0,
             wan_bytes_per_s=np.where(self._one_ring(shape, option), rates["flat_rate"], rates["ring_rate"])[:, None],
             wan_latency_s=self.by_shape["ring_latency"][shape][:, None],
+            gloo=float(self.land.gloo),
             flat=self.by_option["flat"][option][:, None],
             boundary_fast=fast,
             **known,

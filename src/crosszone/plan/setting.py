@@ -50,4 +50,4 @@ class Setting:
     @cached_property
     def coefficients(self) -> list[Coefficients]:
         """Of each node group."""
-        return [self.profiles.select(group.gpu, self.stack).coefficients for group in self.groups]
+        return [self.profiles.select(one.gpu, self.stack, one.speed).coefficients for one in self.groups]

@@ -23,8 +23,13 @@ Floats = npt.NDArray[np.float64]
 Zones = tuple[int, ...]
 
 
-def transport_of(c: Communication) -> Transport:
-    """How ranks with these options talk across zones."""
+def transport_of(c: Communication, cluster: Cluster) -> Transport:
+    """How ranks with these options talk across zones: by NCCL, or by Gloo where CPUs compute.
+
+    Gloo has one connection between two ranks, whatever the options for NCCL's say.
+    """
+    if any(gpu.is_cpu for gpu in cluster.gpu_kinds):
+        return Transport(library="gloo", congestion=c.congestion)
     buffer = c.socket_buffer_mb
     window = None if buffer is None else window_bytes(buffer * 1e6)
     return Transport(flows=c.flows, congestion=c.congestion, window_bytes=window)

@@ -71,7 +71,8 @@ class Predictor:
     @cached_property
     def profile(self) -> dict[int, Profile]:
         """Profile of each node group in use."""
-        return {g: self.profiles.select(self.site.groups[g].gpu, self.stack) for g in self.site.groups_in_use}
+        groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
+        return {g: self.profiles.select(one.gpu, self.stack, one.speed) for g, one in groups.items()}
 
     def on(self, name: str, site: Site, notices: tuple[Notice, ...]) -> Predictor:
         """The same strategy where only the links between the zones are others (`Site.on`)."""

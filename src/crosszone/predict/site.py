@@ -186,7 +186,7 @@ class Site:
     @cached_property
     def transport(self) -> Transport:
         """How ranks talk across zones."""
-        return transport_of(self.strategy.communication)
+        return transport_of(self.strategy.communication, self.cluster)
 
     @cached_property
     def dp_zones(self) -> Ints:
@@ -312,6 +312,7 @@ class Site:
             synchronous=0.0 if s.local_update else 1.0,
             wan_bytes_per_s=rows(np.reshape(ring.bytes_per_s, (-1, 1, 1))),
             wan_latency_s=rows(np.reshape(ring.latency_s, (-1, 1, 1))),
+            gloo=float(self.transport.library == "gloo"),
             flat=float(s.communication.reduce == "flat"),
             boundary_fast=rows(fast),
             boundary_bytes_per_s=rows(rate),

@@ -27,13 +27,16 @@ from crosszone.errors import MachineError, Notice
 from crosszone.run.remote.boot import MARK
 from crosszone.run.remote.refusal import Refusal
 
-MODULES = ("refusal", "place", "processes", "supervisor", "files", "survey", "link")
+MODULES = ("refusal", "place", "processes", "supervisor", "files", "survey", "link", "checks")
 """What is sent ahead, in an order in which each finds what it imports."""
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 """All that stands on a command line: run the program that follows on standard input."""
 WAIT_S = 60
 CONNECT_S = 10
-_IN_PROCESS = ("supervisor.look", "files.read", "link.free_port", "link.reach", "link.data")
+_IN_PROCESS = (
+    *("supervisor.look", "files.read", "link.free_port", "link.reach", "link.data"),
+    *("checks.clock", "checks.port", "checks.door", "checks.knock"),
+)
 """What neither forks nor waits for children, so that on this machine it is simply called."""
 _PYTHON = re.compile(r"[A-Za-z0-9_./~+-]+")
 
@@ -64,9 +67,10 @@ class Local:
             return getattr(importlib.import_module(f"crosszone.run.remote.{module}"), function)(**arguments)
         except Refusal as refusal:
             raise MachineError(Notice(code=refusal.code, params={"machine": self.name, **refusal.about})) from None
-        except OSError as error:
-            reason = error.strerror or str(error)
-            params = {"machine": self.name, "what": what, "path": str(error.filename or ""), "reason": reason}
+        except (OSError, ValueError) as error:  # ValueError: a name or address that no file or host can have
+            reason = getattr(error, "strerror", None) or str(error)
+            path = str(getattr(error, "filename", None) or "")
+            params = {"machine": self.name, "what": what, "path": path, "reason": reason}
             raise MachineError(Notice(code="machine_failed", params=params)) from None
 
 

@@ -15,6 +15,8 @@ from crosszone.inputs.environment import Environment
 from crosszone.run.machine import Local, Machine, Ssh
 
 GB_PER_GIB = 2**30 / 1e9
+WAIT_S = 150
+"""How long a machine may take to answer: one without GPUs computes for some seconds to say how fast it is."""
 _VENDOR_WORDS = ("NVIDIA ", "Tesla ", "GeForce ", "Quadro ", "AMD ", "Instinct ")
 
 
@@ -39,7 +41,7 @@ def machine_of(id: str, environment: Environment, sockets: Path | None = None) -
 
 def probed(environment: Environment, machine: Machine) -> Environment:
     """The environment with what its machine says of itself; `MachineError` when it cannot be asked."""
-    facts = machine.call("survey.facts", folder=environment.workdir, python=environment.python)
+    facts = machine.call("survey.facts", wait_s=WAIT_S, folder=environment.workdir, python=environment.python)
     changes: dict[str, Any] = {"status": "running", "facts": facts, "cpus": facts["cpus"]}
     changes["memory_gb"] = round(facts["memory_gib"] * GB_PER_GIB, 3)
     if facts["uptime_s"] is not None:

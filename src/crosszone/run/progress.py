@@ -1,7 +1,8 @@
-"""Progress: how far a run is, from the metrics it writes; each line is read once."""
+"""Progress: how far a run is, from the metrics it writes; each line is read once, but where a file was thinned out."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from statistics import median
@@ -12,6 +13,8 @@ from crosszone.run.runners.runner import Runner, Sight
 METRICS = "bundle/out/metrics-stage-"
 WINDOW = 20
 """Steps whose median is told."""
+FIRST_BYTES = 2**16
+"""Bytes at the beginning of a file that hold its first step."""
 MOST_BYTES = 2**20
 """Bytes of a file that are read at once; what is before was skipped."""
 
@@ -37,13 +40,24 @@ class Progress:
     def _file(self, runner: Runner, number: int, name: str, size: int) -> None:
         key = (number, name)
         offset = self._offsets.get(key, 0)
-        if size < offset or size - offset > MOST_BYTES:
+        if size < offset or size - offset > MOST_BYTES:  # thinned out, or long: its newest part tells all but one thing
+            if "first_loss" not in self._told:
+                self._first_loss(runner.read(number, name, 0, FIRST_BYTES)[1])
             offset, self._torn[key] = max(0, size - MOST_BYTES), b""
         _, data = runner.read(number, name, offset, MOST_BYTES)
         whole, _, torn = (self._torn.get(key, b"") + data).rpartition(b"\n")
         self._offsets[key], self._torn[key] = offset + len(data), torn
         for line in whole.split(b"\n"):
             self._line(line, first=name.startswith(f"{METRICS}0."))
+
+    def _first_loss(self, data: bytes) -> None:
+        """The loss a run began with, from the beginning of a file."""
+        for line in data.split(b"\n"):
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                if isinstance(row, dict) and row.get("loss") is not None:
+                    self._told["first_loss"] = row["loss"]
+                    return
 
     def _line(self, line: bytes, *, first: bool) -> None:
         try:

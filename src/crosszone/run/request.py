@@ -19,10 +19,10 @@ from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
 from crosszone.inputs.environment import Environment, Selection, selection
 from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.value import Count, Flag, Prose, Value
+from crosszone.run.allocation import MOST_NODES, Wanted, allocated, started_by
 
 LaunchMode = Literal["existing", "new"]
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "horovod", "megatron")
-MOST_NODES = 1000
 Text = Annotated[Prose, Field(max_length=200)]
 
 
@@ -79,6 +79,8 @@ class Policy(Value):
     """How many times the group starts again from its last checkpoint after a rank has failed."""
     ignorePreflight: Flag = False
     """Start although a check has failed."""
+    measureStep: Flag = True
+    """Before the start, try a few steps of one rank on each environment, and go by how long they take."""
 
 
 class TaskRequest(Value):
@@ -96,6 +98,8 @@ class TaskRequest(Value):
     """On environments that run, or on such that a scheduler is asked for."""
     distributedConfig: DistributedConfig = DistributedConfig()
     """Where and how."""
+    allocation: Annotated[tuple[Wanted, ...], Field(max_length=MOST_NODES)] = ()
+    """Nodes that a scheduler is asked for (launchMode new), instead of environments."""
     job: JobAsked = JobAsked()
     """What is trained how long."""
     policy: Policy = Policy()
@@ -145,15 +149,19 @@ def checked(request: TaskRequest, known: Known) -> Asked:
         raise _wrong("task_name_missing", "taskName")
     version = _version(request, known)
     where = request.distributedConfig
-    ids = list(dict.fromkeys(where.nodeIds))
+    new = _allocated(request, known)
+    ids = list(new) or list(dict.fromkeys(where.nodeIds))
     if not ids:
         raise _wrong("task_environment_missing", "distributedConfig.nodeIds")
     several = len(ids) > 1
-    if several and (not where.masterNode or where.masterNode not in ids):
+    if several and not (new and not where.masterNode) and where.masterNode not in ids:
         raise _wrong("task_master_invalid", "distributedConfig.masterNode", where.masterNode)
     framework = _framework(where.framework, required=several)
-    environments = {id: _known(known.environments, id, "distributedConfig.nodeIds") for id in ids}
+    if not request.modelId.strip():
+        raise _wrong("task_model_missing", "modelId")
+    environments = new or {id: _known(known.environments, id, "distributedConfig.nodeIds") for id in ids}
     master = where.masterNode if where.masterNode in ids else ids[0]
+    started_by(environments.values())
     asked = Asked(
         request=request,
         name=name,
@@ -180,6 +188,19 @@ def created(asked: Asked, id: str, state: str, message: str) -> dict[str, Any]:
         "framework": asked.request.distributedConfig.framework,
     }
     return {"code": 200, "message": message, "data": {"taskId": id, "status": state, "distributedInfo": info}}
+
+
+def _allocated(request: TaskRequest, known: Known) -> dict[str, Environment]:
+    """Nodes that a scheduler is asked for; none: the request names environments that run."""
+    if request.launchMode == "existing":
+        if request.allocation:
+            raise _wrong("task_allocation_existing", "allocation")
+        return {}
+    if not request.allocation:
+        raise _wrong("task_allocation_missing", "allocation")
+    if request.distributedConfig.nodeIds:
+        raise _wrong("task_allocation_both", "distributedConfig.nodeIds")
+    return allocated(request.allocation, known.environments)
 
 
 def _version(request: TaskRequest, known: Known) -> DatasetVersion:

@@ -6,28 +6,42 @@ work.archive(), work.prediction["step_time_s"]["expected"], work.nodes[0].words
 
 from __future__ import annotations
 
-import hashlib
-import io
-import tarfile
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
+
+from pydantic import Field
 
 from crosszone.deploy.answer import answer as bundled
 from crosszone.deploy.bundle import Bundle
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.document import dump_yaml
+from crosszone.inputs.environment import Environment
 from crosszone.inputs.measured_link import MeasuredLink
-from crosszone.inputs.scenario import Loaded, parse_scenario
+from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.value import Value, parse
+from crosszone.plan.plan import filled
 from crosszone.predict.answer import answer as predicted
+from crosszone.predict.predictor import predictor
+from crosszone.run.allocation import launch_settings, node_names, started_by
+from crosszone.run.parcel import Parcel, parcel
 from crosszone.run.request import Asked
 from crosszone.run.site import cluster_of
+from crosszone.run.trial import Trial
+from crosszone.run.whole_plan import whole_plan
+from crosszone.text import DEFAULT_LANGUAGE
 
 SAMPLES_PER_RANK = 8
 """Samples of a step for each rank, where a request does not say how many."""
+GPU_FRAMEWORKS = ("megatron",)
+"""Frameworks whose trainers compute on GPUs only."""
+CPU_FRAMEWORK = "ddp"
+"""Framework on CPUs, where a request names none."""
 PLAN = "plan.yaml"
+DEFAULT_PYTHON = "python3"
+"""Python of an environment that names none: its PATH says where torchrun is."""
 
 
 class WorkNode(Value):
@@ -58,37 +72,68 @@ class Work(Value):
     """Step over the step of the same nodes in one zone; null: there is but one."""
     nodes: tuple[WorkNode, ...]
     """Where it runs."""
+    environments: dict[str, Environment] = Field(default_factory=dict)
+    """Its environments as they were when it was decided, by id, without their facts; the master first."""
+    port: int | None = None
+    """Port of the first node at which ranks meet; null: not chosen yet, the bundle's own."""
 
-    @cached_property
+    @property
     def archive(self) -> bytes:
         """The bundle as a tar, the same for the same bundle."""
-        held = io.BytesIO()
-        with tarfile.open(fileobj=held, mode="w") as archive:
-            for file in self.bundle.files:
-                member = tarfile.TarInfo(file.path)
-                data = file.text.encode()
-                member.size, member.mode = len(data), 0o755 if file.executable else 0o644
-                archive.addfile(member, io.BytesIO(data))
-        return held.getvalue()
+        return self._parcel.data
 
-    @cached_property
+    @property
     def checksum(self) -> str:
         """Of the archive."""
-        return hashlib.sha256(self.archive).hexdigest()
+        return self._parcel.checksum
+
+    @cached_property
+    def _parcel(self) -> Parcel:
+        return parcel(self.bundle)
 
     @property
     def predicted_step_s(self) -> float:
         """Expected seconds of a step."""
         return float(self.prediction["step_time_s"]["expected"])
 
+    def place_of(self, environment: str) -> tuple[str, int]:
+        """Zone of an environment, and number of its node group there: groups follow the order of the environments."""
+        zone = self.environments[environment].zone
+        before = [id for id, one in self.environments.items() if one.zone == zone].index(environment)
+        cluster = parse_scenario(self.scenario, PLAN).scenario.cluster
+        ends = accumulate(group.count for group in cluster.zones[cluster.zone_index(zone)].nodes)
+        return zone, next(number for number, end in enumerate(ends) if before < end)
+
+    def refined(self, trials: Iterable[Trial], language: str = DEFAULT_LANGUAGE) -> Work:
+        """The same bundle with a prediction that knows how fast each tried environment computes."""
+        plan = parse_scenario(self.scenario, PLAN).scenario
+        zones = {zone.name: list(zone.nodes) for zone in plan.cluster.zones}
+        for trial in trials:
+            zone, number = self.place_of(trial.environment)
+            zones[zone][number] = zones[zone][number].replace(speed=float(f"{trial.speed:.4g}"))
+        cluster = plan.cluster.replace(zones=[one.replace(nodes=zones[one.name]) for one in plan.cluster.zones])
+        loaded = parse_scenario(plan.replace(cluster=cluster).to_yaml(), PLAN)
+        found = predicted(loaded, language).prediction
+        slower, told = slowdown(loaded, found.step_time_s.expected), found.model_dump(mode="json")
+        return self.replace(scenario=loaded.scenario.to_yaml(), prediction=told, slowdown=slower)
+
 
 def work_of(asked: Asked, links: Iterable[MeasuredLink], language: str) -> Work:
-    """Plan (where no strategy is given), predict and bundle a request."""
+    """Plan what a request leaves open so that all its environments take part, predict and bundle it."""
+    _alike(asked)
     cluster = cluster_of(asked.environments, links)
     loaded = parse_scenario(dump_yaml(scenario_of(asked, cluster)), asked.name)
-    bundle = bundled(loaded, language, framework=asked.framework, settings=settings_of(asked))
+    best = whole_plan(loaded.scenario, asked.ranks, language)
+    loaded = loaded._replace(scenario=led(filled(loaded.scenario, best), asked.environments[asked.master].zone))
+    launcher = started_by(asked.environments.values())
+    bundle = bundled(loaded, language, framework=asked.framework, launcher=launcher, settings=settings_of(asked))
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
     found = predicted(plan, language).prediction
+    environment_of = node_names(asked.environments)
+    first = environment_of[bundle.nodes[0].name]
+    if first != asked.master:
+        moved = Notice(code="task_master_moved", level="note", value=first, params={"master": asked.master})
+        found = found.model_copy(update={"warnings": (*found.warnings, moved.as_dict(language))})
     return Work(
         scenario=plan.scenario.to_yaml(),
         bundle=bundle,
@@ -97,14 +142,44 @@ def work_of(asked: Asked, links: Iterable[MeasuredLink], language: str) -> Work:
         nodes=tuple(
             WorkNode(
                 number=node.number,
-                environment=_environment(asked, node.name),
+                environment=environment_of[node.name],
                 script=node.script,
                 ranks=node.ranks,
                 address=node.address,
             )
             for node in bundle.nodes
         ),
+        environments={id: one.replace(facts=None) for id, one in asked.environments.items()},
     )
+
+
+def led(plan: Scenario, zone: str) -> Scenario:
+    """The plan with its ranks counted from the first node of a zone on, where they meet; the same where it cannot be:
+    where stages or replicas have shares of their own, their order stays.
+    """
+    placement, strategy = plan.placement, plan.strategy
+    if placement is None or strategy is None or strategy.uneven or strategy.layers_per_stage:
+        return plan
+    blocks = sorted(placement.blocks, key=lambda one: (one.zone != zone, one.zone == zone and one.group > 0))
+    other = plan.replace(placement=placement.replace(blocks=blocks))
+    try:
+        predictor(other)
+    except IllegalError:
+        return plan
+    return other
+
+
+def _alike(asked: Asked) -> None:
+    """Refuse GPUs together with CPUs, which have no common way to talk, and a framework that needs GPUs without any."""
+    bare = [id for id, one in asked.environments.items() if not one.gpus]
+    if not bare:
+        return
+    if len(bare) < len(asked.environments):
+        params = {"with_gpus": [id for id in asked.environments if id not in bare], "without": bare}
+        raise InvalidError(Notice(code="environments_mixed", field="distributedConfig.nodeIds", params=params))
+    if asked.framework in GPU_FRAMEWORKS:
+        field, params = "distributedConfig.framework", {"environments": bare}
+        raise InvalidError(Notice(code="framework_needs_gpus", field=field, value=asked.framework, params=params))
 
 
 def scenario_of(asked: Asked, cluster: dict[str, Any]) -> dict[str, Any]:
@@ -121,8 +196,9 @@ def scenario_of(asked: Asked, cluster: dict[str, Any]) -> dict[str, Any]:
         },
         "cluster": cluster,
     }
-    if asked.framework is not None:
-        made["job"]["framework"] = asked.framework
+    framework = asked.framework or (None if asked.together.gpus else CPU_FRAMEWORK)
+    if framework is not None:
+        made["job"]["framework"] = framework
     degrees = asked.request.distributedConfig.strategy
     if degrees is not None:
         made["strategy"] = {
@@ -135,7 +211,9 @@ def scenario_of(asked: Asked, cluster: dict[str, Any]) -> dict[str, Any]:
 
 def settings_of(asked: Asked) -> LaunchSettings:
     """Launch settings of a request: its own, and what its dataset, model and job say."""
-    given = dict(asked.request.settings)
+    pythons = {one.python for one in asked.environments.values()}
+    own = {"python": pythons.pop()} if len(pythons) == 1 and pythons != {DEFAULT_PYTHON} else {}
+    given = {**launch_settings(asked.environments), **own, **asked.request.settings}
     taken = {
         "data": asked.version.path,
         "tokenizer": asked.version.tokenizer,
@@ -159,8 +237,3 @@ def slowdown(plan: Loaded, step_s: float) -> float | None:
     together.pop("placement", None)
     found = predicted(parse_scenario(dump_yaml(together), plan.document.file)).prediction
     return step_s / found.step_time_s.expected
-
-
-def _environment(asked: Asked, name: str) -> str:
-    """The environment of a node: hosts carry its id; without addresses there is but one."""
-    return name if name in asked.environments else next(iter(asked.environments))

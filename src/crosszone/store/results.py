@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crosszone.analyse.outcome import KINDS, Kind
+from crosszone.errors import UnknownNameError
 from crosszone.inputs.value import Value
 from crosszone.store.table import Kept
 from crosszone.store.tables import RESULTS
@@ -43,7 +44,7 @@ class Result(ResultRow):
     way: dict[str, Any] | None
     """Framework, strategy and placement put over the scenario's own; null: the scenario's own."""
     document: dict[str, Any]
-    """All its numbers: of a predicted one, a Prediction."""
+    """All its numbers: of a predicted one, a Prediction; of a run of a task, also `run`: what else was measured."""
     timeline: dict[str, Any] | None
     """Its trace; null: it has none."""
 
@@ -66,18 +67,28 @@ class Results(Kept[ResultRow, Result]):
         note: str = "",
     ) -> Result:
         """Save a result; `InvalidError` when a part of it cannot be kept."""
-        return self._insert(
-            {
-                "kind": kind,
-                "name": checked_name(name),
-                "note": checked_text(note, "note", MAX_NOTE),
-                "scenario": None if scenario is None else checked_text(scenario, "scenario"),
-                "way": None if way is None else as_json(way, "way"),
-                "headline": as_json(headline, "headline"),
-                "document": as_json(document, "document"),
-                "timeline": None if timeline is None else as_json(timeline, "timeline"),
-            }
-        )
+        own = {"name": checked_name(name), "note": checked_text(note, "note", MAX_NOTE)}
+        return self._insert(own | _numbers(kind, document, headline, scenario, way, timeline))
+
+    def put(
+        self,
+        id: str,
+        *,
+        kind: Kind,
+        name: str,
+        document: Mapping[str, Any],
+        headline: Mapping[str, Any],
+        scenario: str | None = None,
+        note: str = "",
+    ) -> Result:
+        """Save a result under an id, or newer numbers of the one that is there; its name and note stay as they are."""
+        numbers = _numbers(kind, document, headline, scenario, None, None)
+        try:
+            self.get(id)
+        except UnknownNameError:
+            own = {"id": id, "name": checked_name(name), "note": checked_text(note, "note", MAX_NOTE)}
+            return self._insert(own | numbers)
+        return self._update(id, numbers)
 
     def change(self, id: str, *, name: str | None = None, note: str | None = None) -> Result:
         """Give it another name, another note, or both."""
@@ -89,3 +100,22 @@ class Results(Kept[ResultRow, Result]):
     def _read(self, form: type[Value], columns: Mapping[Any, Any]) -> Any:
         plain = {key: json.loads(value) if key in _JSON and value else value for key, value in columns.items()}
         return form(**plain)
+
+
+def _numbers(
+    kind: Kind,
+    document: Mapping[str, Any],
+    headline: Mapping[str, Any],
+    scenario: str | None,
+    way: Mapping[str, Any] | None,
+    timeline: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What a result says, as columns."""
+    return {
+        "kind": kind,
+        "scenario": None if scenario is None else checked_text(scenario, "scenario"),
+        "way": None if way is None else as_json(way, "way"),
+        "headline": as_json(headline, "headline"),
+        "document": as_json(document, "document"),
+        "timeline": None if timeline is None else as_json(timeline, "timeline"),
+    }

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from string import ascii_letters, digits
 from typing import Any, ClassVar, Generic, TypeVar
 
 import sqlalchemy
@@ -64,6 +65,11 @@ class Access:
             raise failure(error, self._engine.url) from None
 
 
+def new_id() -> str:
+    """An id that nobody can guess; letters and digits, so that no command line takes it for an option."""
+    return "".join(secrets.choice(ascii_letters + digits) for _ in range(16))
+
+
 class Kept(Generic[Row, Whole]):
     """The rows of one table: `page`, `add`, `get`, `change`, `remove`."""
 
@@ -105,7 +111,7 @@ class Kept(Generic[Row, Whole]):
             raise _missing(id)
 
     def _insert(self, fields: Mapping[str, Any]) -> Whole:
-        made = {"id": secrets.token_urlsafe(12), "created": now(), **fields}
+        made = {"id": new_id(), "created": now(), **fields}
         with self._access.writing() as connection:
             count = connection.execute(select(func.count()).select_from(self.table)).scalar_one()
             if count >= self.most:

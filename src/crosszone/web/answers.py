@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from crosszone.errors import FileError, InputError, Notice, RequestError, StoreError
+from crosszone.errors import FileError, InputError, MachineError, Notice, RequestError, StoreError
 from crosszone.inputs.value import MOST_NOTICES
 from crosszone.web.language import wanted_language
 
@@ -115,6 +115,7 @@ def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
         415: "The body is not application/json.",
         421: "The Host is not this machine.",
         422: "The input is wrong; each error names the field and the remedy.",
+        424: "A machine cannot be reached, or cannot do what it was asked.",
         429: "Too much work is waiting, or too many wrong tokens came; try again after Retry-After seconds.",
         431: "Address and headers are too large.",
         503: "What is saved cannot be reached now.",
@@ -158,6 +159,11 @@ def input_error_answer(request: Request, error: InputError) -> Json:
 def store_error_answer(request: Request, error: StoreError) -> Json:
     """The answer when what is saved cannot be reached: the request may be right, so it may come again."""
     return error_answer(request, 503, error.notices)
+
+
+def machine_error_answer(request: Request, error: MachineError) -> Json:
+    """The answer when a machine of the user's does not do its part: neither the request nor the server is wrong."""
+    return error_answer(request, 424, error.notices)
 
 
 def failure_answer(request: Request, error: Exception) -> Json:

@@ -15,9 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone import __version__
-from crosszone.errors import InputError, Notice, StoreError
+from crosszone.errors import InputError, MachineError, Notice, StoreError
+from crosszone.run.service import Service
 from crosszone.store import open_store
-from crosszone.web.answers import error_answer, input_error_answer, store_error_answer
+from crosszone.web.answers import error_answer, input_error_answer, machine_error_answer, store_error_answer
+from crosszone.web.driver import Driver
 from crosszone.web.examples import Shelf
 from crosszone.web.jobs import prepare
 from crosszone.web.openapi import complete, operation_id
@@ -34,24 +36,38 @@ __all__ = ["STATIC", "create_app"]
 
 
 def create_app(
-    file: str | Path | None = None, *, gate: Gate | None = None, store: str | None = None, workers: int | None = None
+    file: str | Path | None = None,
+    *,
+    gate: Gate | None = None,
+    store: str | None = None,
+    workers: int | None = None,
+    drive: bool = True,
 ) -> FastAPI:
     """The application: `file` is a scenario to open in place of the first example, `gate` asks for a token.
 
     `store` is where things are saved (a file or a URL; none: the user's data folder), `workers` how many processes do
-    long work (none: one a core). They start and end with the application.
+    long work (none: one a core). They start and end with the application, and so does the thread that drives training
+    tasks, unless `drive` is false: then another process does.
     """
     shelf = Shelf(Path(file).absolute() if file is not None else None)
-    state = State(shelf=shelf, reader=Reader(shelf.base), store=open_store(store), workers=Workers(workers))
+    opened = open_store(store)
+    state = State(
+        shelf=shelf, reader=Reader(shelf.base), store=opened, workers=Workers(workers), service=Service(opened)
+    )
+    driver = Driver(state.service.engine()) if drive else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.workers.warm_up()
         reading = asyncio.create_task(asyncio.to_thread(prepare))
+        if driver is not None:
+            driver.start()
         try:
             yield
         finally:
             await reading
+            if driver is not None:
+                await asyncio.to_thread(driver.close)
             state.workers.close()
             state.store.close()
 
@@ -70,6 +86,7 @@ def create_app(
     app.router.default = Page()  # what no route takes, so that a wrong method stays a 405
     app.add_exception_handler(InputError, _input_error)
     app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(MachineError, _machine_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)  # the page is compressed beforehand
@@ -86,6 +103,11 @@ def _input_error(request: Request, error: Exception) -> Response:
 def _store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     return store_error_answer(request, error)
+
+
+def _machine_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, MachineError)
+    return machine_error_answer(request, error)
 
 
 def _http_error(request: Request, error: Exception) -> Response:

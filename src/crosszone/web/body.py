@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from crosszone.analyse.answer import PARTS, QUICK, Part
@@ -12,13 +13,15 @@ from crosszone.analyse.cell import Mode
 from crosszone.analyse.sweep import MARGIN
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.value import parse
+from crosszone.inputs.schema import json_schema
+from crosszone.inputs.value import Value, parse
 from crosszone.plan.plan import Objective
 from crosszone.plan.planner import MOST_TOP
 from crosszone.report.answer import Form
 from crosszone.web.refusals import refused
 
 B = TypeVar("B", bound=BaseModel)
+V = TypeVar("V", bound=Value)
 BUDGET_S, MOST_S = 30.0, 300.0
 """Seconds a search may take unless a request says otherwise, and at most."""
 FieldPath = Annotated[str, Field(max_length=500)]
@@ -146,9 +149,7 @@ class BundleBody(ScenarioBody):
 
 async def read_body(request: Request, model: type[B]) -> B:
     """The body of a request as a `model`: 415 when it is not JSON by its type, 400 by its syntax, 422 by its fields."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise refused(415, "not_json_type", field="Content-Type", value=kind)
+    _check_type(request)
     try:
         return model.model_validate_json(await request.body())
     except ValidationError as error:
@@ -159,10 +160,33 @@ async def read_body(request: Request, model: type[B]) -> B:
         raise InvalidError(*(_notice(model, detail) for detail in details)) from None
 
 
+async def read_value(request: Request, model: type[V]) -> V:
+    """The body of a request as a value of the house, whose errors tell limits and names: statuses as of `read_body`."""
+    _check_type(request)
+    try:
+        held = from_json(await request.body(), allow_inf_nan=False)
+    except ValueError as error:
+        raise refused(400, "not_json", reason=str(error)) from None
+    return parse(model, held)
+
+
+def value_documented(model: type[Value], example: dict[str, Any]) -> dict[str, Any]:
+    """The `openapi_extra` of a route whose body is a value of the house."""
+    schema = json_schema("body", {"body": model})
+    content = {"schema": {key: said for key, said in schema.items() if key not in ("$schema", "$id")}}
+    return {"requestBody": {"required": True, "content": {"application/json": {**content, "example": example}}}}
+
+
 def body_documented(model: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
     """The `openapi_extra` of a route whose body is a `model`."""
     content = {"application/json": {"schema": model.model_json_schema(), "example": example}}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _check_type(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise refused(415, "not_json_type", field="Content-Type", value=kind)
 
 
 def _notice(model: type[BaseModel], detail: Any) -> Notice:

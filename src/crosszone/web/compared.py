@@ -12,6 +12,7 @@ from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Figures, outcome_of
 from crosszone.errors import InputError
 from crosszone.inputs.value import parse
 from crosszone.predict.prediction import Prediction
+from crosszone.run.history import RUN
 from crosszone.schedule.phases import PHASES
 from crosszone.store import Result
 from crosszone.web.refusals import refused
@@ -22,7 +23,8 @@ def compared(result: Result) -> Compared:
     phases = (result.timeline or {}).get("phases_s") or {}
     try:
         if result.kind != "predicted":
-            outcome = outcome_of_figures(parse(Figures, result.document), phases)
+            known = {key: value for key, value in result.document.items() if key != RUN}
+            outcome = outcome_of_figures(parse(Figures, known), phases)
             return Compared(result.name, result.kind, outcome, None, result.id)
         prediction = parse(Prediction, result.document)
     except InputError:

@@ -21,17 +21,22 @@ Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most rows to answer
 Before = Annotated[str | None, Query(max_length=200, description="`before` of the page that came last: go on there.")]
 MOST_NAME = 1000
 """Characters of a name that are read at all; the store says how many it keeps."""
+_CLASHES = (
+    "store_full", "registered_twice", "environment_in_use", "idempotency_other", "task_live", "task_not_resumable",
+    "task_not_planned",
+)  # fmt: skip
+"""Refusals for what is there, not for what was asked."""
 
 
 @contextmanager
-def kept() -> Iterator[None]:
-    """Around the store alone: what is not there is 404, no room is 409."""
+def kept(unknown: int = 404) -> Iterator[None]:
+    """Around the store alone: what is not there is 404 (of a body: 422), no room or a clash with what is there 409."""
     try:
         yield
     except UnknownNameError as error:
-        raise RequestError(404, *error.notices) from None
+        raise RequestError(unknown, *error.notices) from None
     except InvalidError as error:
-        if error.notices[0].code == "store_full":
+        if error.notices[0].code in _CLASHES:
             raise RequestError(409, *error.notices) from None
         raise
 

@@ -10,6 +10,7 @@ from crosszone.web.scenarios import Reader
 from crosszone.web.workers import Workers
 
 if TYPE_CHECKING:
+    from crosszone.run.service import Service
     from crosszone.store import Store
 
 
@@ -21,3 +22,5 @@ class State:
     reader: Reader
     store: Store
     workers: Workers
+    service: Service
+    """Machines and tasks."""

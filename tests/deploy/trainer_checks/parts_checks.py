@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import warnings
 from argparse import Namespace
 from itertools import pairwise, product
@@ -26,13 +27,15 @@ import numpy as np  # noqa: E402
 import optimiser  # noqa: E402
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
-from metrics import Metrics, cut_off  # noqa: E402
+from lines import cut_off  # noqa: E402
+from metrics import Metrics  # noqa: E402
 from model import build, initialise, loss_of  # noqa: E402
 from outer import split_evenly  # noqa: E402
-from run import Refusal, Run, start  # noqa: E402
 from settings_example import settings, write_settings  # noqa: E402
 from tiny import fewer, folded, tiny  # noqa: E402
 from torch import nn  # noqa: E402
+
+from run import Refusal, Run, start  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp())
 MOE = {"experts": 64, "top_k": 6, "ffn_hidden": 1408, "shared_experts": 2, "shared_ffn_hidden": 1408}
@@ -325,6 +328,25 @@ def check_metrics_are_lines_of_json_and_a_torn_last_line_is_ended():
     row = json.loads(row)
     assert row["loss"] == 2.5 and row["grad_norm"] is None and row["tokens"] == 8 * 128
     assert row["spans"][0]["kind"] == "forward" and 0.05 < row["memory_gib"] < 8
+
+
+def check_metrics_tell_a_checkpoints_time_and_stay_within_their_bound():
+    run = run_of(out="bounded", training={"metrics_mib": 0.01, "checkpoint_every": 2})
+    run.out.mkdir()
+    metrics = Metrics(run)
+    for step in range(1, 101):
+        metrics.begin(step)
+        with metrics.span("forward", micro_batch=0):
+            pass
+        metrics.end(loss=torch.tensor(2.5), lr=0.1, grad_norm=1.0)
+        if checkpoint.due(run, step, False):
+            time.sleep(0.001)
+    file = run.out / "metrics-stage-0.jsonl"
+    assert file.stat().st_size <= 0.01 * 2**20
+    rows = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+    assert [row["step"] for row in rows][:3] == [1, 2, 3] and rows[-1]["step"] == 100
+    assert {row["step"] for row in rows[-4:] if row.get("checkpoint_s", 0) >= 0.001} == {97, 99}
+    assert "kinds_s" in rows[0] and "spans" in rows[-1]
 
 
 def check_the_learning_rate_warms_up_and_falls_along_a_cosine():

@@ -24,7 +24,7 @@ from crosszone.text import label
 
 ARGUMENTS, TINY_ARGUMENTS = "megatron.args", "megatron-tiny.args"
 """The flags, and those of the same kind of run shrunk to seconds (`--tiny`)."""
-HOOK, DATA = "megatron_hook.py", "megatron_data.py"
+HOOK, LINES, DATA = "megatron_hook.py", "lines.py", "megatron_data.py"
 DATA_PREFIX = "megatron-data/tokens"
 """Where megatron_data.py leaves tokens as Megatron reads them."""
 CHECKPOINTS = "out/checkpoints"
@@ -89,6 +89,7 @@ def files(launch: Launch) -> dict[str, str]:
         ARGUMENTS: _text(launch, _sections(launch, Shape.of(settings, launch.steps))),
         TINY_ARGUMENTS: _text(launch, _sections(launch, small)),
         HOOK: shipped(HOOK),
+        LINES: shipped(LINES),
     }
     return added | ({DATA: shipped(DATA)} if launch.settings.data is not None else {})
 

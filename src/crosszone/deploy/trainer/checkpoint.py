@@ -29,6 +29,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
 from run import Refusal, Run
 
 NAME = re.compile(r"step-(\d{8,})")
@@ -66,6 +67,7 @@ class Checkpoints:
 
     def save(self, step: int, state: dict[str, Any]) -> None:
         """Write a checkpoint; what was there before stays until this one is complete."""
+        self.run.saving_since = self.run.saving_since or time.perf_counter()
         if self.run.local_rank == 0:
             remove(self.path(step))  # One that not all ranks had, so that the run went on from an earlier one.
         self.run.barrier()
@@ -312,6 +314,11 @@ def restore_random(run: Run, state: dict[str, torch.Tensor]) -> None:
 
 
 def due(run: Run, step: int, stop: bool) -> bool:
-    """A checkpoint is written after this step: every so many steps, at the end, and when asked to stop."""
+    """A checkpoint is written after this step: every so many steps, at the end, and when asked to stop.
+
+    Its time counts from here: the metrics of the next step tell it.
+    """
     every = run.training["checkpoint_every"]
-    return stop or step == run.steps or bool(every and step % every == 0)
+    now = stop or step == run.steps or bool(every and step % every == 0)
+    run.saving_since = time.perf_counter() if now else None
+    return now

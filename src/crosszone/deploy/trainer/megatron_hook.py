@@ -33,6 +33,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from lines import Lines
+
 FLAGS, TINY_FLAGS, SETTINGS = "megatron.args", "megatron-tiny.args", "settings.json"
 PATCHES = (
     ("megatron.core.pipeline_parallel.schedules", "forward_step"),
@@ -41,7 +43,9 @@ PATCHES = (
     ("megatron.training.training", "train_step"),
 )
 """Functions that are wrapped, as attributes of the module that calls them."""
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+METRICS_MIB = 16
+"""MiB of a file of results, where settings.json does not say."""
 
 
 def main(argv: list[str]) -> None:
@@ -116,6 +120,7 @@ class Watch:
         self.counts: dict[str, int] = {}
         self.steps, self.previous = 0, 0.0
         self.optimizer: Any = None
+        self.lines: Lines | None = None
 
     def mark(self) -> Any:
         """The present moment: on a GPU, when the work queued so far is done."""
@@ -160,7 +165,7 @@ class Watch:
         row |= {"tokens": self.tokens, "tokens_per_s": round(self.tokens / max(ended - self.began, 1e-9), 3)}
         if self.cuda:
             row["memory_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 4)
-        self.append(f"metrics-{self.lane}.jsonl", json.dumps(row) + "\n")
+        self.written().write(row)
         if self.last:
             marks = benchmark(row, self.previous)
             self.append("benchmark.csv", "".join(f"{label},{seconds:.6f}\n" for label, seconds in marks))
@@ -190,12 +195,26 @@ class Watch:
         }
         lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
         first = {"version": 1, "kind": "measured", "name": str(self.settings.get("name") or "run"), "unit": "s"}
-        self.append(f"metrics-{self.lane}.jsonl", json.dumps({**first, "lanes": lanes, "meta": meta}) + "\n")
+        self.written().write({**first, "lanes": lanes, "meta": meta})
+
+    @property
+    def most_bytes(self) -> int:
+        """How large a file of results may become."""
+        return int(self.settings.get("training", {}).get("metrics_mib", METRICS_MIB) * MIB)
+
+    def written(self) -> Lines:
+        """The file of metrics."""
+        self.lines = self.lines or Lines(self.out / f"metrics-{self.lane}.jsonl", self.most_bytes)
+        return self.lines
 
     def append(self, name: str, text: str) -> None:
-        """Add to a file of results."""
+        """Add to a file of results; one that has become too large keeps its newer half."""
         self.out.mkdir(parents=True, exist_ok=True)
-        with (self.out / name).open("a", encoding="utf-8") as file:
+        path = self.out / name
+        if path.exists() and path.stat().st_size + len(text) > self.most_bytes:
+            newer = path.read_text(encoding="utf-8")[-self.most_bytes // 2 :].partition("iteration start")
+            path.write_text("".join(newer[1:]), encoding="utf-8")
+        with path.open("a", encoding="utf-8") as file:
             file.write(text)
 
     def stop(self, what: str, error: BaseException) -> None:

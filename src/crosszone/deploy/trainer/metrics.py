@@ -5,26 +5,29 @@
     with metrics.span("forward", micro_batch=0): ...         # data forward backward gradients optimizer
     metrics.end(loss=loss, lr=lr, grad_norm=norm, tokens=n)  # numbers may be tensors; prints the line of the step
 
-`OUT/metrics-stage-K.jsonl` is written by the first rank of each pipeline stage and only grows: every start appends a
-header line (the lanes, and what the times count from) and then its steps, so nothing is lost by a crash. Times are
-seconds since all ranks of that start were ready. On a GPU, spans lie between CUDA events, read once a step.
+`OUT/metrics-stage-K.jsonl` is written by the first rank of each pipeline stage: every start appends a header line (the
+lanes, and what the times count from) and then its steps, so nothing is lost by a crash. Beyond training.metrics_mib
+older steps are thinned out (`lines.py`). Times are seconds since all ranks of that start were ready. On a GPU, spans
+lie between CUDA events, read once a step. `checkpoint_s` of a step is what a checkpoint took since the step before.
 Kinds of spans: forward backward weight send tensor experts gradients parameters optimizer data other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
+from lines import Lines
+
 from run import Run
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
+METRICS_MIB = 16
+"""MiB of a file, where settings.json does not say."""
 
 
 class Metrics:
@@ -39,16 +42,15 @@ class Metrics:
         self.spans: list[tuple[str, Any, Any, dict[str, int | str]]] = []
         self.step, self.step_start = 0, 0.0
         self.first: Any = None
-        self.file = None
+        self.checkpoint_s = 0.0
+        self.lines = None
         if self.writes:
-            path = run.out / f"metrics-{self.lane}.jsonl"
-            torn = cut_off(path)
-            self.file = path.open("a", encoding="utf-8", buffering=1)
-            self.file.write("\n" if torn else "")
+            most = int(run.training.get("metrics_mib", METRICS_MIB) * MIB)
+            self.lines = Lines(run.out / f"metrics-{self.lane}.jsonl", most)
         run.barrier()
         self.zero = time.perf_counter()
-        if self.file:
-            self.file.write(json.dumps(self.header(framework or run.settings["framework"])) + "\n")
+        if self.lines:
+            self.lines.write(self.header(framework or run.settings["framework"]))
 
     def header(self, framework: str) -> dict[str, Any]:
         """The first line of a start."""
@@ -71,6 +73,8 @@ class Metrics:
     def begin(self, step: int) -> None:
         """A step begins."""
         self.step, self.spans = step, []
+        saving, self.run.saving_since = self.run.saving_since, None
+        self.checkpoint_s = 0.0 if saving is None else time.perf_counter() - saving
         if self.cuda:
             # The GPU is idle here (the last step ended with a synchronisation), so host and event times meet.
             torch.cuda.reset_peak_memory_stats(self.run.device)
@@ -111,7 +115,8 @@ class Metrics:
         for kind, start, stop, about in self.spans:
             times = {"start_s": round(self.seconds(start), 6), "end_s": round(self.seconds(stop), 6)}
             spans.append({"lane": self.lane, "kind": kind, **times, **about})
-        return {"step": self.step, "start_s": round(self.step_start, 6), "end_s": round(end, 6), "spans": spans}
+        row = {"step": self.step, "start_s": round(self.step_start, 6), "end_s": round(end, 6), "spans": spans}
+        return row | ({"checkpoint_s": round(self.checkpoint_s, 6)} if self.checkpoint_s else {})
 
     def seconds(self, mark: Any) -> float:
         """A mark in seconds since the start."""
@@ -126,8 +131,8 @@ class Metrics:
         tokens = int(plain.pop("tokens", self.run.tokens_per_step))
         row |= plain | {"tokens": tokens, "tokens_per_s": round(tokens / max(took, 1e-9), 3)}
         row["memory_gib"] = round(self.memory_gib(), 4)
-        if self.file:
-            self.file.write(json.dumps({key: finite(value) for key, value in row.items()}) + "\n")
+        if self.lines:
+            self.lines.write({key: finite(value) for key, value in row.items()})
         every = max(1, self.run.args.log_every)
         if row["step"] % every == 0 or row["step"] == self.run.steps:
             loss = row.get("loss", float("nan"))
@@ -141,15 +146,6 @@ class Metrics:
         if self.cuda:
             return torch.cuda.max_memory_allocated(self.run.device) / GIB
         return peak_resident_bytes() / GIB
-
-
-def cut_off(path: Path) -> bool:
-    """The last line of a file was not written to its end."""
-    if not path.exists() or path.stat().st_size == 0:
-        return False
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) != b"\n"
 
 
 def peak_resident_bytes() -> int:

@@ -93,6 +93,8 @@ class Run:
     """settings.json as it was read."""
     stop_asked: bool = False
     """SIGTERM arrived: finish the step, write a checkpoint, end."""
+    saving_since: float | None = None
+    """When the checkpoint that is written before the next step was begun, by time.perf_counter; None: none is."""
     _groups: dict[tuple[tuple[int, ...], ...], dist.ProcessGroup] = field(default_factory=dict)
 
     @property

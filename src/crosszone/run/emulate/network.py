@@ -7,9 +7,10 @@
 
 Each node is a set of Linux namespaces with one interface, `wan0`; a program of ours (`zones.c`) carries their packets
 with the delay, rate and loss of the scenario's links, through a shared uplink and downlink for each zone. It ends with
-us, and everything in the nodes ends with it, whatever ends us: the kernel sees to that. The network of this machine
-itself is not touched (a browser would drop its connections at every change of it); `control` is a node of no zone from
-which all others are reached freely.
+us, and everything in the nodes ends with it, whatever ends us: the kernel sees to that; `folder`, in which runs may
+write, goes with it. The network of this machine itself is not touched (a browser would drop its connections at every
+change of it); `control` is a node of no zone from which all others are reached freely. Each node has its share of this
+machine's processors, as a machine has its own.
 """
 
 from __future__ import annotations
@@ -64,11 +65,18 @@ class Inside:
     name: str
     pid: int
     """First process of its namespaces."""
+    cores: tuple[int, ...] = ()
+    """Processors of this machine that are its own; none: it may use all."""
+    temporary: str | None = None
+    """Folder for temporary files of what runs there; None: as here."""
 
     @property
     def words(self) -> list[str]:
         """What goes before a command that is to run there."""
-        return ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
+        inside = ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
+        own = ["env", f"TMPDIR={self.temporary}"] if self.temporary else []
+        pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
+        return [*inside, *own, *pinned]
 
     def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`."""
@@ -101,7 +109,7 @@ class Network:
         places, lines = [], [f"seed {seed}", f"node control {CONTROL_ADDRESS} -1"]
         for number, zone in enumerate(cluster.zones):
             for index in range(zone.node_count):
-                address = f"10.77.{number}.{index + 1}"
+                address = address_of(number, index)
                 places.append((f"{number}-{index}", zone.name, address))
                 lines.append(f"node zone{number}-node{index} {address} {number}")
             if zone.uplink_gbps is not None:
@@ -120,11 +128,15 @@ class Network:
     def __enter__(self) -> Self:
         self._require()
         program = built()
-        self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "plan").write_text(self.plan, encoding="ascii")
-        words = [str(program), str(self._folder / "plan"), str(self._folder / "counters")]
+        (self.folder / "plan").write_text(self.plan, encoding="ascii")
+        # In a session of its own: what a terminal sends to us (Ctrl-C) is ours to answer; it ends when we do.
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [str(program), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         said = self._process.stdout.readline() if self._process.stdout else ""
         if not said.startswith("ready"):
@@ -134,9 +146,15 @@ class Network:
             raise MachineError(Notice(code="emulate_failed", params={"reason": reason}))
         first, *pids = [int(word) for word in said.split()[1:]]
         self.control = EmulatedNode(zone="", address=CONTROL_ADDRESS, machine=Inside(name="control", pid=first))
+        temporary = self.folder / "tmp"
+        temporary.mkdir()
         self.nodes = tuple(
-            EmulatedNode(zone=zone, address=address, machine=Inside(name=f"{zone}-{name}", pid=pid))
-            for pid, (name, zone, address) in zip(pids, self.places, strict=True)
+            EmulatedNode(
+                zone=zone,
+                address=address,
+                machine=Inside(name=f"{zone}-{name}", pid=pid, cores=own, temporary=str(temporary)),
+            )
+            for pid, own, (name, zone, address) in zip(pids, shares(len(pids)), self.places, strict=True)
         )
         return self
 
@@ -158,11 +176,11 @@ class Network:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def traffic(self) -> dict[tuple[str, str], Traffic]:
         """What each pair of zones has sent so far, by sender and receiver."""
-        raw = (self._folder / "counters").read_bytes()
+        raw = (self.folder / "counters").read_bytes()
         found = {}
         for at, (packets, carried, lost, dropped, late, latest) in enumerate(_COUNTER.iter_unpack(raw)):
             pair = self.zones[at // len(self.zones)], self.zones[at % len(self.zones)]
@@ -171,7 +189,8 @@ class Network:
         return found
 
     @cached_property
-    def _folder(self) -> Path:
+    def folder(self) -> Path:
+        """A folder of this machine that ends with the network."""
         return Path(tempfile.mkdtemp(prefix="crosszone-zones-"))
 
     @staticmethod
@@ -182,6 +201,23 @@ class Network:
             raise MachineError(missing)
 
 
+def address_of(zone: int, index: int) -> str:
+    """The address of a zone's node, both by number."""
+    return f"10.77.{zone}.{index + 1}"
+
+
+def shares(nodes: int) -> list[tuple[int, ...]]:
+    """The processors of each node: equal shares of those we may use, so that nodes do not take each other's.
+
+    Where there are more nodes than processors, several share one.
+    """
+    have = sorted(os.sched_getaffinity(0))
+    each = len(have) // nodes if nodes else 0
+    if not each:
+        return [(have[index % len(have)],) for index in range(nodes)]
+    return [tuple(have[index * each : (index + 1) * each]) for index in range(nodes)]
+
+
 def why_not() -> Notice | None:
     """Why zones cannot be emulated on this machine; None: they can."""
     if not sys.platform.startswith("linux"):
@@ -190,7 +226,7 @@ def why_not() -> Notice | None:
         return Notice(code="emulate_root")
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         return Notice(code="emulate_tun")
-    for tool in ("nsenter", "unshare", "cc"):
+    for tool in ("nsenter", "unshare", "taskset", "cc"):
         if shutil.which(tool) is None:
             return Notice(code="emulate_tool", value=tool)
     words = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "true"]

@@ -1,7 +1,8 @@
 /* Machines of several zones on one: each node is a network, process, mount and host-name namespace with one TUN
  * interface, and this program is the network between them.
  *
- *     zones FILE COUNTERS       FILE: the lines below; COUNTERS: a file that is mapped and kept up to date
+ *     zones FOLDER              FOLDER/plan: the lines below; FOLDER/counters: a file that is mapped and kept up to date;
+ *                               FOLDER/hosts: the names of all nodes, their /etc/hosts
  *
  *     node NAME ADDRESS ZONE    a machine; ZONE counts from 0, and -1 is no zone: its packets pass freely
  *     link ZONE ZONE BIT_S DELAY_NS LOSS    one direction; BIT_S 0: no limit; LOSS: share of packets
@@ -11,7 +12,8 @@
  *
  * It prints `ready PID PID ...`, the first process of each node, and runs until its standard input ends. Whatever ends
  * it, the kernel ends the nodes with it: their first processes are told to die with this one, all others die with the
- * first of their namespace, and the interfaces vanish with the namespaces.
+ * first of their namespace, and the interfaces vanish with the namespaces. At its end it deletes the folder with all
+ * that is in it, for who started it may no longer be there to do so.
  *
  * A packet leaves when the link, the zone's uplink and the other zone's downlink have carried what came before it, and
  * arrives a delay later. The kernel hands over up to 64 KB of a TCP stream as one packet; its size on the wire counts
@@ -222,7 +224,20 @@ static int taken_over(int socket_) {
     return descriptor;
 }
 
-static void live_as_first_process(Node *node, int up, pid_t parent) {
+/* Nodes find each other, and themselves, by name. */
+static void write_hosts(const char *path) {
+    FILE *file = fopen(path, "w");
+    if (!file) die("%s", path);
+    fprintf(file, "127.0.0.1 localhost\n");
+    for (int i = 0; i < node_count; i++) {
+        char address[INET_ADDRSTRLEN];
+        inet_ntop(AF_INET, &nodes[i].address, address, sizeof address);
+        fprintf(file, "%s %s\n", address, nodes[i].name);
+    }
+    if (fclose(file)) die("%s", path);
+}
+
+static void live_as_first_process(Node *node, int up, pid_t parent, const char *hosts) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != 0 && getppid() != parent) _exit(1);
     prctl(PR_SET_NAME, "zones-node");
@@ -231,6 +246,7 @@ static void live_as_first_process(Node *node, int up, pid_t parent) {
     if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL)) die("/proc");
     /* /sys shows the interfaces of the namespace it was mounted in; some programs look them up there */
     (void)!mount("sysfs", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY, NULL);
+    if (access("/etc/hosts", F_OK) == 0 && mount(hosts, "/etc/hosts", NULL, MS_BIND, NULL)) die("/etc/hosts");
     set_interface("lo", 0);
     pass_on(up, open_tun("wan0", node->address));
     close(up);
@@ -242,7 +258,7 @@ static void live_as_first_process(Node *node, int up, pid_t parent) {
 
 static void buried(int signal_) { (void)signal_; }
 
-static void start_node(Node *node) {
+static void start_node(Node *node, const char *hosts) {
     int ends[2];
     pid_t parent = getpid();
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends)) die("socketpair");
@@ -252,7 +268,7 @@ static void start_node(Node *node) {
         close(ends[0]);
         struct sigaction wake = {.sa_handler = buried};
         sigaction(SIGCHLD, &wake, NULL);
-        live_as_first_process(node, ends[1], parent);
+        live_as_first_process(node, ends[1], parent, hosts);
     }
     close(ends[1]);
     node->tun = taken_over(ends[0]);
@@ -386,25 +402,38 @@ static void run(void) {
     }
 }
 
+/* The nodes end, and then the folder, in which they may have written, is deleted. */
+static void tidy(const char *folder) {
+    for (int i = 0; i < node_count; i++) kill(nodes[i].pid, SIGKILL);
+    for (int i = 0; i < node_count; i++) waitpid(nodes[i].pid, NULL, 0);
+    execlp("rm", "rm", "-rf", "--", folder, (char *)NULL);
+    die("rm");
+}
+
 int main(int count, char **words) {
-    if (count != 3) {
-        fprintf(stderr, "usage: zones FILE COUNTERS\n");
+    if (count != 2) {
+        fprintf(stderr, "usage: zones FOLDER\n");
         return 2;
     }
-    read_file(words[1]);
+    char plan[4096], counted[4096], hosts[4096];
+    snprintf(plan, sizeof plan, "%s/plan", words[1]);
+    snprintf(counted, sizeof counted, "%s/counters", words[1]);
+    snprintf(hosts, sizeof hosts, "%s/hosts", words[1]);
+    read_file(plan);
+    write_hosts(hosts);
     size_t room = sizeof(Counter) * (size_t)(zone_count * zone_count);
-    int file = open(words[2], O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0 || ftruncate(file, (off_t)room)) die("%s", words[2]);
+    int file = open(counted, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (file < 0 || ftruncate(file, (off_t)room)) die("%s", counted);
     Counter *counters = mmap(NULL, room ? room : 1, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (counters == MAP_FAILED) die("%s", words[2]);
+    if (counters == MAP_FAILED) die("%s", counted);
     for (int a = 0; a < zone_count; a++)
         for (int b = 0; b < zone_count; b++) links[a][b].counter = &counters[a * zone_count + b];
     prctl(PR_SET_TIMERSLACK, 1);
-    for (int i = 0; i < node_count; i++) start_node(&nodes[i]);
+    for (int i = 0; i < node_count; i++) start_node(&nodes[i], hosts);
     printf("ready");
     for (int i = 0; i < node_count; i++) printf(" %d", nodes[i].pid);
     printf("\n");
     fflush(stdout);
     run();
-    return 0;
+    tidy(words[1]);
 }

@@ -40,9 +40,10 @@ def answered(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], b
         value = getattr(sys.modules[HOUSE + "." + module], function)(**arguments)
     except refusal as error:
         return {"refusal": dict(error.about, code=error.code)}, b""
-    except OSError as error:
-        reason = error.strerror or str(error)
-        about = {"code": "machine_failed", "what": request["call"], "path": str(error.filename or ""), "reason": reason}
+    except (OSError, ValueError) as error:  # ValueError: a name or address that no file or host can have
+        reason = getattr(error, "strerror", None) or str(error)
+        path = str(getattr(error, "filename", None) or "")
+        about = {"code": "machine_failed", "what": request["call"], "path": path, "reason": reason}
         return {"refusal": about}, b""
     if isinstance(value, tuple):
         return {"value": value[0], "payload": len(value[1])}, value[1]

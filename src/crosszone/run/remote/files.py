@@ -81,4 +81,7 @@ def clean(folder: str, marked: str) -> dict[str, Any]:
     if is_supervised(root):
         raise Refusal("agent_busy", folder=str(root), token=read_state(root).get("token"))
     shutil.rmtree(root)
+    if marked.startswith("node-"):
+        with contextlib.suppress(OSError):
+            root.parent.rmdir()  # the task's own, once its last node is gone
     return {"cleaned": True}

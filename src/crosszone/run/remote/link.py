@@ -6,10 +6,12 @@ served. The rate is that of the second half of the transfer, when connections ha
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from crosszone.run.remote.place import place
@@ -51,6 +53,30 @@ def data(path: str) -> dict[str, Any]:
         return {"there": False, "bytes": 0}
     files = [where] if where.is_file() else [one for one in where.rglob("*") if one.is_file()]
     return {"there": True, "bytes": sum(one.stat().st_size for one in files), "readable": os.access(where, os.R_OK)}
+
+
+def digest(path: str) -> dict[str, Any]:
+    """Size and SHA-256 of a file, or of the names and checksums of a folder's files, in the order of their names."""
+    where = place(path)
+    if where.is_file():
+        return {"there": True, "bytes": where.stat().st_size, "sha256": _sha256(where)}
+    if not where.is_dir():
+        return {"there": False, "bytes": 0, "sha256": None}
+    files = sorted(one for one in where.rglob("*") if one.is_file())
+    whole = hashlib.sha256()
+    for one in files:
+        whole.update(f"{_sha256(one)}  {one.relative_to(where).as_posix()}\n".encode("utf-8", "surrogateescape"))
+    return {"there": True, "bytes": sum(one.stat().st_size for one in files), "sha256": whole.hexdigest()}
+
+
+def _sha256(path: Path) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while True:
+            block = file.read(CHUNK)
+            if not block:
+                return found.hexdigest()
+            found.update(block)
 
 
 def serve(address: str, port: int, secret: str, streams: int, wait_s: float = 30) -> dict[str, Any]:

@@ -1,5 +1,7 @@
-"""Processes of a start: each carries its token and its node's folder in its environment, so all are found, whoever their
-parent is now, and nodes of one task that share a machine leave each other alone."""
+"""Processes of a start: each carries its token and its node's folder in its environment.
+
+So all are found, whoever their parent is now, and nodes of one task that share a machine leave each other alone.
+"""
 
 from __future__ import annotations
 

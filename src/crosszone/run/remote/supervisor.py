@@ -27,7 +27,7 @@ from crosszone.run.remote.place import place
 from crosszone.run.remote.processes import FOLDER, TICK_S, TOKEN, end_all, processes_of, reap, send_signal
 from crosszone.run.remote.refusal import Refusal
 
-STATE, LOCK, STARTING, STOP = "state.json", "supervisor.lock", "starting.lock", "stop"
+STATE, LOCK, STARTING, STOP, SEEN = "state.json", "supervisor.lock", "starting.lock", "stop", "seen"
 LOG = "logs/node.log"
 GRACE_S = 6
 """How long processes have to end by themselves."""
@@ -77,6 +77,8 @@ def is_supervised(folder: str | Path) -> bool:
 
 def look(folder: str | Path) -> dict[str, Any]:
     """What is there: state starting, running, ended, or lost (the supervisor went without a word); none: nothing."""
+    with contextlib.suppress(OSError):
+        os.utime(place(folder) / SEEN)
     state = read_state(folder)
     alive = is_supervised(folder)
     if not alive:
@@ -103,8 +105,12 @@ def start(
     environment: dict[str, str] | None = None,
     log_mib: float = 64,
     grace_s: float = GRACE_S,
+    unseen_s: float | None = None,
 ) -> dict[str, Any]:
-    """Start words once for a token, under a supervisor that outlives us; then as `look`."""
+    """Start words once for a token, under a supervisor that outlives us; then as `look`.
+
+    `unseen_s`: it also ends when nobody has looked for so long, for what is of use only to whoever waits for it.
+    """
     root = place(folder)
     (root / "logs").mkdir(parents=True, exist_ok=True)
     with locked(root / STARTING):
@@ -117,10 +123,12 @@ def start(
             end_all(state["token"], root, grace_s=0)
         with contextlib.suppress(FileNotFoundError):
             (root / STOP).unlink()
+        if unseen_s is not None:
+            (root / SEEN).touch()
         write_state(root, token=token, state="starting", started=time.time())
         read_end, write_end = os.pipe()
         if os.fork() == 0:
-            detach_and_supervise(root, token, words, environment or {}, log_mib, grace_s, write_end)
+            detach_and_supervise(root, token, words, environment or {}, log_mib, grace_s, unseen_s, write_end)
         os.close(write_end)
         os.wait()
         with os.fdopen(read_end, "rb") as pipe:
@@ -135,6 +143,7 @@ def detach_and_supervise(
     environment: dict[str, str],
     log_mib: float,
     grace_s: float,
+    unseen_s: float | None,
     ready: int,
 ) -> None:
     """Become a supervisor that belongs to nobody. Never returns."""
@@ -153,7 +162,7 @@ def detach_and_supervise(
                 with contextlib.suppress(OSError):
                     os.close(int(other))
         with locked(root / LOCK):
-            status = supervise(root, token, words, environment, log_mib, grace_s, ready)
+            status = supervise(root, token, words, environment, log_mib, grace_s, unseen_s, ready)
     finally:
         os._exit(status)
 
@@ -165,6 +174,7 @@ def supervise(
     environment: dict[str, str],
     log_mib: float,
     grace_s: float,
+    unseen_s: float | None,
     ready: int,
 ) -> int:
     """Run words to their end, or until told to stop, and leave nothing behind."""
@@ -195,7 +205,7 @@ def supervise(
     stopped = False
     while code is None:
         code = reap().get(child.pid)
-        if code is None and stop_is_asked(root, token):
+        if code is None and (stop_is_asked(root, token) or is_unseen(root, unseen_s)):
             stopped = True
             send_signal([child.pid], signal.SIGTERM)  # torchrun hands it on; twice would kill at once
             code = wait_for(child.pid, grace_s)
@@ -216,6 +226,14 @@ def stop_is_asked(root: Path, token: str) -> bool:
         return (root / STOP).read_text(encoding="utf-8") == token
     except OSError:
         return False
+
+
+def is_unseen(root: Path, limit_s: float | None) -> bool:
+    """Nobody has looked for longer than that."""
+    try:
+        return limit_s is not None and time.time() - (root / SEEN).stat().st_mtime > limit_s
+    except OSError:
+        return True
 
 
 def wait_for(pid: int, grace_s: float) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any
 from crosszone.run.remote.place import place
 
 SIOCGIFADDR = 0x8915
-WAIT_S = 30
+WAIT_S = 45
 PACKAGES = ("torch", "deepspeed", "horovod", "megatron-core", "torchft", "ray", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 VERSIONS = """
@@ -38,8 +38,36 @@ print(json.dumps(found))
 """Read from what is installed, without importing it: torch alone would take seconds."""
 
 
+RATES = """
+import importlib.util, json, time
+if importlib.util.find_spec("torch") is None:
+    print(json.dumps({"missing": "torch"}))
+    raise SystemExit
+import torch
+
+def best(work):
+    work()
+    took, end = [], time.perf_counter() + 0.5
+    while len(took) < 3 or time.perf_counter() < end:
+        began = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - began)
+    return min(took)
+
+found = {"threads": torch.get_num_threads()}
+for name, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    square = torch.rand(512, 512).to(kind)
+    found[name + "_tflops"] = 2 * 512**3 / best(lambda: square @ square) / 1e12
+one, other = torch.zeros(2**24), torch.zeros(2**24)
+found["memory_gb_per_s"] = 2 * one.nbytes / best(lambda: other.copy_(one)) / 1e9
+print(json.dumps(found))
+"""
+"""Rates of the processors that train where there are no GPUs: square matrices, and a copy that no cache holds."""
+
+
 def facts(folder: str, python: str = "python3") -> dict[str, Any]:
     """All of it; what cannot be found out is null."""
+    cards = gpus()
     return {
         "host": socket.gethostname(),
         "boot": _text("/proc/sys/kernel/random/boot_id"),
@@ -51,7 +79,8 @@ def facts(folder: str, python: str = "python3") -> dict[str, Any]:
         "disk_free_gib": disk_free_gib(folder),
         "interfaces": interfaces(),
         "software": software(python),
-        **gpus(),
+        "cpu": None if cards["gpus"] else _told(python, RATES),
+        **cards,
     }
 
 
@@ -87,8 +116,13 @@ def interfaces() -> dict[str, str]:
 
 def software(python: str) -> dict[str, Any]:
     """Versions of what training needs, as the given Python sees them; `missing`: why there is none."""
+    return _told(python, VERSIONS, *PACKAGES)
+
+
+def _told(python: str, program: str, *arguments: str) -> dict[str, Any]:
+    """What a program prints; `missing`: why it does not."""
+    words = [python, "-c", program, *arguments]
     try:
-        words = [python, "-c", VERSIONS, *PACKAGES]
         told = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"missing": "{}: {}".format(python, getattr(error, "strerror", None) or type(error).__name__)}

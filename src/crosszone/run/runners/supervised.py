@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from crosszone.errors import MachineError
@@ -19,6 +20,8 @@ SIDE_BY_SIDE = 32
 STOP_S = 6.0
 """How long ranks have to write a checkpoint when they are told to stop; then they are ended."""
 RANK_LOGS = "logs/ranks"
+PYTHON_FIRST = 'PATH="$1:$PATH" exec bash "$2"'
+"""What starts a node whose Python is given as a path: its programs, such as torchrun, lie beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +71,9 @@ class Supervised:
     def _started(self, node: WorkNode, token: str) -> dict[str, Any]:
         """What a supervisor is told: the script, where ranks meet, and where each rank's output goes."""
         environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": f"../{RANK_LOGS}", "PET_TEE": "3"}
-        words = ["bash", node.script]
+        python = self.environments[node.environment].python
+        words = ["bash", "-c", PYTHON_FIRST, "-", str(PurePosixPath(python).parent), node.script]
+        words = words if "/" in python else ["bash", node.script]
         return {"token": token, "words": words, "environment": environment, "log_mib": self.log_mib, "grace_s": STOP_S}
 
     def _sight(self, node: WorkNode, token: str) -> Sight:

@@ -1,4 +1,4 @@
-// CrossZone's page: the scenario on the left, the answers on the right; saved results and the catalogue on places of their own.
+// CrossZone's page: the scenario on the left, the answers on the right; training, saved results and the catalogue on places of their own.
 import { html, render, useEffect, useMemo, useState } from "./lib/dom.js";
 import { keep, kept, useAddress } from "./lib/address.js";
 import { AnswersContext, useAnswersState } from "./lib/answers.js";
@@ -13,6 +13,7 @@ const PLACES = {
   communication: [() => import("./communication/place.js").then((file) => file.CommunicationPlace), true],
   timeline: [() => import("./timeline/place.js").then((file) => file.TimelinePlace), true],
   deploy: [() => import("./deploy/place.js").then((file) => file.DeployPlace), true],
+  train: [() => import("./train/place.js").then((file) => file.TrainPlace), false],
   compare: [() => import("./compare/place.js").then((file) => file.ComparePlace), false],
   catalogue: [() => import("./catalogue/place.js").then((file) => file.CataloguePlace), false],
 };

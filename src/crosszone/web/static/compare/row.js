@@ -17,7 +17,7 @@ export function Row({ row, at, toggle, rename, remove, change }) {
   const scenario = useScenario();
   const [notices, setNotices] = useState([]);
   const saved = useMemo(() => new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" }).format(new Date(row.created)), [row.created, language]);
-  const { step_time_s: step, tokens_per_s: tokens, memory_gib: memory, usd, fits, framework, degrees } = row.headline;
+  const { step_time_s: step, tokens_per_s: tokens, memory_gib: memory, usd, fits, framework, degrees, predicted } = row.headline;
   const open = () =>
     fetchText(`results/${row.id}/scenario`, language).then(
       (text) => {
@@ -26,14 +26,17 @@ export function Row({ row, at, toggle, rename, remove, change }) {
       },
       (error) => setNotices(error.notices ?? []),
     );
+  /** Below a measured figure: what was predicted. @param {string} name */
+  const beside = (name) =>
+    predicted?.[name] && html`<span class="below" data-predicted=${name}>${t("compare.was_predicted", { value: figure(name, predicted[name].value) })}</span>`;
   const way = [framework && called(framework), ...Object.entries(degrees ?? {}).map(([key, value]) => `${key} ${value}`)].filter(Boolean).join(" · ");
   return html`
     <tr class=${at >= 0 ? "chosen" : ""} data-result=${row.id}>
       <td><input type="checkbox" checked=${at >= 0} aria-label=${t("compare.select", { name: row.name })} onChange=${toggle} /></td>
       <th scope="row"><${Name} row=${row} rename=${rename} /><${Refusals} notices=${notices} /></th>
       <td><span class=${`compare-kind ${row.kind}`}>${t(`compare.kind.${row.kind}`)}</span></td>
-      <td class="number">${figure("step_time_s", step?.value)}<span class="below">${range("step_time_s", step)}</span></td>
-      <td class="number">${figure("tokens_per_s", tokens?.value)}</td>
+      <td class="number">${figure("step_time_s", step?.value)}<span class="below">${range("step_time_s", step)}</span>${beside("step_time_s")}</td>
+      <td class="number">${figure("tokens_per_s", tokens?.value)}${beside("tokens_per_s")}</td>
       <td class="number">${figure("memory_gib", memory?.value)}${fits === false && html`<span class="below wrong">${t("compare.too_full")}</span>`}</td>
       <td class="number">${figure("usd", usd?.value)}</td>
       <td class="compare-wide">${way || "-"}</td>

@@ -3,7 +3,7 @@
 import { useCallback, useEffect, useState } from "./dom.js";
 
 const KEYS = [
-  "place", "example", "objective", "plan", "moved", "step", "tab", "zoom", "micro", "x", "y", "results", "framework", "launcher", "template", "bundle", "file", "kind", "filter", "entry", "lang", "theme",
+  "place", "example", "objective", "plan", "moved", "step", "tab", "zoom", "micro", "x", "y", "results", "framework", "launcher", "template", "bundle", "file", "nodes", "master", "task", "kind", "filter", "entry", "lang", "theme",
 ];
 
 /** @typedef {Record<string, string | null>} Address */

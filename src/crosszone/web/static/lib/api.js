@@ -18,8 +18,8 @@ export const fetchJson = (path, language, signal) => call(path, language, { sign
 /** @param {string} path @param {string} [language] */
 export const fetchText = (path, language) => call(path, language).then((answer) => answer.text());
 
-/** @param {string} path @param {unknown} body @param {string} [language] @param {AbortSignal} [signal] */
-export const postJson = (path, body, language, signal) => send("POST", path, body, language, signal).then((answer) => answer.json());
+/** @param {string} path @param {unknown} body @param {string} [language] @param {AbortSignal} [signal] @param {Record<string, string>} [headers] */
+export const postJson = (path, body, language, signal, headers) => send("POST", path, body, language, signal, headers).then((answer) => answer.json());
 
 /** @param {string} path @param {unknown} body @param {string} [language] */
 export const putJson = (path, body, language) => send("PUT", path, body, language).then((answer) => answer.json());

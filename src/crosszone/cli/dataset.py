@@ -1,0 +1,158 @@
+"""`crosszone dataset`: what tasks train on, in versions.
+
+crosszone dataset add wiki --version v1 --path /data/wiki.bin
+crosszone dataset check wiki v1 --env gpu-1
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crosszone.cli.kept import JsonOption, StoreOption, given, opened, service
+from crosszone.cli.output import amount, console, print_json, said, table
+from crosszone.errors import Notice, UnknownNameError
+
+if TYPE_CHECKING:
+    from crosszone.inputs.dataset import Dataset
+    from crosszone.store.registered import Entry
+
+app = typer.Typer(help="What tasks train on, in versions.", no_args_is_help=True)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The dataset's id.")]
+
+
+@app.command("list")
+def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """List datasets and their versions.
+
+    Example: crosszone dataset list
+    """
+    with opened(store) as kept:
+        found = kept.datasets.all()
+    if as_json:
+        print_json({"entries": [entry.model_dump(mode="json") for entry in found]})
+    elif found:
+        _print(said("dataset_title", count=len(found)), found)
+    else:
+        console().print(said("dataset_none"), soft_wrap=True)
+
+
+@app.command()
+def add(
+    id: IdArgument,
+    version: Annotated[str, typer.Option(help="What a task asks for it by.")],
+    path: Annotated[
+        str | None,
+        typer.Option(help="Token file (.bin), text file or folder, as the machines see it; none: synthetic tokens."),
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="tokenizer.json, for text.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the dataset; default: its id.")] = None,
+    about: Annotated[str | None, typer.Option(help="What it holds.")] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register a dataset, or one more version of one that is known.
+
+    Example: crosszone dataset add wiki --version v1 --path /data/wiki.bin
+    """
+    from crosszone.inputs.dataset import Dataset, DatasetVersion
+
+    made = DatasetVersion(**given({"id": version, "path": path, "tokenizer": tokenizer}))
+    with opened(store) as kept:
+        known = {entry.id: entry.value for entry in kept.datasets.all()}.get(id)
+        if known is None:
+            fields = given({"name": name or id, "about": about})
+            entry = kept.datasets.add(Dataset(**fields, versions=(made,)), id=id)
+        else:
+            changes = given({"name": name, "about": about})
+            entry = kept.datasets.change(id, known.replace(versions=(*known.versions, made), **changes))
+    if as_json:
+        print_json(entry.model_dump(mode="json"))
+    else:
+        console().print(said("dataset_added", id=id, version=version), soft_wrap=True)
+
+
+@app.command()
+def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show one dataset with its versions, sizes and checksums.
+
+    Example: crosszone dataset show wiki
+    """
+    with opened(store) as kept:
+        entry = kept.datasets.get(id)
+    if as_json:
+        print_json(entry.model_dump(mode="json"))
+        return
+    _print(f"{entry.value.name} ({id})", [entry])
+    if entry.value.about:
+        console().print(entry.value.about, soft_wrap=True)
+    for one in entry.value.versions:
+        if one.sha256:
+            console().print(f"{one.id}  sha256 {one.sha256}", style="dim", soft_wrap=True)
+
+
+@app.command()
+def remove(
+    id: IdArgument,
+    version: Annotated[str | None, typer.Option(help="Only this version; with the last one goes the dataset.")] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget a dataset or one of its versions; its files stay where they are.
+
+    Example: crosszone dataset remove wiki --version v1
+    """
+    with opened(store) as kept:
+        held = kept.datasets.get(id).value
+        left = [one for one in held.versions if version is not None and one.id != version]
+        if version is not None:
+            _known(held, version)
+        if left:
+            kept.datasets.change(id, held.replace(versions=tuple(left)))
+        else:
+            kept.datasets.remove(id)
+    gone = id if version is None else f"{id} {version}"
+    if as_json:
+        print_json({"removed": [gone]})
+    else:
+        console().print(said("dataset_removed", id=gone), soft_wrap=True)
+
+
+@app.command()
+def check(
+    id: IdArgument,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="Its version.")],
+    env: Annotated[str, typer.Option("--env", metavar="ID", help="Environment whose machine looks at it.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at a version's files on a machine, and keep their size and checksum.
+
+    Example: crosszone dataset check wiki v1 --env gpu-1
+    """
+    with service(store) as at_work:
+        _known(at_work.store.datasets.get(id).value, version)
+        entry = at_work.check_dataset(id, version, env)
+    if as_json:
+        print_json(entry.model_dump(mode="json"))
+    else:
+        _print(f"{entry.value.name} ({id})", [entry])
+
+
+def _known(held: Dataset, version: str) -> None:
+    if held.version(version) is None:
+        params = {"known": [one.id for one in held.versions]}
+        raise UnknownNameError(Notice(code="task_unknown", field="VERSION", value=version, params=params))
+
+
+def _print(title: str, found: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
+    columns = [("env_id", "left"), ("dataset_version", "left"), ("dataset_path", "left"), ("dataset_bytes", "right")]
+    rows = table(title, [*columns, ("dataset_checksum", "left")])
+    for entry in found:
+        for one in entry.value.versions:
+            where = one.path or said("dataset_synthetic")
+            checksum = "-" if one.sha256 is None else one.sha256[:12]
+            rows.add_row(entry.id, one.id, where, amount(one.bytes), checksum)
+    console().print(rows)

@@ -1,0 +1,95 @@
+"""`crosszone emulate`: a scenario run between emulated zones on this machine, measured against its prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from crosszone.cli.figures import digits
+from crosszone.cli.output import amount, console, language, print_json, print_notices, said, table
+from crosszone.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from crosszone.run.emulate.answer import Emulated
+
+
+def emulate(
+    file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
+    steps: Annotated[int, typer.Option(help="Steps to run; the first three do not count.", min=1, max=10_000)] = 20,
+    tiny: Annotated[
+        bool, typer.Option("--tiny", help="Replace model and batch by tiny ones: seconds, not hours.")
+    ] = False,
+    framework: Annotated[str | None, typer.Option(help="ddp, fsdp or deepspeed; default: the plan's own.")] = None,
+    nodes_per_zone: Annotated[int, typer.Option(help="Nodes of each zone, one CPU process each.", min=1, max=8)] = 1,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="Python with torch; default: this one.")] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep bundle, logs and metrics of every node there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> None:
+    """Run a scenario between its zones on this machine, and print what was measured beside what was predicted.
+
+    Every zone gets nodes of its own (Linux namespaces), every link its delay, rate and loss. The bundle is the one that
+    `deploy` makes; each node is one process on the CPU. Needs root, /dev/net/tun, a C compiler, and torch.
+
+    Example: sudo crosszone emulate examples/two-zones-7b.yaml --tiny --framework ddp
+    """
+    from crosszone.inputs.scenario import read_scenario
+    from crosszone.run.emulate.answer import emulated
+
+    loaded = read_scenario(file)
+    with progress_bar() as progress:
+        found = emulated(
+            loaded,
+            language(),
+            steps=steps,
+            tiny=tiny,
+            framework=framework,
+            nodes_per_zone=nodes_per_zone,
+            python=str(Path(python).absolute()) if python and "/" in python else python,
+            keep=None if keep is None else Path(keep).absolute(),
+            progress=progress,
+        )
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        _show(found)
+
+
+def _show(found: Emulated) -> None:
+    """The table of parts, the links, what came out, and everything that is not as in the scenario."""
+    out = console()
+    counts = {"framework": found.framework, "nodes": len(found.nodes), "steps": found.counted}
+    columns = (("emulate_part", "left"), ("emulate_predicted", "right"), ("emulate_range", "right"))
+    shown = table(said("emulate_head", **counts), [*columns, ("emulate_measured", "right"), ("emulate_ratio", "right")])
+    for part in (*found.parts, found.step):
+        ratio = "-" if part.ratio is None else f"{part.ratio:.2f}"
+        measured = "-" if part.measured_s is None else _ms(part.measured_s)
+        band = f"{_ms(part.low_s)} - {_ms(part.high_s)}"
+        shown.add_row(said(f"twin_part_{part.name}"), _ms(part.predicted_s), band, measured, ratio)
+    out.print(shown)
+    keys = ("emulate_link", "emulate_rate", "emulate_rtt", "emulate_sent_predicted", "emulate_sent")
+    links = table(said("emulate_links"), [(key, "left" if key == "emulate_link" else "right") for key in keys])
+    for link in found.links:
+        sent = "-" if link.bytes_per_step is None else _mb(link.bytes_per_step)
+        rates = (f"{digits(link.gbps * 1e3)}", f"{digits(link.rtt_ms)}", _mb(link.predicted_bytes_per_step), sent)
+        links.add_row(f"{link.sender} > {link.receiver}", *rates)
+    if found.links:
+        out.print(links)
+    if found.tokens_per_s is not None:
+        out.print(said("emulate_rate_line", tokens=amount(found.tokens_per_s)))
+    if found.first_loss is not None and found.last_loss is not None:
+        out.print(said("emulate_loss_line", first=f"{found.first_loss:.3f}", last=f"{found.last_loss:.3f}"))
+    if found.kept is not None:
+        out.print(said("emulate_kept", folder=found.kept), soft_wrap=True)
+    print_notices(found.notices)
+
+
+def _ms(seconds: float) -> str:
+    return digits(seconds * 1e3)
+
+
+def _mb(size: float) -> str:
+    return digits(size / 1e6)

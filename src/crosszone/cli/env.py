@@ -1,0 +1,358 @@
+"""`crosszone env`: machines that can train: registered, asked what they are, measured, and made a cluster of.
+
+crosszone env add here --zone beijing-a --runner local --python /opt/torch/bin/python
+crosszone env probe --all
+crosszone env list --zone beijing-a --sort gpus
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.files import write_file
+from crosszone.cli.kept import JsonOption, SetOption, StoreOption, assigned, given, one_of, opened, service
+from crosszone.cli.output import console, language, print_json, print_notices, said
+from crosszone.cli.progress import progress_bar
+from crosszone.errors import InvalidError, MachineError, Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from crosszone.inputs.environment import Environment
+    from crosszone.inputs.measured_link import MeasuredLink
+    from crosszone.store import Store
+    from crosszone.store.registered import Entry
+
+app = typer.Typer(help="Machines that can train: register, probe, measure, list them.", no_args_is_help=True)
+
+FORMATS = ("yaml", "ssh_config", "slurm", "kubernetes")
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The environment's id.")]
+
+
+@app.command("list")
+def list_(
+    zone: Annotated[str | None, typer.Option(help="Only of this zone.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="Only with this GPU kind; cpu: those without.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only running, stopped, unreachable or unknown ones.")] = None,
+    type: Annotated[str | None, typer.Option(help="Only of this type: jupyter, custom, slurm, ...")] = None,
+    sort: Annotated[str | None, typer.Option(help="name, gpus or uptime; default: as registered.")] = None,
+    descending: Annotated[bool, typer.Option("--desc", help="Largest or last first.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List environments, filtered and sorted, and what the listed ones have together.
+
+    Example: crosszone env list --gpu a100-80gb-sxm --sort gpus --desc
+    """
+    from crosszone.cli.environments import SORTS, print_environments, sifted
+    from crosszone.inputs.environment import selection
+
+    one_of("--sort", sort, SORTS)
+    with opened(store) as kept:
+        every = kept.environments.all()
+    found = sifted(every, zone=zone, gpu=gpu, status=status, type=type, sort=sort, descending=descending)
+    together = selection(entry.value for entry in found)
+    if as_json:
+        print_json({"entries": [_plain(entry) for entry in found], "selection": together.model_dump(mode="json")})
+    else:
+        print_environments(found, together, len(every))
+
+
+@app.command()
+def add(
+    id: IdArgument,
+    zone: Annotated[str, typer.Option(help="Availability zone: environments of one zone are near each other.")],
+    name: Annotated[str | None, typer.Option(help="What to call it; default: its id.")] = None,
+    runner: Annotated[str | None, typer.Option(help="ssh (default), local, slurm, kubernetes or ray.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address by which the others reach it.")] = None,
+    type: Annotated[str | None, typer.Option(help="jupyter, custom, or your platform's word.")] = None,
+    region: Annotated[str | None, typer.Option(help="Region of the zone, by its name in the catalogue.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU kind; `probe` finds it out.")] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs; none: it computes on the CPU.")] = None,
+    cpus: Annotated[int | None, typer.Option(min=1, help="CPU cores.")] = None,
+    memory_gb: Annotated[float | None, typer.Option(help="Memory of the machine, GB.")] = None,
+    python: Annotated[str | None, typer.Option(help="Python there that has the framework.")] = None,
+    workdir: Annotated[str | None, typer.Option(help="Folder there for the folders of tasks.")] = None,
+    ssh_user: Annotated[str | None, typer.Option(help="User for ssh; default: ssh's own choice.")] = None,
+    ssh_port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port of sshd.")] = None,
+    ssh_key: Annotated[str | None, typer.Option(help="File of the private key on this machine.")] = None,
+    settings: SetOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register an environment by hand.
+
+    Example: crosszone env add gpu-1 --zone beijing-a --address 10.0.1.7 --ssh-user ml --gpu a100-80gb-sxm --gpus 8
+    """
+    from crosszone.inputs.environment import Environment
+    from crosszone.inputs.value import parse
+
+    fields = given(
+        {
+            "zone": zone, "runner": runner, "address": address, "type": type, "region": region, "gpu": gpu,
+            "gpus": gpus, "cpus": cpus, "memory_gb": memory_gb, "python": python, "workdir": workdir,
+            "ssh_user": ssh_user, "ssh_port": ssh_port, "ssh_key": ssh_key,
+        }
+    )  # fmt: skip
+    value = parse(Environment, {"name": name or id, **fields, **assigned(settings)})
+    with opened(store) as kept:
+        entry = kept.environments.add(value, id=id)
+    _tell("env_added", entry, as_json)
+
+
+@app.command()
+def change(
+    id: IdArgument,
+    fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="zone=beijing-b gpus=8 python=null")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Change some fields of an environment; the others stay. `crosszone env show ID` lists them.
+
+    Example: crosszone env change gpu-1 python=/opt/train/bin/python nic_gbps=200
+    """
+    from crosszone.inputs.environment import Environment
+    from crosszone.inputs.value import parse
+
+    with opened(store) as kept:
+        plain = {**kept.environments.get(id).value.to_plain(), **assigned(fields, "FIELD=VALUE")}
+        entry = kept.environments.change(id, parse(Environment, plain))
+    _tell("env_changed", entry, as_json)
+
+
+@app.command()
+def show(
+    id: IdArgument,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="As a file that `env import` reads.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one environment: its fields, what the last probe found, and its measured links.
+
+    Example: crosszone env show gpu-1 --yaml > gpu-1.yaml
+    """
+    from crosszone.cli.environments import print_environment
+    from crosszone.inputs.document import dump_yaml
+
+    with opened(store) as kept:
+        entry = kept.environments.get(id)
+        links = [one.value for one in kept.measured_links.all() if id in (one.value.first, one.value.second)]
+    if as_json:
+        print_json({**_plain(entry), "links": [one.model_dump(mode="json") for one in links]})
+    elif as_yaml:
+        fields = {key: value for key, value in entry.value.to_plain().items() if key != "facts"}
+        typer.echo(dump_yaml({"environments": [{"id": entry.id, **fields}]}), nl=False)
+    else:
+        print_environment(entry, links)
+
+
+@app.command()
+def remove(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Environments to forget.")],
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget environments and their measured links; nothing happens on their machines.
+
+    Example: crosszone env remove gpu-1
+    """
+    with opened(store) as kept:
+        _refuse_used(kept, ids)
+        for id in ids:
+            kept.environments.remove(id)
+        for link in kept.measured_links.all():
+            if link.value.first in ids or link.value.second in ids:
+                kept.measured_links.remove(link.id)
+    if as_json:
+        print_json({"removed": ids})
+    else:
+        for id in ids:
+            console().print(said("env_removed", id=id), soft_wrap=True)
+
+
+@app.command("import")
+def import_(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="What to read (-: standard input); without: Slurm or Kubernetes is asked."),
+    ] = None,
+    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.")] = "yaml",
+    zone: Annotated[str | None, typer.Option(help="Zone of the hosts of an ssh config.")] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register environments from a YAML list, an ssh config, a Slurm cluster (sinfo) or a Kubernetes one (kubectl).
+
+    An id that is known already gets the fields that are read; its others stay.
+
+    Example: crosszone env import ~/.ssh/config --format ssh_config --zone beijing-a
+    """
+    from crosszone.cli.environments import kept_import, read_import
+
+    one_of("--format", format, FORMATS)
+    found = read_import(file, format, zone)
+    with opened(store) as kept:
+        added, changed = kept_import(kept, found)
+    if as_json:
+        print_json({"added": added, "changed": changed})
+        return
+    for key, ids in (("env_added", added), ("env_changed", changed)):
+        for id in ids:
+            console().print(said(key, id=id), soft_wrap=True)
+    if not found:
+        console().print(said("env_import_none"), soft_wrap=True)
+
+
+@app.command()
+def probe(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Environments to ask.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="Every one that can be asked: here and over ssh.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask machines what they have (GPUs, cores, memory, versions) and keep it; one out of reach is marked so.
+
+    Example: crosszone env probe gpu-1 gpu-2
+    """
+    from crosszone.cli.environments import print_probed
+
+    found: list[Entry[Environment]] = []
+    failures: list[Notice] = []
+    with service(store) as at_work, progress_bar() as advance:
+        chosen = _chosen(at_work.store.environments.all(), ids, all)
+        for done, id in enumerate(chosen):
+            if advance:
+                advance("probing", done, len(chosen))
+            try:
+                found.append(at_work.probe(id))
+            except MachineError as error:
+                failures += error.notices
+    if as_json:
+        print_json({"entries": [_plain(one) for one in found], "errors": _worded(failures)})
+    else:
+        print_probed(found)
+        print_notices(_worded(failures), stderr=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def measure(
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Every pair of these is measured.")] = None,
+    all: Annotated[bool, typer.Option("--all", help="Every pair of those in different zones.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the link between environments: round-trip time and rate both ways, some seconds a pair.
+
+    Example: crosszone env measure gpu-1 gpu-2
+    """
+    from crosszone.cli.environments import pairs_of, print_links
+
+    found: list[MeasuredLink] = []
+    failures: list[Notice] = []
+    with service(store) as at_work, progress_bar() as advance:
+        chosen = {entry.id: entry.value for entry in at_work.store.environments.all()}
+        pairs = pairs_of({id: chosen[id] for id in _chosen(at_work.store.environments.all(), ids, all)}, across=all)
+        for done, (first, second) in enumerate(pairs):
+            if advance:
+                advance("measuring", done, len(pairs))
+            try:
+                found.append(at_work.measure(first, second).value)
+            except MachineError as error:
+                failures += error.notices
+    if as_json:
+        print_json({"links": [one.model_dump(mode="json") for one in found], "errors": _worded(failures)})
+    else:
+        print_links(found)
+        print_notices(_worded(failures), stderr=True)
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def links(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """List the links that were measured between environments.
+
+    Example: crosszone env links
+    """
+    from crosszone.cli.environments import print_links
+
+    with opened(store) as kept:
+        found = [one.value for one in kept.measured_links.all()]
+    if as_json:
+        print_json({"links": [one.model_dump(mode="json") for one in found]})
+    else:
+        print_links(found)
+
+
+@app.command()
+def cluster(
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Environments, the master first.")],
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: standard output.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print environments with their measured links as the cluster of a scenario, for `plan`, `predict` and `sweep`.
+
+    Example: crosszone env cluster gpu-1 gpu-2 -o cluster.yaml, then `cluster: {file: cluster.yaml}` in a scenario
+    """
+    from crosszone.inputs.document import dump_yaml
+
+    with service(store) as at_work:
+        for id in ids:
+            at_work.store.environments.get(id)
+        made = at_work.cluster(ids)
+    text = dump_yaml({"cluster": made})
+    if output is not None:
+        write_file(Path(output), text, force)
+    if as_json:
+        print_json({"cluster": made})
+    elif output is not None:
+        console().print(said("written", output=output), soft_wrap=True)
+    else:
+        typer.echo(text, nl=False)
+
+
+def _refuse_used(kept: Store, ids: Sequence[str]) -> None:
+    """Refuse to forget an environment that is not there, or in which a task runs."""
+    for id in ids:
+        kept.environments.get(id)
+        for task in kept.tasks.live():
+            if id in task.request.get("distributedConfig", {}).get("nodeIds", ()):
+                params = {"task": task.id, "name": task.name}
+                raise InvalidError(Notice(code="environment_in_use", field="ID", value=id, params=params))
+
+
+def _chosen(entries: Sequence[Entry[Environment]], ids: list[str] | None, every: bool) -> list[str]:
+    """The ids that are meant; `--all` leaves those out that only a scheduler reaches."""
+    known = {entry.id: entry.value for entry in entries}
+    if every:
+        return [id for id, one in known.items() if one.runner in ("local", "ssh")]
+    if not ids:
+        raise InvalidError(Notice(code="env_none_named", params={"known": list(known)[:20]}))
+    for id in ids:
+        if id not in known:
+            raise InvalidError(Notice(code="task_unknown", field="ID", value=id, params={"known": list(known)[:20]}))
+    return list(dict.fromkeys(ids))
+
+
+def _plain(entry: Entry[Environment]) -> dict[str, Any]:
+    return entry.model_dump(mode="json")
+
+
+def _worded(notices: Sequence[Notice]) -> list[dict[str, Any]]:
+    return [notice.as_dict(language()) for notice in notices]
+
+
+def _tell(key: str, entry: Entry[Environment], as_json: bool) -> None:
+    if as_json:
+        print_json(_plain(entry))
+    else:
+        console().print(said(key, id=entry.id), soft_wrap=True)

@@ -1,0 +1,247 @@
+"""Environments in the terminal: sifted and sorted, as tables, and as other programs list them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crosszone.cli.figures import Line, digits, listed, print_lines
+from crosszone.cli.output import amount, console, said, table
+from crosszone.errors import InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.inputs.environment import Environment, Selection
+    from crosszone.inputs.measured_link import MeasuredLink
+    from crosszone.store import Store
+    from crosszone.store.registered import Entry
+
+SORTS = ("name", "gpus", "uptime")
+WIDE = 110
+"""Columns of a terminal that has room for name, runner and address."""
+CPU = "cpu"
+"""What a filter calls environments without GPUs."""
+_STYLES = {"running": "green", "unreachable": "red", "stopped": "dim", "unknown": "dim"}
+_NOT_OF_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+def sifted(
+    entries: Sequence[Entry[Environment]],
+    *,
+    zone: str | None = None,
+    gpu: str | None = None,
+    status: str | None = None,
+    type: str | None = None,
+    sort: str | None = None,
+    descending: bool = False,
+) -> list[Entry[Environment]]:
+    """Those of a zone, GPU kind, status and type, in an order; equal ones stay as registered, unknown ones last."""
+    wanted = {"zone": zone, "status": status, "type": type, "gpu": gpu}
+    found = [
+        entry
+        for entry in entries
+        if all(word is None or _has(entry.value, field, word) for field, word in wanted.items())
+    ]
+    if sort is None:
+        return found[::-1] if descending else found
+    keys: dict[str, Callable[[Environment], Any]] = {
+        "name": lambda one: one.name.casefold(),
+        "gpus": lambda one: one.gpus,
+        "uptime": _uptime_s,
+    }
+    known = [entry for entry in found if keys[sort](entry.value) is not None]
+    unknown = [entry for entry in found if keys[sort](entry.value) is None]
+    return [*sorted(known, key=lambda entry: keys[sort](entry.value), reverse=descending), *unknown]
+
+
+def _has(one: Environment, field: str, word: str) -> bool:
+    if field == "gpu" and word.lower() == CPU:
+        return one.gpus == 0
+    held = getattr(one, field)
+    return held is not None and held.lower() == word.lower()
+
+
+def _uptime_s(one: Environment) -> float | None:
+    return None if one.since is None else max(0.0, time.time() - one.since)
+
+
+def print_environments(found: Sequence[Entry[Environment]], together: Selection, known: int) -> None:
+    """A table of them, and what they have together."""
+    terminal = console()
+    if not found:
+        terminal.print(said("env_none_match", count=known) if known else said("env_none"), soft_wrap=True)
+        return
+    wide = terminal.width >= WIDE
+    columns = [("env_id", "left"), ("env_status", "left"), ("zone", "left"), ("env_type", "left")]
+    columns += [("gpus", "left"), ("env_cores", "right"), ("env_memory", "right"), ("env_uptime", "right")]
+    columns += [("env_runner", "left"), ("deploy_address", "left")] if wide else []
+    rows = table(said("env_title", shown=len(found), known=known), columns)
+    rows.columns[0].no_wrap = True  # to be copied
+    for entry in found:
+        one = entry.value
+        name = entry.id if one.name == entry.id else f"{entry.id}\n  {one.name}"
+        cells: list[Any] = [name, _status(one), one.zone, one.type, gpus_of(one), amount(one.cpus)]
+        cells += [amount(one.memory_gb), uptime(one), *([one.runner, one.address or "-"] if wide else [])]
+        rows.add_row(*cells)
+    terminal.print(rows)
+    print_lines((said("env_together"), summed(together), "bold"))
+
+
+def summed(together: Selection) -> str:
+    """Nodes, GPUs and their kinds, cores, memory and zones in one line."""
+    kinds = f" ({listed(together.gpu_kinds)})" if together.gpu_kinds else ""
+    return said(
+        "env_summed",
+        nodes=together.nodes,
+        gpus=f"{together.gpus}{kinds}",
+        cpus=amount(together.cpus),
+        memory=amount(together.memory_gb),
+        zones=len(together.zones),
+    )
+
+
+def gpus_of(one: Environment) -> str:
+    """`2 x a100-80gb-sxm`, or the CPU."""
+    return f"{one.gpus} x {one.gpu or '?'}" if one.gpus else "CPU"
+
+
+def uptime(one: Environment) -> str:
+    """Since when it runs, in days and hours."""
+    seconds = _uptime_s(one)
+    if seconds is None:
+        return "-"
+    hours, minutes = int(seconds // 3600), int(seconds // 60 % 60)
+    if hours >= 24:
+        return said("env_days", days=hours // 24, hours=hours % 24)
+    return said("env_hours", hours=hours, minutes=minutes)
+
+
+def _status(one: Environment) -> Any:
+    from rich.text import Text
+
+    return Text(said(f"env_status_{one.status}"), style=_STYLES[one.status])
+
+
+def print_environment(entry: Entry[Environment], found: Sequence[MeasuredLink]) -> None:
+    """Its fields, what the last probe found, and its links."""
+    one = entry.value
+    console().print(f"{one.name} ({entry.id})", style="bold")
+    shown = {key: value for key, value in one.to_plain().items() if key not in ("name", "facts", "since")}
+    lines: list[Line] = [(key, str(value), "") for key, value in shown.items() if value is not None]
+    lines.append((said("env_uptime"), uptime(one), ""))
+    if one.facts is not None:
+        lines += facts_of(one.facts)
+    print_lines(*lines)
+    if one.facts is None:
+        console().print(said("env_not_probed", id=entry.id), style="dim", soft_wrap=True)
+    if found:
+        print_links(found)
+
+
+def facts_of(facts: Mapping[str, Any]) -> list[Line]:
+    """What a probe found, in lines."""
+    software = {key: value for key, value in facts.get("software", {}).items() if value is not None}
+    gpus = [f"{gpu['name']} {amount(gpu['memory_gib'])} GiB" for gpu in facts.get("gpus", [])]
+    lines = [
+        (said("env_host"), f"{facts.get('host')}, {facts.get('system')}", ""),
+        (said("gpus"), listed(gpus) or facts.get("gpu_problem") or said("env_no_gpus"), ""),
+        (said("env_driver"), str(facts.get("driver") or "-"), ""),
+        (said("env_software"), listed(f"{key} {value}" for key, value in software.items()), ""),
+        (said("env_disk"), said("unit_gib", value=amount(facts.get("disk_free_gib"))), ""),
+        (said("env_interfaces"), listed(f"{key} {value}" for key, value in facts.get("interfaces", {}).items()), ""),
+    ]
+    return [line for line in lines if line[1]]
+
+
+def print_probed(found: Sequence[Entry[Environment]]) -> None:
+    """What machines said of themselves, a row each."""
+    if not found:
+        return
+    columns = (("env_id", "left"), ("gpus", "left"), ("env_cores", "right"), ("env_memory", "right"))
+    rows = table(said("env_probed"), [*columns, ("env_software", "left")])
+    for entry in found:
+        one, software = entry.value, (entry.value.facts or {}).get("software", {})
+        versions = listed(f"{key} {software[key]}" for key in ("python", "torch", "cuda") if software.get(key))
+        missing = software.get("missing") or ("" if "torch" in software else said("env_no_torch"))
+        said_of = listed(word for word in (versions, missing) if word)
+        rows.add_row(entry.id, gpus_of(one), amount(one.cpus), amount(one.memory_gb), said_of)
+    console().print(rows)
+
+
+def print_links(found: Sequence[MeasuredLink]) -> None:
+    """Measured links, a row each."""
+    if not found:
+        console().print(said("env_no_links"), soft_wrap=True)
+        return
+    columns = [("between", "left"), ("rtt_ms", "right"), ("env_rtt_range", "right"), ("gbps", "right")]
+    rows = table(said("env_links_title", count=len(found)), [*columns, ("report_back", "right"), ("env_when", "left")])
+    for one in found:
+        rates = ["-" if rate is None else digits(rate) for rate in (one.gbps, one.gbps_back)]
+        least, most = digits(one.rtt_ms_least, 3), digits(one.rtt_ms_most, 3)
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.measured))
+        rows.add_row(f"{one.first} - {one.second}", digits(one.rtt_ms, 3), f"{least} - {most}", *rates, when)
+    console().print(rows)
+
+
+def pairs_of(chosen: Mapping[str, Environment], *, across: bool) -> list[tuple[str, str]]:
+    """Pairs to measure; `across`: only of different zones, where anything is to be learnt."""
+    if len(chosen) < 2:
+        raise InvalidError(Notice(code="env_two_needed", value=len(chosen)))
+    return [
+        (first, second)
+        for first, second in combinations(chosen, 2)
+        if not across or chosen[first].zone != chosen[second].zone
+    ]
+
+
+def read_import(file: str | None, format: str, zone: str | None) -> dict[str, Environment]:
+    """Environments that a file or a scheduler lists, by id."""
+    import json
+
+    from crosszone.inputs.document import read_document, read_text
+    from crosszone.run.imports import kubernetes, slurm
+    from crosszone.run.imports.listed import listed as in_list
+    from crosszone.run.imports.ssh_config import ssh_hosts
+
+    if file is None and format in ("yaml", "ssh_config"):
+        raise InvalidError(Notice(code="env_import_file", field="--format", value=format))
+    if format == "ssh_config" and zone is None:
+        raise InvalidError(Notice(code="env_import_zone", field="--zone"))
+    if format == "slurm":
+        found = slurm.slurm_nodes() if file is None else slurm.nodes_in(read_text(file))
+    elif format == "kubernetes" and file is None:
+        found = kubernetes.kubernetes_nodes()
+    elif format == "kubernetes":
+        try:
+            found = kubernetes.nodes_in(json.loads(read_text(str(file))))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InvalidError(Notice(code="env_import_nodes", value=file)) from None
+    elif format == "ssh_config":
+        found = ssh_hosts(Path(str(file)).expanduser(), zone=str(zone))
+    else:
+        found = in_list(read_document(str(file)))
+    by_id: dict[str, Environment] = {}
+    for name, one in found.items():
+        if _id(name) in by_id:
+            raise InvalidError(Notice(code="registered_twice", field=name, value=_id(name)))
+        by_id[_id(name)] = one
+    return by_id
+
+
+def kept_import(kept: Store, found: Mapping[str, Environment]) -> tuple[list[str], list[str]]:
+    """Register them; one that is known gets the fields that were read. Ids that are new, and that were known."""
+    known = {entry.id: entry.value for entry in kept.environments.all()}
+    for id, one in found.items():
+        if id in known:
+            kept.environments.change(id, known[id].replace(**one.to_plain()))
+        else:
+            kept.environments.add(one, id=id)
+    return [id for id in found if id not in known], [id for id in found if id in known]
+
+
+def _id(name: str) -> str:
+    """A name as an id: other programs allow characters that no id has."""
+    return _NOT_OF_AN_ID.sub("-", name).strip("-_")[:64] or name

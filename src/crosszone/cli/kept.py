@@ -1,0 +1,81 @@
+"""What the verbs of training share: the store that the server uses too, and what is done with it.
+
+with service(store) as at_work:
+    at_work.store.environments.all()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.output import language
+from crosszone.errors import InvalidError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.run.service import Service
+    from crosszone.store import Store
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", "--db", metavar="URL", help="A file or a database URL; default: the server's own."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Any field; may be given several times.")
+]
+
+
+@contextmanager
+def opened(store: str | None) -> Iterator[Store]:
+    """The store, closed afterwards."""
+    from crosszone.store import open_store
+
+    with open_store(store) as kept:
+        yield kept
+
+
+@contextmanager
+def service(store: str | None) -> Iterator[Service]:
+    """What probes, measures and trains, on the store."""
+    from crosszone.run.service import Service
+
+    with opened(store) as kept:
+        yield Service(kept)
+
+
+def assigned(lines: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
+    """`FIELD=VALUE` lines as fields, values as YAML would read them."""
+    from crosszone.inputs.document import scalar
+
+    fields: dict[str, Any] = {}
+    for line in lines or ():
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            raise InvalidError(Notice(code="assignment_malformed", field=option, value=line))
+        fields[name.strip()] = scalar(value.strip())
+    return fields
+
+
+def given(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without those that were left out."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def one_of(option: str, word: str | None, allowed: Sequence[str]) -> None:
+    """Refuse a word that is none of the allowed."""
+    from crosszone.inputs.value import nearest
+
+    if word is not None and word not in allowed:
+        params = {"allowed": list(allowed), "nearest": nearest(word, allowed)[:1]}
+        raise InvalidError(Notice(code="not_one_of", field=option, value=word, params=params))
+
+
+def told(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A notice as it is stored with a task, in the language of this run."""
+    from crosszone.run.kept import notice_of
+
+    return notice_of(stored).as_dict(language())

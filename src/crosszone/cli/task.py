@@ -1,0 +1,309 @@
+"""`crosszone task`: training on chosen environments: created, watched, stopped, resumed.
+
+crosszone task run --name first --dataset wiki --version v1 --model gpt-2 --env here --steps 20
+crosszone task watch ID
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from crosszone.cli.kept import JsonOption, StoreOption, one_of, opened, service
+from crosszone.cli.output import console, language, print_json, print_notices, said
+from crosszone.cli.task_request import (
+    BatchOption,
+    DatasetOption,
+    DpOption,
+    EnvOption,
+    FileArgument,
+    FileOption,
+    FrameworkOption,
+    IgnoreOption,
+    KeyOption,
+    MasterOption,
+    ModelOption,
+    NameOption,
+    NewOption,
+    PpOption,
+    PrecisionOption,
+    RestartsOption,
+    SeqLenOption,
+    SettingsOption,
+    StepsOption,
+    TpOption,
+    VersionOption,
+    request_of,
+)
+
+if TYPE_CHECKING:
+    from crosszone.run.chosen import Chosen
+    from crosszone.run.service import Service
+    from crosszone.store.tasks import Task, TaskRow
+
+app = typer.Typer(help="Training on chosen environments: create, watch, stop, resume.", no_args_is_help=True)
+
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
+ANY_ID = {"ignore_unknown_options": True}
+"""An id may begin with a dash."""
+
+
+@app.command()
+def create(
+    argument: FileArgument = None,
+    file: FileOption = None,
+    name: NameOption = None,
+    dataset: DatasetOption = None,
+    version: VersionOption = None,
+    model: ModelOption = None,
+    env: EnvOption = None,
+    new: NewOption = None,
+    master: MasterOption = None,
+    framework: FrameworkOption = None,
+    dp: DpOption = None,
+    pp: PpOption = None,
+    tp: TpOption = None,
+    steps: StepsOption = None,
+    seq_len: SeqLenOption = None,
+    batch: BatchOption = None,
+    precision: PrecisionOption = None,
+    settings: SettingsOption = None,
+    max_restarts: RestartsOption = None,
+    ignore_preflight: IgnoreOption = False,
+    key: KeyOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a task and show what to expect of it; a server, or `crosszone task watch ID`, drives it.
+
+    Example: crosszone task create --name first --dataset wiki --version v1 --model gpt-2 --env gpu-1 --env gpu-2
+    --framework pytorch-ddp --steps 100
+    """
+    flags = dict(locals())
+    with service(store) as at_work:
+        task = _create(at_work, flags, as_json=as_json)
+    if not as_json:
+        console().print(said("task_drive_hint", id=task.id), style="dim", soft_wrap=True)
+
+
+@wraps(create)
+def _run(**flags: Any) -> None:
+    from crosszone.cli.task_watch import watched
+
+    with service(flags["store"]) as at_work:
+        task = _create(at_work, flags, quiet=flags["as_json"])
+        watched(at_work, task.id, as_json=flags["as_json"])
+
+
+_run.__doc__ = """Create a task and drive it here until it ends: `create` and `watch` in one.
+
+    Ctrl-C stops only the watching: the task goes on, and `crosszone task watch ID` comes back to it.
+
+    Example: crosszone task run request.yaml --steps 20
+    """
+app.command("run")(_run)
+
+
+@app.command("list")
+def list_(
+    state: Annotated[str | None, typer.Option(help="Only those in this state: running, failed, ...")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=500, help="Tasks to show, the newest first.")] = 50,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List tasks, the newest first.
+
+    Example: crosszone task list --state running
+    """
+    from crosszone.cli.tasks import plain_row, print_tasks
+    from crosszone.store.tasks import STATES
+
+    one_of("--state", state, STATES)
+    with opened(store) as kept:
+        found: list[TaskRow] = []
+        before: str | None = None
+        while len(found) < limit:
+            page = kept.tasks.page(limit=limit, before=before)
+            found += [row for row in page.rows if state is None or row.state == state]
+            before = page.before
+            if before is None:
+                break
+    if as_json:
+        print_json({"entries": [plain_row(row) for row in found[:limit]]})
+    else:
+        print_tasks(found[:limit])
+
+
+@app.command(context_settings=ANY_ID)
+def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show one task: where it is and why, what runs where, and what to expect of it.
+
+    Example: crosszone task show ID
+    """
+    from crosszone.cli.tasks import plain_task, print_task
+
+    with opened(store) as kept:
+        task = kept.tasks.get(id)
+    if as_json:
+        print_json(plain_task(task))
+    else:
+        print_task(task)
+
+
+@app.command(context_settings=ANY_ID)
+def watch(
+    id: IdArgument,
+    drive: Annotated[bool, typer.Option("--drive/--no-drive", help="Drive the task if nobody else does.")] = True,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Follow a task until it ends, measured beside predicted; drives it where no server does.
+
+    Exit status 0: it succeeded. With --json nothing is shown until its end.
+
+    Example: crosszone task watch ID
+    """
+    from crosszone.cli.task_watch import watched
+
+    with service(store) as at_work:
+        watched(at_work, id, drive=drive, as_json=as_json)
+
+
+@app.command(context_settings=ANY_ID)
+def logs(
+    id: IdArgument,
+    rank: Annotated[int | None, typer.Option(min=0, help="Only the output of this rank.")] = None,
+    node: Annotated[int | None, typer.Option(min=0, help="Only of this node.")] = None,
+    files: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on until the task ends.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="From the beginning; default: the end of each.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what the nodes of a task, or one of its ranks, have written.
+
+    Example: crosszone task logs ID --rank 1 --follow
+    """
+    from crosszone.cli.task_logs import print_logs
+
+    with service(store) as at_work:
+        print_logs(at_work, id, rank=rank, node=node, files=files, follow=follow, whole=whole, as_json=as_json)
+
+
+@app.command(context_settings=ANY_ID)
+def events(
+    id: IdArgument,
+    after: Annotated[int, typer.Option(min=0, help="Only those after this number.")] = 0,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what happened to a task: every change of state, check and restart, with the reason.
+
+    Example: crosszone task events ID
+    """
+    from crosszone.cli.tasks import plain_event, print_events
+    from crosszone.store.tasks import MOST_EVENTS
+
+    with opened(store) as kept:
+        found = kept.tasks.events(id, after=after, limit=MOST_EVENTS + 1)
+    if as_json:
+        print_json({"events": [plain_event(one) for one in found]})
+    else:
+        print_events(found)
+
+
+@app.command(context_settings=ANY_ID)
+def stop(
+    id: IdArgument,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until every rank has ended.")] = True,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Stop a task: every rank on every node ends, with a checkpoint where it writes one; `resume` goes on from it.
+
+    Example: crosszone task stop ID
+    """
+    from crosszone.cli.task_watch import ended
+
+    with service(store) as at_work:
+        task = at_work.stop(id)
+        if wait:
+            task = ended(at_work, id)
+        _tell(task, as_json)
+
+
+@app.command(context_settings=ANY_ID)
+def resume(
+    id: IdArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="Then follow it, as `task watch` does.")] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a failed, stopped or interrupted task again, from its last checkpoint.
+
+    Example: crosszone task resume ID --watch
+    """
+    from crosszone.cli.task_watch import watched
+
+    with service(store) as at_work:
+        task = at_work.resume(id)
+        if watch:
+            watched(at_work, id, as_json=as_json)
+            return
+        _tell(task, as_json)
+        if not as_json:
+            console().print(said("task_drive_hint", id=id), style="dim", soft_wrap=True)
+
+
+@app.command(context_settings=ANY_ID)
+def remove(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Delete a task that has ended, and its folders with logs and checkpoints on its machines.
+
+    Example: crosszone task remove ID
+    """
+    with service(store) as at_work:
+        at_work.remove(id)
+    if as_json:
+        print_json({"removed": [id]})
+    else:
+        console().print(said("task_removed", id=id), soft_wrap=True)
+
+
+def _create(at_work: Service, flags: dict[str, Any], *, as_json: bool = False, quiet: bool = False) -> Task:
+    """Check, show what to expect, store; what cannot be planned is refused before anything is stored."""
+    from crosszone.cli.tasks import print_chosen
+    from crosszone.run.request import checked, created
+
+    request = request_of(flags)
+    checked(request, at_work.known())
+    chosen = at_work.choose(request, language())
+    if any(notice["level"] == "error" for notice in chosen.notices):
+        _refuse(chosen, flags["as_json"])
+    task, asked, is_new = at_work.create(request, key=flags["key"])
+    message = said("task_created") if is_new else said("task_known")
+    if as_json:
+        print_json({**created(asked, task.id, task.state, message), "summary": chosen.model_dump(mode="json")})
+    elif not quiet:
+        print_chosen(chosen, asked.environments)
+        console().print(said("task_created_as", message=message, id=task.id), soft_wrap=True)
+    return task
+
+
+def _refuse(chosen: Chosen, as_json: bool) -> NoReturn:
+    """Tell why nothing can be predicted, so nothing is started."""
+    if as_json:
+        print_json({"errors": [notice for notice in chosen.notices if notice["level"] == "error"]})
+    else:
+        print_notices(chosen.notices, stderr=True)
+    raise typer.Exit(2)
+
+
+def _tell(task: Task, as_json: bool) -> None:
+    from crosszone.cli.tasks import plain_task, print_state
+
+    if as_json:
+        print_json(plain_task(task))
+    else:
+        print_state(task)

@@ -1,0 +1,214 @@
+"""The view of a task as it goes: events as they happen, the newest step, and measured beside predicted.
+
+View(service, id, live=True).follow()
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from crosszone.cli.figures import digits, signed
+from crosszone.cli.kept import told
+from crosszone.cli.output import amount, console, language, print_notices, said, table
+from crosszone.cli.tasks import moment, said_of, state_text, steps_of
+from crosszone.errors import CrossZoneError
+
+if TYPE_CHECKING:
+    from crosszone.run.service import Service
+    from crosszone.run.twin import Twin, TwinPart
+    from crosszone.store.tasks import Event, Task
+
+LOOK_S = 1.0
+TWIN_S = 2.0
+"""Seconds between two comparisons; more where one takes long."""
+BAR = 20
+"""Characters of the bar."""
+MANY = 5
+"""From this ratio on it is told as one."""
+
+
+class View:
+    """One task in the terminal; `live`: redrawn in place, else line by line; `quiet`: nothing at all."""
+
+    def __init__(self, at_work: Service, id: str, *, live: bool = False, quiet: bool = False) -> None:
+        self._at_work, self._id = at_work, id
+        self._live, self._quiet = live, quiet
+        self._terminal = console()
+        self._event, self._good = 0, 0
+        self._step: int | None = None
+        self._twin: Twin | None = None
+        self._twin_at = 0.0
+
+    def follow(self) -> Task:
+        """Show the task until it ends; what it came to."""
+        if self._quiet:
+            return self._until_end(lambda _: None)
+        if not self._live:
+            task = self._until_end(self._line)
+        else:
+            from rich.live import Live
+
+            with Live(console=self._terminal, auto_refresh=False, transient=True) as picture:
+                task = self._until_end(lambda now: picture.update(self._picture(now), refresh=True))
+        self._compare(at_once=True)
+        self._terminal.print(self._picture(task))
+        if task.notice:
+            print_notices([told(task.notice)])
+        return task
+
+    def _until_end(self, show: Any) -> Task:
+        from crosszone.store.tasks import LIVE
+
+        while True:
+            task = self._at_work.store.tasks.get(self._id)
+            if not self._quiet:
+                self._events()
+                self._compare()
+            show(task)
+            if task.state not in LIVE:
+                return task
+            time.sleep(LOOK_S)
+
+    def _events(self) -> None:
+        """What happened since, above all else."""
+        for one in self._at_work.store.tasks.events(self._id, after=self._event):
+            self._event = one.number
+            if one.kind == "check" and not one.about.get("notice"):
+                self._good += 1  # `task events` has each of them
+                continue
+            self._terminal.print(event_line(one), soft_wrap=True)
+            if one.about.get("from") == "preflight" and self._good:
+                self._terminal.print(said("task_checks_good", count=self._good), style="dim", soft_wrap=True)
+                self._good = 0
+
+    def _compare(self, *, at_once: bool = False) -> None:
+        if not at_once and time.monotonic() < self._twin_at:
+            return
+        begin = time.monotonic()
+        self._twin = twin_of(self._at_work, self._id) or self._twin
+        self._twin_at = time.monotonic() + max(TWIN_S, 5 * (time.monotonic() - begin))
+
+    # --- line by line -------------------------------------------------------------------------------------------------
+
+    def _line(self, task: Task) -> None:
+        """The newest step, where it is a new one."""
+        step = task.progress.get("step")
+        if step is not None and step != self._step:
+            self._terminal.print(figures_line(task), soft_wrap=True)
+        self._step = step
+
+    # --- in place -----------------------------------------------------------------------------------------------------
+
+    def _picture(self, task: Task) -> Any:
+        from rich.console import Group
+        from rich.text import Text
+
+        head = Text(f"{task.name} ({task.id})  ", style="bold")
+        head.append_text(state_text(task.state))
+        if task.attempt > 1 or task.restarts:
+            head.append("  " + said("task_attempt_line", attempt=task.attempt, restarts=task.restarts), style="dim")
+        pieces: list[Any] = [head, figures_line(task), nodes_line(task)]
+        if self._twin is not None and self._twin.step.measured_s is not None:
+            pieces.append(compared(self._twin))
+            pieces += [Text(line, style="yellow") for line in drift_lines(self._twin)]
+        return Group(*[piece for piece in pieces if piece])
+
+
+def event_line(one: Event) -> Any:
+    """One event: when, the state then, and what."""
+    from rich.text import Text
+
+    line = Text(f"{moment(one.at)}  ", style="dim")
+    line.append_text(state_text(one.state))
+    line.append("" if one.kind == "state" and not one.about.get("notice") else f"  {said_of(one)}")
+    return line
+
+
+def figures_line(task: Task) -> Any:
+    """Bar, step, loss and rates as last seen."""
+    from rich.text import Text
+
+    seen, steps = task.progress, steps_of(task)
+    done = int(seen.get("step") or 0)
+    filled = min(BAR, BAR * done // max(1, steps))
+    line = Text()
+    line.append("━" * filled, style="green")
+    line.append("─" * (BAR - filled), style="dim")
+    line.append(f" {said('task_step')} {amount(done)}/{amount(steps)}")
+    if seen.get("loss") is not None:
+        first = seen.get("first_loss")
+        before = "" if first is None or first == seen["loss"] else f"{digits(first)} → "
+        line.append(f"  {said('task_loss')} {before}{digits(seen['loss'])}")
+    if seen.get("step_s") is not None:
+        line.append(f"  {said('unit_s', value=digits(seen['step_s'], 3))}")
+    if seen.get("tokens_per_s") is not None:
+        line.append(f"  {said('unit_tokens_s', value=digits(seen['tokens_per_s'], 3))}")
+    return line
+
+
+def nodes_line(task: Task) -> Any:
+    """What each node does; of many, how many do."""
+    from rich.text import Text
+
+    if task.plan is None or not task.progress.get("nodes"):
+        return None
+    names = {node["number"]: node["environment"] for node in task.plan["nodes"]}
+    states = [(names.get(one["number"], "?"), one["state"]) for one in task.progress["nodes"]]
+    if len(states) <= MOST_NAMED:
+        words = [f"{name} {said(f'task_node_{state}')}" for name, state in states]
+    else:
+        counts = {state: sum(other == state for _, other in states) for _, state in states}
+        words = [f"{count} {said(f'task_node_{state}')}" for state, count in counts.items()]
+    return Text(said("comma").join(words), style="dim")
+
+
+MOST_NAMED = 6
+"""Nodes that are named one by one."""
+
+
+def compared(twin: Twin) -> Any:
+    """A table: the step and its parts, predicted and measured."""
+    columns = [("step_part", "left"), ("watch_predicted", "right"), ("watch_measured", "right")]
+    columns += [("watch_difference", "right"), ("watch_range", "right"), ("watch_verdict", "left")]
+    rows = table(said("watch_title", window=twin.window), columns)
+    for part in (twin.step, *twin.parts):
+        if part.predicted_s or part.measured_s:
+            rows.add_row(*_cells(part), style="bold" if part is twin.step else "")
+    expected = twin.tokens_per_s_predicted
+    rows.add_row(said("tokens_s"), digits(expected), *_beside(twin.tokens_per_s, expected))
+    return rows
+
+
+def _cells(part: TwinPart) -> list[str]:
+    verdict = "" if part.inside is None else said("watch_inside" if part.inside else "watch_outside")
+    span = f"{digits(part.low_s, 3)} - {digits(part.high_s, 3)}"
+    measured = _beside(part.measured_s, part.predicted_s)
+    return [said(f"watch_{part.name}"), digits(part.predicted_s, 3), *measured, span, verdict]
+
+
+def _beside(measured: float | None, predicted: float) -> list[str]:
+    """What was measured, and how far off: in percent, or how many times as much."""
+    if measured is None:
+        return ["-", "-"]
+    if not predicted:
+        return [digits(measured, 3), "-"]
+    ratio = measured / predicted
+    return [digits(measured, 3), f"{signed(100 * (ratio - 1), 3)} %" if ratio < MANY else f"{digits(ratio, 3)}x"]
+
+
+def drift_lines(twin: Twin) -> list[str]:
+    """What has drifted, whether to plan anew, and what to know of the comparison, in words."""
+    told_of = [one.notice for one in twin.drifts]
+    told_of += [twin.replan.notice] if twin.replan is not None else []
+    return [notice["message"] for notice in (*told_of, *twin.notices)]
+
+
+def twin_of(at_work: Service, id: str) -> Twin | None:
+    """The run beside its prediction, in words; None: there is nothing yet, or a machine does not answer."""
+    from crosszone.run.twin import worded
+
+    try:
+        return worded(at_work.twin(id), language())
+    except CrossZoneError:
+        return None

@@ -1,0 +1,103 @@
+"""Watching a task: what happens to it, its steps measured beside predicted, and its end; driven here if nobody does.
+
+with driven(service, id):
+    ...
+watched(service, id)
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from crosszone.cli.output import console, print_json, said
+
+if TYPE_CHECKING:
+    from crosszone.run.service import Service
+    from crosszone.store import Store
+    from crosszone.store.tasks import Task
+
+LOOK_S = 1.0
+END_S = 5.0
+"""How long the end waits for a step of the driver; one that is cut off is done again by whoever comes next."""
+
+
+class OneTask:
+    """A store as the driver of one task sees it: no other task is live."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self._store = store
+        self.tasks = _OneOfTheTasks(store.tasks, id)
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is the store's."""
+        return getattr(self._store, name)
+
+
+class _OneOfTheTasks:
+    def __init__(self, tasks: Any, id: str) -> None:
+        self._tasks, self._id = tasks, id
+
+    def live(self) -> tuple[Task, ...]:
+        """That task, while it is live."""
+        return tuple(task for task in self._tasks.live() if task.id == self._id)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tasks, name)
+
+
+@contextmanager
+def driven(at_work: Service, id: str) -> Iterator[None]:
+    """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
+    from crosszone.run.service import Service
+
+    stop = threading.Event()
+    engine = Service(OneTask(at_work.store, id), home=at_work.home).engine()  # type: ignore[arg-type]
+    thread = threading.Thread(target=engine.run_until, args=(stop,), name="driver", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(END_S)
+
+
+def ended(at_work: Service, id: str) -> Task:
+    """The task when it has come to an end; it is driven there."""
+    from crosszone.store.tasks import LIVE
+
+    with driven(at_work, id):
+        while (task := at_work.store.tasks.get(id)).state in LIVE:
+            time.sleep(LOOK_S / 4)
+    return task
+
+
+def watched(at_work: Service, id: str, *, drive: bool = True, as_json: bool = False) -> None:
+    """Show a task until it ends; exit status 1 unless it succeeded."""
+    from contextlib import nullcontext
+
+    from crosszone.cli.task_view import View
+
+    at_work.store.tasks.get(id)
+    try:
+        with driven(at_work, id) if drive else nullcontext():
+            view = View(at_work, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
+            task = view.follow()
+    except KeyboardInterrupt:
+        if not as_json:
+            console(stderr=True).print(said("task_left", id=id), soft_wrap=True)
+        raise
+    if as_json:
+        from crosszone.cli.task_view import twin_of
+        from crosszone.cli.tasks import plain_task
+
+        twin = twin_of(at_work, id)
+        print_json({**plain_task(task), "twin": None if twin is None else twin.model_dump(mode="json")})
+    if task.state != "succeeded":
+        raise typer.Exit(1)

@@ -1,0 +1,224 @@
+"""Tasks in the terminal and as JSON: the summary before one is created, lists, one in full, what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from crosszone.cli.environments import WIDE, gpus_of, summed
+from crosszone.cli.figures import Line, digits, listed, print_lines
+from crosszone.cli.kept import told
+from crosszone.cli.output import amount, console, print_notices, said, table
+
+if TYPE_CHECKING:
+    from crosszone.inputs.environment import Environment
+    from crosszone.run.chosen import Chosen
+    from crosszone.store.tasks import Event, Task, TaskRow
+
+STYLES = {
+    "running": "green",
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "interrupted": "red",
+    "stopped": "yellow",
+    "stopping": "yellow",
+}
+STEPS = 1000
+"""Steps of a task that does not say how many."""
+_HIDDEN = ("plan", "token", "driver", "driven_until", "key")
+
+
+def print_chosen(chosen: Chosen, environments: Mapping[str, Environment]) -> None:
+    """What a task will use and what to expect of it, before it is created."""
+    together = chosen.selection
+    terminal = console()
+    terminal.print(said("task_mode_distributed" if together.distributed else "task_mode_single"), style="bold")
+    lines: list[Line] = [(said("task_resources"), summed(together), "")]
+    if len(together.zones) > 1:
+        lines.append((said("task_zones"), listed(together.zones), ""))
+    if together.distributed:
+        lines.append((said("task_master"), str(chosen.master), ""))
+    if chosen.framework is not None:
+        split = said("comma").join(f"{key} {value}" for key, value in (chosen.strategy or {}).items())
+        lines.append((said("framework"), f"{chosen.framework} ({split})" if split else chosen.framework, ""))
+    if chosen.step_time_s is not None:
+        lines.append((said("task_predicted"), _range(chosen.step_time_s), "bold"))
+    if chosen.tokens_per_s is not None:
+        lines.append((said("answer_speed"), said("unit_tokens_s", value=digits(chosen.tokens_per_s)), ""))
+    print_lines(*lines)
+    for id, one in environments.items():
+        terminal.print(f"  {id}  [{gpus_of(one)}]  {one.zone}", soft_wrap=True)
+    print_notices(_of_environments(one) for one in chosen.notices if one["level"] != "note")
+
+
+def _of_environments(notice: Mapping[str, Any]) -> dict[str, Any]:
+    """A notice of the plan that is not in a file yet: its line and the remedy in that file would mislead."""
+    return dict(notice) if not notice.get("file") else {**notice, "file": None, "line": None, "hint": ""}
+
+
+def _range(band: Mapping[str, float]) -> str:
+    low, expected, high = (digits(band[key]) for key in ("low", "expected", "high"))
+    return said("value_range", value=said("unit_s", value=expected), low=low, high=high)
+
+
+def steps_of(task: TaskRow) -> int:
+    """Steps it is to do."""
+    return int(task.request.get("job", {}).get("steps", STEPS))
+
+
+def state_text(state: str) -> Any:
+    """A state in the language of this run, in its colour."""
+    from rich.text import Text
+
+    return Text(said(f"task_state_{state}"), style=STYLES.get(state, ""))
+
+
+def print_tasks(found: Sequence[TaskRow]) -> None:
+    """A table of tasks."""
+    if not found:
+        console().print(said("task_none"), soft_wrap=True)
+        return
+    terminal = console()
+    wide = terminal.width >= WIDE
+    columns = [("env_id", "left"), ("name", "left"), ("task_state", "left"), ("task_step", "right")]
+    columns += [("task_loss", "right"), ("tokens_s", "right")]
+    columns += [("step_s", "right"), ("task_created_at", "left")] if wide else []
+    rows = table(said("task_title", count=len(found)), columns)
+    rows.columns[0].no_wrap = True  # to be copied
+    for row in found:
+        seen = row.progress
+        step = f"{amount(seen.get('step'))}/{amount(steps_of(row))}"
+        figures = [_figure(seen.get(key)) for key in ("loss", "tokens_per_s")]
+        more = [_figure(seen.get("step_s")), moment(row.created)] if wide else []
+        rows.add_row(row.id, row.name, state_text(row.state), step, *figures, *more)
+    terminal.print(rows)
+
+
+def print_state(task: Task) -> None:
+    """Where a task is, in one line, and why."""
+    from rich.text import Text
+
+    line = Text(f"{task.name} ({task.id}): ")
+    line.append_text(state_text(task.state))
+    if task.state not in ("stopping", "stopped") and task.stop_asked:
+        line.append(said("task_stop_asked"))
+    console().print(line, soft_wrap=True)
+    if task.notice:
+        print_notices([told(task.notice)])
+
+
+def print_task(task: Task) -> None:
+    """One task in full."""
+    print_state(task)
+    seen, asked, where = task.progress, task.request, task.request.get("distributedConfig", {})
+    lines: list[Line] = [
+        (said("task_created_at"), moment(task.created), ""),
+        (said("task_changed_at"), moment(task.changed), ""),
+        (said("task_attempt"), said("task_attempt_line", attempt=task.attempt, restarts=task.restarts), ""),
+        (said("task_dataset"), f"{asked.get('datasetId')} {asked.get('datasetVersionId')}", ""),
+        (said("report_model_name"), str(asked.get("modelId") or "-"), ""),
+    ]
+    if task.plan is not None:
+        found = task.plan["prediction"]
+        split = said("comma").join(f"{key} {found['strategy'][key]}" for key in ("dp", "pp", "tp"))
+        lines.append((said("framework"), f"{task.plan['bundle']['framework']} ({split})", ""))
+        lines.append((said("task_predicted"), _range(found["step_time_s"]), ""))
+        if task.plan["slowdown"] is not None:
+            lines.append((said("task_slowdown"), f"{digits(task.plan['slowdown'], 3)}x", ""))
+    elif where.get("framework"):
+        lines.append((said("framework"), where["framework"], ""))
+    lines.append((said("task_step"), f"{amount(seen.get('step'))}/{amount(steps_of(task))}", ""))
+    for key, heading in (("step_s", "task_measured"), ("loss", "task_loss"), ("tokens_per_s", "tokens_s")):
+        if seen.get(key) is not None:
+            lines.append((said(heading), _figure(seen[key]), ""))
+    print_lines(*lines)
+    if task.plan is not None:
+        _print_nodes(task)
+
+
+def _print_nodes(task: Task) -> None:
+    states = {one["number"]: one for one in task.progress.get("nodes", ())}
+    columns = [
+        ("task_node", "right"),
+        ("task_environment", "left"),
+        ("deploy_ranks", "left"),
+        ("deploy_address", "left"),
+    ]
+    rows = table(said("task_nodes"), [*columns, ("task_state", "left"), ("task_folder", "left")])
+    places = task.plan.get("environments", {}) if task.plan else {}
+    for node in task.plan["nodes"] if task.plan else ():
+        number, id = node["number"], node["environment"]
+        seen = states.get(number, {})
+        state = said(f"task_node_{seen['state']}") if seen.get("state") else "-"
+        code = f" ({seen['code']})" if seen.get("code") is not None else ""
+        root = places.get(id, {}).get("workdir", "~/crosszone")
+        folder = f"{root}/tasks/{task.id}/node-{number:03d}"
+        rows.add_row(str(number), id, ", ".join(node["ranks"]), node["address"] or "-", state + code, folder)
+    console().print(rows)
+
+
+def print_events(found: Sequence[Event]) -> None:
+    """What happened, oldest first."""
+    from rich.text import Text
+
+    terminal = console()
+    for one in found:
+        line = Text(f"{one.number:>4}  {moment(one.at)}  ", style="dim")
+        line.append_text(state_text(one.state))
+        line.append(f"  {said_of(one)}")
+        terminal.print(line, soft_wrap=True)
+
+
+def said_of(one: Event) -> str:
+    """An event in a few words: its kind and why."""
+    kind = said(f"task_event_{one.kind}") if one.kind in KINDS else one.kind
+    notice = one.about.get("notice")
+    if one.kind == "check" and "check" in one.about:
+        where = listed(one.about.get("environments", ()))
+        kind = f"{said('task_check_' + one.about['check'])} ({where})"
+        seen = _seen(one.about.get("measured", {}))
+        if not notice:
+            return f"{kind}: {said('task_check_good')}" + (f" ({seen})" if seen else "")
+    return kind if not notice else f"{kind}: {told(notice)['message']}"
+
+
+def _seen(value: Any) -> str:
+    if isinstance(value, dict):
+        return listed(f"{key} {_seen(inner)}" for key, inner in value.items() if inner is not None)
+    return digits(value) if isinstance(value, float) else str(value)
+
+
+KINDS = ("created", "state", "check", "node", "restart", "resume", "note")
+
+
+def plain_row(row: TaskRow) -> dict[str, Any]:
+    """A row of a list, its notice worded."""
+    plain = row.model_dump(mode="json")
+    return {**plain, "notice": told(row.notice) if row.notice else None}
+
+
+def plain_task(task: Task) -> dict[str, Any]:
+    """A task without what only its driver needs, with what is expected of it."""
+    plain = {key: value for key, value in task.model_dump(mode="json").items() if key not in _HIDDEN}
+    plan = task.plan or {}
+    known = {key: plan.get(key) for key in ("prediction", "slowdown", "nodes", "scenario")}
+    framework = plan["bundle"]["framework"] if plan else None
+    return {**plain, "notice": told(task.notice) if task.notice else None, "framework": framework, **known}
+
+
+def plain_event(one: Event) -> dict[str, Any]:
+    """An event, its notice worded."""
+    plain = one.model_dump(mode="json")
+    notice = one.about.get("notice")
+    return plain if not notice else {**plain, "about": {**one.about, "notice": told(notice)}}
+
+
+def moment(text: str) -> str:
+    """A time of the store, in UTC, as local time."""
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M:%S")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else digits(value)

@@ -1,0 +1,135 @@
+"""Lines: a file of JSON lines that never grows beyond a size, however long a run is.
+
+    lines = Lines(Path("out/metrics-stage-0.jsonl"), most_bytes=16 * 2**20)
+    lines.write(header)                     # {"lanes": ...}: a start begins
+    lines.write({"step": 1, "spans": [...], ...})
+
+When it is full, older steps lose their spans (what is left are the seconds of each kind) and, where that is not enough,
+only every 2nd, 4th, ... of them stays; the first steps, the first one of every start and the newest ones remain. The
+file is replaced as a whole, so a crash leaves the old one or the new one. Needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FIRST = 10
+"""Steps from the first on that are never left out."""
+ORDER = (
+    "forward", "backward", "weight", "optimizer", "send", "tensor", "experts", "gradients", "parameters", "data",
+)  # fmt: skip
+"""Where spans run at once, the moment belongs to the first of these."""
+
+
+class Lines:
+    """One file, appended to line by line."""
+
+    def __init__(self, path: Path, most_bytes: int) -> None:
+        self.path, self.most = path, most_bytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if cut_off(path):
+            self.append("\n")
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Add a line; thin out what is there where it would not fit."""
+        text = json.dumps(document) + "\n"  # ASCII: a character is a byte
+        size = self.path.stat().st_size if self.path.exists() else 0
+        if size and size + len(text) > self.most:
+            self.thin()
+        self.append(text)
+
+    def append(self, text: str) -> None:
+        """Add to the end."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def thin(self) -> None:
+        """Bring the file down to half of what it may have."""
+        kept = thinned(self.path.read_text(encoding="utf-8", errors="replace").split("\n"), self.most // 2)
+        fresh = self.path.with_suffix(".new")
+        with fresh.open("w", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in kept)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+
+
+def thinned(lines: list[str], most: int) -> list[str]:
+    """The lines that fit into some bytes: as many of the newest as fill half of it whole, older ones shortened."""
+    whole = [line for line in lines if line.strip() and readable(line) is not None]
+    newest, room = len(whole), most // 2
+    while newest and room >= len(whole[newest - 1]) + 1:
+        newest -= 1
+        room -= len(whole[newest]) + 1
+    recent = whole[newest:]
+    older = [json.dumps(short(readable(line))) for line in whole[:newest]]
+    left = most - sum(len(line) + 1 for line in recent)
+    every = 1
+    while sum(len(line) + 1 for line in older) > left and every < 2**40:
+        every *= 2
+        older = chosen(older, every)
+    while older and sum(len(line) + 1 for line in older) > left:
+        # A start after the other in so little room: the oldest start and the newest steps are what is left.
+        older.pop(1 if len(older) > 1 and "lanes" in readable(older[0]) else 0)
+    return older + recent
+
+
+def chosen(lines: list[str], every: int) -> list[str]:
+    """Headers, the first steps, the first step of every start, and every so manieth of the others.
+
+    Steps are chosen by their number, so that the files of all stages keep the same ones.
+    """
+    kept, begins = [], True
+    for line in lines:
+        document = readable(line)
+        header = "lanes" in document
+        step = document.get("step", 0)
+        if header or begins or step <= FIRST or step % every == 0:
+            kept.append(line)
+        begins = header
+    return kept
+
+
+def short(row: dict[str, Any]) -> dict[str, Any]:
+    """A step without its spans, but with the seconds of each kind."""
+    if "spans" not in row:
+        return row
+    left = {key: value for key, value in row.items() if key != "spans"}
+    return left | {"kinds_s": {kind: round(seconds, 6) for kind, seconds in kinds_s(row["spans"]).items()}}
+
+
+def kinds_s(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Seconds of each kind of span; no moment is counted twice."""
+    edges = sorted({edge for one in spans for edge in (one["start_s"], one["end_s"])})
+    at = {edge: place for place, edge in enumerate(edges)}
+    owner: list[str | None] = [None] * len(edges)
+    for one in sorted(spans, key=lambda one: ORDER.index(one["kind"]) if one["kind"] in ORDER else len(ORDER)):
+        for place in range(at[one["start_s"]], at[one["end_s"]]):
+            owner[place] = owner[place] or one["kind"]
+    seconds: dict[str, float] = {}
+    for place, kind in enumerate(owner):
+        if kind is not None:
+            seconds[kind] = seconds.get(kind, 0.0) + edges[place + 1] - edges[place]
+    return seconds
+
+
+def readable(line: str) -> dict[str, Any] | None:
+    """A line's document; None where a crash cut it off."""
+    try:
+        document = json.loads(line)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def cut_off(path: Path) -> bool:
+    """The last line of a file was not written to its end."""
+    if not path.exists() or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"

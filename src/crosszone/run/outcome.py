@@ -1,0 +1,115 @@
+"""Outcome: what one check of a preflight found, on which environments; and how checks ask many machines at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from crosszone.errors import MachineError, Notice
+from crosszone.inputs.environment import Environment
+from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.run.kept import kept
+from crosszone.run.machine import WAIT_S, Machine
+from crosszone.run.turn import Turn
+from crosszone.run.work import Work
+
+Found = TypeVar("Found")
+SIDE_BY_SIDE = 32
+_LETS_GO = ("supervisor.stop", "files.clean")
+"""What ends and deletes: it is done also when nobody waits any more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What one check found."""
+
+    check: str
+    """reach, clock, disk, software, versions, gpus, data, port, link, step."""
+    environments: tuple[str, ...]
+    """Where, by id."""
+    measured: Mapping[str, Any] = field(default_factory=dict)
+    """What was seen."""
+    notice: Notice | None = None
+    """What is wrong; None: nothing is."""
+
+    @property
+    def level(self) -> str:
+        """`ok`, `note`, `warning` or `error`."""
+        return "ok" if self.notice is None else self.notice.level
+
+    def to_plain(self) -> dict[str, Any]:
+        """As an event of the task holds it."""
+        return {
+            "check": self.check,
+            "environments": list(self.environments),
+            "level": self.level,
+            "measured": dict(self.measured),
+            "notice": None if self.notice is None else kept(self.notice),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeededFile:
+    """A file or folder that must be on every machine."""
+
+    field: str
+    """What names it: data, tokenizer, weights."""
+    path: str
+    bytes: int | None = None
+    """Size as recorded; None: not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What a preflight is about."""
+
+    work: Work
+    environments: Mapping[str, Environment]
+    """Of its nodes, by id, in their order."""
+    machines: Mapping[str, Machine]
+    """Those that can be asked."""
+    links: tuple[MeasuredLink, ...]
+    """As they were measured last."""
+    files: tuple[NeededFile, ...] = ()
+    fixed_port: int | None = None
+    """Port that the request names."""
+
+    @property
+    def master(self) -> str:
+        """Environment of the first node."""
+        return self.work.nodes[0].environment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A machine that is asked only as long as somebody waits for the answer."""
+
+    machine: Machine
+    turn: Turn
+
+    @property
+    def name(self) -> str:
+        """As `Machine.name`."""
+        return self.machine.name
+
+    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+        """As `Machine.call`."""
+        if what not in _LETS_GO:
+            self.turn.go_on()
+        return self.machine.call(what, payload=payload, wait_s=wait_s, **arguments)
+
+
+def beside(ask: Callable[[str], Found], ids: Iterable[str]) -> dict[str, Found | MachineError]:
+    """The same asked of many environments at once: each one's answer, or why there is none."""
+    each = list(dict.fromkeys(ids))
+
+    def answer(id: str) -> Found | MachineError:
+        try:
+            return ask(id)
+        except MachineError as error:
+            return error
+
+    with ThreadPoolExecutor(max_workers=max(1, min(SIDE_BY_SIDE, len(each)))) as pool:
+        return dict(zip(each, pool.map(answer, each), strict=True))

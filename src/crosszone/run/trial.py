@@ -1,0 +1,186 @@
+"""Trial: one process of a task's own trainer on one environment, without any network: how fast it really computes.
+
+    trial = measured_step("env-1", environment, machine, work)      a few steps with the real micro-batch
+    trial.step_s, trial.predicted["expected"], trial.speed
+    work.refined([trial]).predicted_step_s
+
+What is tried is a scenario like any other, of one rank, so it is predicted by the same cost model; predicted over
+measured is the `speed` of that node group, and everything its devices compute scales with it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from secrets import token_hex
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from crosszone.deploy.answer import answer as bundled
+from crosszone.deploy.bundle import Bundle
+from crosszone.deploy.settings import LaunchSettings
+from crosszone.errors import MachineError, Notice
+from crosszone.inputs.document import dump_yaml
+from crosszone.inputs.environment import Environment
+from crosszone.inputs.scenario import Loaded, parse_scenario
+from crosszone.inputs.strategy import Strategy
+from crosszone.inputs.value import Value
+from crosszone.predict.answer import answer as predicted
+from crosszone.predict.prediction import Prediction
+from crosszone.run.machine import Machine
+from crosszone.run.parcel import parcel
+
+if TYPE_CHECKING:
+    from crosszone.run.work import Work
+
+STEPS, MOST_STEPS, WARM = 8, 40, 3
+"""Steps of a trial, and of one whose steps are short; the first, in which memory is taken, do not count."""
+COUNTED_S = 4.0
+"""How long the steps that count should take together: shorter ones say less."""
+MOST_MICRO_BATCHES = 8
+"""Micro-batches of a step that are tried; more of the same would only take longer."""
+AIM_S, LIMIT_S = 40.0, 300.0
+"""How long the steps of a trial may take as predicted; how long it may really take, the start included."""
+LOOK_S, UNSEEN_S = 0.5, 10.0
+"""How often it is looked at; how long it goes on when nobody looks any more."""
+METRICS, LOG = "bundle/out/metrics-stage-0.jsonl", "logs/node.log"
+LOG_BYTES = 4000
+LOOPBACK = {"PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+"""Where torchrun and its one process meet: a machine may have a name that nobody knows."""
+BESIDE = 32
+"""Environments that are tried at the same time."""
+
+
+class Trial(Value):
+    """What one process of an environment did."""
+
+    environment: str
+    """Environment, by id."""
+    step_s: float
+    """Seconds of a step of the trial: the median of those that count."""
+    predicted: dict[str, float]
+    """Seconds that were predicted for it: low, expected, high."""
+    speed: float
+    """Speed of the environment's devices at this work over what their figures alone predict."""
+    steps: int
+    """Steps that count."""
+    layers: int
+    """Layers of the model that were tried: as many as a stage has and one device holds."""
+    micro_batches: int
+    """Micro-batches of a step."""
+
+    @property
+    def within(self) -> bool:
+        """The step lies within the band that was predicted."""
+        return self.predicted["low"] <= self.step_s <= self.predicted["high"]
+
+
+def measured_step(environment_id: str, environment: Environment, machine: Machine, work: Work) -> Trial:
+    """Run a few steps of one rank there; `MachineError` where it cannot be run, ends with an error or takes too long.
+
+    Nothing of it is left on the machine.
+    """
+    loaded, found = trial_of(work, environment_id)
+    steps = min(MOST_STEPS, max(STEPS, WARM + round(COUNTED_S / found.step_time_s.expected)))
+    settings = LaunchSettings(python=environment.python, steps=steps)
+    bundle = bundled(loaded, framework=loaded.scenario.job.framework, settings=settings)
+    took = _steps(machine, bundle, f"{environment.workdir}/trials/{token_hex(6)}")
+    ((_, group),) = loaded.scenario.cluster.groups()
+    step_s = median(took)
+    return Trial(
+        environment=environment_id,
+        step_s=step_s,
+        predicted=found.step_time_s.model_dump(mode="json"),
+        speed=(group.speed or 1.0) * found.step_time_s.expected / step_s,
+        steps=len(took),
+        layers=loaded.scenario.model.layers,
+        micro_batches=found.micro_batches,
+    )
+
+
+def measured_steps(
+    environments: Mapping[str, Environment], machines: Mapping[str, Machine], work: Work
+) -> tuple[Trial, ...]:
+    """The trials of all environments at the same time, as they will compute: some may share a machine."""
+    ids = [node.environment for node in work.nodes]
+    with ThreadPoolExecutor(max_workers=min(BESIDE, len(ids))) as beside:
+        begun = [beside.submit(measured_step, id, environments[id], machines[id], work) for id in ids]
+        return tuple(one.result() for one in begun)
+
+
+def trial_of(work: Work, environment_id: str) -> tuple[Loaded, Prediction]:
+    """What is tried there, and what is expected of it: one rank with a stage's layers and the plan's micro-batch.
+
+    Fewer layers where one device cannot hold a stage alone, fewer micro-batches where they would take too long.
+    """
+    plan = parse_scenario(work.scenario, "plan.yaml").scenario
+    strategy = plan.strategy or Strategy()
+    layers = -(-plan.model.layers // strategy.pp)
+    each = min(MOST_MICRO_BATCHES, strategy.micro_batches(plan.job.global_batch))
+    while True:
+        loaded = _alone(work, environment_id, layers, each)
+        found = predicted(loaded).prediction
+        if not found.memory_gib.fits and layers > 1:
+            layers = layers // 2
+        elif each > 1 and found.step_time_s.expected * STEPS > AIM_S:
+            each = max(1, min(each - 1, int(each * AIM_S / (found.step_time_s.expected * STEPS))))
+        else:
+            return loaded, found
+
+
+def _alone(work: Work, environment_id: str, layers: int, micro_batches: int) -> Loaded:
+    """One rank of the environment with so many layers of the model and micro-batches of the plan."""
+    plan = parse_scenario(work.scenario, "plan.yaml").scenario
+    strategy = plan.strategy or Strategy()
+    zone, number = work.place_of(environment_id)
+    group = plan.cluster.zones[plan.cluster.zone_index(zone)].nodes[number]
+    one = group.replace(count=1, gpus=1, hosts=(), nvlink_domain=None)
+    alone = plan.to_plain() | {
+        "model": plan.model.replace(layers=layers).to_plain(),
+        "job": plan.job.replace(global_batch=strategy.micro_batch * micro_batches).to_plain(),
+        "cluster": {"zones": [{"name": zone, "nodes": [one.to_plain()]}]},
+        "strategy": {"dp": 1, "micro_batch": strategy.micro_batch, "recompute": strategy.recompute},
+    }
+    alone.pop("placement", None)
+    return parse_scenario(dump_yaml(alone), "trial.yaml")
+
+
+def _steps(machine: Machine, bundle: Bundle, folder: str) -> list[float]:
+    """Put the bundle there, run it to its end, and take it away again: seconds of each step that counts."""
+    token, sent = folder.rpartition("/")[2], parcel(bundle)
+    try:
+        machine.call("files.put", folder=folder, payload=sent.data, manifest=sent.checksum)
+        words = ["bash", bundle.nodes[0].script]
+        how: dict[str, Any] = {"words": words, "environment": LOOPBACK, "unseen_s": UNSEEN_S}
+        machine.call("supervisor.start", folder=folder, token=token, **how)
+        _wait(machine, folder)
+        _, data = machine.call("files.read", folder=folder, name=METRICS)
+    finally:
+        with suppress(MachineError):
+            machine.call("supervisor.stop", folder=folder, token=token, grace_s=1)
+            machine.call("files.clean", folder=folder, marked=token)
+    return _took(data.splitlines())
+
+
+def _wait(machine: Machine, folder: str) -> None:
+    """Until it has ended well."""
+    end = time.monotonic() + LIMIT_S
+    while (seen := machine.call("supervisor.look", folder=folder))["state"] not in ("ended", "lost"):
+        if time.monotonic() > end:
+            params = {"machine": machine.name, "limit_s": round(LIMIT_S)}
+            raise MachineError(Notice(code="trial_too_long", params=params))
+        time.sleep(LOOK_S)
+    if seen["state"] != "ended" or seen.get("code") != 0:
+        _, data = machine.call("files.read", folder=folder, name=LOG, offset=-LOG_BYTES)
+        said = [line for line in data.decode(errors="replace").splitlines() if line.strip()]
+        told = [line for line in said if "rror" in line] or said or [str(seen.get("said") or seen.get("code"))]
+        raise MachineError(Notice(code="trial_failed", params={"machine": machine.name, "reason": told[-1].strip()}))
+
+
+def _took(lines: Sequence[bytes]) -> list[float]:
+    """Seconds of the steps that count; a line that is no step is a header."""
+    rows = [row for line in lines if isinstance(row := json.loads(line), dict) and "step" in row]
+    return [row["end_s"] - row["start_s"] for row in rows if row["step"] > WARM]
