@@ -17,7 +17,7 @@ from typing import Any
 from crosszone.run.remote.place import place
 
 SIOCGIFADDR = 0x8915
-WAIT_S = 45
+WAIT_S = 90
 PACKAGES = ("torch", "deepspeed", "horovod", "megatron-core", "torchft", "ray", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
 VERSIONS = """

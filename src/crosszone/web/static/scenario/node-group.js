@@ -4,7 +4,7 @@ import { Field } from "./field.js";
 import { useForm } from "./form.js";
 import { useLists } from "./lists.js";
 
-const MORE = ["intra_link", "nvlink_domain", "fabric", "usd_per_gpu_hour", "cpus", "memory_gib"];
+const MORE = ["intra_link", "nvlink_domain", "fabric", "usd_per_gpu_hour", "cpus", "memory_gib", "speed"];
 
 /** Equal machines of a zone. @param {{path: import("../lib/fields.js").Path, number: number, of: number, known: any}} given */
 export function NodeGroup({ path, number, of, known }) {
