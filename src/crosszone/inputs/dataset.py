@@ -7,10 +7,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, Strict, StringConstraints, model_validator
 
-from crosszone.inputs.value import Name, Prose, Value, refuse
+from crosszone.inputs.value import FilePlace, Name, Prose, Value, refuse
 
-Place = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
-"""A path on the machines that train, or a URI."""
 Sha256 = Annotated[str, StringConstraints(pattern=re.compile(r"^[0-9a-f]{64}$"))]
 Bytes = Annotated[int, Strict(), Field(ge=0, le=2**62)]
 
@@ -20,9 +18,9 @@ class DatasetVersion(Value):
 
     id: Name
     """What a task asks for it by."""
-    path: Place | None = None
+    path: FilePlace | None = None
     """A token file (.bin), a text file, or a folder of them; null: synthetic data."""
-    tokenizer: Place | None = None
+    tokenizer: FilePlace | None = None
     """tokenizer.json, for text."""
     bytes: Bytes | None = None
     """Size; null: not looked at yet."""
@@ -60,7 +58,7 @@ class TrainingModel(Value):
     """What to call it."""
     model: Name | dict[str, Any]
     """As a scenario gives it: a catalogue name, or its fields."""
-    weights: Place | None = None
+    weights: FilePlace | None = None
     """Folder of weights to begin with, on the machines that train; null: from scratch."""
     bytes: Bytes | None = None
     """Size of the weights; null: not looked at yet."""

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Strict
 
-from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value
+from crosszone.inputs.value import Count, FilePlace, Name, NotNegative, Positive, Value
 
 Runner = Literal["local", "ssh", "slurm", "kubernetes", "ray"]
 """Who starts programs there."""
@@ -31,7 +31,7 @@ class Environment(Value):
     """Availability zone; environments of one zone are near each other."""
     region: Name | None = None
     """Region of the zone, by its name in the catalogue: distances and prices follow from it."""
-    image: Name | None = None
+    image: FilePlace | None = None
     """Image it was made from."""
     runner: Runner = "ssh"
     """Who starts programs there."""
@@ -43,15 +43,15 @@ class Environment(Value):
     """User for ssh; null: ssh's own choice."""
     ssh_port: Annotated[int, Strict(), Field(ge=1, le=65535)] = 22
     """Port of sshd."""
-    ssh_key: Name | None = None
+    ssh_key: FilePlace | None = None
     """File of the private key on this machine; null: ssh's own choice. The key itself is never kept."""
-    known_hosts: Name | None = None
+    known_hosts: FilePlace | None = None
     """File of known host keys on this machine; null: ssh's own."""
     partition: Name | None = None
     """Partition (Slurm) or namespace (Kubernetes)."""
-    python: Name = "python3"
+    python: FilePlace = "python3"
     """Python that has the framework, on that machine."""
-    workdir: Name = "~/crosszone"
+    workdir: FilePlace = "~/crosszone"
     """Folder there in which tasks have their folders."""
     gpu: Name | None = None
     """GPU kind, by its name in the catalogue; null: it has none, processes compute on the CPU."""

@@ -51,6 +51,18 @@ Name = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_printable)
 ]
 
+LONGEST_PLACE = 1000
+
+
+def _file_place(text: str) -> str:
+    if not 1 <= len(text) <= LONGEST_PLACE or not text.isprintable():
+        raise refuse("bad_place", text[:100], limit=LONGEST_PLACE)
+    return text
+
+
+FilePlace = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(_file_place)]
+"""A path on some machine, or a URI."""
+
 LONGEST_PROSE = 10_000
 
 
