@@ -4,6 +4,7 @@ import { Card } from "../components/card.js";
 import { More } from "../components/more.js";
 import { useWords } from "./words.js";
 
+const CHECKS = ["reach", "clock", "disk", "software", "versions", "gpus", "data", "port", "link", "step"];
 const KINDS = ["created", "state", "check", "node", "restart", "resume", "note"];
 
 /** Everything that happened to a task, newest first. @param {{events: any[]}} given */
@@ -13,6 +14,7 @@ export function Events({ events }) {
   const newest = [...events].reverse();
   const told = (event) => {
     if (event.about.to) return t("train.came_to", { state: t(`train.state.${event.about.to}`) });
+    if (CHECKS.includes(event.about.check)) return t("train.checked", { what: t(`train.check.${event.about.check}`), where: event.about.environments.join(", ") });
     return KINDS.includes(event.kind) ? t(`train.event.${event.kind}`) : event.kind;
   };
   return html`
