@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,7 +20,6 @@ from crosszone.cli.output import console, print_json, said
 
 if TYPE_CHECKING:
     from crosszone.run.service import Service
-    from crosszone.store import Store
     from crosszone.store.tasks import Task
 
 LOOK_S = 1.0
@@ -28,38 +27,12 @@ END_S = 5.0
 """How long the end waits for a step of the driver; one that is cut off is done again by whoever comes next."""
 
 
-class OneTask:
-    """A store as the driver of one task sees it: no other task is live."""
-
-    def __init__(self, store: Store, id: str) -> None:
-        self._store = store
-        self.tasks = _OneOfTheTasks(store.tasks, id)
-
-    def __getattr__(self, name: str) -> Any:
-        """All else is the store's."""
-        return getattr(self._store, name)
-
-
-class _OneOfTheTasks:
-    def __init__(self, tasks: Any, id: str) -> None:
-        self._tasks, self._id = tasks, id
-
-    def live(self) -> tuple[Task, ...]:
-        """That task, while it is live."""
-        return tuple(task for task in self._tasks.live() if task.id == self._id)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tasks, name)
-
-
 @contextmanager
 def driven(at_work: Service, id: str) -> Iterator[None]:
     """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
-    from crosszone.run.service import Service
-
     stop = threading.Event()
-    engine = Service(OneTask(at_work.store, id), home=at_work.home).engine()  # type: ignore[arg-type]
-    thread = threading.Thread(target=engine.run_until, args=(stop,), name="driver", daemon=True)
+    drive = at_work.engine().run_until
+    thread = threading.Thread(target=drive, args=(stop,), kwargs={"only": id}, name="driver", daemon=True)
     thread.start()
     try:
         yield
