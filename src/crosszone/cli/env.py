@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from crosszone.inputs.environment import Environment
     from crosszone.inputs.measured_link import MeasuredLink
-    from crosszone.store import Store
     from crosszone.store.registered import Entry
 
 app = typer.Typer(help="Machines that can train: register, probe, measure, list them.", no_args_is_help=True)
@@ -47,13 +46,18 @@ def list_(
 
     Example: crosszone env list --gpu a100-80gb-sxm --sort gpus --desc
     """
-    from crosszone.cli.environments import SORTS, print_environments, sifted
-    from crosszone.inputs.environment import selection
+    from typing import cast, get_args
 
-    one_of("--sort", sort, SORTS)
+    from crosszone.cli.environments import print_environments
+    from crosszone.inputs.environment import selection
+    from crosszone.run.registry import Sort, sifted
+
+    one_of("--sort", sort, get_args(Sort))
     with opened(store) as kept:
         every = kept.environments.all()
-    found = sifted(every, zone=zone, gpu=gpu, status=status, type=type, sort=sort, descending=descending)
+    asked = {"zone": zone, "gpu": gpu, "status": status, "type": type}
+    wanted = {field: [word] for field, word in asked.items() if word is not None}
+    found = sifted(every, wanted, sort=cast("Sort | None", sort), descending=descending)
     together = selection(entry.value for entry in found)
     if as_json:
         print_json({"entries": [_plain(entry) for entry in found], "selection": together.model_dump(mode="json")})
@@ -159,13 +163,10 @@ def remove(
 
     Example: crosszone env remove gpu-1
     """
+    from crosszone.run.registry import forget
+
     with opened(store) as kept:
-        _refuse_used(kept, ids)
-        for id in ids:
-            kept.environments.remove(id)
-        for link in kept.measured_links.all():
-            if link.value.first in ids or link.value.second in ids:
-                kept.measured_links.remove(link.id)
+        forget(kept, list(dict.fromkeys(ids)))
     if as_json:
         print_json({"removed": ids})
     else:
@@ -190,12 +191,13 @@ def import_(
 
     Example: crosszone env import ~/.ssh/config --format ssh_config --zone beijing-a
     """
-    from crosszone.cli.environments import kept_import, read_import
+    from crosszone.cli.environments import read_import
+    from crosszone.run.imports.registering import registered
 
     one_of("--format", format, FORMATS)
     found = read_import(file, format, zone)
     with opened(store) as kept:
-        added, changed = kept_import(kept, found)
+        added, changed = registered(kept.environments, found)
     if as_json:
         print_json({"added": added, "changed": changed})
         return
@@ -318,16 +320,6 @@ def cluster(
         console().print(said("written", output=output), soft_wrap=True)
     else:
         typer.echo(text, nl=False)
-
-
-def _refuse_used(kept: Store, ids: Sequence[str]) -> None:
-    """Refuse to forget an environment that is not there, or in which a task runs."""
-    for id in ids:
-        kept.environments.get(id)
-        for task in kept.tasks.live():
-            if id in task.request.get("distributedConfig", {}).get("nodeIds", ()):
-                params = {"task": task.id, "name": task.name}
-                raise InvalidError(Notice(code="environment_in_use", field="ID", value=id, params=params))
 
 
 def _chosen(entries: Sequence[Entry[Environment]], ids: list[str] | None, every: bool) -> list[str]:

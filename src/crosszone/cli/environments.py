@@ -1,10 +1,9 @@
-"""Environments in the terminal: sifted and sorted, as tables, and as other programs list them."""
+"""Environments in the terminal: as tables, and as other programs list them."""
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,52 +15,11 @@ from crosszone.errors import InvalidError, Notice
 if TYPE_CHECKING:
     from crosszone.inputs.environment import Environment, Selection
     from crosszone.inputs.measured_link import MeasuredLink
-    from crosszone.store import Store
     from crosszone.store.registered import Entry
 
-SORTS = ("name", "gpus", "uptime")
 WIDE = 110
 """Columns of a terminal that has room for name, runner and address."""
-CPU = "cpu"
-"""What a filter calls environments without GPUs."""
 _STYLES = {"running": "green", "unreachable": "red", "stopped": "dim", "unknown": "dim"}
-_NOT_OF_AN_ID = re.compile(r"[^A-Za-z0-9_-]+")
-
-
-def sifted(
-    entries: Sequence[Entry[Environment]],
-    *,
-    zone: str | None = None,
-    gpu: str | None = None,
-    status: str | None = None,
-    type: str | None = None,
-    sort: str | None = None,
-    descending: bool = False,
-) -> list[Entry[Environment]]:
-    """Those of a zone, GPU kind, status and type, in an order; equal ones stay as registered, unknown ones last."""
-    wanted = {"zone": zone, "status": status, "type": type, "gpu": gpu}
-    found = [
-        entry
-        for entry in entries
-        if all(word is None or _has(entry.value, field, word) for field, word in wanted.items())
-    ]
-    if sort is None:
-        return found[::-1] if descending else found
-    keys: dict[str, Callable[[Environment], Any]] = {
-        "name": lambda one: one.name.casefold(),
-        "gpus": lambda one: one.gpus,
-        "uptime": _uptime_s,
-    }
-    known = [entry for entry in found if keys[sort](entry.value) is not None]
-    unknown = [entry for entry in found if keys[sort](entry.value) is None]
-    return [*sorted(known, key=lambda entry: keys[sort](entry.value), reverse=descending), *unknown]
-
-
-def _has(one: Environment, field: str, word: str) -> bool:
-    if field == "gpu" and word.lower() == CPU:
-        return one.gpus == 0
-    held = getattr(one, field)
-    return held is not None and held.lower() == word.lower()
 
 
 def _uptime_s(one: Environment) -> float | None:
@@ -198,7 +156,7 @@ def pairs_of(chosen: Mapping[str, Environment], *, across: bool) -> list[tuple[s
 
 
 def read_import(file: str | None, format: str, zone: str | None) -> dict[str, Environment]:
-    """Environments that a file or a scheduler lists, by id."""
+    """Environments that a file or a scheduler lists, by name."""
     import json
 
     from crosszone.inputs.document import read_document, read_text
@@ -223,25 +181,4 @@ def read_import(file: str | None, format: str, zone: str | None) -> dict[str, En
         found = ssh_hosts(Path(str(file)).expanduser(), zone=str(zone))
     else:
         found = in_list(read_document(str(file)))
-    by_id: dict[str, Environment] = {}
-    for name, one in found.items():
-        if _id(name) in by_id:
-            raise InvalidError(Notice(code="registered_twice", field=name, value=_id(name)))
-        by_id[_id(name)] = one
-    return by_id
-
-
-def kept_import(kept: Store, found: Mapping[str, Environment]) -> tuple[list[str], list[str]]:
-    """Register them; one that is known gets the fields that were read. Ids that are new, and that were known."""
-    known = {entry.id: entry.value for entry in kept.environments.all()}
-    for id, one in found.items():
-        if id in known:
-            kept.environments.change(id, known[id].replace(**one.to_plain()))
-        else:
-            kept.environments.add(one, id=id)
-    return [id for id in found if id not in known], [id for id in found if id in known]
-
-
-def _id(name: str) -> str:
-    """A name as an id: other programs allow characters that no id has."""
-    return _NOT_OF_AN_ID.sub("-", name).strip("-_")[:64] or name
+    return found

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.environment import Environment, Status
 from crosszone.inputs.measured_link import MeasuredLink
 from crosszone.inputs.value import Value
-from crosszone.store import Store
+from crosszone.run.registry import Sort, forget, sifted
 from crosszone.store.registered import Entry
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.language import Language
 from crosszone.web.registered import Entries, NewId, registry_routes
 from crosszone.web.state import State
 
-Sort = Literal["name", "gpus", "uptime"]
 Order = Literal["asc", "desc"]
 Wanted = Annotated[str, Query(max_length=100)]
 EXAMPLE: dict[str, Any] = {
@@ -76,14 +74,14 @@ def routes(state: State) -> APIRouter:
         """List environments, filtered and sorted."""
         del language
         every = store.environments.all()
-        wanted = {"zone": zone, "gpu": gpu, "status": status, "type": type}
-        found = [
-            one
-            for one in every
-            if all(not values or getattr(one.value, key) in values for key, values in wanted.items())
-        ]
+        wanted: dict[str, Collection[str]] = {
+            "zone": zone or [],
+            "gpu": gpu or [],
+            "status": status or [],
+            "type": type or [],
+        }
         answer = EnvironmentList(
-            entries=tuple(_sorted(found, sort, order)),
+            entries=tuple(sifted(every, wanted, sort=sort, descending=order == "desc")),
             zones=_named(one.value.zone for one in every),
             gpus=_named(one.value.gpu for one in every),
             types=_named(one.value.type for one in every),
@@ -104,36 +102,9 @@ def routes(state: State) -> APIRouter:
         NewEnvironment,
         EXAMPLE,
         "an environment",
-        forget=lambda id: _forget(store, id),
+        forget=lambda id: forget(store, [id]),
     )
     return router
-
-
-def _forget(store: Store, id: str) -> None:
-    """Remove an environment and what was measured from it; not while a task runs there."""
-    store.environments.get(id)
-    for task in store.tasks.live():
-        if id in task.request.get("distributedConfig", {}).get("nodeIds", ()):
-            params = {"task": task.id, "name": task.name}
-            raise InvalidError(Notice(code="environment_in_use", field="id", value=id, params=params))
-    store.environments.remove(id)
-    for link in store.measured_links.all():
-        if id in (link.value.first, link.value.second):
-            store.measured_links.remove(link.id)
-
-
-def _sorted(found: list[Entry[Environment]], sort: Sort | None, order: Order) -> list[Entry[Environment]]:
-    """In the order that is asked for; equal ones as they were registered, unknown ones last."""
-    if sort is None:
-        return found if order == "asc" else found[::-1]
-    key: Callable[[Environment], Any] = {
-        "name": lambda one: one.name.casefold(),
-        "gpus": lambda one: one.gpus,
-        "uptime": lambda one: None if one.since is None else -one.since,
-    }[sort]
-    known = [one for one in found if key(one.value) is not None]
-    unknown = [one for one in found if key(one.value) is None]
-    return [*sorted(known, key=lambda one: key(one.value), reverse=order == "desc"), *unknown]
 
 
 def _named(values: Iterable[str | None]) -> tuple[str, ...]:
