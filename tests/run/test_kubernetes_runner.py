@@ -301,6 +301,7 @@ def test_a_stop_deletes_the_job_and_its_logs_are_still_read(store, cluster, tmp_
     advanced(engine, id, to="running")
     within(30, lambda: len(started(tmp_path / "starts")) == 2)
     within(10, lambda: engine.advance(id) and store.tasks.get(id).progress["nodes"][1]["state"] == "running")
+    within(30, lambda: any("rank of node 1" in log.read_text() for log in (tmp_path / "pods").glob("*/log")))
     store.tasks.note(id, stop_asked=True)
     task = advanced(engine, id)
     assert task.state == "stopped"

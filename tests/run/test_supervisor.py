@@ -71,7 +71,7 @@ def test_a_program_runs_and_its_exit_status_is_kept(folder):
     assert started["state"] in ("running", "ended")
     assert ended(folder)["code"] == 3
     assert (folder / LOG).read_text() == "hello\n"
-    assert not is_supervised(folder)
+    wait_until(lambda: not is_supervised(folder), "the supervisor's own end")
 
 
 def test_a_token_starts_once(folder):

@@ -123,6 +123,8 @@ def test_a_stream_tells_refusals_in_the_language_of_the_request(client, three_ci
         ("plan", {"budget_s": -1}, "budget_s"),
         ("plan", {"pins": {"tq": 8}}, "strategy.tq"),
         ("plan", {"pins": []}, "pins"),
+        ("plan", {"text": "", "pins": {"pp": 2}}, ""),
+        ("plan", {"text": "- 1", "pins": {"pp": 2}}, ""),
         ("analyse", {"parts": ["weather"]}, "parts.0"),
         ("analyse", {"parts": []}, "parts"),
         ("what-if", {"changes": {"job.global_batsh": 1}}, "job.global_batsh"),

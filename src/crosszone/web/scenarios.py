@@ -135,7 +135,7 @@ def _without(value: Any, steps: list[str]) -> Any:
 
 
 def _pinned(value: Any, pins: Mapping[str, Any]) -> Any:
-    strategy = value.get("strategy") if isinstance(value, Mapping) else None
+    strategy = value.get("strategy") if isinstance(value, Mapping) else ()
     if not isinstance(strategy, Mapping | None):
-        return value
+        return value  # reading it tells what is wrong
     return {**value, "strategy": {**(strategy or {}), **pins}}

@@ -159,8 +159,9 @@ class Kubernetes:
         last = self.look(token)
         try:
             until = time.monotonic() + END_S
+            self._listen(token)
             self._ask("DELETE", f"{self._jobs}/{name_of(token)}", {"propagationPolicy": "Foreground"})
-            while self._pods(token) or self._ask("GET", f"{self._jobs}/{name_of(token)}") is not None:
+            while self._listen(token) or self._ask("GET", f"{self._jobs}/{name_of(token)}") is not None:
                 if time.monotonic() > until:
                     raise MachineError(Notice(code="kubernetes_failed", params={"reason": "the job does not end"}))
                 time.sleep(0.5)
@@ -241,17 +242,27 @@ class Kubernetes:
             firsts[run["name"]] = next(int(one["value"]) for one in container["env"] if one["name"] == "FIRST_NODE")
         return firsts
 
-    def _spoken(self, number: int, pod: dict[str, Any] | None) -> Spoken:
-        """What a node has said, by the log of its pod."""
+    def _listen(self, token: str) -> bool:
+        """Hears what the pods that are still there say, for their logs go with them; whether any is."""
+        pods = self._pods(token)
+        for number, pod in pods.items():
+            self._spoken(number, pod, anew=True)
+        return bool(pods)
+
+    def _spoken(self, number: int, pod: dict[str, Any] | None, *, anew: bool = False) -> Spoken:
+        """What a node has said, by the log of its pod: of a moment ago, or read `anew`."""
         if pod is None or pod.get("status", {}).get("phase", "Pending") == "Pending":
             return Spoken()
         name, over = pod["metadata"]["name"], pod["status"]["phase"] in ("Succeeded", "Failed")
         key = (self.namespace, self.task, number)
         known = _heard.get(key)
-        fresh = known is not None and (known[2] or (not over and time.monotonic() - known[1] < FRESH_S))
+        fresh = known is not None and (known[2] or (not over and not anew and time.monotonic() - known[1] < FRESH_S))
         if known is None or known[0] != name or not fresh:
             path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log?container=node&limitBytes={MOST_LOG}"
-            text = self._ask("GET", path, plain=True) or ""
+            text = self._ask("GET", path, plain=True)
+            if text is None and known is not None and known[0] == name:
+                return Spoken.heard(known[3])  # the pod has gone since
+            text = text or ""
             known = _heard[key] = (name, time.monotonic(), over, [line for line in text.split("\n") if line])
             _heard.move_to_end(key)
             while len(_heard) > MOST_HEARD:
