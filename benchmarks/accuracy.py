@@ -11,18 +11,23 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
-from crosszone.calibrate.components import read_components, score_components
+from crosszone.calibrate.component_table import component_table, job_of, shares
+from crosszone.calibrate.components import ComponentScores, read_components, score_components
+from crosszone.calibrate.components_fit import left_out as without_setups
 from crosszone.calibrate.pairs import chance_bins, pairs_of
 from crosszone.calibrate.ranking import MANY, Outcome, ranking
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
+from crosszone.calibrate.stability_table import stability_table
 from crosszone.calibrate.training import doubtful_of, training, usable
 from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
 from crosszone.cost.bands import pair_spread
 from crosszone.cost.memory_profile import memory_profiles
+from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.profile import Profiles
 from results import write_section
 
@@ -87,11 +92,12 @@ def counted(profiles: Profiles) -> str:
     )
 
 
-def fitted(data: Path) -> list[str]:
+def fitted(data: Path, profiles: Profiles) -> list[str]:
     """Errors on the rows that were fitted to, and on other files."""
     main = data / "measured_runs.csv"
-    found = score_runs(main, doubtful=doubtful_of(main, None))
-    others = {name: score_runs(data / name) for name in ("measured_runs_vtrain_single.csv", "measured_runs_h200.csv")}
+    found = score_runs(main, profiles, doubtful_of(main, None))
+    names = ("measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
+    others = {name: score_runs(data / name, profiles) for name in names}
     lines = [
         ("**all**", found.summary),
         *((f"{name} rows", values) for name, values in found.subsets.items()),
@@ -200,10 +206,10 @@ def parts(data: Path, profiles: Profiles) -> list[str]:
     """Errors of the parts of jobs that were timed, and of transfers between emulated zones."""
     runs, skipped = read_components(data / "gpumodeling25" / "runs.csv")
     jobs = score_components(runs, profiles, skipped)
+    text = clusters(jobs, profiles) + components(jobs) + shared(jobs)
     columns = {"jobs": "jobs", "mean %": "mape_pct", "median, signed %": "median_error_pct"}
-    text = table("part of GPT-NeoX jobs (gpumodeling25)", columns, ((one["part"], one) for one in jobs.by_part))
-    summary = jobs.summary
-    text += [f"Step, fastest job of each set-up: {cell(summary['setups_mape_pct'])} % mean.", ""]
+    text += table("part of GPT-NeoX jobs (gpumodeling25)", columns, ((one["part"], one) for one in jobs.by_part))
+    text += steady(data / "gpumodeling25" / "iterations.csv", jobs)
     report = rig_report(data / "crosszone_rig.csv")
     operations = sorted({one.row.op for one in report.results if one.predicted is not None})
     columns = {
@@ -215,16 +221,93 @@ def parts(data: Path, profiles: Profiles) -> list[str]:
     return text + table("transfer (crosszone_rig.csv)", columns, ((op, vars(report.of(op))) for op in operations))
 
 
+def clusters(jobs: ComponentScores, profiles: Profiles) -> list[str]:
+    """Errors of the iteration by cluster: over all jobs, over the fastest of each set-up, and without each set-up."""
+    without = without_setups([scored.run for scored in jobs.runs], profiles)
+    columns = {
+        "jobs": "scored",
+        "mean %": "mape_pct",
+        "no prediction below %": "floor_pct",
+        "set-ups": "setups",
+        "fastest job of each, mean %": "setups_mape_pct",
+        "the same, left out of its constants, mean %": "left_out_pct",
+    }
+    lines = []
+    for one in jobs.by_source:
+        sizes = [abs(each.error_pct) for each in without if each.run.cluster == one["source"]]
+        lines.append((one["source"], {**one, "left_out_pct": fmean(sizes) if sizes else None}))
+    return table("iteration of GPT-NeoX jobs, by cluster", columns, lines)
+
+
+def components(jobs: ComponentScores) -> list[str]:
+    """Signed errors by component and job, and mean absolute ones by cluster."""
+    found = component_table(jobs, "en")
+    heads = [f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" for job in found.jobs]
+    heads += [f"{cluster} mean abs, {which}" for cluster in found.clusters for which in ("all", "fastest")]
+    text = [f"| component, signed % | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for row in found.rows:
+        errors = ["-" if error is None else f"{error:+.1f}" for error in row.errors_pct]
+        means = [row.means[cluster] for cluster in found.clusters]
+        errors += [cell(x) for one in means for x in (one.all_pct, one.fastest_pct)]
+        text.append(f"| {row.name} | {' | '.join(errors)} |")
+    return [*text, ""]
+
+
+def shared(jobs: ComponentScores) -> list[str]:
+    """What iterations are made of, measured and predicted."""
+    lines = []
+    found = shares(jobs, "en")
+    for one in found:
+        for kind, values in (("measured", one.measured_pct), ("predicted", one.predicted_pct)):
+            if values and one.job.fastest:
+                lines.append((f"{one.job.cluster} {one.job.name}, {kind}", values))
+    names = {name: part for part, name in found[0].names.items()}
+    return table("share of the iteration, %", names, lines)
+
+
+def steady(path: Path, jobs: ComponentScores) -> list[str]:
+    """How steady the iterations of each job were, over its fastest one (`crosszone accuracy` has the seconds)."""
+    names = {scored.run.id: job_of(scored) for scored in jobs.runs}
+    columns = {"iterations": "count", "mean to min %": "mean", "deviation to min %": "std", "max to min %": "max"}
+    lines = []
+    for one in stability_table(path):
+        found, job = one.steadiness, names.get(one.id)
+        over = {
+            "count": found.count,
+            "mean": found.mean_to_min_pct,
+            "std": 100 * found.std_s / found.min_s,
+            "max": 100 * (found.max_s / found.min_s - 1),
+        }
+        told = f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" if job else one.id
+        lines.append((told, over))
+    return table("stability of iterations", columns, lines)
+
+
+def operators() -> list[str]:
+    """Errors of the shipped operator profiles by GPU and family of operators."""
+    columns = {"samples": "samples", "random folds %": "error_pct", "unseen sizes %": "unseen_pct"}
+    text: list[str] = []
+    for gpu in operator_profiles():
+        profile = operator_profile(gpu)
+        if profile is not None:
+            lines = profile.summary().items()
+            text += table(gpu, columns, ((name, {**one, "samples": int(one["samples"])}) for name, one in lines))
+    return text
+
+
 def main() -> None:
     """Score everything and put the tables into RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", default=DATA)
     parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
     given = parser.parse_args()
-    profiles = Profiles.load()
+    profiles = Profiles.shipped()
     head = ["`python benchmarks/accuracy.py`: errors are |predicted / measured - 1|. " + counted(profiles), ""]
-    write_section("Accuracy", "\n".join([*head, *fitted(given.data)]))
+    write_section("Accuracy", "\n".join([*head, *fitted(given.data, profiles)]))
     write_section("Accuracy by part", "\n".join(["`python benchmarks/accuracy.py`", "", *parts(given.data, profiles)]))
+    if fits := operators():
+        head = ["`python benchmarks/accuracy.py`: mean error of fitted operator times, by family.", ""]
+        write_section("Operators", "\n".join([*head, *fits]))
     if not given.quick:
         start = time.perf_counter()
         found = left_out(given.data, profiles)

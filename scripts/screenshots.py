@@ -30,6 +30,8 @@ PICTURES = {
     "train-en-light": "?place=train&nodes=env-001,env-003,env-005&lang=en&theme=light",
     "train-zh-dark": "?place=train&nodes=env-001,env-003,env-005&lang=zh&theme=dark",
     "compare-en-light": "?place=compare&lang=en&theme=light&results={results}",
+    "calibrate-en-light": "?place=calibrate&lang=en&theme=light",
+    "calibrate-zh-dark": "?place=calibrate&tab=learn&example=single-node&lang=zh&theme=dark",
     "catalogue-en-light": "?place=catalogue&kind=gpus&entry=h100-80gb-sxm&lang=en&theme=light",
 }
 """Name of each picture and its address; `{results}`: two saved results."""

@@ -14,6 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from component_rows import ROW
+from crosszone.calibrate.component_table import component_table, shares
 from crosszone.calibrate.components import ComponentScores, repeat_floor_pct, score_components
 from crosszone.calibrate.components_links import cluster_profile, groups, kernels, run_links
 from crosszone.calibrate.components_pipeline import rendezvous_ends_s, stage_order
@@ -23,47 +25,6 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
 from crosszone.schedule.simulation import simulate
 
-ROW = {
-    "run_id": "one",
-    "cluster": "perlmutter",
-    "gpu": "A100-SXM4-80GB",
-    "gpus_per_node": "4",
-    "gpus": "128",
-    "model": "GPT_20B",
-    "n_layers": "44",
-    "hidden": "6144",
-    "heads": "64",
-    "ffn_hidden": "24576",
-    "activation": "gelu",
-    "norm": "layernorm",
-    "parallel_residual": "True",
-    "attention": "unfused_causal_softmax",
-    "tied_embeddings": "False",
-    "seq": "2048",
-    "vocab": "50257",
-    "vocab_padded": "50688",
-    "precision": "fp16",
-    "zero_stage": "1",
-    "recompute": "full_per_layer",
-    "partition_activations": "False",
-    "pp": "4",
-    "mp": "4",
-    "dp": "8",
-    "micro_batch": "4",
-    "n_micro": "16",
-    "global_batch": "512",
-    "layers_first": "11",
-    "layers_middle": "12",
-    "layers_last": "9",
-    "iter_best_s": "17.0",
-    "layer_fwd_first_us": "13000.0",
-    "layer_fwd_middle_us": "12000.0",
-    "layer_fwd_last_us": "11000.0",
-    "p2p_send_first_us": "12000.0",
-    "p2p_send_middle_us": "10000.0",
-    "update_first_us": "5.0",
-    "update_raw_first_us": "2000000.0",
-}
 ALONE = {
     "cluster": "",
     "gpus_per_node": "1",
@@ -186,6 +147,8 @@ def test_rubbish_is_skipped_or_scored_but_never_crashes(tmp_path_factory, cells)
     runs, skipped = read_components(written(tmp_path_factory.mktemp("rubbish"), clean))
     scores = score_components(runs, profiles(), skipped)
     json.dumps(scores.as_dict(), allow_nan=False)
+    told = [component_table(scores, "en").as_dict(), *(one.as_dict() for one in shares(scores, "en"))]
+    json.dumps(told, allow_nan=False)
     assert scores.summary["rows"] == len(runs) + len(skipped)
 
 
@@ -203,11 +166,11 @@ def test_groups_lie_where_the_rank_order_puts_them():
 
 
 def test_links_of_a_known_cluster_are_the_measured_ones(one):
-    """[K1] Two nodes of four reach 4.4 GB/s over sockets, one replica a node 1.2 GB/s."""
+    """[K1] Two nodes of four reach 4.65 GB/s over sockets, one replica a node 1.2 GB/s."""
     group = one().case.cluster.zones[0].nodes[0]
     links = run_links("perlmutter", group, 8, 4)
     assert links.measured
-    assert links.tensor.bytes_per_s == pytest.approx(4.4e9, rel=0.02)
+    assert links.tensor.bytes_per_s == pytest.approx(4.65e9, rel=0.02)
     assert links.replicas.bytes_per_s == pytest.approx(1.2e9, rel=0.02)
     assert not run_links("elsewhere", group, 8, 4).measured
 
@@ -293,9 +256,9 @@ def test_replicas_wait_for_the_slowest_of_them():
 
 
 def test_cut_activations_are_gathered_before_they_are_recomputed(one):
-    """[K5] 8192 x 6144 x 2 bytes over four GPUs of a node: 3 steps of 10.6 us + 25.2 MB / 217 GB/s."""
+    """[K5] 8192 x 6144 x 2 bytes over four GPUs of a node: 3 steps of 8.7 us + 25.2 MB / 220.1 GB/s."""
     plain, cut = (predict_components(one(partition_activations=flag), profiles()) for flag in ("False", "True"))
-    assert cut.layer_bwd - plain.layer_bwd == pytest.approx(3 * (10.6e-6 + 25_165_824 / 217e9))
+    assert cut.layer_bwd - plain.layer_bwd == pytest.approx(3 * (8.7e-6 + 25_165_824 / 220.1e9))
     assert cut.layer_fwd == plain.layer_fwd
 
 

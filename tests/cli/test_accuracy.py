@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from component_rows import TIMED, iterations
+from component_rows import written as jobs
 from crosszone.cli import _run
-from crosszone.text import LANGUAGES
+from crosszone.text import LANGUAGES, label
 
 HEAD = "id,source,model,gpu,gpus,gpus_per_node,framework,precision,seq_len,global_batch,micro_batch,dp,tp,pp,recompute"
 HEAD += ",step_time_s,tokens_per_s_per_gpu,memory_gb"
@@ -98,3 +100,93 @@ def test_cross_validation_of_one_source_leaves_out_models_and_rows_only(say, tmp
     assert [one["kind"] for one in json.loads(out)["cross_validation"]] == ["row"]
     status, out, _ = say("accuracy", written(tmp_path, *ROWS), "--cv")
     assert status == 0
+
+
+# --- a folder, tables and pictures as files
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "data"
+    (made / "gpumodeling25").mkdir(parents=True)
+    (made / "measured_runs.csv").write_text("\n".join((HEAD, *ROWS)) + "\n", encoding="utf-8")
+    jobs(made / "gpumodeling25" / "runs.csv", TIMED, {**TIMED, "run_id": "two", "iter_best_s": "25"})
+    iterations(made / "gpumodeling25", "one,1,2,2,steady", "one,2,3,3,steady")
+    return made
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_folder_is_told_by_source_run_component_share_and_stability(say, folder, language):
+    status, out, err = say("--lang", language, "accuracy", folder)
+    assert status == 0 and "Traceback" not in err
+    for key in ("accuracy_title", "component_error_title", "figure_share_title", "stability_title", "component_step"):
+        assert label(key, language) in out
+    assert "here-0002" in out and "GPT_20B" in out and "crosszone_rig.csv" in out
+
+
+def test_a_folder_as_json_is_one_document(say, folder):
+    status, out, _ = say("accuracy", folder, "--json")
+    told = json.loads(out)
+    assert status == 0
+    assert {"sources", "runs", "components", "shares", "stability", "operators", "clusters"} <= set(told)
+    assert told["clusters"][0]["scored"] == 2
+
+
+@pytest.mark.long
+def test_pictures_and_tables_are_written_and_not_overwritten_unasked(say, folder, tmp_path):
+    pictures, tables = tmp_path / "new" / "pictures", tmp_path / "tables"
+    status, _, err = say("accuracy", folder, "--figures", pictures, "--csv", tables)
+    assert status == 0 and "component_error.svg" in err
+    assert len(list(pictures.glob("*.png"))) == len(list(pictures.glob("*.svg"))) == 4
+    assert (tables / "component_error.csv").read_text(encoding="utf-8").startswith("component,")
+    status, _, err = say("accuracy", folder, "--csv", tables)
+    assert status == 2 and "--force" in err
+    (tables / "runs.csv").write_text("old", encoding="utf-8")
+    status, _, _ = say("accuracy", folder, "--csv", tables, "--force")
+    assert status == 0 and (tables / "runs.csv").read_text(encoding="utf-8").startswith("id,source")
+
+
+@pytest.mark.long
+def test_one_file_is_drawn_too(say, folder, tmp_path):
+    status, _, _ = say("accuracy", folder / "measured_runs.csv", "--figures", tmp_path / "a")
+    assert status == 0
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"predicted_measured.png", "predicted_measured.svg"}
+    status, _, _ = say("accuracy", folder / "gpumodeling25" / "runs.csv", "--csv", tmp_path / "b")
+    assert status == 0 and (tmp_path / "b" / "component_share.csv").exists()
+
+
+def test_nothing_is_written_when_a_row_is_bad(say, folder, tmp_path):
+    iterations(folder / "gpumodeling25", "one,1,2,2,steady", "one,2,-3,3,steady")
+    status, out, err = say("accuracy", folder, "--figures", tmp_path / "p", "--csv", tmp_path / "t")
+    assert status == 2 and out == ""
+    assert "iterations.csv:3" in err and "iter_time_s" in err and "-3" in err
+    assert not (tmp_path / "p").exists() and not (tmp_path / "t").exists()
+
+
+def test_a_folder_that_is_a_file_cannot_be_written_into(say, folder, tmp_path):
+    taken = tmp_path / "taken"
+    taken.write_text("", encoding="utf-8")
+    status, _, err = say("accuracy", folder, "--csv", taken)
+    assert status == 2 and "not a folder" in err
+
+
+def test_without_runs_the_folder_beside_the_checkout_is_taken_or_asked_for(say, folder, tmp_path, monkeypatch):
+    from crosszone.cli import accuracy_folder
+
+    monkeypatch.setattr(accuracy_folder, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "e.py"))
+    here = tmp_path / "work" / "checkout"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    status, _, err = say("accuracy")
+    assert status == 2 and "crosszone accuracy FOLDER" in err and "measured_runs.csv" in err
+    (tmp_path / "work" / "shared").mkdir()
+    folder.rename(tmp_path / "work" / "shared" / "data")
+    status, out, _ = say("accuracy", "--json")
+    assert status == 0 and len(json.loads(out)["runs"]) == 4
+
+
+def test_a_rig_cannot_be_drawn(say, tmp_path):
+    rig = tmp_path / "rig.csv"
+    rig.write_text("experiment,zones,ranks_per_zone,rtt_ms,link_mbit,op,unit,median\n", encoding="utf-8")
+    status, _, err = say("accuracy", rig, "--figures", tmp_path / "p")
+    assert status == 2 and "can be drawn" in err and not (tmp_path / "p").exists()

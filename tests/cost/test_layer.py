@@ -110,6 +110,23 @@ def test_a_later_release_dispatches_quicker_and_a_captured_one_quicker_still():
     assert float(routed.routing) == pytest.approx(40.96 / 8)
 
 
+def test_norms_and_rotary_positions_written_out_move_the_residual_stream_more_often():
+    """[O4] 3 passes over 2 x 16 x 8 = 256 bytes for a model with both, half for one of them; 100 bytes/s."""
+    whole, half = (cost(model(written=share), written_out=3.0).dense.forward for share in (1.0, 0.5))
+    assert float(whole.elementwise) == pytest.approx(7.68)
+    assert float(half.elementwise) == pytest.approx(3.84)
+    assert float(cost(model(written=1.0)).dense.forward.elementwise) == 0.0
+
+
+def test_norms_and_rotary_positions_written_out_are_more_launches():
+    """[O4] 1000 s a layer, 2.2 times as many for a model with both: 2200; with one of them 1600."""
+    for share, launches in ((0.0, 1000.0), (0.5, 1600.0), (1.0, 2200.0)):
+        forward = cost(
+            model(written=share), s=stack(launch_added=1), host_s=1000.0, written_out_launch=2.2
+        ).dense.forward
+        assert float(forward.host) == pytest.approx(launches)
+
+
 def test_launches_count_where_kernels_are_shorter_than_they():
     """[O7] Launches of 1000 s hide a layer of 20.48 s: 1000 s. Where each launch waits, both add."""
     hidden = cost(host_s=1000.0, host_backward=1.5).dense

@@ -20,7 +20,7 @@ MODEL = {
     "layers": 4, "moe_layers": 0, "first_dense": 0, "moe_every": 1, "hidden": 8, "heads": 2, "kv_heads": 2, "qk_dim": 4,
     "v_dim": 4, "latent": 0, "q_rank": 0, "kv_rank": 0, "rope_dim": 0, "ffn": 16, "matrices": 2, "experts": 0, "top_k": 0,
     "expert_ffn": 0, "shared_ffn": 0, "vocab": 64, "tied": 0, "causal": 1, "window": np.inf, "full_share": 1,
-    "parallel_residual": 0, "sinks": 0, "attention_params": 256, "mlp_params": 256, "expert_params": 0,
+    "parallel_residual": 0, "written": 0, "sinks": 0, "attention_params": 256, "mlp_params": 256, "expert_params": 0,
     "shared_params": 0, "embedding_params": 512, "head_params": 512,
 }  # fmt: skip
 EXPERTS = {"moe_layers": 4, "experts": 4, "top_k": 2, "expert_ffn": 16, "expert_params": 256, "shared_params": 32}
@@ -37,7 +37,7 @@ GPU = {
 NONE = (
     "tile", "elementwise", "cast", "head_traffic", "optimizer_traffic", "host_s", "collective_host_s", "tp_message_s",
     "nic_spread", "p2p_message_s", "shard_message_s", "dp_contention", "fsdp_contention", "permute", "moe_s",
-    "release_decay", "cp_exposed", "step_s", "jitter", "selective_share", "flash_width", "flash_ramp",
+    "release_decay", "cp_exposed", "step_s", "jitter", "selective_share", "flash_width", "flash_ramp", "written_out",
 )  # fmt: skip
 
 

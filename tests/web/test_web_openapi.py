@@ -7,8 +7,10 @@ import pytest
 
 METHODS = ("get", "post", "put", "patch", "delete")
 UNSAFE = METHODS[1:]
-NOT_HERE = ("post_sweep", "post_environments_measure")
-"""Their examples take long, or need machines."""
+NOT_HERE = ("post_sweep", "post_environments_measure", "post_calibrate_sheet")
+"""Their examples take long, or need machines or a file that was handed in."""
+FILES = ("post /api/v1/calibrate/files",)
+"""Their bodies are files as they are."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,8 @@ def test_every_parameter_and_field_is_explained_and_bounded(document, operations
         body = operation.get("requestBody")
         if body:
             assert body["required"]
-            assert set(body["content"]) == {"application/json"}
+            assert set(body["content"]) == {"application/octet-stream" if route in FILES else "application/json"}
+        if body and route not in FILES:
             fields = resolved(document, body["content"]["application/json"]["schema"])["properties"]
             for name, schema in fields.items():
                 assert resolved(document, schema).get("description") or schema.get("description"), (route, name)
@@ -88,7 +91,7 @@ def test_every_parameter_and_field_is_explained_and_bounded(document, operations
 def test_every_body_has_an_example_that_it_takes(document, operations):
     known = {"components": document["components"]}
     for route, operation in operations.items():
-        if "requestBody" in operation:
+        if "requestBody" in operation and route not in FILES:
             content = operation["requestBody"]["content"]["application/json"]
             assert "example" in content, route
             jsonschema.validate(content["example"], {**content["schema"], **known})
@@ -98,7 +101,12 @@ def test_every_example_is_answered(client, operations):
     answered = 0
     for route, operation in operations.items():
         method, path = route.split()
-        if "requestBody" in operation and "{" not in path and operation["operationId"] not in NOT_HERE:
+        if (
+            "requestBody" in operation
+            and "{" not in path
+            and route not in FILES
+            and operation["operationId"] not in NOT_HERE
+        ):
             example = operation["requestBody"]["content"]["application/json"]["example"]
             answer = client.request(method, path, json=example)
             assert answer.status_code in (200, 201, 204), (route, answer.text[:300])

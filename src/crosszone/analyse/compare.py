@@ -37,6 +37,8 @@ FIGURES: dict[str, Better | None] = {
     "co2_kg": "less",
 }
 """Figures in the order they are shown, and what is better."""
+NOISE = 1e-9
+"""Share of a figure below which a difference is rounding."""
 SAME_WORK = 1e-6
 """Share by which the tokens of two steps may differ: rounding."""
 
@@ -168,6 +170,8 @@ def _cell(figure: Figure, first: Figure | None, better: Better | None) -> Cell:
     if first is None:
         return Cell(value=value, low=low, high=high, difference=None, percent=None, verdict=None)
     more = value - first[0]
+    if abs(more) <= NOISE * abs(first[0]):
+        more = 0.0
     percent = 100.0 * more / first[0] if first[0] else None
     verdict: Literal["better", "worse", "same"] | None = None
     if better is not None:

@@ -61,6 +61,8 @@ class RunScore:
     run: ComponentRun
     step: PartScore
     parts: tuple[PartScore, ...]
+    predicted: Components
+    """Every part of the prediction."""
     fastest: bool
     """No job of the same set-up was faster."""
 
@@ -144,13 +146,19 @@ def _scored(run: ComponentRun, found: Components, fastest: bool) -> RunScore:
     parts = []
     for part, stages, which in COMPARED:
         measured = [run.parts_s[part, stage] for stage in stages if (part, stage) in run.parts_s]
-        if not measured:
+        if not measured or (part == "update" and _contradicted(run)):
             continue
         name = f"{part}_{stages[0]}" if part.startswith("stage") else part
         value = min(measured) if which == "least" else median(measured)
         parts.append(PartScore(part=name, measured_s=value, predicted_s=found.part(part, stages[0])))
     step = PartScore(part="step", measured_s=run.step_s, predicted_s=found.step)
-    return RunScore(run=run, step=step, parts=tuple(parts), fastest=fastest)
+    return RunScore(run=run, step=step, parts=tuple(parts), predicted=found, fastest=fastest)
+
+
+def _contradicted(run: ComponentRun) -> bool:
+    """The update, which holds the all-gather, is said to be shorter than it: no figure to score against."""
+    gather = run.parts_s.get(("dp_allgather", "first"), 0.0)
+    return run.parts_s.get(("update", "first"), gather) < gather
 
 
 def _summary(runs: Sequence[RunScore], skipped: int) -> dict[str, float | int | None]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from crosszone.calibrate.components_links import (
     SECONDS_PER_US,
+    ClusterProfile,
     RunLinks,
     cluster_profile,
     kernels,
@@ -25,7 +26,7 @@ from crosszone.cost.operators import traffic_s
 from crosszone.cost.profile import Profiles
 from crosszone.cost.replicas import optimizer_s, replicas, stage_parameters
 from crosszone.cost.stages import StageCost, stage_layers
-from crosszone.cost.tiers import Floats
+from crosszone.cost.tiers import Floats, Tier
 from crosszone.predict.batch import Batch, batch_of
 
 STACK = "gpt-neox"
@@ -59,8 +60,10 @@ class Components:
         return float(value[{"first": 0, "middle": min(1, len(value) - 1), "last": -1}[stage]])
 
 
-def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
+def predict_components(run: ComponentRun, profiles: Profiles, known: ClusterProfile | None = None) -> Components:
     """Every part of one job, and the step: pipeline, then gradients, then the update. [K2]
+
+    `known`: what was measured of the cluster, if not what is shipped of it.
 
     The pipeline is walked through message by message [K6]. A stage sums its gradients when its last backward pass is
     done; all stages wait for the slowest before the update (the norm of the gradients is one number).
@@ -69,7 +72,8 @@ def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
     group = case.cluster.zones[0].nodes[0]
     t, d, p = strategy.tp, case.dp, strategy.pp
     links = run_links(run.cluster, group, t, d)
-    batch, k = _columns(run, profiles, links)
+    known = known or cluster_profile(run.cluster)
+    batch, k = _columns(run, profiles, links, known)
     cost = LayerCost(batch.model, batch.work, batch.gpu, batch.stack, k)
     cost.dense = cost.moe = _finished(cost, run, links)
     stages = stage_layers(batch.counts, 0.0, 1.0, 0.0)
@@ -80,12 +84,13 @@ def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
     gather = ring_all_gather_s(weights if strategy.zero else 0.0 * weights, d, links.replicas)
     update = _one(optimizer_s(cost, held, replicas(cost, batch.links)), p) + gather
     activation = HALF * float(_one(cost.tokens, 1)[0]) * case.model.hidden / t
-    there = float(send_s(activation + mask_bytes(case.job.seq_len), links.stages))
-    back = float(send_s(activation, links.stages))
+    between = crowded(links.stages, constant(known, "send_share", 1.0))
+    there = float(send_s(activation + mask_bytes(case.job.seq_len), between))
+    back = float(send_s(activation, between))
     forward, backward = _one(per.forward_s, p), _one(per.backward_s, p)
     micro_batches = strategy.micro_batches(case.job.global_batch)
     ends = np.array(rendezvous_ends_s(forward.tolist(), backward.tolist(), micro_batches, there, back))
-    late = replica_wait_s(float(ends.max()), d, constant(run.cluster, "replica_skew"))
+    late = replica_wait_s(float(ends.max()), d, constant(known, "replica_skew", 0.0))
     return Components(
         layer_fwd=float(_one(cost.dense.forward.total, 1)[0]),
         layer_bwd=float(_one(cost.dense.backward_s, 1)[0]),
@@ -116,13 +121,19 @@ def mask_bytes(seq_len: int) -> float:
     return HALF * float(seq_len) ** 2
 
 
-def constant(cluster: str, name: str) -> float:
-    """A constant of the cluster's jobs; 0 where nothing is known of it."""
-    known = cluster_profile(cluster)
-    return known.constants[name] if known else 0.0
+def crowded(link: Tier, share: float) -> Tier:
+    """The link between two stages while all the others of the job send too: that share of its lone rate. [K62]"""
+    return Tier(link.bytes_per_s * share, link.latency_s)
 
 
-def _columns(run: ComponentRun, profiles: Profiles, links: RunLinks) -> tuple[Batch, Coefficients]:
+def constant(known: ClusterProfile | None, name: str, unknown: float) -> float:
+    """A constant of a cluster's jobs; `unknown` where nothing is known of it."""
+    return known.constants[name] if known else unknown
+
+
+def _columns(
+    run: ComponentRun, profiles: Profiles, links: RunLinks, known: ClusterProfile | None
+) -> tuple[Batch, Coefficients]:
     """The job as columns whose tensor-parallel link is the one given, and the coefficients of its cluster."""
     case, t = run.case, run.case.strategy.tp
     group = case.cluster.zones[0].nodes[0]
@@ -131,7 +142,6 @@ def _columns(run: ComponentRun, profiles: Profiles, links: RunLinks) -> tuple[Ba
     batch = replace(batch, gpu=replace(batch.gpu, link_bytes_per_s=links.tensor.bytes_per_s, domain=float(t)))
     family = profiles.gpu_profile(group.gpu)[0]
     changed = {"link": 1.0, "tp_message_s": 2.0 * (t - 1) * links.tensor.latency_s}
-    known = cluster_profile(run.cluster)
     if known:
         forward, backward = (
             known.constants[f"host_{way}_us_per_kernel"] * SECONDS_PER_US * kernels(way, run.unfused_norm, run.flash)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from crosszone.calibrate.fit import Beliefs, Vector
-from crosszone.cost.profile import COMMON, Profiles
+from crosszone.cost.profile import Profiles
+from crosszone.cost.profile_files import COMMON
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.value import Positive, Value, parse
 

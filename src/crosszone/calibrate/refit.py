@@ -25,7 +25,8 @@ from crosszone.calibrate.training import doubtful_of, refit, refit_stacks, train
 from crosszone.calibrate.validation import FOLDS, cross_validate
 from crosszone.calibrate.widths import memory_width, pair_width, step_widths
 from crosszone.cost import profile
-from crosszone.cost.profile import COMMON, Profiles
+from crosszone.cost.profile import Profiles
+from crosszone.cost.profile_files import COMMON
 
 FOLDER = Path(profile.__file__).parent / "profiles"
 DIGITS = 4
@@ -120,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _values(runs: list[Run], also: list[Run], alone: list[Run], keep: bool) -> None:
     """Fit, show and perhaps keep the coefficients."""
-    profiles = Profiles.load()
+    profiles = Profiles.shipped()
     rows = training(runs, also)
     found, again = refit(rows, profiles), refit(rows, profiles, strewn=1.0)
     values, errors = found.values, found.error
@@ -138,7 +139,7 @@ def _values(runs: list[Run], also: list[Run], alone: list[Run], keep: bool) -> N
 
 def _bands(runs: list[Run], paths: Sequence[Path], doubtful: Mapping[str, str], keep: bool) -> None:
     """Find, show and perhaps keep the widths of the bands."""
-    profiles = Profiles.load()
+    profiles = Profiles.shipped()
     found = [cross_validate(training(runs), profiles, kind) for kind in FOLDS]
     widths = {
         "step": step_widths([one for one in found if one]),

@@ -18,6 +18,7 @@ from crosszone import __version__
 from crosszone.cli import (
     accuracy,
     analyse,
+    calibrate,
     catalogue,
     dataset,
     deploy,
@@ -46,6 +47,7 @@ app = typer.Typer(
 )
 app.add_typer(scenario.app, name="scenario")
 app.add_typer(catalogue.app, name="catalogue")
+app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(env.app, name="env")
 app.add_typer(dataset.app, name="dataset")
 app.add_typer(training_model.app, name="model")
@@ -72,6 +74,10 @@ def _version(wanted: bool) -> None:
 def start(
     context: typer.Context,
     lang: Annotated[str | None, typer.Option(help="Language of messages: en or zh; default: your locale.")] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Own profile to predict with, by name or file; default: the one `calibrate use` names."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
@@ -84,6 +90,8 @@ def start(
     """
     del version
     set_language(lang)
+    if profile is not None:
+        calibrate.lay(profile)
     if context.invoked_subcommand is None:
         serve.serve()
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.output import amount, console, print_json, said, table
+from crosszone.cli.output import amount, console, language, print_json, said, table
+from crosszone.errors import InputError, Notice
 
 if TYPE_CHECKING:
     from crosszone.analyse.published.sites import TwoSites
     from crosszone.calibrate.accuracy import Accuracy
+    from crosszone.calibrate.figures_data import Found
     from crosszone.calibrate.validation import CrossValidation
 
 MOST_ROWS = 60
@@ -36,8 +39,20 @@ Columns = Sequence[tuple[str, str]]
 
 def accuracy(
     runs: Annotated[
-        Path, typer.Argument(help="Runs (CSV): whole steps, components, transfers of a rig, or results across zones.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="Runs (CSV): whole steps, components, transfers of a rig, or results across zones; or a folder of "
+            "them. Without it: the folder shared/data beside the checkout.",
+            show_default=False,
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also draw pictures (PNG and SVG) into this folder.")
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Also write the tables as CSV files into this folder.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite pictures and tables that exist.")] = False,
     doubtful: Annotated[
         Path | None, typer.Option(help="Rows to score apart (CSV: id, reason); default: doubtful_rows.csv beside RUNS.")
     ] = None,
@@ -46,19 +61,75 @@ def accuracy(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
-    """Predict measured runs and show how far off: per source and overall, time and memory, with what was assumed.
+    """Predict measured runs and show how far off: per run, source and component, with what was assumed.
 
-    Example: crosszone accuracy my-runs.csv
+    Examples: crosszone accuracy my-runs.csv
+    crosszone accuracy --figures pictures --csv tables
     """
+    from crosszone.cli.accuracy_folder import check_targets, default_folder
+
+    check_targets(force, csv, figures)
+    wanted = _Wanted(csv, figures, as_json)
+    if runs is None or runs.is_dir():
+        _folder(runs or default_folder(), doubtful, cv, wanted)
+        return
     kind = _kind(runs)
     if kind == "rig":
+        _no_files(runs, wanted)
         _rig(runs, as_json)
     elif kind == "components":
-        _components(runs, as_json)
+        _components(runs, wanted)
     elif kind == "published":
+        _no_files(runs, wanted)
         _published(runs, as_json)
     else:
-        _runs(runs, doubtful, cv, as_json)
+        _runs(runs, doubtful, cv, wanted)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Where the user wants the answer."""
+
+    csv: Path | None
+    figures: Path | None
+    as_json: bool
+
+    def write(self, found: Found) -> dict[str, Any] | None:
+        """Write what was asked for; gives the report, or None where no file was."""
+        if self.csv is None and self.figures is None:
+            return None
+        from crosszone.calibrate.figures_data import report_of
+        from crosszone.cli.accuracy_folder import print_written, write_report
+
+        report = report_of(found, language())
+        print_written(write_report(report, self.csv, self.figures))
+        return report
+
+
+def _no_files(path: Path, wanted: _Wanted) -> None:
+    """Transfers and published results are tables of the terminal; with others, in a folder, they are files too."""
+    if wanted.csv is not None or wanted.figures is not None:
+        raise InputError(Notice(code="accuracy_no_figure", value=str(path)))
+
+
+def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
+    from crosszone.calibrate.figures_data import MAIN, RUNS, found_in, report_of
+    from crosszone.calibrate.training import doubtful_of
+    from crosszone.cli.accuracy_folder import print_report, print_written, write_report
+
+    total = sum(_lines(folder / name) for name in RUNS)
+    with _progress(said("accuracy_rows"), total) as advance:
+        found = found_in(folder, advance, doubtful=doubtful, published=True)
+    report = report_of(found, language())
+    paths = write_report(report, wanted.csv, wanted.figures)
+    able = cv and MAIN in found.runs
+    checks = _cross_validated(folder / MAIN, doubtful_of(folder / MAIN, doubtful)) if able else []
+    if wanted.as_json:
+        print_json({**report, "cross_validation": [one.as_dict() for one in checks]} if cv else report)
+    else:
+        print_report(report)
+        _print_checks(checks)
+    print_written(paths)
 
 
 def _kind(path: Path) -> str:
@@ -79,19 +150,27 @@ def _kind(path: Path) -> str:
     return "components" if is_components(columns) else "runs"
 
 
-def _runs(path: Path, doubtful: Path | None, cv: bool, as_json: bool) -> None:
+def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
     from crosszone.calibrate.accuracy import score_runs
     from crosszone.calibrate.training import doubtful_of
 
     reasons = doubtful_of(path, doubtful)
     with _progress(said("accuracy_rows"), _lines(path)) as advance:
         found = score_runs(path, doubtful=reasons, progress=advance)
+    if wanted.csv is not None or wanted.figures is not None:
+        from crosszone.calibrate.figures_data import found_of
+
+        wanted.write(found_of(path, found))
     checks = _cross_validated(path, reasons) if cv else []
-    if as_json:
+    if wanted.as_json:
         told = found.as_dict()
         print_json({**told, "cross_validation": [one.as_dict() for one in checks]} if cv else told)
         return
     _print_runs(found)
+    _print_checks(checks)
+
+
+def _print_checks(checks: Sequence[CrossValidation]) -> None:
     if checks:
         columns = (("left_out", "left"), ("folds", "right"), *SCORES[2:8])
         lines = [{"left_out": said(f"left_out_{one.kind}"), "folds": one.folds, **one.scores} for one in checks]
@@ -139,20 +218,29 @@ def _print_runs(found: Accuracy) -> None:
         _print_table(said("skipped_title"), columns, found.skipped)
 
 
-def _components(path: Path, as_json: bool) -> None:
-    from crosszone.calibrate.components import read_components, score_components
-    from crosszone.cost.profile import Profiles
+def _components(path: Path, wanted: _Wanted) -> None:
+    from crosszone.calibrate.component_table import component_table, shares
+    from crosszone.calibrate.figures_data import found_of, report_of
+    from crosszone.cli.accuracy_folder import print_jobs
 
-    runs, skipped = read_components(path)
-    found = score_components(runs, Profiles.load(), skipped).as_dict()
-    if as_json:
-        print_json(found)
+    found = found_of(path)
+    report = wanted.write(found) or report_of(found, language())
+    jobs = found.components
+    assert jobs is not None
+    told = jobs.as_dict()
+    if wanted.as_json:
+        table_of, parts = component_table(jobs, language()), shares(jobs, language())
+        print_json({**told, "components": table_of.as_dict(), "shares": [one.as_dict() for one in parts]})
         return
-    columns: Columns = (("source", "left"), SCORES[0], SCORES[1], SCORES[2], SCORES[3], ("setups_mape_pct", "right"))
-    lines = [*found["by_source"], {"source": said("total"), **found["summary"]}]
-    _print_table(said("accuracy_title"), columns, lines)
-    columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
-    _print_table(said("parts_error_title"), columns, found["by_part"])
+    print_jobs(report)
+    columns: Columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
+    _print_table(said("parts_error_title"), columns, told["by_part"])
+    if report["skipped"]:
+        _print_table(
+            said("skipped_title"),
+            (("run", "left"), ("source", "left"), ("reason", "left")),
+            [{"run": one["id"], **one} for one in report["skipped"]],
+        )
 
 
 def _rig(path: Path, as_json: bool) -> None:

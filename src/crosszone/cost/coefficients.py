@@ -57,6 +57,10 @@ class Coefficients:
     """Rate of grouped (expert) matmuls over dense ones."""
     elementwise: Numbers
     """Traffic of norms, activations, residuals, copies over that of fused kernels."""
+    written_out: Numbers
+    """Passes over the residual stream that RMSNorm and rotary positions add where they are single operations."""
+    written_out_launch: Numbers
+    """Launch time of a layer with these over one whose norms are fused and whose positions are not rotary."""
     cast: Numbers
     """Passes over the inputs of linear layers to quantise them."""
     unaligned: Numbers

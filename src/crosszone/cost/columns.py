@@ -69,6 +69,8 @@ class ModelColumns:
     full_share: Numbers
     """Share of the layers that see the whole sequence."""
     parallel_residual: Numbers
+    written: Numbers
+    """Of RMSNorm and rotary positions, which share it has: what stacks without fused kernels write out."""
     sinks: Numbers
     attention_params: Numbers
     """Parameters of one layer's attention and norms."""
@@ -247,6 +249,7 @@ def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> Mode
         window=float(window.tokens) if window else np.inf,
         full_share=model.full_attention_layers / model.layers,
         parallel_residual=float(model.parallel_residual),
+        written=((model.norm == "rmsnorm") + (model.positions == "rotary")) / 2.0,
         sinks=float(model.attention_sinks),
         attention_params=attention_parameters(model) + layer_norm_parameters(model),
         mlp_params=mlp_parameters(model, model.ffn_hidden),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any, Literal
 
 from crosszone.cost.bands import band_factors
 from crosszone.cost.memory_profile import memory_profiles
-from crosszone.cost.profile import COMMON, Profiles
+from crosszone.cost.profile import Profiles
+from crosszone.cost.profile_files import COMMON
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value, nearest
 
@@ -87,13 +88,16 @@ class ProfileDescription(ProfileSummary):
     """Every coefficient of its own."""
 
 
-@cache
 def described_profiles() -> tuple[ProfileDescription, ...]:
-    """Every home: common values, GPU families, stacks."""
-    shipped = Profiles.load()
-    homes: list[tuple[ProfileKind, str, Mapping[str, Any]]] = [("common", COMMON, shipped.home(COMMON))]
-    homes += [("gpu", name, entry) for name, entry in shipped.gpus.items()]
-    homes += [("stack", name, entry) for name, entry in shipped.stacks.items()]
+    """Every home in use: common values, GPU families, stacks."""
+    return _all_described(Profiles.load())
+
+
+@lru_cache(maxsize=8)
+def _all_described(profiles: Profiles) -> tuple[ProfileDescription, ...]:
+    homes: list[tuple[ProfileKind, str, Mapping[str, Any]]] = [("common", COMMON, profiles.home(COMMON))]
+    homes += [("gpu", name, entry) for name, entry in profiles.gpus.items()]
+    homes += [("stack", name, entry) for name, entry in profiles.stacks.items()]
     return tuple(_described(kind, name, entry) for kind, name, entry in homes)
 
 

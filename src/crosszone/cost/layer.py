@@ -262,12 +262,13 @@ class LayerCost:
         unfused = (self.stack.unfused > 0) | (np.asarray(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
         traffic = self.work.word * tokens * (RESIDUAL_PASSES * m.hidden * self.split + 2.0 * inner_width)
+        written = k.written_out * m.written * self.work.word * tokens * m.hidden * self.split
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
             matmul=matmul,
             attention=np.where(unfused, plainly, flash),
             attention_back=np.where(unfused, plainly_back, k.flash_backward * flash),
-            elementwise=traffic_s(k.elementwise * traffic + cast, self.memory_rate),
+            elementwise=traffic_s(k.elementwise * traffic + written + cast, self.memory_rate),
             routing=0.0,
             ep=0.0,
             wait=0.0,
@@ -344,7 +345,8 @@ class LayerCost:
         count = 2.0 - self.model.parallel_residual
         tp = self.tp_exposed_s
         cp, cp_back = self._context_s(parts.attention), self._context_s(parts.attention_back, 2.0)
-        launch = k.host_s * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
+        kernels = 1.0 + self.model.written * (k.written_out_launch - 1.0)
+        launch = k.host_s * kernels * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
         launch = launch + count * k.collective_host_s * (w.tp - 1.0)
         forward = Pass(
             matmul=parts.matmul,

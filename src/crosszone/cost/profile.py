@@ -10,98 +10,25 @@ where a stack or family looks next). For a fit, all values are one vector and `i
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache
-from importlib.resources import files
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import field_validator
 
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.own_profiles import Laid, OwnProfile, laid
+from crosszone.cost.profile_files import COMMON, FIELDS, shipped
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, nearest, parse, refuse
+from crosszone.inputs.value import nearest
 
-FIELDS = tuple(f.name for f in fields(Coefficients))
-COMMON = "common"
 GENERIC = "generic"
 """Family of a GPU that is like no measured one, and stack of unknown software: common values."""
 
-Origin = Literal["fitted", "measured", "datasheet", "published", "assumed"]
 Vector = npt.NDArray[np.float64]
-
-
-class Coefficient(Value):
-    """One number with one standard error of its logarithm, and where it comes from."""
-
-    value: NotNegative
-    error: NotNegative
-    origin: Origin
-
-
-class Home(Value):
-    """Coefficients of one home, and what they rest on."""
-
-    source: str
-    coefficients: dict[Name, Coefficient]
-
-    @field_validator("coefficients")
-    @classmethod
-    def _known(cls, given: dict[str, Coefficient]) -> dict[str, Coefficient]:
-        for key in given:
-            if key not in FIELDS:
-                raise refuse("unknown_key", key, at=(key,), known=sorted(FIELDS), nearest=nearest(key, FIELDS)[:1])
-        return given
-
-
-class Common(Home):
-    """The home of every coefficient."""
-
-    @field_validator("coefficients")
-    @classmethod
-    def _whole(cls, given: dict[str, Coefficient]) -> dict[str, Coefficient]:
-        for key in FIELDS:
-            if key not in given:
-                raise refuse("missing_key", key=key)
-        return given
-
-
-class Family(Home):
-    """GPUs that behave alike."""
-
-    gpus: tuple[Name, ...]
-    vendor: Name
-    year: int
-    architecture: Name | None = None
-    """GPUs of this architecture that no family lists take this one."""
-    like: Name | None = None
-
-
-class Settings(Value):
-    """What a stack does; explained in stacks.yaml."""
-
-    unfused: Flag | Literal["plain"] = False
-    triton: Flag = False
-    launch_added: Flag = False
-    p2p_scatter: Flag = False
-    p2p_wait: Literal["none", "sent", "arrived"] = "none"
-    release_base: Positive | None = None
-    graphed_from: Positive | None = None
-
-
-class Stack(Home):
-    """Software whose jobs behave alike."""
-
-    title: str
-    framework: Name
-    default_of: tuple[Name, ...] = ()
-    like: Name | None = None
-    measured: Flag = True
-    """Runs of it were seen, though it may have no coefficients of its own."""
-    settings: Settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,12 +68,20 @@ class Profiles:
         self.values = np.array([entry["value"] for entry in self.entries], dtype=float)
         self.errors = np.array([entry["error"] for entry in self.entries], dtype=float)
         self.fixed = np.array([entry["origin"] != "fitted" for entry in self.entries])
+        self.own: str | None = None
+        """Name of the user's profile that lies over the shipped ones."""
         self._reads: dict[tuple[str, str], tuple[int, ...]] = {}
         self._selected: dict[tuple[Gpu, str, float | None], Profile] = {}
 
     @classmethod
     def load(cls) -> Profiles:
-        """The shipped profiles; read and checked once."""
+        """The shipped profiles, with the user's own one in use over them; read and checked once."""
+        own = laid()
+        return _shipped() if own is None else _overlaid(own)
+
+    @classmethod
+    def shipped(cls) -> Profiles:
+        """The shipped profiles alone: what fits start from and tables score."""
         return _shipped()
 
     def home(self, name: str) -> dict[str, Any]:
@@ -156,7 +91,28 @@ class Profiles:
     def with_values(self, values: Vector) -> Profiles:
         """The same profiles with other values, as a fit gives them."""
         other = Profiles(self._homes[COMMON], self.gpus, self.stacks)
-        other.values = values
+        other.values, other.own = values, self.own
+        return other
+
+    def with_own(self, own: OwnProfile) -> Profiles:
+        """The same with an own profile over them: each GPU kind it names is a family, like the one it was of."""
+        gpus = {name: dict(entry) for name, entry in self.gpus.items()}
+        for name, given in own.gpus.items():
+            gpu = catalogue().gpu(name)
+            family = self.gpu_profile(gpu)[0]
+            kin = gpus.get(family)
+            if kin is not None:
+                kin["gpus"] = tuple(one for one in kin["gpus"] if one != gpu.name)
+            here: dict[str, Any] = {"gpus": (gpu.name,), "vendor": gpu.vendor, "year": gpu.year, "source": own.source}
+            here |= {"like": family} if kin is not None else {}
+            here |= {"stacks": own.for_stacks} if own.for_stacks else {}
+            gpus = {f"{gpu.name} {own.name}": {**here, "coefficients": _plain(given)}, **gpus}
+        stacks = dict(self.stacks)
+        for name, given in own.stacks.items():
+            entry = stacks[self.stack_of(name, name)]
+            stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _plain(given)}
+        other = Profiles(self._homes[COMMON], gpus, stacks)
+        other.own = own.name
         return other
 
     def gpu_profile(self, gpu: Gpu) -> tuple[str, bool]:
@@ -226,7 +182,8 @@ class Profiles:
         for kind, name, entries in (("stack", stack, self.stacks), ("gpu", family, self.gpus)):
             here: str | None = name
             while here is not None and here in entries:
-                yield f"{kind} {here}"
+                if stack in (entries[here].get("stacks") or (stack,)):
+                    yield f"{kind} {here}"
                 here = entries[here].get("like")
         yield COMMON
 
@@ -240,28 +197,17 @@ class Profiles:
         return self._reads[key]
 
 
+def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: coefficient.model_dump() for field, coefficient in given.items()}
+
+
 @cache
 def _shipped() -> Profiles:
-    common, gpus, stacks = (_read(name) for name in ("common", "gpus", "stacks"))
+    common, gpus, stacks = (shipped(name) for name in ("common", "gpus", "stacks"))
     return Profiles(common, gpus, stacks)
 
 
-@cache
-def _read(name: str) -> dict[str, Any]:
-    """A profile file, checked: an `InvalidError` names each field that is wrong."""
-    text = files("crosszone.cost").joinpath("profiles", f"{name}.yaml").read_text("utf-8")
-    return checked(name, text)
-
-
-def checked(name: str, text: str) -> dict[str, Any]:
-    """The content of `common`, `gpus` or `stacks`.yaml; an `InvalidError` names each field that is wrong."""
-    document = parse_document(text, f"{name}.yaml")
-    if name == COMMON:
-        return _plain(parse(Common, document.value, document))
-    kinds: dict[str, type[Home]] = {"gpus": Family, "stacks": Stack}
-    kind = kinds[name]
-    return {key: _plain(parse(kind, entry, document, at=(key,))) for key, entry in document.value.items()}
-
-
-def _plain(home: Home) -> dict[str, Any]:
-    return home.model_dump(exclude_unset=True)
+@lru_cache(maxsize=8)
+def _overlaid(own: Laid) -> Profiles:
+    """The shipped profiles with one of the user's over them, made once for each state of its file."""
+    return _shipped().with_own(own.profile)

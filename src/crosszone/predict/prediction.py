@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from crosszone.inputs.value import Value
+from crosszone.predict.operators import OperatorError
 
 Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights", "local update"]
 Bottleneck = Literal["compute", "communication", "pipeline", "host"]
@@ -148,8 +151,12 @@ class Basis(Value):
     """Software stack whose coefficients are used."""
     gpu_profiles: dict[str, str]
     """Profile of each GPU kind."""
+    own_profile: str | None = None
+    """The user's own profile that lies over the shipped ones; null: none."""
     measured: bool
     """All of them were measured; else derived from the family, with a wider range."""
+    operators: dict[str, dict[str, OperatorError]] = Field(default_factory=dict)
+    """Errors of single operators by GPU kind and family, where its operators were sampled."""
     low: float
     """Factor on the expected step for the low end, from the profile's own error."""
     high: float

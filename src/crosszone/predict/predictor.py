@@ -35,6 +35,7 @@ from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.local_update import local_update_s
 from crosszone.predict.memory import memory_of
+from crosszone.predict.operators import operator_errors, unsampled
 from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, Triple
 from crosszone.predict.run import run_of, unpriced
 from crosszone.predict.simulated import SimulatedStep, least_step_s, simulated_step, too_long
@@ -73,6 +74,11 @@ class Predictor:
         """Profile of each node group in use."""
         groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
         return {g: self.profiles.select(one.gpu, self.stack, one.speed) for g, one in groups.items()}
+
+    @property
+    def gpu_kinds(self) -> list[str]:
+        """GPU kinds in use, each once."""
+        return list(dict.fromkeys(self.site.groups[g].gpu.name for g in self.profile))
 
     def on(self, name: str, site: Site, notices: tuple[Notice, ...]) -> Predictor:
         """The same strategy where only the links between the zones are others (`Site.on`)."""
@@ -269,6 +275,8 @@ class Predictor:
             basis=Basis(
                 stack=self.stack,
                 gpu_profiles={self.site.groups[g].gpu.name: p.family for g, p in self.profile.items()},
+                own_profile=self.profiles.own,
+                operators=operator_errors(self.gpu_kinds),
                 measured=all(p.gpu_measured for p in self.profile.values()),
                 low=self.factors[0],
                 high=self.factors[1],
@@ -285,6 +293,7 @@ class Predictor:
             found.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
         if not all(p.stack_measured for p in self.profile.values()):
             found.append(Notice(code="stack_unmeasured", level="note", params={"stack": self.stack}))
+        found += unsampled(self.case, self.gpu_kinds)
         if not memory.fits:
             worst = memory.stages[memory.worst_stage]
             params = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from crosszone.text import label
 from crosszone.text.figures import amount, digits, percent
 
 if TYPE_CHECKING:
+    from crosszone.predict.operators import OperatorError
     from crosszone.predict.prediction import Memory, Prediction, Run, Triple
     from crosszone.predict.predictor import Predictor
 
@@ -17,6 +18,8 @@ SMALL = 0.001
 """Share of a step below which a part is not told by name."""
 IDLE = {"cp": 1, "ep": 1, "interleave": 1, "zero": 0, "recompute": "none"}
 """Degrees that do nothing."""
+MAIN = ("matmul", "attention")
+"""Families of operators that are told by name."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute")
 
 
@@ -111,6 +114,14 @@ class Words:
         others = self.listed(told("class_share", name) for name in rest if found.shares[name] >= SMALL)
         return self.said("semicolon").join(filter(None, [told("bottleneck_line", found.bottleneck), others]))
 
+    def _operators(self, gpu: str, errors: Mapping[str, OperatorError]) -> str:
+        """Mean errors on unseen sizes: products and attention, and the mean of all others."""
+        main = [(self.said(f"operator_{name}"), errors[name].unseen_pct) for name in MAIN if name in errors]
+        rest = [one.unseen_pct for name, one in errors.items() if name not in MAIN]
+        main += [(self.said("operator_others"), sum(rest) / len(rest))] if rest else []
+        told = self.listed(f"{name} {digits(error, 2)} %" for name, error in main)
+        return self.said("basis_operators", gpu=gpu, errors=told)
+
     def basis(self, found: Prediction, predictor: Predictor) -> list[str]:
         """Framework, stack and where each GPU's coefficients come from; and what the range says."""
         groups = predictor.site.groups
@@ -120,7 +131,10 @@ class Words:
             for gpu, family in found.basis.gpu_profiles.items()
         )
         low, high = (digits(100 * (factor - 1), 2) for factor in (found.basis.low, found.basis.high))
+        own = found.basis.own_profile
         return [
             self.said("basis_line", framework=predictor.framework.title, stack=found.basis.stack, gpus=gpus),
+            *([self.said("basis_own", name=own)] if own else []),
+            *(self._operators(gpu, errors) for gpu, errors in found.basis.operators.items()),
             self.said("basis_band", low=low, high=high),
         ]

@@ -69,6 +69,7 @@ def create_app(
             if driver is not None:
                 await asyncio.to_thread(driver.close)
             state.workers.close()
+            state.uploads.close()
             state.store.close()
 
     app = FastAPI(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from crosszone.web.calibrate_uploads import Uploads
 from crosszone.web.examples import Shelf
 from crosszone.web.scenarios import Reader
 from crosszone.web.workers import Workers
@@ -24,3 +25,5 @@ class State:
     workers: Workers
     service: Service
     """Machines and tasks."""
+    uploads: Uploads = field(default_factory=Uploads)
+    """Files handed in to be looked at."""

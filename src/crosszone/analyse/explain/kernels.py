@@ -104,9 +104,9 @@ def elementwise(f: Facts, kind: str, way: str) -> Made:
     return total([term.form for term in terms]), terms, None, ()
 
 
-def _traffic(f: Facts, size: str, cast: str, **inputs: Form | Given) -> Form:
-    casts = f.at(f.batch.work.path) < 16
-    more = f" + {{cast}} * {{word}} * ({cast})" if casts else ""
+def _traffic(f: Facts, size: str, cast: str, more: str = "", **inputs: Form | Given) -> Form:
+    if f.at(f.batch.work.path) < 16:
+        more += f" + {{cast}} * {{word}} * ({cast})"
     return Form(
         f"({{elementwise}} * {{word}} * {size}{more}) / {{memory_rate}}",
         elementwise=f.k("elementwise"),
@@ -127,10 +127,14 @@ def _block_traffic(f: Facts) -> Form:
         kv=Form("{kv_groups} * ({qk_dim} + {v_dim})", **kv_heads(f)),
     )
     value = over_tp(f, "{heads} * {v_dim}", **heads, v_dim=f.model("v_dim"))
+    written = f.k("written_out").value and f.at(f.batch.model.written)
     return _traffic(
         f,
         "{tokens} * ({residual_passes} * {hidden} * {split} + 2 * {width})",
         "{tokens} * ({hidden} + {value})",
+        " + {written_out} * {written} * {word} * {tokens} * {hidden} * {split}" if written else "",
+        written_out=f.k("written_out"),
+        written=f.model("written"),
         residual_passes=constant("residual_passes", RESIDUAL_PASSES, "[O4]"),
         split=split(f),
         width=width,

@@ -156,11 +156,13 @@ def _context(f: Facts, kind: str, way: str) -> Made:
 
 
 def _launch(f: Facts, kind: str) -> Form:
-    plain = bool(f.at(f.t.layer.plain_softmax))
-    parts, names = (
-        ["{host_s}" + (" * {plain_launch}" if plain else "")],
-        {"host_s": f.k("host_s"), "plain_launch": f.k("plain_launch")},
-    )
+    plain, written = bool(f.at(f.t.layer.plain_softmax)), f.at(f.batch.model.written)
+    first = "{host_s}" + (" * {plain_launch}" if plain else "")
+    names: dict[str, Form | Given] = {"host_s": f.k("host_s"), "plain_launch": f.k("plain_launch")}
+    if written and f.k("written_out_launch").value != 1.0:
+        first += " * (1 + {written} * ({written_out_launch} - 1))"
+        names |= {"written": f.model("written"), "written_out_launch": f.k("written_out_launch")}
+    parts = [first]
     if kind == "moe":
         age, more = age_of(f)
         blocks = int(f.at(f.batch.work.path)) == MXFP8

@@ -29,7 +29,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
 from run import Refusal, Run
 
 NAME = re.compile(r"step-(\d{8,})")

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from lines import Lines
-
 from run import Run
 
 GIB, MIB = 2**30, 2**20
@@ -56,8 +55,11 @@ class Metrics:
         """The first line of a start."""
         zones = self.run.settings.get("zones") or ["zone"]
         zone = zones[self.run.zone_of_rank[self.run.rank]]
+        strategy = self.run.settings.get("strategy") or {}
         meta: dict[str, str | int | float | bool] = {
             "framework": framework,
+            "model": str(self.run.settings["model"].get("name") or "own"),
+            **{key: strategy[key] for key in ("dp", "tp", "pp", "cp", "ep", "micro_batch") if key in strategy},
             "stage": self.stage,
             "ranks": self.run.world,
             "device": torch.cuda.get_device_name(self.run.device) if self.cuda else "cpu",

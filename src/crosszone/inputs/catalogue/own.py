@@ -58,11 +58,11 @@ def _rewrite(path: Path, entries: dict[str, Any]) -> None:
     """Write a file of entries; without any, the file goes."""
     try:
         if entries:
-            _replace_file(path, dump_yaml(entries))
+            replace_file(path, dump_yaml(entries))
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise unwritable(path, error) from None
 
 
 def start_fields(entry: Entry) -> dict[str, Any]:
@@ -107,12 +107,12 @@ def _write(kind: Kind, entry: Entry, known: Catalogue) -> Entry:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(folder, error) from None
+        raise unwritable(folder, error) from None
     _rewrite(path, {**beside, entry.name: entry_fields(entry)})
     return entry
 
 
-def _replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str) -> None:
     """Write a file so that a reader sees the old or the new one, never half."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -124,5 +124,6 @@ def _replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _unwritable(path: Path, error: OSError) -> InputError:
+def unwritable(path: Path, error: OSError) -> InputError:
+    """What is told where the user's folder cannot be written."""
     return InputError(Notice(code="home_unwritable", value=str(path), params={"reason": error.strerror or str(error)}))

@@ -15,6 +15,7 @@ const PLACES = {
   deploy: [() => import("./deploy/place.js").then((file) => file.DeployPlace), true],
   train: [() => import("./train/place.js").then((file) => file.TrainPlace), false],
   compare: [() => import("./compare/place.js").then((file) => file.ComparePlace), false],
+  calibrate: [() => import("./calibrate/place.js").then((file) => file.CalibratePlace), false],
   catalogue: [() => import("./catalogue/place.js").then((file) => file.CataloguePlace), false],
 };
 const scenarioPane = () => import("./scenario/pane.js").then((file) => file.ScenarioPane);

@@ -25,7 +25,7 @@ export const barsHeight = (found) => found.sides.length * BAR + 46;
  * @param {any} found what /compare answers
  * @param {string} way classes, parts or phases
  * @param {any[]} step cells of the step time, with its range
- * @param {{word: (name: string) => string, figure: (name: string, value: number) => string, step: string}} say
+ * @param {{word: (name: string) => string, figure: (name: string, value: number) => string, percent: (hundredths: number) => string, step: string}} say
  * @param {import("../lib/tokens.js").Tokens} tokens
  */
 export function barsOption(found, way, step, say, tokens) {
@@ -47,7 +47,8 @@ export function barsOption(found, way, step, say, tokens) {
       trigger: "axis", axisPointer: { type: "none" },
       formatter: (shown) => {
         const at = shown[0].dataIndex;
-        const lines = found[way].filter((row) => row.cells[at]?.value > 0).map((row) => `${say.word(row.name)}  ${seconds(row.cells[at].value)}`);
+        const against = (cell) => (at && cell.percent !== null ? `  (${say.percent(cell.percent)})` : "");
+        const lines = found[way].filter((row) => row.cells[at]?.value > 0).map((row) => `${say.word(row.name)}  ${seconds(row.cells[at].value)}${against(row.cells[at])}`);
         return [found.sides[at].name, ...lines, `${say.step}  ${seconds(found.sides[at].step_s)}`].join("\n");
       },
     },

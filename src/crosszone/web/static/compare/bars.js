@@ -13,12 +13,12 @@ const WAYS = ["classes", "parts", "phases"];
 export function Bars({ found, by, choose }) {
   const text = useText();
   const { t } = text;
-  const { figure } = useFigures();
+  const { figure, percent } = useFigures();
   const tokens = useTokens();
   const way = WAYS.includes(by) ? by : "classes";
   const word = useMemo(() => wordOf(text, way), [text, way]);
   const step = found.figures.find((row) => row.name === "step_time_s").cells;
-  const option = useMemo(() => barsOption(found, way, step, { word, figure, step: t("compare.step") }, tokens), [found, way, word, tokens]);
+  const option = useMemo(() => barsOption(found, way, step, { word, figure, percent, step: t("compare.step") }, tokens), [found, way, word, tokens]);
   const table = useMemo(
     () => ({
       columns: [t("compare.column.name"), ...found[way].map((row) => word(row.name)), t("compare.figure.step_time_s")],

@@ -9,6 +9,7 @@ import { Empty } from "./empty.js";
 import { List } from "./list.js";
 import { Refusals } from "./refusals.js";
 import { useResults } from "./results.js";
+import { Timelines } from "./timelines.js";
 
 /** Results of one comparison, as the server takes them. */
 const MOST = 50;
@@ -58,6 +59,7 @@ export function ComparePlace({ address, change }) {
       ${found && html`
         <${Refusals} notices=${found.notices} />
         <${Bars} found=${found} by=${address.tab} choose=${(tab) => change({ tab }, { step: false })} />
+        <${Timelines} sides=${found.sides} />
         <${Differences} found=${found} makeFirst=${(id) => choose([id, ...chosen.filter((one) => one !== id)])} />`}
     </div>`;
 }

@@ -43,6 +43,7 @@ export function Row({ row, at, toggle, rename, remove, change }) {
       <td class="compare-wide"><time datetime=${row.created}>${saved}</time></td>
       <td class="compare-actions">
         ${row.kind === "predicted" && html`<button type="button" class="quiet small" title=${t("compare.open_title", { name: row.name })} aria-label=${t("compare.open_title", { name: row.name })} onClick=${open}>${t("compare.open")}</button>`}
+        <a class="button small" href=${`/api/v1/calibrate/sheet/results/${row.id}?lang=${language}`} download title=${t("compare.sheet_title", { name: row.name })} aria-label=${t("compare.sheet_title", { name: row.name })}>${t("compare.sheet")}</a>
         <${Sure} small=${true} label=${t("compare.delete")} title=${t("compare.delete_title", { name: row.name })} question=${t("compare.delete_sure", { name: row.name })} act=${remove} />
       </td>
     </tr>`;

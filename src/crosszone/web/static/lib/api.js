@@ -40,9 +40,24 @@ export const postBlob = (path, body, language) => send("POST", path, body, langu
  * @param {string} language
  * @param {{onProgress?: (progress: {what: string, done: number, of: number}) => void, signal?: AbortSignal}} [how]
  */
-export async function streamJson(path, body, language, { onProgress, signal } = {}) {
-  const answer = await send("POST", path, body, language, signal, { Accept: "text/event-stream" });
-  if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) return answer.json();
+export const streamJson = (path, body, language, how = {}) =>
+  send("POST", path, body, language, how.signal, { Accept: STREAM }).then((answer) => lastOf(answer, how));
+
+/** Long work that takes nothing but its address. @param {string} path @param {string} language @param {{onProgress?: (progress: {what: string, done: number, of: number}) => void, signal?: AbortSignal}} [how] */
+export const streamFetch = (path, language, how = {}) =>
+  call(path, language, { headers: { Accept: STREAM }, signal: how.signal }).then((answer) => lastOf(answer, how));
+
+/** Hands a file to the server as it is; the answer names it. @param {File} file @param {string} language @param {AbortSignal} [signal] @returns {Promise<{id: string, name: string, bytes: number}>} */
+export const uploadFile = (file, language, signal) =>
+  call(`calibrate/files?name=${encodeURIComponent(file.name.slice(-200))}`, language, {
+    method: "POST", headers: { "Content-Type": "application/octet-stream" }, body: file, signal,
+  }).then((answer) => answer.json());
+
+const STREAM = "text/event-stream";
+
+/** What a stream ends with; its progress is told on the way. @param {Response} answer @param {{onProgress?: (progress: any) => void}} how */
+async function lastOf(answer, { onProgress }) {
+  if (!answer.headers.get("content-type")?.startsWith(STREAM)) return answer.json();
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {

@@ -6,6 +6,7 @@ import { AnswerStrip } from "../components/answer-strip.js";
 import { Notices } from "../components/notices.js";
 import { Actions, ObjectiveChooser } from "./actions.js";
 import { AskCard } from "./ask-card.js";
+import { Basis } from "./basis.js";
 import { Heading } from "./heading.js";
 import { Inputs } from "./inputs.js";
 import { MapCard } from "./map-card.js";
@@ -37,6 +38,7 @@ export function PlanPlace() {
       <${Refusal} />
       <div class="fades">${prediction ? html`<${AnswerStrip} prediction=${prediction} stale=${stale} />` : html`<div class="strip waiting" aria-hidden="true"></div>`}</div>
       <${Progress} />
+      <${Basis} />
       <div class="fades">
         <div class="plan-main">${settled ? html`<${MapCard} places=${places} />` : html`<div class="card map-waiting"></div>`}<${StepCard} /></div>
         <${PlansCard} places=${places} />

@@ -1,0 +1,69 @@
+"""The H200 profile: `python benchmarks/h200.py` scores it and updates RESULTS.md.
+
+Kernels were timed by `crosszone calibrate kernels`, whole steps by `hf_steps.py`; stacks were fitted to the rows of
+measured/fit, and the rows of measured/check, other models and shapes, only score them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from crosszone.calibrate.accuracy import ScoredRow, score_runs, scores
+from crosszone.cost.operator_profile import operator_profile
+from crosszone.cost.profile import Profiles
+from results import write_section
+
+MEASURED = Path(__file__).resolve().parent / "measured"
+GPU = "h200-141gb-sxm"
+
+
+def kind(row: ScoredRow) -> str:
+    """What a row is of."""
+    return {"hf-eager": "Hugging Face, eager", "hf-compile": "Hugging Face, compiled"}.get(
+        row.stack or "", "the shipped trainer"
+    )
+
+
+def line(name: str, found: dict[str, Any]) -> str:
+    """One line of the table of steps."""
+    figures = (found["mape_pct"], found["median_ape_pct"], found["memory_mape_pct"], found["memory_lowest_pct"])
+    return f"| {name} | {found['scored']} | {' | '.join(f'{one:.1f}' for one in figures)} |"
+
+
+def main() -> None:
+    """Both tables."""
+    lines = [
+        "`python benchmarks/h200.py`: one H200, torch 2.11. Rows fitted to, and rows of other models and shapes.",
+        "",
+        "| whole steps | rows | time, mean % | median % | memory, mean % | lowest % |",
+        "|---|---|---|---|---|---|",
+    ]
+    worst: list[ScoredRow] = []
+    for part, title in (("fit", "fitted to"), ("check", "**not fitted to**")):
+        rows = [
+            row
+            for path in sorted((MEASURED / part).glob("h200_*.csv"))
+            for row in score_runs(path, Profiles.shipped()).rows
+        ]
+        worst = [row for row in rows if row.stack in ("hf-eager", "hf-compile")]
+        lines.append(line(f"{title}: Hugging Face, all", scores(worst)))
+        for name in dict.fromkeys(map(kind, rows)):
+            lines.append(line(f"{title}: {name}", scores([row for row in rows if kind(row) == name])))
+    lines += ["", "| row not fitted to | stack | measured s | predicted s | error % |", "|---|---|---|---|---|"]
+    for row in sorted(worst, key=lambda one: -abs(one.error_pct or 0.0)):
+        lines.append(
+            f"| {row.id} | {row.stack} | {row.measured_s:.4f} | {row.predicted_s:.4f} | {row.error_pct:+.1f} |"
+        )
+    profile = operator_profile(GPU)
+    if profile is not None:
+        lines += ["", f"Operators: {profile.samples} samples; {profile.source}", ""]
+        lines += ["| operator | samples | held-out samples, mean % | unseen sizes, mean % |", "|---|---|---|---|"]
+        for family, found in profile.summary().items():
+            errors = f"{found['error_pct']:.1f} | {found['unseen_pct']:.1f}"
+            lines.append(f"| {family} | {found['samples']:.0f} | {errors} |")
+    write_section("H200 profile", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

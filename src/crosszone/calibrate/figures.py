@@ -1,0 +1,242 @@
+"""Pictures of the accuracy report: what an iteration is made of, errors by component, predictions, stability.
+
+    files = draw(accuracy_report(folder, "en"), "en")
+    files["predicted_measured.png"], files["predicted_measured.svg"]      # bytes
+    make("component_error", report, "zh")                                 # a matplotlib Figure
+
+A picture that the report has nothing for is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from crosszone.calibrate.figures_style import COLOURS, DPI, FORMATS, INK, MARKERS, Words, content, style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+Report = Mapping[str, Any]
+NEAR_PCT = (10, 20)
+"""Lines beside the diagonal of the scatter."""
+WIDEST_ERROR_PCT = 100.0
+"""Errors of components are drawn up to this size; longer bars say their number."""
+MOST_SOURCES, MOST_JOBS = 36, 24
+"""Sources and jobs of a picture; of more, those beyond are one source, or left out, and the picture says so."""
+LONGEST_NAME = 40
+LUMA = (0.2126, 0.7152, 0.0722)
+"""How bright red, green and blue look."""
+
+
+def draw(report: Report, language: str, formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
+    """Name and bytes of every picture that the report has data for."""
+    words = Words(language)
+    found: dict[str, bytes] = {}
+    for name in FIGURES:
+        figure = make(name, report, language)
+        if figure is not None:
+            with style(words):
+                found |= {f"{name}.{kind}": content(figure, kind) for kind in formats}
+    return found
+
+
+def make(name: str, report: Report, language: str) -> Figure | None:
+    """One picture by its name, or None where there is nothing to draw."""
+    words = Words(language)
+    with style(words):
+        return FIGURES[name](report, words)
+
+
+def component_share(report: Report, words: Words) -> Figure | None:
+    """Stacked bars: two a job, measured and predicted."""
+    bars = [
+        (one, kind, one[f"{kind}_pct"])
+        for one in report["shares"][:MOST_JOBS]
+        for kind in ("measured", "predicted")
+        if one[f"{kind}_pct"]
+    ]
+    if not bars:
+        return None
+    figure, axes = _figure(10, 1.6 + 0.32 * len(bars))
+    at = [index + 0.35 * sum(kind == "measured" for _, kind, _ in bars[: index + 1]) for index in range(len(bars))]
+    left = [0.0] * len(bars)
+    for number, part in enumerate(report["shares"][0]["names"]):
+        widths = [found[part] for _, _, found in bars]
+        colour = COLOURS[number]
+        axes.barh(at, widths, left=left, height=0.86, color=colour, label=words(f"share_{part}"))
+        for y, start, width in zip(at, left, widths, strict=True):
+            if width >= 4:
+                axes.text(start + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=7, color=_on(colour))
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    axes.set_yticks(at, [f"{_job(one['job'])} {words(f'kind_{kind}')}" for one, kind, _ in bars])
+    axes.invert_yaxis()
+    axes.set(
+        xlim=(0, 100),
+        xlabel=words("figure_share_axis"),
+        title=words("figure_share_title") + _shown(report["shares"], words),
+    )
+    _legend(figure, axes, columns=4)
+    return figure
+
+
+def component_error(report: Report, words: Words) -> Figure | None:
+    """Bars of the signed error: one group a component, one bar a job."""
+    table = report["components"]
+    if not table or not table["jobs"]:
+        return None
+    rows, jobs = table["rows"], table["jobs"][:MOST_JOBS]
+    figure, axes = _figure(11, 6)
+    wide = 0.86 / len(jobs)
+    for number, job in enumerate(jobs):
+        at = [index - 0.43 + wide * (number + 0.5) for index in range(len(rows))]
+        sizes = [row["errors_pct"][number] for row in rows]
+        seen = [(x, y) for x, y in zip(at, sizes, strict=True) if y is not None]
+        colour = COLOURS[number % len(COLOURS)]
+        hatch = "" if job["fastest"] else "////"
+        shown = [max(-WIDEST_ERROR_PCT, min(WIDEST_ERROR_PCT, y)) for _, y in seen]
+        axes.bar(
+            [x for x, _ in seen],
+            shown,
+            wide,
+            color=colour,
+            label=_job(job),
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0.3,
+        )
+        for x, y in seen:
+            if abs(y) > WIDEST_ERROR_PCT:
+                place, align = (WIDEST_ERROR_PCT, "bottom") if y > 0 else (-WIDEST_ERROR_PCT, "top")
+                axes.text(x, place, f"{y:+.0f}", ha="center", va=align, fontsize=6.5)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.set_xticks(range(len(rows)), [words(f"component_{row['part']}") for row in rows], rotation=25, ha="right")
+    axes.set(ylabel=words("figure_error_axis"), title=words("figure_error_title") + _shown(table["jobs"], words))
+    axes.margins(x=0.01, y=0.06)
+    axes.grid(axis="y")
+    _legend(figure, axes, columns=3)
+    return figure
+
+
+def predicted_measured(report: Report, words: Words) -> Figure | None:
+    """Every run that counts, on logarithmic axes, by source; lines at 10 and 20 %."""
+    runs = [run for run in report["runs"] if run["counts"]]
+    if not runs:
+        return None
+    figure, axes = _figure(9.5, 7)
+    by_source: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        known = run["source"] in by_source or len(by_source) < MOST_SOURCES
+        by_source.setdefault(run["source"] if known else words("figure_other_sources"), []).append(run)
+    for number, (source, here) in enumerate(by_source.items()):
+        axes.plot(
+            [run["measured_s"] for run in here],
+            [run["predicted_s"] for run in here],
+            MARKERS[number // len(COLOURS) % len(MARKERS)],
+            color=COLOURS[number % len(COLOURS)],
+            markersize=4,
+            markeredgewidth=0,
+            alpha=0.75,
+            label=f"{_name(source)} ({len(here)})",
+        )
+    times = [run[key] for run in runs for key in ("measured_s", "predicted_s")]
+    ends = (min(times) / 1.3, max(times) * 1.3)
+    axes.plot(ends, ends, color=INK, linewidth=1, label="_equal")
+    for near, dash in zip(NEAR_PCT, ("--", ":"), strict=True):
+        for way in (1 + near / 100, 1 - near / 100):
+            name = f"±{near} %" if way > 1 else f"_{near}"
+            axes.plot(ends, [way * end for end in ends], dash, color=INK, linewidth=0.8, label=name)
+    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    axes.set(xlabel=words("figure_measured_axis"), ylabel=words("figure_predicted_axis"))
+    _plain_numbers(axes.xaxis, axes.yaxis)
+    axes.set_title(words("figure_scatter_title", count=len(runs)))
+    axes.grid(which="major")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
+    return figure
+
+
+def iteration_stability(report: Report, words: Words) -> Figure | None:
+    """Steady iterations of every job over its fastest one."""
+    rows = report["stability"][:MOST_JOBS]
+    if not rows:
+        return None
+    figure, axes = _figure(9.5, 1.8 + 0.5 * len(rows))
+    for number, row in enumerate(rows):
+        low = row["min_s"]
+        over = [100 * (seconds / low - 1) for seconds in row["seconds"]]
+        colour = COLOURS[number % len(COLOURS)]
+        axes.plot(over, [number] * len(over), "o", color=colour, markersize=5, markeredgewidth=0, alpha=0.55)
+        axes.plot([row["mean_to_min_pct"]], [number], "|", color=INK, markersize=18, markeredgewidth=2)
+        axes.text(1.01, number, f"{row['mean_to_min_pct']:.1f} %", transform=axes.get_yaxis_transform(), va="center")
+    names = [f"{_name(row['cluster'])} {_name(row['name'])}\n{_name(row['id'])} · {row['min_s']:.3g} s" for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set_xlim(-0.05, None)
+    _plain_numbers(axes.xaxis)
+    axes.set(
+        xlabel=words("figure_stability_axis"),
+        title=words("figure_stability_title") + _shown(report["stability"], words),
+    )
+    axes.grid(axis="x")
+    return figure
+
+
+FIGURES: Mapping[str, Callable[[Report, Words], Figure | None]] = {
+    "component_share": component_share,
+    "component_error": component_error,
+    "predicted_measured": predicted_measured,
+    "iteration_stability": iteration_stability,
+}
+"""Pictures by name."""
+NAMES = tuple(f"{name}.{kind}" for name in FIGURES for kind in FORMATS)
+"""Files that `draw` may make."""
+
+
+def _figure(wide: float, high: float) -> tuple[Figure, Axes]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(wide, min(high, 40)), dpi=DPI, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def _legend(figure: Figure, axes: Axes, columns: int) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
+
+
+def _plain_numbers(*along: Axis) -> None:
+    """Ticks as 0.1, 1, 10 instead of powers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for one in along:
+        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        one.set_minor_formatter(NullFormatter())
+
+
+def _on(colour: str) -> str:
+    """White or ink, whichever is read on a colour."""
+    bright = sum(weight * int(colour[at : at + 2], 16) for weight, at in zip(LUMA, (1, 3, 5), strict=True))
+    return INK if bright > 140 else "white"
+
+
+def _shown(jobs: Sequence[object], words: Words) -> str:
+    """What a title adds where not all jobs are drawn."""
+    return " " + words("figure_first_jobs", shown=MOST_JOBS, count=len(jobs)) if len(jobs) > MOST_JOBS else ""
+
+
+def _name(text: str) -> str:
+    """A name on one line, not too long."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain if len(plain) <= LONGEST_NAME else plain[: LONGEST_NAME - 1] + "…"
+
+
+def _job(job: Mapping[str, Any]) -> str:
+    return f"{_name(job['cluster'])} {_name(job['name'])} ({_name(job['id'])})"
+
+
+__all__ = ["FIGURES", "NAMES", "draw", "make"]

@@ -1,0 +1,182 @@
+"""Imported: what a file that was brought in says of a run, ready to be shown, compared and saved.
+
+    found = Imported.of_trace(read_trace(text), name="run 7")
+    found.statistics.mean_to_min_pct           # how steady its iterations are
+    found.at("best").phases_s                  # seconds from filling the pipeline to the end of the step
+    store.results.add(**found.kept())          # a result among the saved ones
+
+Whatever the format (a table of marks, a trace, a profiler's file, a workbook) this is what is left of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from crosszone.analyse.outcome import Figures, figures_of, headline_of, outcome_of_figures, seconds_of
+from crosszone.calibrate.stability import Stability, chosen, stability
+from crosszone.errors import InvalidError, Notice
+from crosszone.inputs.value import Name, NotNegative, Positive, Value, parse
+from crosszone.schedule.measured import Measured, read_measured
+from crosszone.schedule.phases import phases_of
+from crosszone.schedule.trace import Index, Trace
+
+MOST_NAME = 100
+
+
+class ImportedStep(Value):
+    """One iteration."""
+
+    step: Index
+    """Its number in the file."""
+    seconds: Positive
+    """How long it took."""
+    phases_s: dict[str, NotNegative] = Field(default_factory=dict)
+    """Seconds by phase, as the format tells them apart; they add up to the step, or it has none."""
+
+
+class Imported(Value):
+    """A run as a file tells it."""
+
+    name: Name
+    """What to call it."""
+    kind: Literal["sheet", "measured"]
+    """Where its numbers come from."""
+    figures: dict[str, Any]
+    """What is known of a step, as `outcome.Figures` takes it; never without `step_time_s`."""
+    timeline: dict[str, Any] | None = None
+    """A trace document (`schedule/trace.py`); null: nothing is known of what happened within a step."""
+    phases_s: dict[str, NotNegative] = Field(default_factory=dict)
+    """Seconds of warm_up, steady, cool_down and tail of the step that `figures` are of; empty: not known."""
+    steps: Annotated[tuple[ImportedStep, ...], Field(min_length=1)]
+    """All iterations, in their order."""
+    statistics: Stability
+    """How steady they are."""
+    notices: tuple[Notice, ...] = ()
+    """What was left out of the file, and what to bear in mind."""
+    bad_rows: Annotated[int, Field(ge=0)] = 0
+    """Rows that were left out because they are wrong: a file with some is shown, but not saved."""
+    meta: dict[str, Any] = Field(default_factory=dict)
+    """What else the file says: model, degrees, device, versions, ..."""
+
+    @classmethod
+    def of_trace(
+        cls,
+        trace: Trace,
+        *,
+        name: str | None = None,
+        kind: Literal["sheet", "measured"] = "measured",
+        phases: dict[int, dict[str, float]] | None = None,
+        figures: dict[str, Any] | None = None,
+        notices: tuple[Notice, ...] = (),
+        bad_rows: int = 0,
+        chosen_step: str | int | None = None,
+    ) -> Imported:
+        """What a trace says; `phases` by step are the format's own, `figures` what else is known of a step."""
+        document = trace.model_dump(mode="json", exclude_none=True)
+        measured = read_measured(trace.to_json())
+        return cls.of_measured(
+            measured,
+            document,
+            name=name,
+            kind=kind,
+            phases=phases,
+            figures=figures,
+            notices=notices,
+            bad_rows=bad_rows,
+            chosen_step=chosen_step,
+        )
+
+    @classmethod
+    def of_measured(
+        cls,
+        measured: Measured,
+        document: dict[str, Any],
+        *,
+        name: str | None = None,
+        kind: Literal["sheet", "measured"] = "measured",
+        phases: dict[int, dict[str, float]] | None = None,
+        figures: dict[str, Any] | None = None,
+        notices: tuple[Notice, ...] = (),
+        bad_rows: int = 0,
+        chosen_step: str | int | None = None,
+    ) -> Imported:
+        """What a trace that was read row by row says; `document` is what of it is kept as its timeline.
+
+        Its figures are those of `chosen_step`; none: of the step of median length. [A30]
+        """
+        seconds = {step.step: step.end_s - step.start_s for step in measured.steps}
+        own = {number: phases_within(measured, number) for number in seconds} if phases is None else phases
+        at = None if chosen_step is None else chosen(chosen_step, seconds)
+        only = measured if at is None else _one_step(measured, at)
+        found, lasting = figures_of(only)
+        known = found.model_dump(mode="json", exclude_none=True) | (figures or {})
+        return cls(
+            name=(name or measured.name)[:MOST_NAME],
+            kind=kind,
+            figures=parse(Figures, known, at=("figures",)).model_dump(mode="json", exclude_none=True),
+            timeline=document,
+            phases_s=seconds_of(lasting),
+            steps=tuple(ImportedStep(step=s, seconds=t, phases_s=own.get(s, {})) for s, t in seconds.items()),
+            statistics=stability(seconds),
+            notices=(*notices, *measured.notices),
+            bad_rows=bad_rows + measured.bad,
+            meta=dict(document.get("meta") or {}),
+        )
+
+    @property
+    def seconds(self) -> dict[int, float]:
+        """Times of the iterations by number."""
+        return {one.step: one.seconds for one in self.steps}
+
+    def at(self, word: str | int) -> ImportedStep:
+        """The iteration that is called `first`, `last`, `best` or by its number."""
+        number = chosen(word, self.seconds)
+        return next(one for one in self.steps if one.step == number)
+
+    def skipping(self, count: int) -> Imported:
+        """The same without its first iterations, which a run needs to warm up; one must be left."""
+        left = self.steps[count:]
+        if count < 0 or not left:
+            params = {"limit": len(self.steps) - 1}
+            raise InvalidError(Notice(code="must_be_at_most", field="skip", value=count, params=params))
+        rows = {one.step for one in left}
+        timeline = self.timeline
+        if timeline is not None:
+            timeline = {**timeline, "steps": [row for row in timeline.get("steps", ()) if row["step"] in rows]}
+        statistics = stability({one.step: one.seconds for one in left})
+        return self.model_copy(update={"steps": left, "timeline": timeline, "statistics": statistics})
+
+    def measured(self) -> Measured:
+        """Its trace, ready to be drawn; only where there is one."""
+        return read_measured(json.dumps(self.timeline))
+
+    def kept(self, *, name: str | None = None, note: str = "", scenario: str | None = None) -> dict[str, Any]:
+        """What `Results.add` takes."""
+        figures = parse(Figures, self.figures, at=("figures",))
+        outcome = outcome_of_figures(figures, self.phases_s)
+        kept: dict[str, Any] = {"phases_s": self.phases_s} if self.phases_s else {}
+        if self.timeline is not None:
+            kept["trace"] = json.dumps(self.timeline)
+        return {
+            "kind": self.kind,
+            "name": name or self.name,
+            "note": note,
+            "scenario": scenario,
+            "document": figures.model_dump(mode="json"),
+            "headline": headline_of(outcome),
+            "timeline": kept or None,
+        }
+
+
+def phases_within(measured: Measured, number: int) -> dict[str, float]:
+    """Seconds of the four phases of a step, as a timeline shows them. [S13]"""
+    return seconds_of(phases_of(measured.timeline(number)[0]))
+
+
+def _one_step(measured: Measured, number: int) -> Measured:
+    """The same run with one of its steps."""
+    return dataclasses.replace(measured, steps=tuple(step for step in measured.steps if step.step == number))

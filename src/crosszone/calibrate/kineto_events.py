@@ -1,0 +1,282 @@
+"""Kineto events: what matters of a profiler's trace, gathered into columns in one pass.
+
+    events = gather(members(chunks_of(file)))
+    events.kernel_start, events.kernel_end, events.launch_at, events.steps
+
+Of two GB of text some hundred MB of columns are left: kernels with what launched them, host operators with the thread
+they ran on, annotations, collectives with their group. Times are seconds from the first event.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosszone.calibrate.kineto_groups import Group, collective_of
+from crosszone.calibrate.kineto_json import EVENTS, CutOffError
+from crosszone.errors import FileError, InvalidError, Notice
+
+MOST_TOLD = 20
+MOST_NAMES = 100_000
+"""Names of kernels remembered at once."""
+MOST_COLUMNS = 40_000_000
+"""Events of one sort."""
+PLAIN, ENGINE, FRESH, COLLECTIVE = 0, 1, 2, 3
+"""Host operators: any; run by the backward engine; recorded for a backward pass to come; a call of a collective."""
+WORK, MESSAGE, COPY = 0, 1, 2
+"""Device events: a kernel that computes, one that communicates, a copy between host and device."""
+_ENGINE = "autograd::engine::evaluate_function"
+_MESSAGES = re.compile(r"nccl|rccl|oneccl|hccl|nvshmem", re.IGNORECASE)
+_STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,9})")
+_COMMUNICATES = re.compile(r"(nccl|gloo|mpi|ucc|xccl|hccl):", re.IGNORECASE)
+_UPDATE = re.compile(r"Optimizer\.(step|zero_grad)#|\boptimi[sz]er\b", re.IGNORECASE)
+_HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
+_DEVICE = {"kernel": WORK, "gpu_memcpy": COPY, "gpu_memset": WORK, "memcpy": COPY, "memset": WORK}
+_LAUNCH = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "xpu_runtime", "privateuse1_runtime"}
+_OPERATOR = {"cpu_op", "operator"}
+_REMARK = {"user_annotation"}
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass
+class Columns:
+    """Numbers of events of one sort, appended one by one."""
+
+    forms: str
+    columns: tuple[array[Any], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.columns = tuple(array(form) for form in self.forms)
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def add(self, *values: float) -> None:
+        """One event."""
+        for column, value in zip(self.columns, values, strict=True):
+            column.append(value)
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """The columns, without a copy."""
+        return tuple(np.frombuffer(c, c.typecode) if len(c) else np.zeros(0, c.typecode) for c in self.columns)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """An annotation of the host: a step, an update, a collective."""
+
+    name: str
+    thread: int
+    start_s: float
+    end_s: float
+
+
+@dataclass(eq=False)
+class Events:
+    """What a trace holds."""
+
+    operators: Columns = field(default_factory=lambda: Columns("iddb"))
+    """Thread, start, end, sort."""
+    launches: Columns = field(default_factory=lambda: Columns("qid"))
+    """Correlation, thread, start."""
+    kernels: Columns = field(default_factory=lambda: Columns("iddqqbi"))
+    """Stream, start, end, correlation, external id, sort, collective."""
+    collectives: Columns = field(default_factory=lambda: Columns("iddqi"))
+    """Host calls: thread, start, end, external id, collective."""
+    remarks: list[Remark] = field(default_factory=list)
+    steps: list[tuple[int, Remark]] = field(default_factory=list)
+    """Number and annotation of each step that the profiler was told of."""
+    backward_threads: set[int] = field(default_factory=set)
+    """Threads on which arrows from forward operators end."""
+    kinds: list[tuple[str, Group]] = field(default_factory=list)
+    """Collectives that occur: name and group."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """Members of the document besides its events."""
+    count: int = 0
+    bad: int = 0
+    notices: list[Notice] = field(default_factory=list)
+    first_us: float | None = None
+    """Time that 0 s stands for, in the clock of the trace."""
+
+
+class _Gatherer:
+    """Takes events one by one."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.found = Events()
+        self.threads: dict[Any, int] = {}
+        self.streams: dict[Any, int] = {}
+        self.kind_at: dict[tuple[str, Group], int] = {}
+        self.sort_of: dict[str, tuple[int, str]] = {}
+
+    def batch(self, events: list[Any]) -> None:
+        """A list of events, as the reader gives them."""
+        found = self.found
+        for event in events:
+            found.count += 1
+            try:
+                mark = event["ph"]
+            except (TypeError, KeyError):
+                self.wrong("kineto_event_form", event if isinstance(event, str | int | float) else None)
+                continue
+            if mark == "X":
+                sort = event.get("cat")
+                sort = sort.lower() if isinstance(sort, str) else ""
+                if sort in _OPERATOR or sort in _DEVICE or sort in _LAUNCH or sort in _REMARK:
+                    self.lasting(event, sort)
+            elif mark == "f" and event.get("cat") == "fwdbwd":
+                found.backward_threads.add(self.thread(event))
+
+    def lasting(self, event: Mapping[str, Any], sort: str) -> None:
+        """An event with a start and a length, in microseconds."""
+        start, length = event.get("ts"), event.get("dur", 0)
+        try:
+            start, length = float(start), float(length)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            self.wrong("kineto_no_time", event.get("name"))
+            return
+        if not (0 <= length < 1e15 and abs(start) < 1e18):  # not true of what is no number either
+            self.wrong("kineto_negative" if length < 0 else "kineto_no_time", event.get("name"), dur=length)
+            return
+        found = self.found
+        if found.first_us is None:
+            found.first_us = start
+        begin = (start - found.first_us) * 1e-6
+        end = begin + length * 1e-6
+        name, args = event.get("name"), event.get("args")
+        name = name if isinstance(name, str) else ""
+        args = args if isinstance(args, dict) else {}
+        if sort in _OPERATOR:
+            self.operator(event, name, args, begin, end)
+        elif sort in _LAUNCH:
+            found.launches.add(_whole(args.get("correlation")), self.thread(event), begin)
+        elif sort in _DEVICE:
+            self.kernel(event, name, args, begin, end, _DEVICE[sort])
+        else:
+            self.remark(event, name, args, begin, end)
+
+    def operator(self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float) -> None:
+        thread = self.thread(event)
+        if name.startswith(_ENGINE):
+            sort = ENGINE
+        elif name.startswith(("c10d::", "_c10d_functional::")) or name == "record_param_comms":
+            sort = COLLECTIVE
+            if name == "record_param_comms" and "Collective name" in args:
+                kind = self.kind(str(args["Collective name"]), args)
+                self.found.collectives.add(thread, begin, end, _whole(args.get("External id")), kind)
+        else:
+            sort = FRESH if "Sequence number" in args and not args.get("Fwd thread id") else PLAIN
+        self.found.operators.add(thread, begin, end, sort)
+
+    def kernel(
+        self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float, sort: int
+    ) -> None:
+        stream = (event.get("pid"), event.get("tid"))
+        at = self.streams.setdefault(stream, len(self.streams))
+        kind = -1
+        if sort == WORK:
+            sort, collective = self.sort(name)
+            if sort == MESSAGE:
+                kind = self.kind(str(args.get("Collective name") or collective), args)
+        elif not _HOST_COPY.search(name):
+            sort = WORK
+        ids = _whole(args.get("correlation")), _whole(args.get("External id"))
+        self.found.kernels.add(at, begin, end, *ids, sort, kind)
+
+    def remark(self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float) -> None:
+        thread = self.thread(event)
+        step = _STEP.match(name)
+        if step:
+            self.found.steps.append((int(step[1]), Remark(name, thread, begin, end)))
+        elif _COMMUNICATES.match(name):
+            kind = self.kind(name.partition(":")[2], args)
+            self.found.collectives.add(thread, begin, end, _whole(args.get("External id")), kind)
+        elif _UPDATE.search(name):
+            self.found.remarks.append(Remark(name, thread, begin, end))
+
+    def sort(self, name: str) -> tuple[int, str]:
+        """Whether a kernel computes or communicates, and what it then does."""
+        found = self.sort_of.get(name)
+        if found is None:
+            if len(self.sort_of) > MOST_NAMES:
+                self.sort_of.clear()
+            found = (MESSAGE, collective_of(name)) if _MESSAGES.search(name) else (WORK, "")
+            self.sort_of[name] = found
+        return found
+
+    def kind(self, collective: str, args: Mapping[str, Any]) -> int:
+        """Position of a collective with its group among those seen."""
+        ranks = args.get("Process Group Ranks")
+        group = Group(
+            name=str(args.get("Process Group Name", "")),
+            about=str(args.get("Process Group Description", "")),
+            size=max(0, _whole(args.get("Group size"), 0)),
+            ranks=tuple(map(int, re.findall(r"\d{1,9}", ranks)[:65536])) if isinstance(ranks, str) else (),
+        )
+        key = (collective_of(collective) or collective[:40], group)
+        at = self.kind_at.setdefault(key, len(self.kind_at))
+        if at == len(self.found.kinds):
+            self.found.kinds.append(key)
+        return at
+
+    def thread(self, event: Mapping[str, Any]) -> int:
+        """Position of an event's thread among those seen."""
+        tid = event.get("tid")
+        return self.threads.setdefault(tid if isinstance(tid, int | str) else None, len(self.threads))
+
+    def wrong(self, code: str, value: Any, **params: Any) -> None:
+        """Count and tell an event that cannot be used."""
+        found = self.found
+        found.bad += 1
+        if len(found.notices) < MOST_TOLD:
+            about = {"event": found.count, **params}
+            told = Notice(code=code, field=f"{EVENTS}[{found.count - 1}]", value=value, params=about, level="warning")
+            found.notices.append(told.at(self.file, None))
+
+
+def gather(members: Iterable[tuple[str, Any]], file: str = "<file>") -> Events:
+    """The events of a trace; `FileError` where it is no trace.
+
+    A file that ends in the middle gives what came before, and a notice.
+    """
+    taker = _Gatherer(file)
+    found = taker.found
+    cut: list[Notice] = []
+    seen = False
+    try:
+        for name, value in members:
+            if name == EVENTS:
+                seen = True
+                taker.batch(value if isinstance(value, list) else [value])
+                _check_size(found, file)
+            elif len(found.about) < 200:
+                found.about[name[:100]] = value
+    except CutOffError as error:
+        cut = [Notice(code="kineto_cut", level="warning", value=file, params=error.notices[0].params, file=file)]
+    if not seen and not cut:
+        raise FileError(Notice(code="kineto_no_events", value=file, file=file))
+    if not len(found.kernels) and not len(found.operators):
+        raise InvalidError(Notice(code="kineto_empty", value=file, params={"events": found.count}, file=file), *cut)
+    if found.bad:
+        params = {"count": found.bad, "told": len(found.notices)}
+        told = Notice(code="kineto_events_bad", level="warning", params=params, file=file)
+        found.notices.insert(0, told)
+    found.notices += cut
+    return found
+
+
+def _check_size(found: Events, file: str) -> None:
+    if max(len(found.operators), len(found.kernels), len(found.launches)) > MOST_COLUMNS:
+        raise FileError(Notice(code="kineto_too_many", value=file, params={"limit": MOST_COLUMNS}, file=file))
+
+
+def _whole(value: Any, missing: int = -1) -> int:
+    return value if isinstance(value, int) and abs(value) < 2**62 else missing

@@ -1,0 +1,406 @@
+"""Calibrate from one log: the coefficients that matter for a run are moved until its step is predicted.
+
+    found = calibrate_log(Path("train.log"), load_scenario("run.yaml"), name="my-cluster")
+    found.moved[0].field, found.moved[0].after       # which coefficients moved, and to what
+    found.next_runs[0].name                          # the short run that would tell most
+    own_profiles.save(found.profile)
+
+Never the total: each coefficient has a meaning, so another strategy on the same cluster is predicted with what was
+learned of it. What the log cannot tell stays as it was, and is named.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crosszone.calibrate.log_lines import Log, Told
+from crosszone.calibrate.log_read import AUTO, read_log
+from crosszone.calibrate.log_steady import Steady, steady_of
+from crosszone.calibrate.one_log_beliefs import Belief, beliefs_of
+from crosszone.calibrate.one_log_estimate import MODEL, PART, Estimate, estimate, sensitivities
+from crosszone.calibrate.one_log_next import Alternative, NextRun, next_runs, variations
+from crosszone.cost.own_profiles import OwnProfile
+from crosszone.cost.profile import Profiles
+from crosszone.cost.profile_files import Coefficient
+from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.inputs.scenario import Scenario
+from crosszone.predict.cells import cell, row_of
+from crosszone.predict.predictor import Predictor, predictor
+
+OF_COEFFICIENTS = ("step", "inner_step_s", "slowest", "local_update_s", "step_s", "step_time")
+"""Parts of a predictor that follow from the coefficients."""
+MOVED = 0.005
+"""A smaller change of a coefficient is none."""
+UNTOLD = 0.9
+"""Share of its error that a coefficient keeps when a log has told nothing of it."""
+MATTERS = 0.01
+"""Share of a step that an error must be worth to be named."""
+WORTH = 0.97
+"""Share of the doubt between plans that a run may leave to be worth naming."""
+UNLIKELY, IMPOSSIBLE = 5.0, 10.0
+"""Standard deviations that a coefficient may move before that is doubted, and before the log is refused."""
+APART = 3.0
+"""A part of the log that differs by this factor from the predicted one is another thing of the same name."""
+DIGITS = 4
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A coefficient that the log has moved."""
+
+    field: str
+    kept_with: str
+    """The GPU kinds or the stack that it belongs to."""
+    before: float
+    after: float
+    change_pct: float
+    error_before_pct: float
+    error_after_pct: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Untold:
+    """A coefficient of which the log says nothing, though another strategy depends on it."""
+
+    field: str
+    error_pct: float
+    alternative: str
+    worth_pct: float
+    """What its error is worth in a step of that strategy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneLog:
+    """What one log has taught."""
+
+    format: str
+    steady: Steady
+    before_s: dict[str, float]
+    measured_s: dict[str, float]
+    after_s: dict[str, float]
+    """The step and each part: as the profile had it, as measured, and with the coefficients moved."""
+    memory_gib: tuple[float, float] | None
+    """Peak memory: measured, predicted; no coefficient of the step has a part in it."""
+    moved: tuple[Moved, ...]
+    untold: tuple[Untold, ...]
+    next_runs: tuple[NextRun, ...]
+    profile: OwnProfile
+    notices: tuple[Notice, ...]
+
+    def as_dict(self, language: str = "en") -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "format": self.format,
+            "steady": asdict(self.steady),
+            "before_s": self.before_s,
+            "measured_s": self.measured_s,
+            "after_s": self.after_s,
+            "memory_gib": dict(zip(("measured", "predicted"), self.memory_gib, strict=True))
+            if self.memory_gib
+            else None,
+            "moved": [asdict(one) for one in self.moved],
+            "untold": [asdict(one) for one in self.untold],
+            "next_runs": [asdict(one) for one in self.next_runs],
+            "profile": self.profile.model_dump(mode="json"),
+            "notices": [notice.as_dict(language) for notice in self.notices],
+        }
+
+
+def calibrate_log(
+    path: Path,
+    scenario: Scenario,
+    *,
+    form: str = AUTO,
+    name: str | None = None,
+    profiles: Profiles | None = None,
+    progress: Progress | None = None,
+) -> OneLog:
+    """Everything that a log of a run of this scenario teaches; an `InputError` where it cannot be that run's."""
+    case = predictor(scenario, profiles=profiles)
+    job = case.case.job
+    told = Told(
+        file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
+    )
+    log = read_log(path, told, form)
+    steady = steady_of(log)
+    _possible(case, steady)
+    there = observed(case, steady.parts_s)
+    names = [part for part, seconds in steady.parts_s.items() if part in there and _like(seconds, there[part])]
+    apart = [part for part in steady.parts_s if part in there and part not in names]
+    measured = [steady.step_s, *(steady.parts_s[part] for part in names)]
+    believed = _beliefs(case)
+    at = _predict(case, names)
+    found = estimate(at, believed, measured, [max(MODEL, steady.spread), *(PART for _ in names)])
+    if not found.explained:
+        params = {"predicted": _short(found.before[0]), "nearest": _short(found.after[0])}
+        raise InvalidError(Notice(code="log_not_explained", field="log", value=_short(steady.step_s), params=params))
+    moved = _moved(case, believed, found)
+    farthest = max(moved, key=_distance, default=None)
+    if farthest is not None and _distance(farthest) > IMPOSSIBLE:
+        far = {"coefficient": farthest.field, "times": round(_distance(farthest)), "predicted": _short(found.before[0])}
+        raise InvalidError(Notice(code="log_other_cause", field="log", value=_short(steady.step_s), params=far))
+    others = _alternatives(case, scenario, believed, found, progress)
+    present = Alternative(
+        name="",
+        strategy=case.strategy,
+        step_s=found.after[0],
+        sensitivity=sensitivities(_predict(case, []), believed, found.factors)[0],
+    )
+    memory = (log.memory_gib, case.memory().peak.expected) if log.memory_gib else None
+    untold = _untold(believed, found, [present, *others])
+    runs = next_runs(present, others, found.covariance)
+    parts = ["step", *names]
+    notices = (*log.notices, *_doubts(farthest, apart), *_notes(log, steady, moved, untold, runs, memory))
+    profile = _profile(name or _name_of(path), case, log, steady, found, moved, believed, notices, memory)
+    return OneLog(
+        format=log.format,
+        steady=steady,
+        before_s=dict(zip(parts, found.before, strict=True)),
+        measured_s=dict(zip(parts, measured, strict=True)),
+        after_s=dict(zip(parts, found.after, strict=True)),
+        memory_gib=memory,
+        moved=tuple(moved),
+        untold=tuple(untold),
+        next_runs=tuple(runs),
+        profile=profile,
+        notices=notices,
+    )
+
+
+def with_factors(case: Predictor, factors: Mapping[str, float]) -> Predictor:
+    """The same case with some coefficients times a factor."""
+    other = copy(case)
+    base = case.coefficients
+    for part in OF_COEFFICIENTS:
+        other.__dict__.pop(part, None)
+    changed: dict[str, Any] = {field: getattr(base, field) * factor for field, factor in factors.items()}
+    other.__dict__["coefficients"] = replace(base, **changed)
+    return other
+
+
+def observed(case: Predictor, parts: Mapping[str, float] | list[str]) -> dict[str, float]:
+    """Predicted seconds of the step and of those parts that the case can tell apart. [K37]
+
+    forward_backward: from the first pass to the end of the gradients' exchange; optimizer: update and gathering of
+    weights; forward and backward only without a pipeline and with whole weights, where they do not mix.
+    """
+    found = {"step": case.step_time.expected}
+    t, row = case.step.times, case.row
+    reduced = float(case.step.reduced_s[row])
+    if "forward_backward" in parts:
+        found["forward_backward"] = reduced
+    if "optimizer" in parts:
+        last = int(np.argmax(row_of(t.update + t.gather, row)))
+        found["optimizer"] = cell(t.update, row, last) + cell(t.gather, row, last)
+    if "forward" in parts and case.strategy.pp == 1 and case.strategy.zero != 3:
+        forward = case.row_micro_batches * sum(cell(values, row, 0) for values in t.cost.forward.values())
+        found["forward"] = forward
+        if "backward" in parts:
+            found["backward"] = reduced - forward
+    return {part: seconds for part, seconds in found.items() if seconds > 0}
+
+
+def _predict(case: Predictor, names: list[str]) -> Callable[[Mapping[str, float]], list[float]]:
+    def at(factors: Mapping[str, float]) -> list[float]:
+        found = observed(with_factors(case, factors), names)
+        return [found["step"], *(found[name] for name in names)]
+
+    return at
+
+
+def _possible(case: Predictor, steady: Steady) -> None:
+    """A step that would need more than the peak of all GPUs is another run's, or in another unit."""
+    least = case.model_flops / case.peak_flops
+    if steady.step_s < least:
+        params = {"least": _short(least), "gpus": case.strategy.ranks}
+        raise InvalidError(Notice(code="log_too_fast", field="log", value=_short(steady.step_s), params=params))
+
+
+def _beliefs(case: Predictor) -> list[Belief]:
+    """Of the coefficients that the case reads."""
+    profiles = list(case.profile.values())
+    measured = all(one.gpu_measured for one in profiles)
+    return beliefs_of(case.profiles, [one.family for one in profiles], case.stack, gpu_measured=measured)
+
+
+def _moved(case: Predictor, believed: list[Belief], found: Estimate) -> list[Moved]:
+    kept = {True: ", ".join(_gpus(case)), False: case.stack}
+    return [
+        Moved(
+            field=one.field,
+            kept_with=kept[one.of_gpu],
+            before=one.value,
+            after=float(f"{one.value * found.factors[one.field]:.{DIGITS}g}"),
+            change_pct=100.0 * (found.factors[one.field] - 1.0),
+            error_before_pct=100.0 * one.sd,
+            error_after_pct=100.0 * found.errors[one.field],
+        )
+        for one in sorted(believed, key=lambda b: -abs(math.log(found.factors.get(b.field, 1.0))))
+        if abs(found.factors.get(one.field, 1.0) - 1.0) > MOVED
+    ]
+
+
+def _gpus(case: Predictor) -> list[str]:
+    return sorted({case.site.groups[g].gpu.name for g in case.site.groups_in_use})
+
+
+def _alternatives(
+    case: Predictor, scenario: Scenario, believed: list[Belief], found: Estimate, progress: Progress | None
+) -> list[Alternative]:
+    """Strategies one change away that are legal and fit, with what their steps depend on."""
+    changes = list(variations(case.strategy))
+    alternatives = []
+    for done, (name, change) in enumerate(changes):
+        if progress:
+            progress("variations", done, len(changes))
+        try:
+            other = predictor(
+                scenario.replace(strategy=case.strategy.replace(**change), placement=None), profiles=case.profiles
+            )
+            fits = other.memory().fits
+        except InputError:
+            continue
+        if fits:
+            at = _predict(other, [])
+            alternatives.append(
+                Alternative(
+                    name=name,
+                    strategy=other.strategy,
+                    step_s=at(found.factors)[0],
+                    sensitivity=sensitivities(at, believed, found.factors)[0],
+                )
+            )
+    if progress:
+        progress("variations", len(changes), len(changes))
+    return alternatives
+
+
+def _untold(believed: list[Belief], found: Estimate, others: list[Alternative]) -> list[Untold]:
+    """Coefficients whose error the log has hardly narrowed, though it is worth a percent of some step. [K35]"""
+    left = []
+    for at, one in enumerate(believed):
+        error = found.errors[one.field]
+        worst = max(others, key=lambda other: abs(other.sensitivity[at]))
+        worth = abs(float(worst.sensitivity[at])) * error
+        if error > UNTOLD * one.sd and worth >= MATTERS:
+            left.append(
+                Untold(field=one.field, error_pct=100.0 * error, alternative=worst.name, worth_pct=100.0 * worth)
+            )
+    return sorted(left, key=lambda one: -one.worth_pct)
+
+
+def _like(measured: float, predicted: float) -> bool:
+    """A part of a log can be the predicted one."""
+    return 1.0 / APART < measured / predicted < APART
+
+
+def _distance(one: Moved) -> float:
+    """How far a coefficient moved, in the standard deviations believed before."""
+    return abs(math.log(one.after / one.before)) / (one.error_before_pct / 100.0)
+
+
+def _doubts(farthest: Moved | None, apart: list[str]) -> list[Notice]:
+    """What a reader should not trust."""
+    doubts = []
+    if farthest is not None and _distance(farthest) > UNLIKELY:
+        params = {"times": round(_distance(farthest))}
+        doubts.append(Notice(code="log_far", level="warning", value=farthest.field, params=params))
+    if apart:
+        doubts.append(Notice(code="log_parts_apart", level="note", params={"parts": apart}))
+    return doubts
+
+
+def _notes(
+    log: Log,
+    steady: Steady,
+    moved: list[Moved],
+    untold: list[Untold],
+    runs: list[NextRun],
+    memory: tuple[float, float] | None,
+) -> list[Notice]:
+    """What was found, in words."""
+    counts = {"used": steady.used, "of": steady.of, "warm_up": steady.warm_up, "outliers": steady.outliers}
+    notes = [Notice(code="log_steps_used", level="note", value=_short(steady.step_s), params=counts)]
+    if not moved:
+        notes.append(Notice(code="log_nothing_moved", level="note"))
+    for one in moved:
+        params = {"before": _short(one.before), "after": _short(one.after), "error": _short(one.error_after_pct)}
+        notes.append(Notice(code="log_moved", level="note", value=one.field, params=params))
+    if untold:
+        notes.append(Notice(code="log_untold", level="note", params={"fields": [one.field for one in untold]}))
+    if runs and runs[0].sd_after_pct < WORTH * runs[0].sd_before_pct:
+        params = {"before": _short(runs[0].sd_before_pct), "after": _short(runs[0].sd_after_pct)}
+        notes.append(Notice(code="log_next_run", level="note", value=runs[0].name, params=params))
+    if memory is not None:
+        there = {"predicted": _short(memory[1]), "kind": log.memory_kind}
+        notes.append(Notice(code="log_memory", level="note", value=_short(memory[0]), params=there))
+    return notes
+
+
+def _profile(
+    name: str,
+    case: Predictor,
+    log: Log,
+    steady: Steady,
+    found: Estimate,
+    moved: list[Moved],
+    believed: list[Belief],
+    notices: tuple[Notice, ...],
+    memory: tuple[float, float] | None,
+) -> OwnProfile:
+    """The coefficients that moved as an own profile."""
+    of_gpu = {one.field: one.of_gpu for one in believed}
+    gpus: dict[str, dict[str, Coefficient]] = {}
+    stacks: dict[str, dict[str, Coefficient]] = {}
+    for one in moved:
+        factor = found.factors[one.field]
+        error = float(f"{found.errors[one.field]:.2g}")
+        for gpu in _gpus(case) if of_gpu[one.field] else ():
+            kind = next(one.gpu for one in case.site.groups if one.gpu.name == gpu)
+            value = float(getattr(case.profiles.select(kind, case.stack).coefficients, one.field))
+            kept = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
+            gpus.setdefault(gpu, {})[one.field] = kept
+        if not of_gpu[one.field]:
+            kept = Coefficient(value=one.after, error=error, origin="fitted")
+            stacks.setdefault(case.stack, {})[one.field] = kept
+    scores: dict[str, Any] = {
+        "step_measured_s": steady.step_s,
+        "step_before_s": found.before[0],
+        "step_after_s": found.after[0],
+        "error_before_pct": 100.0 * (found.before[0] / steady.step_s - 1.0),
+        "error_after_pct": 100.0 * (found.after[0] / steady.step_s - 1.0),
+        "steps_used": steady.used,
+        "steps_of": steady.of,
+    }
+    if memory is not None:
+        scores |= {"memory_measured_gib": memory[0], "memory_predicted_gib": memory[1]}
+    return OwnProfile(
+        name=name,
+        source=f"one log ({log.format}) of {case.name}",
+        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        gpus=gpus,
+        stacks=stacks,
+        notes=tuple(notice.message() for notice in notices),
+        scores=scores,
+    )
+
+
+def _name_of(path: Path) -> str:
+    """A name for a profile from that of a file."""
+    return re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:60] or "log"
+
+
+def _short(value: float) -> float:
+    """Four significant digits."""
+    return float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,149 @@
+"""Estimate the few coefficients that explain one measured run.
+
+    found = estimate(predict, beliefs, measured=[2.5], sd=[0.05])
+    found.factors["elementwise"], found.errors["elementwise"]
+
+`predict` gives the predicted seconds of everything that was measured (the step first) from factors on coefficients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.calibrate.one_log_beliefs import Belief
+
+Vector = npt.NDArray[np.float64]
+Predict = Callable[[Mapping[str, float]], Sequence[float]]
+
+PROMISE, NEAR = 0.03, 0.029
+"""How far the predicted step may stay from the measured one; where the rounds end."""
+MODEL = 0.05
+"""Error of a predicted step that no coefficient explains (one standard deviation of its logarithm)."""
+PART = 0.15
+"""The same of a part of a step: logs draw its borders in their own ways."""
+SHARE, FEWEST = 0.8, 3
+"""Coefficients that move hold this share of the believed variance of the step, and are at most so many."""
+STEP = 1e-3
+LONGEST_MOVE = 0.7
+"""Largest change of a logarithm in a round."""
+ROUNDS = 40
+SETTLED = 3
+"""Rounds before the measurement is trusted more, or more coefficients are let go."""
+LEAST_NOISE = 2e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What one run says of the coefficients."""
+
+    factors: dict[str, float]
+    """Of the coefficients that were moved."""
+    errors: dict[str, float]
+    """Standard deviation of the logarithm after the run, of every coefficient that was believed in."""
+    covariance: Vector
+    """The same for all pairs, in the order of the beliefs."""
+    sensitivity: Vector
+    """Change of the logarithm of the step for that of each coefficient, before the run."""
+    before: tuple[float, ...]
+    after: tuple[float, ...]
+    """Predicted seconds of everything that was measured."""
+    explained: bool
+    """The predicted step is within 3 % of the measured one."""
+
+
+def sensitivities(predict: Predict, beliefs: Sequence[Belief], factors: Mapping[str, float]) -> Vector:
+    """D log(predicted) / d log(coefficient) by finite differences: a row for each prediction. [K33]"""
+    base = np.log(np.asarray(predict(factors)))
+    columns = []
+    for one in beliefs:
+        here = factors.get(one.field, 1.0)
+        change = 1.0 + STEP if one.value * here * (1.0 + STEP) <= one.upper else 1.0 - STEP  # a share stays below 1
+        moved = {**factors, one.field: here * change}
+        columns.append((np.log(np.asarray(predict(moved))) - base) / np.log(change))
+    return np.array(columns).T
+
+
+def chosen(sensitivity: Vector, sd: Vector, most: int, share: float = SHARE) -> list[int]:
+    """The coefficients that matter: those with the largest part of the step's believed variance. [K33]
+
+    Part of coefficient k: (sensitivity_k x sd_k)^2. They are taken, largest first, until they hold 80 % of the sum.
+    """
+    part = (sensitivity * sd) ** 2
+    order = np.argsort(-part, kind="stable")
+    held = np.cumsum(part[order]) / max(float(part.sum()), 1e-30)
+    count = min(most, 1 + int(np.searchsorted(held, share)))
+    return [int(at) for at in order[:count] if part[at] > 0]
+
+
+def update(jacobian: Vector, sd: Vector, noise: Vector, residual: Vector) -> Vector:
+    """The most probable change of the logarithms: V J' (J V J' + R)^-1 r, V and R diagonal. [K34]
+
+    With one measurement each coefficient moves in proportion to sd^2 x sensitivity.
+    """
+    spread = (jacobian * sd**2) @ jacobian.T + np.diag(noise**2)
+    return np.asarray(sd**2 * (jacobian.T @ np.linalg.solve(spread, residual)))
+
+
+def remaining(covariance: Vector, jacobian: Vector, noise: Vector) -> Vector:
+    """Covariance of the logarithms after a measurement: P - P J' (J P J' + R)^-1 J P. [K35]"""
+    seen = covariance @ jacobian.T
+    return np.asarray(covariance - seen @ np.linalg.solve(jacobian @ seen + np.diag(noise**2), seen.T))
+
+
+def estimate(
+    predict: Predict, beliefs: Sequence[Belief], measured: Sequence[float], sd: Sequence[float], *, near: float = NEAR
+) -> Estimate:
+    """Move the few coefficients that matter until the predicted step is near the measured one. [K34]
+
+    Gauss-Newton rounds from the profile's values. The measurement is first trusted as far as the model can be; where
+    the step stays farther than 3 % off, it is trusted more, and at last more coefficients may move.
+    """
+    target, noise = np.log(np.asarray(measured)), np.asarray(sd, dtype=float).copy()
+    spread = np.array([one.sd for one in beliefs])
+    lower = np.log([one.lower / one.value for one in beliefs])
+    upper = np.log([one.upper / one.value for one in beliefs])
+    before = tuple(float(x) for x in predict({}))
+    first = sensitivities(predict, beliefs, {})
+    most = FEWEST + len(measured) - 1
+    free = chosen(first[0], spread, most)
+    theta, held = np.zeros(len(beliefs)), np.zeros(len(beliefs), dtype=bool)
+    quiet, after = 0, before
+    for _ in range(ROUNDS):
+        some = [beliefs[k] for k in free]
+        factors = {one.field: float(np.exp(theta[k])) for one, k in zip(some, free, strict=True)}
+        after = tuple(float(x) for x in predict(factors))
+        off = abs(after[0] / measured[0] - 1.0)
+        if quiet >= SETTLED:
+            if off <= near:
+                break
+            if noise[0] > LEAST_NOISE:
+                noise[0] /= 2.0
+            elif most < len(beliefs):
+                most += FEWEST
+                free, quiet = chosen(first[0], spread, most, share=1.0), 0
+                continue
+            else:
+                break
+        jacobian = sensitivities(predict, some, factors)
+        jacobian[:, held[free]] = 0.0
+        residual = target - np.log(np.asarray(after)) + jacobian @ theta[free]
+        new = np.where(held[free], theta[free], update(jacobian, spread[free], noise, residual))
+        moved = theta[free] + np.clip(new - theta[free], -LONGEST_MOVE, LONGEST_MOVE)
+        kept = np.clip(moved, lower[free], upper[free])
+        held[free] |= kept != moved
+        theta[free], quiet = kept, quiet + 1
+    factors = {beliefs[k].field: float(np.exp(theta[k])) for k in free}
+    left = remaining(np.diag(spread**2), sensitivities(predict, beliefs, factors), np.asarray(sd, dtype=float))
+    return Estimate(
+        factors=factors,
+        errors={one.field: float(np.sqrt(max(0.0, left[k, k]))) for k, one in enumerate(beliefs)},
+        covariance=left,
+        sensitivity=first[0],
+        before=before,
+        after=after,
+        explained=abs(after[0] / measured[0] - 1.0) <= PROMISE,
+    )

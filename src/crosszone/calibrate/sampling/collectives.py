@@ -1,0 +1,500 @@
+"""Time collectives between the ranks of a job: one file that needs torch and the standard library, to copy anywhere.
+
+    torchrun --nproc-per-node 4 collectives.py -o collectives.csv
+    torchrun --nproc-per-node 4 collectives.py -o collectives.csv --zones a,a,b,b --sizes 4k,1m,64m --budget 90s
+    torchrun --nnodes 4 --node-rank 0 --nproc-per-node 8 --master-addr HOST --master-port 29500 collectives.py ...
+
+Ranks of one torchrun agent are a node; without torchrun, ranks of one host name. `--zones` names the zone of every node
+(or of every rank, to play several zones on one machine; a node then ends where the zone changes); the variable
+CROSSZONE_ZONE of a node does the same. Measured in every zone: groups inside a node, groups over nodes; and between
+every two zones groups of one rank each. Each first alone, then with all groups of its kind at once, as in training.
+
+Columns: device, torch, backend, dtype; op; scope (node | network | a>b: zone a to zone b; collectives go both ways);
+zone (of a node or network group); nodes, gpus_per_node, ranks of one group; groups at the same time; bytes; time_us;
+spread_pct; reps; bus_gbps; flag. `bytes` is the tensor each rank passes in: for all_gather one rank's share (the result
+is `ranks` times as large), for all others the whole. `bus_gbps`, 1e9 B/s over the busiest link of a ring:
+all_reduce 2(n-1)/n bytes/t, all_gather (n-1) bytes/t, reduce_scatter and all_to_all (n-1)/n bytes/t, send_recv bytes/t.
+`flag`: empty = good; `noisy` = the median is uncertain by more than 10 %; `failed` = no time (the reason is printed).
+
+A time is the median over repetitions (outliers left out) of the slowest rank's time of one call, several calls in a row
+where one is short, with a barrier of all ranks before each repetition. Of send_recv it is the way there: a message and
+one element back, less half of the shortest round trip of one element. What memory, budget or backend leave out, and
+why, is printed at the end. Gloo may build reduce_scatter from an all_reduce: the time is what the library takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import os
+import platform
+import re
+import socket
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+try:
+    import torch  # type: ignore[import-not-found]
+    import torch.distributed as dist  # type: ignore[import-not-found]
+except ImportError:  # `main` says so
+    torch = dist = None
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+COLUMNS = (
+    *("device", "torch", "backend", "dtype", "op", "scope", "zone", "nodes", "gpus_per_node", "ranks", "groups"),
+    *("bytes", "time_us", "spread_pct", "reps", "bus_gbps", "flag"),
+)
+SIZES = tuple(4096 * 4**power for power in range(10))
+"""4 KiB to 1 GiB."""
+NOISY_PCT, MEDIAN_ERROR = 10.0, 0.49
+"""A time is noisy whose median is uncertain by more than this: 1.25 / 2.56 x spread / sqrt(repetitions)."""
+OUTLIER = 5.0
+"""Spreads (median absolute deviations, scaled to a standard deviation) beyond which a repetition is left out."""
+LEAST_REPS, MOST_REPS, LEAST_CALLS, MOST_CALLS = 5, 25, 3, 20
+REPETITION_S = 0.02
+"""Seconds one repetition should last, so that starting it matters little."""
+SLOW_S = 0.5
+"""A collective this long is timed one by one, a shorter one some times in a row, for ranks do not start it together."""
+CELL_S = 0.3
+"""Seconds that a small size may take too, where the budget allows."""
+MEMORY_SHARE, ACK_ELEMENTS = 0.3, 1
+"""Share of the free memory that buffers may take; elements that a receiver of a message sends back."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Groups that run at the same time, and how they lie."""
+
+    scope: str
+    zone: str
+    nodes: int
+    gpus_per_node: int
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one group."""
+        return len(self.groups[0])
+
+    def ops(self, wanted: Sequence[str]) -> list[str]:
+        """What is measured: messages between two; between zones, collectives once for both directions."""
+        found = [op for op in wanted if op != "send_recv" or self.ranks == 2]
+        if self.scope in ("node", "network") or self.groups[0][0] < self.groups[0][1]:
+            return found
+        return [op for op in found if op == "send_recv"]
+
+
+@dataclass
+class World:
+    """One process among all: who it is, how groups are made, and how all agree."""
+
+    backend: str
+    device: torch.device
+    name: str
+    control: Any
+    nodes: list[list[int]]
+    zones: list[str]
+    """Zone of each node, empty where none was named."""
+    made: dict[tuple[int, ...], Any] = field(default_factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return int(dist.get_rank())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """As gradients travel: 2 bytes on GPUs; 4 bytes on CPUs, where sums of 2 bytes are slow."""
+        return torch.float32 if self.device.type == "cpu" else torch.bfloat16
+
+    def group(self, members: tuple[int, ...]) -> Any:
+        """The process group of some ranks; all ranks must ask in the same order."""
+        if members not in self.made:
+            self.made[members] = dist.new_group(list(members), backend=self.backend)
+        return self.made[members]
+
+    def most(self, values: Sequence[float]) -> list[float]:
+        """The largest of each value over all ranks."""
+        told = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self.control)
+        return [float(one) for one in told]
+
+    def ready(self) -> None:
+        """Wait for this device, then for all ranks."""
+        self.wait()
+        dist.barrier(group=self.control)
+
+    def wait(self) -> None:
+        """Until the device has done what it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def cases(nodes: list[list[int]], zones: list[str]) -> list[Case]:
+    """Everything to measure: inside nodes, over nodes of a zone, between zones; alone, then all groups at once."""
+    found: list[Case] = []
+    names = list(dict.fromkeys(zones))
+    by_zone = {zone: [ranks for ranks, its in zip(nodes, zones, strict=True) if its == zone] for zone in names}
+    for zone, here in by_zone.items():
+        room = min(map(len, here))
+        for width in _widths(room):
+            cut = [tuple(ranks[at : at + width]) for ranks in here for at in range(0, len(ranks) - width + 1, width)]
+            found += _both("node", zone, 1, width, cut)
+        for count in _widths(len(here)):
+            beside = [tuple(ranks[at] for ranks in here[:count]) for at in range(room)]
+            found += _both("network", zone, count, 1, beside if count == len(here) else beside[:1])
+            if room > 1:
+                whole = tuple(rank for ranks in here[:count] for rank in ranks[:room])
+                found += _both("network", zone, count, room, [whole])
+    for first in names:
+        for second in (one for one in names if one != first):
+            sides = [[rank for ranks in by_zone[zone] for rank in ranks] for zone in (first, second)]
+            found += _both(f"{first}>{second}", "", 2, 1, list(zip(*sides, strict=False)))
+    return found
+
+
+def _both(scope: str, zone: str, nodes: int, width: int, groups: list[tuple[int, ...]]) -> list[Case]:
+    alone = Case(scope, zone, nodes, width, tuple(groups[:1]))
+    return [alone] if len(groups) == 1 else [alone, Case(scope, zone, nodes, width, tuple(groups))]
+
+
+def _widths(most: int) -> list[int]:
+    """2, 4, 8 ... and the most there is."""
+    return sorted({2**power for power in range(1, most.bit_length()) if 2**power <= most} | ({most} - {0, 1}))
+
+
+def bus_bytes(op: str, size: int, ranks: int) -> float:
+    """Bytes over the busiest link of a ring."""
+    share = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": ranks - 1, "send_recv": 1}
+    return share.get(op, (ranks - 1) / ranks) * size
+
+
+def summary(times: Sequence[float]) -> tuple[float, float, int]:
+    """Median, spread ((p90 - p10) / median, %) and number of times that are no outliers."""
+    middle = statistics.median(times)
+    away = 1.4826 * statistics.median(abs(one - middle) for one in times)
+    kept = sorted(one for one in times if abs(one - middle) <= OUTLIER * max(away, 0.01 * middle))
+    middle = statistics.median(kept)
+    tenths = statistics.quantiles(kept, n=10, method="inclusive")
+    spread = 100 * (tenths[-1] - tenths[0]) / middle if middle else 0.0
+    return middle, spread, len(kept)
+
+
+def call_of(op: str, world: World, group: Any, members: tuple[int, ...], count: int) -> Callable[[], None]:
+    """One call of a collective over `count` elements passed in by each rank of the group."""
+    ranks = len(members)
+    given = torch.zeros(count, dtype=world.dtype, device=world.device)
+    if op == "all_reduce":
+        return lambda: dist.all_reduce(given, group=group) and None
+    if op == "all_gather":
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        whole = torch.empty(count * ranks, dtype=world.dtype, device=world.device)
+        return lambda: gather(whole, given, group=group) and None
+    if op == "reduce_scatter":
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        part = torch.empty(count // ranks, dtype=world.dtype, device=world.device)
+        return lambda: scatter(part, given, group=group) and None
+    if op == "all_to_all":
+        taken = torch.empty(count, dtype=world.dtype, device=world.device)
+        return lambda: dist.all_to_all_single(taken, given, group=group) and None
+    return _message(world, group, members, given)
+
+
+def _message(world: World, group: Any, members: tuple[int, ...], given: torch.Tensor) -> Callable[[], None]:
+    """A message from the first of two ranks to the second, and one element back."""
+    answer = torch.zeros(ACK_ELEMENTS, dtype=world.dtype, device=world.device)
+    sends = world.rank == members[0]
+    first, then, other = (dist.send, dist.recv, members[1]) if sends else (dist.recv, dist.send, members[0])
+
+    def there_and_back() -> None:
+        first(given, other, group=group)
+        then(answer, other, group=group)
+
+    return there_and_back
+
+
+@dataclass
+class Sampler:
+    """Measures cases one after the other within a budget; every rank runs the same calls in the same order."""
+
+    world: World
+    ends: float
+    """When the budget is spent, by rank 0's clock."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    last_s: dict[tuple[Case, str], tuple[int, float, float]] = field(default_factory=dict)
+    """Bytes of the size before, its seconds, and seconds that each further byte took."""
+    refused: set[tuple[str, int]] = field(default_factory=set)
+    most_bytes: float = math.inf
+
+    def measure(self, case: Case, op: str, size: int, part: float) -> dict[str, Any] | None:
+        """One row, or None where it is left out; `left_out` says why. `part`: of the time left that it may take."""
+        count = self._count(op, size, case.ranks)
+        moved = count * self.world.dtype.itemsize
+        if (op, case.ranks) in self.refused:
+            return None
+        if moved * (1 + case.ranks if op == "all_gather" else 2) > self.most_bytes:
+            self.left_out[f"{op} of {size} bytes over {case.ranks} ranks: not enough free memory"] += 1
+            return None
+        share = self._share(case, op, moved, part)
+        if share <= 0:
+            self.left_out[f"{op} of {size} bytes: the time budget is spent (--budget)"] += 1
+            return None
+        row = self._row(case, op, moved)
+        mine = next((members for members in case.groups if self.world.rank in members), None)
+        call, reason = self._tried(op, mine, count)
+        if reason:
+            self.refused.add((op, case.ranks))
+            self.left_out[f"{op} over {case.ranks} ranks: {reason}"] += 1
+            return {**row, "flag": "failed"}
+        back_s = 0.0
+        if op == "send_recv":
+            least = None if mine is None else call_of(op, self.world, self.world.group(mine), mine, ACK_ELEMENTS)
+            back_s = min(self._repeated(least, mine, share / 4, message=True)) / 2
+        times = self._repeated(call, mine, share, message=op == "send_recv")
+        return self._timed(row, case, op, moved, times, back_s)
+
+    def _tried(self, op: str, mine: tuple[int, ...] | None, count: int) -> tuple[Callable[[], None] | None, str]:
+        """The call, done once; or why it cannot be done, on which all ranks agree before anyone waits for another."""
+        call: Callable[[], None] | None = None
+        for prepare in (True, False):
+            reason = ""
+            try:
+                if prepare and mine is not None:
+                    call = call_of(op, self.world, self.world.group(mine), mine, count)
+                elif call is not None:
+                    call()
+                    self.world.wait()
+            except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
+                reason = f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
+            if self.world.most([float(bool(reason))])[0]:
+                return None, reason or "refused on another rank"
+        return call, ""
+
+    def _timed(
+        self, row: dict[str, Any], case: Case, op: str, moved: int, times: list[float], back_s: float
+    ) -> dict[str, Any]:
+        """The row with its time; of a message, without the way back of one element. [K13]"""
+        middle, spread, kept = summary(times)
+        before, took, _ = self.last_s.get((case, op), (0, 0.0, 0.0))
+        self.last_s[case, op] = (moved, middle, max(0.0, middle - took) / max(moved - before, 1))
+        taken = middle - back_s
+        if taken <= 0:
+            self.left_out[f"{op} of {moved} bytes {case.scope}: faster than the way back of one element"] += 1
+            return {**row, "flag": "failed"}
+        spread *= middle / taken
+        return {
+            **row,
+            "time_us": f"{taken * 1e6:.2f}",
+            "spread_pct": f"{spread:.1f}",
+            "reps": kept,
+            "bus_gbps": f"{bus_bytes(op, moved, case.ranks) / taken / 1e9:.5g}",
+            "flag": "noisy" if MEDIAN_ERROR * spread / math.sqrt(kept) > NOISY_PCT else "",
+        }
+
+    def _row(self, case: Case, op: str, moved: int) -> dict[str, Any]:
+        dtype = str(self.world.dtype).removeprefix("torch.")
+        about = (self.world.name, torch.__version__, self.world.backend, dtype, op, case.scope, case.zone)
+        counts = (case.nodes, case.gpus_per_node, case.ranks, len(case.groups), moved)
+        return dict(zip(COLUMNS, (*about, *counts), strict=False))
+
+    def _count(self, op: str, size: int, ranks: int) -> int:
+        """Elements passed in, enough to be cut among the ranks."""
+        count = max(1, size // int(self.world.dtype.itemsize))
+        return -(-count // ranks) * ranks if op in ("reduce_scatter", "all_to_all") else count
+
+    def _share(self, case: Case, op: str, moved: int, part: float) -> float:
+        """Seconds this case may take; 0: what is left is not enough. What it does not need is left to larger sizes."""
+        before, took, each = self.last_s.get((case, op), (moved, 0.0, 0.0))
+        needed = (LEAST_REPS + 2) * (took + each * (moved - before))
+        left = self.ends - time.monotonic()
+        return self.world.most([max(left * part, needed) if left > needed and self.world.rank == 0 else 0.0])[0]
+
+    def _repeated(
+        self, call: Callable[[], None] | None, mine: tuple[int, ...] | None, share: float, *, message: bool
+    ) -> list[float]:
+        """Seconds of one call, the slowest rank's, for every repetition; of a message its sender's."""
+        counts = call is not None and (not message or (mine is not None and mine[0] == self.world.rank))
+        one = self.world.most([self._once(call, 1)])[0]
+        one = self.world.most([self._once(call, 1)])[0] if one < share / 4 else one
+        least = 1 if message or one > SLOW_S else LEAST_CALLS
+        calls = min(MOST_CALLS, max(least, math.ceil(REPETITION_S / max(one, 1e-6))))
+        reps = int(min(MOST_REPS, max(LEAST_REPS, share / max(one * calls, 1e-6))))
+        times = [self._once(call, calls) for _ in range(reps)]
+        return self.world.most(times if counts else [0.0] * reps)
+
+    def _once(self, call: Callable[[], None] | None, calls: int) -> float:
+        self.world.ready()
+        began = time.perf_counter()
+        if call is not None:
+            for _ in range(calls):
+                call()
+            self.world.wait()
+        return (time.perf_counter() - began) / calls
+
+
+def joined(backend: str, given: str | None) -> World:
+    """Meet the other ranks, and learn who lies where."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if backend == "auto":
+        backend = "nccl" if cuda and dist.is_nccl_available() else "gloo"
+    if backend == "nccl" and not cuda:
+        raise SystemExit("collectives: nccl needs a GPU for each rank of a node; use --backend gloo")
+    device = torch.device("cuda", local) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    patience = timedelta(minutes=10)
+    dist.init_process_group(backend, timeout=patience)
+    control = dist.new_group(backend="gloo", timeout=patience) if backend != "gloo" else dist.group.WORLD
+    agent = os.environ.get("GROUP_RANK", socket.gethostname())
+    said: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(said, (agent, os.environ.get("CROSSZONE_ZONE", "")), group=control)
+    agents = [one[0] for one in said]
+    by_rank = _zones(given, agents, [one[1] for one in said])
+    whose = list(zip(agents, by_rank, strict=True))
+    places = list(dict.fromkeys(whose))
+    nodes = [[rank for rank, place in enumerate(whose) if place == one] for one in places]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return World(backend, device, name, control, nodes, [zone for _, zone in places])
+
+
+def _zones(given: str | None, agents: list[str], told: list[str]) -> list[str]:
+    """The zone of every rank."""
+    names = told if given is None else [one.strip() for one in given.split(",")]
+    order = list(dict.fromkeys(agents))
+    if given is None and any(told) != all(told):
+        raise SystemExit("collectives: CROSSZONE_ZONE is set on some nodes and not on others")
+    bad = next((one for one in names if re.search(r"[>,\"\s]", one) or (given is not None and not one)), None)
+    if bad is not None:
+        raise SystemExit(f"collectives: {bad!r} cannot be the name of a zone")
+    if len(names) == len(order) and given is not None:
+        return [names[order.index(agent)] for agent in agents]
+    if len(names) == len(agents):
+        return names
+    wanted = f"give one a node ({len(order)}) or one a rank ({len(agents)})"
+    raise SystemExit(f"collectives: --zones names {len(names)}; {wanted}")
+
+
+def _cpu_name() -> str:
+    told = Path("/proc/cpuinfo")
+    text = told.read_text(encoding="utf-8", errors="replace") if told.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip().replace(",", " ") if found else platform.processor() or platform.machine() or "cpu"
+
+
+def _free_bytes(world: World) -> float:
+    """Bytes of buffers a rank may hold, the same on all ranks."""
+    if world.device.type == "cuda":
+        free = float(torch.cuda.mem_get_info()[0])
+    else:
+        pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 2**20
+        free = float(pages * os.sysconf("SC_PAGE_SIZE")) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return -world.most([-free * MEMORY_SHARE])[0]
+
+
+def size_of(text: str) -> int:
+    """`4k`, `64MiB`, `1g` or `4096` in bytes; units are powers of 1024."""
+    found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)i?b?", text.strip().lower())
+    if not found or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4k, 64m, 1g or bytes")
+    factor: int = 1024 ** " kmg".index(found[2] or " ")
+    return int(found[1]) * factor
+
+
+def seconds_of(text: str) -> float:
+    """`90`, `90s`, `5m` or `1h` in seconds."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smh]?)", text.strip().lower())
+    if not found or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 90s, 5m or 1h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="CSV file that rank 0 writes")
+    parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+    parser.add_argument("--zones", help="zone of every node (or of every rank), e.g. a,a,b,b")
+    parser.add_argument("--sizes", type=lambda text: [size_of(one) for one in text.split(",")], default=list(SIZES))
+    parser.add_argument("--ops", default=",".join(OPS), help=f"of {','.join(OPS)}")
+    parser.add_argument("--budget", type=seconds_of, default=300.0, help="time to take, e.g. 90s, 5m")
+    parser.add_argument("--force", action="store_true", help="overwrite the output")
+    found = parser.parse_args(given)
+    found.ops = [one.strip() for one in found.ops.split(",")]
+    unknown = [one for one in found.ops if one not in OPS]
+    if unknown:
+        parser.error(f"--ops: {unknown[0]!r} is none of {', '.join(OPS)}")
+    if found.output.exists() and not found.force and os.environ.get("RANK", "0") == "0":
+        parser.error(f"{found.output} exists already; choose another name, or add --force")
+    return found
+
+
+def run(world: World, asked: argparse.Namespace) -> None:
+    """Measure all cases, small sizes first; rank 0 writes each row as soon as it is measured."""
+    found = cases(world.nodes, world.zones)
+    for case in found:
+        for members in case.groups:
+            world.group(members)
+    sampler = Sampler(world, time.monotonic() + asked.budget, most_bytes=_free_bytes(world))
+    cells = [(size, case, op) for size in sorted(set(asked.sizes)) for case in found for op in case.ops(asked.ops)]
+    rows, file = 0, asked.output.open("w", encoding="utf-8", newline="") if world.rank == 0 else None
+    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n") if file else None
+    if writer:
+        writer.writeheader()
+    parts = _parts([size for size, _, _ in cells], asked.budget)
+    for done, (size, case, op) in enumerate(cells):
+        row = sampler.measure(case, op, size, parts[done])
+        if writer and file and row is not None:
+            rows += 1
+            writer.writerow(row)
+            file.flush()
+            _progress(done + 1, len(cells), f"{op} {case.scope} {case.nodes}x{case.gpus_per_node} {size} B")
+    if file:
+        file.close()
+        print(f"collectives: {rows} rows in {asked.output}", file=sys.stderr)
+        for reason, count in sampler.left_out.items():
+            print(f"collectives: left out ({count}): {reason}", file=sys.stderr)
+
+
+def _parts(sizes: Sequence[int], budget_s: float) -> list[float]:
+    """Part of the time left that each case may take: twice as much for every next size, and a little for each."""
+    order = sorted(set(sizes))
+    grown = [2.0 ** order.index(size) for size in sizes]
+    floor = min(CELL_S, budget_s / max(len(sizes), 1) / 2) * sum(grown) / budget_s
+    weights = [one + floor for one in grown]
+    return [weight / sum(weights[at:]) for at, weight in enumerate(weights)]
+
+
+def _progress(done: int, of: int, what: str) -> None:
+    if sys.stderr.isatty():
+        bar = "#" * (30 * done // of)
+        sys.stderr.write(f"\r[{bar:<30}] {done}/{of} {what[:60]:<60}" + ("\n" if done == of else ""))
+        sys.stderr.flush()
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run under torchrun; 0: rows were written."""
+    asked = _arguments(given)
+    wrong = f"{sys.executable} has no torch" if torch is None else ""
+    if wrong or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        wrong = wrong or "at least two ranks are needed: torchrun --nproc-per-node 2 ..."
+        print(f"collectives: {wrong}", file=sys.stderr)
+        return 2
+    world = joined(asked.backend, asked.zones)
+    try:
+        run(world, asked)
+        dist.barrier(group=world.control)
+    finally:
+        dist.destroy_process_group()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,255 @@
+"""Time the kernels of LLM training on one GPU. This one file needs only torch (2.4 or newer): copy it to any GPU box.
+
+    python kernels.py --budget 10m -o samples.csv                 # all operators, interleaved, within ten minutes
+    python kernels.py --budget 1h --parts 4 --part 1 -o s1.csv    # one of four shards; concatenate them afterwards
+    python kernels.py --ops matmul,attention --dtypes bf16 -o samples.csv
+    python kernels.py --plan | head                               # what would be measured, in order (needs no torch)
+
+One row a point, written as soon as it is measured; a file that has rows is continued. What the columns mean:
+
+    m, n, k     tokens, outputs, inputs of a linear layer in all three passes: fwd  Y[m,n] = X[m,k] W[n,k]^T,
+                dgrad dX[m,k] = dY[m,n] W[n,k], wgrad dW[n,k] = dY[m,n]^T X[m,k], in autograd's own memory layouts
+    mode        eager, compiled, fused (torch's rms_norm, where eager is Hugging Face's code), loop (over experts)
+    time_us     device time: median of event times without outliers, operands cold in L2; train_step: what really passed
+    host_us     time the host took to launch it; where this is above time_us, the host is the brake
+    flops,bytes the least an operator can do; roof_us is the time they need at the device's peak rates
+    flag        above_roof (faster than 0.95 of the roof), noisy (spread over 10 %), failed (said on stderr), or empty
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import contextlib
+import csv
+import math
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from crosszone.calibrate.sampling.kernel_cases import Bench, Case
+from crosszone.calibrate.sampling.kernel_points import (
+    COLUMNS,
+    DIMS,
+    DTYPES,
+    SHARES,
+    Point,
+    counts,
+    flag_of,
+    operators,
+    plan,
+    roof_us,
+    seconds_of,
+    summary,
+)
+
+
+def measure(b: Bench, case: Case) -> tuple[list[float], float]:
+    """Microseconds of each repetition on the device, and the least the host took for one."""
+    cuda, ring = b.torch.cuda, [None] * case.ring
+
+    def group(count: int, inner: int, lead_us: float) -> tuple[list[float], list[float]]:
+        marks, host = [], []
+        for at in range(count):
+            if case.before:
+                case.before(at)
+            if b.cuda and lead_us and hasattr(cuda, "_sleep"):
+                cuda._sleep(int(lead_us * 1900))  # the device waits while the host launches: no gap is timed
+            mark = [cuda.Event(enable_timing=True) for _ in range(2)] if b.cuda else []
+            if b.cuda:
+                mark[0].record()
+            began = time.perf_counter()
+            for turn in range(at * inner, at * inner + inner):
+                ring[turn % len(ring)] = case.run(turn)
+            host.append((time.perf_counter() - began) * 1e6 / inner)
+            if b.cuda:
+                mark[1].record()
+            marks.append(mark)
+        if not b.cuda:
+            return host, host
+        cuda.synchronize()
+        return [one[0].elapsed_time(one[1]) * 1e3 / inner for one in marks], host
+
+    group(2, 1, 0)
+    if not b.cuda:
+        return group(5, 1, 0)[0], min(group(2, 1, 0)[1])
+    first, host = group(2, 1, 0)
+    rough = min(first)
+    inner = 1 if case.before or case.whole else max(1, min(16, int(120 / rough)))
+    least = max(6 if case.whole else 4, min(10, int(150e3 / rough)))
+    count = max(least, min(24, int(12e3 / (rough * inner))))
+    lead = 0.0 if case.whole else min(20e3, min(host) * inner * 1.15 + 10)
+    times, host = group(count, inner, lead)
+    return times, min(host)
+
+
+class Clocks:
+    """The SM clock and the power of the device as nvidia-smi tells them twice a second; empty where it is absent."""
+
+    def __init__(self, b: Bench) -> None:
+        self.sm, self.power = "", ""
+        if not b.cuda or not shutil.which("nvidia-smi"):
+            return
+        uuid = str(getattr(b.torch.cuda.get_device_properties(b.device), "uuid", ""))
+        chosen = "GPU-" + uuid.replace("GPU-", "") if uuid else str(b.device.index or 0)
+        ask = "nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -lms 500 -i " + chosen
+        self.process = subprocess.Popen(ask.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        atexit.register(self.process.kill)
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            with contextlib.suppress(ValueError):
+                self.sm, self.power = (f"{float(one):.0f}" for one in line.split(","))
+
+
+def sample(b: Bench, point: Point) -> dict[str, Any]:
+    """One row: the point measured, or flagged as failed."""
+    row: dict[str, Any] = {"device": b.name, "torch": b.torch.__version__, "dtype": point.dtype, "op": point.op}
+    row.update({"pass": point.what, "mode": point.mode}, **dict(point.dims))
+    flops, traffic = counts(point)
+    roof = roof_us(point, b.name)
+    row.update(flops=f"{flops:.6g}", bytes=f"{traffic:.0f}", roof_us="" if roof is None else f"{roof:.4g}")
+    failure = ""
+    try:
+        case = b.case(point)
+        if b.cuda:
+            b.torch.cuda.reset_peak_memory_stats()
+        times, host = measure(b, case)
+        middle, spread, reps = summary(times)
+        row.update(time_us=f"{middle:.5g}", spread_pct=f"{spread:.2f}", host_us=f"{host:.4g}", reps=reps)
+        row["flag"] = flag_of(middle, spread, roof)
+        if point.op == "train_step" and b.cuda:
+            row["memory_gib"] = f"{b.torch.cuda.max_memory_allocated() / 2**30:.4f}"
+    except Exception as error:  # any failure of one point must leave the others
+        failure = (type(error).__name__ + ": " + str(error)).splitlines()[0][:200]
+    if failure:
+        row.update(flag="failed", error=failure)
+        b.clean(everything=True)
+        if b.cuda:
+            b.torch.cuda.synchronize()  # a broken device raises here and ends the run; the file can be continued
+    return row
+
+
+def done_keys(path: Path) -> set[tuple[str, ...]]:
+    """Points a file already holds, with their device; the file must be one of samples."""
+    if not path.exists() or path.stat().st_size == 0:
+        return set()
+    text = path.read_bytes()
+    if not text.endswith(b"\n"):  # the run was killed within a row
+        path.write_bytes(text[: text.rfind(b"\n") + 1])
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        if list(rows.fieldnames or ()) != COLUMNS:
+            raise SystemExit("kernels: " + str(path) + " is not a file of kernel samples; choose another name")
+        names = ("device", "dtype", "op", "pass", "mode", *DIMS)
+        return {(*(one[name] or "" for name in names), one["bytes"] if one["op"] == "copy" else "") for one in rows}
+
+
+class Progress:
+    """A line on stderr that is redrawn on a terminal, and printed every ten seconds elsewhere."""
+
+    def __init__(self, budget: float, points: int) -> None:
+        self.began, self.budget, self.points, self.shown, self.done = time.monotonic(), budget, points, -math.inf, 0
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.began
+
+    def show(self, point: Point | None = None) -> None:
+        live, now = sys.stderr.isatty(), self.elapsed()
+        if point and now - self.shown < (0.2 if live else 10):
+            return
+        self.shown = now
+        part = min(1.0, max(now / self.budget, self.done / max(1, self.points))) if point else 1.0
+        what = " ".join((point.op, point.dtype, point.what, point.mode)) if point else "done"
+        line = "[{:<24}] {:3.0f} %  {} of {} points  {:.0f} of {:.0f} s  {:<36}".format(
+            "#" * int(24 * part), 100 * part, self.done, self.points, now, self.budget, what
+        )
+        print("\r" + line if live else line, end="" if live and point else "\n", file=sys.stderr, flush=True)
+
+
+def run(b: Bench, phases: dict[str, list[Point]], budget: float, path: Path) -> None:
+    """Measure phase after phase, each to its share of the budget, then the kernels that are left."""
+    have = done_keys(path)
+    left = {name: [one for one in points if (b.name, *one.key) not in have] for name, points in phases.items()}
+    progress, clocks, compiling = Progress(budget, sum(map(len, left.values()))), Clocks(b), 25.0
+    with path.open("a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        if file.tell() == 0:
+            writer.writeheader()
+        for name in ("kernels", "blocks", "compiled", "kernels"):
+            end = budget * SHARES[name] if left["compiled"] or left["blocks"] else budget
+            while left[name]:
+                fresh = name == "compiled" and b.kept[0] != (left[name][0].mode, left[name][0].dims)
+                if progress.elapsed() + (compiling if fresh and b.cuda else 0) >= end:
+                    break
+                point, began = left[name].pop(0), time.monotonic()
+                progress.show(point)
+                row = sample(b, point)
+                compiling = max(compiling, time.monotonic() - began) if name == "compiled" else compiling
+                writer.writerow({**row, "sm_mhz": clocks.sm, "power_w": clocks.power})
+                file.flush()
+                progress.done += 1
+                if "error" in row:
+                    print("\nfailed:", *point.key[:4], *point.dims, row["error"], file=sys.stderr)
+            if name == "compiled":
+                left["blocks"], left["compiled"] = [], []
+            b.clean(everything=True)
+    progress.show()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("-o", "--output", type=Path, help="CSV to write, or to continue")
+    parser.add_argument("--budget", type=seconds_of, default=600.0, help="time to spend: 90s, 10m, 1h (default 10m)")
+    parser.add_argument("--device", default="auto", help="auto, cuda, cuda:1, or cpu (tiny shapes: tries the code)")
+    parser.add_argument("--parts", type=int, default=1, help="how many shards the points are dealt into")
+    parser.add_argument("--part", type=int, default=1, help="which shard to measure, 1 to PARTS")
+    parser.add_argument("--dtypes", default="", help="only these, with commas: " + ",".join(DTYPES))
+    parser.add_argument("--ops", default="", help="only these operators, with commas: matmul,attention,...")
+    parser.add_argument("--plan", action="store_true", help="print the points instead of measuring them")
+    given = parser.parse_args(arguments)
+    tiny = given.device == "cpu"
+    for name, text, known in (("--dtypes", given.dtypes, DTYPES), ("--ops", given.ops, operators())):
+        for one in filter(None, text.split(",")):
+            if one not in known:
+                parser.error(name + ": '" + one + "' is not one of " + ", ".join(known))
+    if not 1 <= given.part <= given.parts:
+        parser.error("--part " + str(given.part) + " must be 1 to --parts " + str(given.parts))
+    if not given.plan and given.output is None:
+        parser.error("-o FILE is needed")
+    b = None if given.plan else Bench(given.device)
+    wanted = {name: text.split(",") if text else None for name, text in (("dtype", given.dtypes), ("op", given.ops))}
+    phases = {
+        name: [
+            one
+            for one in points
+            if one.part(given.parts) == given.part
+            and one.op in (wanted["op"] or operators())
+            and one.dtype in (wanted["dtype"] or DTYPES)
+            and (b is None or one.dtype in b.dtypes)
+        ]
+        for name, points in plan(tiny, b is None or b.grouped).items()
+    }
+    if b is None:
+        for point in (point for points in phases.values() for point in points):
+            print(*point.key[:4], *(f"{name}={value}" for name, value in point.dims))
+        return 0
+    if not any(phases.values()):
+        parser.error(f"no point of --ops, --dtypes and --part is left that {b.name} can run")
+    run(b, phases, given.budget, given.output)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("\nkernels: stopped; the same command continues the file")
+    except BrokenPipeError:  # --plan | head
+        sys.stderr.close()

@@ -1,0 +1,116 @@
+"""Export: a saved result as a workbook: with live formulas where it is a prediction they cover, else as numbers.
+
+data, keeps_formulas = export_result(result)
+read_workbook(data, "result.xlsx").figures         # those of the result
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from crosszone.calibrate.sheet.values import workbook_of_values
+from crosszone.calibrate.sheet.workbook import workbook_of_predictor
+from crosszone.errors import InputError
+from crosszone.inputs.document import parse_document
+from crosszone.inputs.scenario import Loaded, parse_scenario
+from crosszone.inputs.value import Value
+from crosszone.predict.answer import predictor_of
+from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
+from crosszone.schedule.trace import Trace, read_trace
+from crosszone.text import DEFAULT_LANGUAGE
+
+SAME = 1e-9
+"""Share by which today's prediction may differ from the saved one for its formulas to be those of the result."""
+
+
+def export_result(
+    result: Mapping[str, Any] | Value, loaded: Loaded | None = None, language: str = DEFAULT_LANGUAGE
+) -> tuple[bytes, bool]:
+    """The workbook of a saved result (`store.Result`, or its fields), and whether it holds formulas.
+
+    `loaded`: the scenario done the way of the result, where the caller has read it; else it is read from the result.
+    """
+    fields = result.model_dump() if isinstance(result, Value) else dict(result)
+    document, name = fields["document"], str(fields["name"])
+    if fields["kind"] != "predicted":
+        return workbook_of_values(name, _known(document), _trace(fields), language), False
+    prediction = Prediction.model_validate(document, strict=False)
+    p = _predictor(fields, loaded)
+    figures = figures_of_prediction(prediction)
+    if p is None:
+        return workbook_of_values(name, figures, None, language), False
+    if abs(float(p.step_time.expected) - prediction.step_time_s.expected) <= SAME * prediction.step_time_s.expected:
+        try:
+            return workbook_of_predictor(p, language, usd=figures["usd"], kwh=figures["kwh"]), True
+        except InputError:  # its formulas are not covered: numbers
+            pass
+    return workbook_of_values(name, figures, _drawn(p), language), False
+
+
+def figures_of_prediction(prediction: Prediction) -> dict[str, Any]:
+    """What `outcome.Figures` keeps of a prediction."""
+    run = prediction.run
+    return {
+        "step_time_s": prediction.step_time_s.expected,
+        "tokens_per_s": prediction.tokens_per_s.expected,
+        "mfu": prediction.mfu.expected,
+        "memory_gib": prediction.memory_gib.peak.expected,
+        "gpus": prediction.gpus,
+        "framework": prediction.framework,
+        "days": run.days and run.days.expected,
+        "usd": run.usd and run.usd.expected,
+        "kwh": run.kwh and run.kwh.expected,
+        "breakdown_s": dict(prediction.breakdown_s),
+    }
+
+
+def _predictor(fields: Mapping[str, Any], loaded: Loaded | None) -> Predictor | None:
+    """The prediction of today; None where its scenario is not kept or cannot be read any more."""
+    try:
+        if loaded is None and fields.get("scenario"):
+            loaded = _loaded(fields["scenario"], fields.get("way"))
+        return None if loaded is None else predictor_of(loaded)
+    except InputError:
+        return None
+
+
+def _loaded(text: str, way: Mapping[str, Any] | None) -> Loaded:
+    """The scenario of a result, done its way."""
+    document = parse_document(text, "<text>")
+    if way is None or not isinstance(document.value, dict):
+        return parse_scenario(text)
+    value = dict(document.value)
+    for key in ("strategy", "placement"):
+        value.pop(key, None)
+    if way.get("framework"):
+        value["job"] = {**value.get("job", {}), "framework": way["framework"]}
+    for key in ("strategy", "placement"):
+        if way.get(key):
+            value[key] = way[key]
+    return parse_scenario(json.dumps(value))
+
+
+def _drawn(p: Predictor) -> Trace | None:
+    try:
+        return p.timeline().to_trace(p.name, framework=p.framework.name)
+    except InputError:  # longer than a timeline draws
+        return None
+
+
+def _known(document: Mapping[str, Any]) -> dict[str, Any]:
+    from crosszone.analyse.outcome import Figures
+
+    return {key: document[key] for key in Figures.model_fields if document.get(key) is not None}
+
+
+def _trace(fields: Mapping[str, Any]) -> Trace | None:
+    kept = (fields.get("timeline") or {}).get("trace")
+    if kept is None:
+        return None
+    try:
+        return read_trace(kept if isinstance(kept, str) else json.dumps(kept))
+    except InputError:  # rows of a trace that reading it row by row leaves out
+        return None

@@ -1,0 +1,225 @@
+"""Trace files: any file that tells of a measured run, whatever its format, as one `Imported`.
+
+    read_run(["benchmark.csv"])                       # marks of a patched Megatron-LM
+    read_run(["out/metrics-stage-0.jsonl"])           # what the shipped trainer writes, one file a stage
+    read_run(["run-7.json"])                          # our own trace, JSON or CSV
+    read_run(["rank0.pt.trace.json.gz"])              # a profiler's trace, one file a rank
+
+The format is seen from the first lines. All may be compressed with gzip; what expands without end is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crosszone.calibrate.benchmark_csv import LABELS, read_benchmark
+from crosszone.calibrate.imported import Imported
+from crosszone.calibrate.kineto import Progress
+from crosszone.calibrate.kineto_json import chunks_of
+from crosszone.calibrate.kineto_trace import read_kineto
+from crosszone.calibrate.stability import chosen
+from crosszone.errors import FileError, InputError, InvalidError, Notice
+from crosszone.schedule.measured import Measured, read_measured
+from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
+from crosszone.schedule.table import NEEDED
+from crosszone.schedule.timeline import KINDS, NONE
+from crosszone.schedule.trace import MAX_TRACE_BYTES, Trace, read_trace
+
+FORMATS = ("benchmark", "trace", "metrics", "kineto")
+AUTO = "auto"
+LOOK = 2**16
+"""Bytes that are looked at to see what a file holds."""
+WANTED = ("model", "device", "framework", "torch")
+"""What a trace should say of its run besides its times, and its degrees."""
+DEGREES = ("tp", "pp", "dp")
+
+
+def read_run(
+    files: Sequence[str | Path],
+    form: str = AUTO,
+    *,
+    name: str | None = None,
+    iteration: str | int | None = None,
+    skip: int = 0,
+    groups: Mapping[str, str] | None = None,
+    degrees: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Imported:
+    """What the files say of a run; an `InputError` names what is wrong and where.
+
+    Figures are of the `iteration` (first, last, best or its number); none: of the one of median length. The first
+    `skip` iterations are left out.
+    """
+    about: dict[str, Any] = {"name": name, "groups": groups, "degrees": degrees, "progress": progress}
+    if not skip:
+        return _read(files, form, iteration=iteration, **about)
+    whole = _read(files, form, iteration=None, **about).skipping(skip)
+    at = chosen("best" if iteration is None else iteration, whole.seconds)
+    return _read(files, form, iteration=at, **about).skipping(skip)
+
+
+def _read(
+    files: Sequence[str | Path],
+    form: str,
+    *,
+    name: str | None,
+    iteration: str | int | None,
+    groups: Mapping[str, str] | None,
+    degrees: Mapping[str, int] | None,
+    progress: Progress | None,
+) -> Imported:
+    paths = [Path(file) for file in files]
+    if not paths:
+        raise InvalidError(Notice(code="trace_no_file"))
+    told = form if form != AUTO else format_of(paths[0])
+    if told not in FORMATS:
+        params = {"allowed": [AUTO, *FORMATS], "nearest": AUTO}
+        raise InvalidError(Notice(code="not_one_of", field="format", value=form, params=params))
+    if len(paths) > 1 and told in ("benchmark", "trace"):
+        raise InvalidError(Notice(code="trace_one_file", value=told, params={"files": len(paths)}))
+    title = name or paths[0].name
+    if told == "kineto":
+        return read_kineto(paths, name=title, groups=groups, degrees=degrees, chosen_step=iteration, progress=progress)
+    if told == "metrics":
+        return _metrics(paths, name, iteration)
+    data = _whole(paths[0], MAX_TRACE_BYTES)
+    if told == "benchmark":
+        return read_benchmark(data, name=title, chosen_step=iteration)
+    return _own(data, paths[0].name, name, iteration)
+
+
+def format_of(path: Path) -> str:
+    """What a file holds, from its first bytes; `FileError` where it is nothing known."""
+    head = _head(path).decode("utf-8-sig", "replace").lstrip()
+    if head.startswith(("{", "[")):
+        if head.startswith("{") and '"lanes"' in head:
+            return "trace" if '"spans"' in head.split("\n", 1)[0] or not _is_json(head.split("\n", 1)[0]) else "metrics"
+        return "kineto" if re.search(r'"(traceEvents|schemaVersion|deviceProperties|ph)"', head) else "trace"
+    first = head.split("\n", 1)[0]
+    cells = [cell.strip().strip('"') for cell in first.split(",")]
+    if all(column in cells for column in NEEDED):
+        return "trace"
+    if any(re.sub(r"[^a-z]", "", line.split(",")[0].lower()) in LABELS for line in head.split("\n")[:50]):
+        return "benchmark"
+    raise FileError(Notice(code="trace_format_unknown", value=path.name, params={"first": first[:60]}, file=path.name))
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _head(path: Path) -> bytes:
+    found = b""
+    try:
+        with path.open("rb") as file:
+            for part in chunks_of(file, path.name):
+                found += part
+                if len(found) >= LOOK:
+                    break
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return found[:LOOK]
+
+
+def _whole(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return b"".join(chunks_of(file, path.name, most=most))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> FileError:
+    params = {"reason": error.strerror or str(error)}
+    return FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path)))
+
+
+def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | None) -> Imported:
+    """What the shipped trainer wrote, one file a stage."""
+    texts = [_whole(path, MAX_METRICS_BYTES).decode("utf-8-sig", "replace") for path in paths]
+    trace, rows = read_metrics(texts, [path.name for path in paths])
+    shown = {step.step for step in trace.steps}
+    seconds = {row.step: row.end_s - row.start_s for row in rows if row.step in shown and row.end_s > row.start_s}
+    if not seconds:
+        raise InvalidError(Notice(code="metrics_empty", file=paths[0].name))
+    by_length = sorted(seconds, key=lambda step: seconds[step])
+    at = by_length[(len(by_length) - 1) // 2] if iteration is None else chosen(iteration, seconds)
+    row = next(one for one in rows if one.step == at)
+    figures: dict[str, Any] = {key: getattr(row, key) for key in ("tokens_per_s", "memory_gib") if getattr(row, key)}
+    figures |= _known(trace.meta)
+    notices = _about(trace.meta, paths[0].name)
+    if len(shown) < len(rows):
+        params = {"count": len(rows), "shown": len(shown)}
+        notices.append(Notice(code="trace_steps_left_out", level="warning", params=params, file=paths[0].name))
+    if not trace.spans:
+        raise InvalidError(Notice(code="trace_empty", field="trace", file=paths[0].name))
+    return Imported.of_trace(trace, name=name, figures=figures, notices=tuple(notices), chosen_step=at)
+
+
+def _own(data: bytes, file: str, name: str | None, iteration: str | int | None) -> Imported:
+    """Our own trace, as JSON or CSV: rows that are wrong are told and left out."""
+    try:
+        measured = read_measured(data)
+    except InputError as error:
+        raise type(error)(*(notice.at(file, notice.line) for notice in error.notices)) from None
+    document = _document(data, measured)
+    meta = document.get("meta") or {}
+    return Imported.of_measured(
+        measured,
+        document,
+        name=name or (measured.name if measured.name != "trace" else file),
+        figures=_known(meta),
+        notices=tuple(_about(meta, file)),
+        chosen_step=iteration,
+    )
+
+
+def _document(data: bytes, measured: Measured) -> dict[str, Any]:
+    """The trace to keep: as it was given, or what of it could be used."""
+    meta: dict[str, Any] = {}
+    try:
+        trace = read_trace(data)
+        if trace.steps:
+            return trace.model_dump(mode="json", exclude_none=True)
+        meta = dict(trace.meta)
+    except InputError:
+        pass  # a table, or a trace with rows that are wrong: what can be used is put together below
+    spans = measured.spans
+    columns = (spans.lane, spans.kind, spans.start_s, spans.end_s, spans.micro_batch, spans.chunk)
+    rows = []
+    for lane, kind, start, end, micro, chunk in zip(*(column.tolist() for column in columns), strict=True):
+        row = {"lane": spans.lanes[lane].id, "kind": KINDS[kind], "start_s": start, "end_s": end}
+        row |= {key: value for key, value in (("micro_batch", micro), ("chunk", chunk)) if value != NONE}
+        rows.append(row)
+    steps = [step.model_dump() for step in measured.steps]
+    lanes = [lane.model_dump() for lane in spans.lanes]
+    made = {"version": 1, "kind": "measured", "name": measured.name, "unit": "s"}
+    return Trace(**made, lanes=lanes, spans=rows, steps=steps, meta=meta).model_dump(mode="json", exclude_none=True)
+
+
+def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures that a trace's own words give."""
+    found: dict[str, Any] = {}
+    if isinstance(meta.get("ranks"), int) and meta["ranks"] >= 1:
+        found["gpus"] = meta["ranks"]
+    if isinstance(meta.get("framework"), str) and meta["framework"].strip():
+        found["framework"] = meta["framework"][:100]
+    return found
+
+
+def _about(meta: Mapping[str, Any], file: str) -> list[Notice]:
+    """What a trace does not say of its run, though a comparison needs it."""
+    missing = [key for key in WANTED if not meta.get(key)]
+    if not any(meta.get(key) for key in DEGREES):
+        missing.append("/".join(DEGREES))
+    if not missing:
+        return []
+    return [Notice(code="trace_meta_missing", level="note", params={"missing": missing}, file=file)]

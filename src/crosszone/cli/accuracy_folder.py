@@ -1,0 +1,240 @@
+"""All that `crosszone accuracy` tells of a folder of measured runs: tables, CSV files and pictures, by one command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from crosszone.cli.files import refuse_to_overwrite, write_bytes
+from crosszone.cli.output import amount, console, language, said, table
+from crosszone.errors import InputError, Notice
+
+FOLDER = Path("..") / "shared" / "data"
+"""Where measured runs lie beside a checkout."""
+MOST_RUNS = 20
+"""Runs shown in the terminal: those farthest off; --csv and --json have all."""
+MOST_JOBS = 10
+"""Jobs shown in the terminal side by side."""
+Columns = Sequence[tuple[str, str]]
+SCORES = ("scored", "mape_pct", "median_ape_pct", "within_10_pct", "within_20_pct", "bias_pct", "band_coverage_pct")
+STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
+
+
+def default_folder() -> Path:
+    """The folder beside the place one stands in, or beside the checkout that the program runs from."""
+    here = (Path.cwd() / FOLDER, Path(__file__).resolve().parents[3] / FOLDER)
+    return next((one.resolve() for one in here if one.is_dir()), FOLDER)
+
+
+def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
+    """Refuse before long work what cannot be written: a folder that is a file, or files that exist already."""
+    from crosszone.calibrate.figures import NAMES as DRAWN
+    from crosszone.calibrate.figures_csv import NAMES as TABLES
+
+    for folder, names in ((csv, TABLES), (figures, DRAWN)):
+        if folder is None:
+            continue
+        if folder.exists() and not folder.is_dir():
+            params = {"reason": said("not_a_folder")}
+            raise InputError(Notice(code="output_unwritable", value=str(folder), params=params))
+        for name in names:
+            refuse_to_overwrite(folder / name, force)
+
+
+def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | None) -> list[Path]:
+    """Write tables and pictures; all are made before the first is written."""
+    made: dict[Path, bytes] = {}
+    if csv is not None:
+        from crosszone.calibrate.figures_csv import csv_files
+
+        made |= {csv / name: text.encode() for name, text in csv_files(report).items()}
+    if figures is not None:
+        from crosszone.calibrate.figures import draw
+
+        drawn = draw(report, language())
+        if not drawn:
+            raise InputError(Notice(code="accuracy_no_figure", value=report["folder"]))
+        made |= {figures / name: content for name, content in drawn.items()}
+    for path, content in made.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            params = {"reason": error.strerror or str(error)}
+            raise InputError(Notice(code="output_unwritable", value=str(path.parent), params=params)) from None
+        write_bytes(path, content, force=True)
+    return list(made)
+
+
+def print_written(paths: Sequence[Path]) -> None:
+    """Say what lies where now."""
+    if paths:
+        names = ", ".join(str(path) for path in paths)
+        console(stderr=True).print(said("accuracy_written", count=len(paths), files=names), soft_wrap=True)
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """Every table of a folder."""
+    _sources(report)
+    _runs(report)
+    print_jobs(report)
+    _stability(report["stability"])
+    _transfers(report)
+    _operators(report["operators"])
+    if report["missing"]:
+        console().print(said("accuracy_missing", files=", ".join(report["missing"])), soft_wrap=True)
+
+
+def print_jobs(report: Mapping[str, Any]) -> None:
+    """Jobs timed part by part: error of the iteration by cluster, of every component, and the shares."""
+    if not report["components"]:
+        return
+    columns: Columns = (
+        ("source", "left"),
+        ("jobs", "right"),
+        ("mape_pct", "right"),
+        ("floor_pct", "right"),
+        ("setups", "right"),
+        ("setups_mape_pct", "right"),
+        ("left_out_pct", "right"),
+    )
+    _print(said("clusters_title"), columns, [{**one, "jobs": one["scored"]} for one in report["clusters"]])
+    _component_error(report["components"])
+    _shares(report["shares"])
+
+
+def _sources(report: Mapping[str, Any]) -> None:
+    columns: Columns = (("source", "left"), *((key, "right") for key in SCORES))
+    lines = [line for line in report["sources"] if "bias_pct" in line]
+    totals = [{"source": f"= {name}", **line} for name, line in report["summary"].items()]
+    subsets = [{"source": said(f"subset_{name}"), **line} for name, line in report["subsets"].items()]
+    if report["doubtful"] and report["doubtful"]["rows"]:
+        subsets.append({"source": said("subset_doubtful"), **report["doubtful"]})
+    _print(said("accuracy_title"), columns, [*lines, *totals])
+    _print(said("subsets_title"), columns, subsets)
+
+
+def _runs(report: Mapping[str, Any]) -> None:
+    """The runs farthest off."""
+    counted = [run for run in report["runs"] if run["counts"]]
+    worst = sorted(counted, key=lambda run: -abs(run["error_pct"]))[:MOST_RUNS]
+    columns: Columns = (
+        ("run", "left"),
+        ("source", "left"),
+        ("measured_s", "right"),
+        ("predicted_s", "right"),
+        ("error_pct", "right"),
+    )
+    lines = [
+        {**run, "run": run["id"], **{key: f"{run[key]:.4g}" for key in ("measured_s", "predicted_s")}} for run in worst
+    ]
+    if counted:
+        _print(said("worst_runs_title", shown=len(worst), count=amount(len(counted))), columns, lines)
+
+
+def _component_error(found: Mapping[str, Any]) -> None:
+    """Rows: components; columns: jobs, then means by cluster over all its jobs and over the fastest of each set-up."""
+    caption = said("component_error_caption")
+    if len(found["jobs"]) > MOST_JOBS:
+        caption += " " + said("figure_first_jobs", shown=MOST_JOBS, count=amount(len(found["jobs"])))
+    made = table(said("component_error_title"), (), caption=caption)
+    made.add_column(said("component"), no_wrap=True)
+    for job in found["jobs"][:MOST_JOBS]:
+        name = job["name"].replace(" ", "\n")
+        mark = "" if job["fastest"] else " *"
+        made.add_column(f"{job['cluster']}\n{name}\n{job['id']}{mark}", justify="right")
+    for cluster in found["clusters"]:
+        made.add_column(said("mean_all_jobs", cluster=cluster), justify="right")
+        made.add_column(said("mean_fastest_jobs", cluster=cluster), justify="right")
+    for row in found["rows"]:
+        means = [row["means"][cluster] for cluster in found["clusters"]]
+        cells = [_signed(error) for error in row["errors_pct"][:MOST_JOBS]]
+        cells += [_cell(one[key]) for one in means for key in ("all_pct", "fastest_pct")]
+        made.add_row(row["name"], *cells)
+    console().print(made)
+
+
+def _shares(found: Sequence[Mapping[str, Any]]) -> None:
+    if not found:
+        return
+    made = table(said("figure_share_title"), ())
+    for key in ("job", "kind"):
+        made.add_column(said(key), no_wrap=True)
+    for name in found[0]["names"].values():
+        made.add_column(name, justify="right", overflow="fold")
+    for one in found[:MOST_JOBS]:
+        job = one["job"]
+        for kind in ("measured", "predicted"):
+            if one[f"{kind}_pct"]:
+                name = f"{job['cluster']} {job['name']} {job['id']}" if kind == "measured" else ""
+                made.add_row(name, said(f"kind_{kind}"), *(f"{value:.1f}" for value in one[f"{kind}_pct"].values()))
+    console().print(made)
+
+
+def _stability(rows: Sequence[Mapping[str, Any]]) -> None:
+    columns: Columns = (("job", "left"), *((key, "right") for key in STABILITY))
+    lines = [
+        {
+            "job": f"{row['cluster']} {row['name']} {row['id']}".strip(),
+            "iterations": row["count"],
+            **{key: f"{row[key]:.3f}" for key in STABILITY[1:5]},
+            "mean_to_min_pct": row["mean_to_min_pct"],
+        }
+        for row in rows
+    ]
+    _print(said("stability_title"), columns, lines)
+
+
+def _transfers(report: Mapping[str, Any]) -> None:
+    columns: Columns = (
+        ("experiment", "left"),
+        ("op", "left"),
+        ("rows", "right"),
+        ("predicted", "right"),
+        ("median_best_pct", "right"),
+        ("p90_best_pct", "right"),
+        ("median_median_pct", "right"),
+    )
+    _print(said("rig_title"), columns, report["transfers"])
+    columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *((k, "right") for k in SCORES[2:5]))
+    _print(said("published_summary_title"), columns, report["published"])
+
+
+def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
+    columns: Columns = (
+        ("gpu", "left"),
+        ("operator_family", "left"),
+        ("samples", "right"),
+        ("operator_error_pct", "right"),
+        ("operator_unseen_pct", "right"),
+    )
+    rows = [
+        {
+            "gpu": one["gpu"],
+            "operator_family": one["family"],
+            "samples": int(one["samples"]),
+            "operator_error_pct": float(one["error_pct"]),
+            "operator_unseen_pct": float(one["unseen_pct"]),
+        }
+        for one in lines
+    ]
+    _print(said("operators_title"), columns, rows)
+
+
+def _print(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]]) -> None:
+    if not lines:
+        return
+    made = table(title, columns)
+    for line in lines:
+        made.add_row(*(_cell(line.get(key)) for key, _ in columns))
+    console().print(made)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.1f}" if isinstance(value, float) else amount(value)
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.1f}"

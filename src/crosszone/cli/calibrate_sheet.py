@@ -1,0 +1,139 @@
+"""`crosszone calibrate sheet`: a scenario as a workbook with live formulas; what an edited workbook says; results out.
+
+crosszone calibrate sheet --scenario FILE -o book.xlsx
+crosszone calibrate sheet read book.xlsx --save "my formulas"
+crosszone calibrate sheet export ID -o result.xlsx
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from crosszone.cli.files import refuse_to_overwrite, write_bytes
+from crosszone.cli.kept import StoreOption, opened
+from crosszone.cli.output import console, language, print_json, print_notices, said, table
+from crosszone.errors import FileError, Notice
+
+if TYPE_CHECKING:
+    from crosszone.calibrate.imported import Imported
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+OutputOption = Annotated[str, typer.Option("-o", "--output", metavar="BOOK.xlsx", help="Where to write it.")]
+BOOK, RESULT = "crosszone-sheet.xlsx", "crosszone-result.xlsx"
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite it.")]
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def sheet(
+    context: typer.Context,
+    scenario: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Scenario with a strategy, of one zone; default: an example.")
+    ] = None,
+    output: OutputOption = BOOK,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a workbook whose formulas compute a step as `predict` does: drop-downs, names, every formula editable.
+
+    Example: crosszone calibrate sheet --scenario examples/single-node.yaml -o book.xlsx
+    """
+    if context.invoked_subcommand is not None:
+        return
+    refuse_to_overwrite(Path(output), force)
+
+    from crosszone.calibrate.sheet import workbook_of
+    from crosszone.calibrate.sheet.example import example
+    from crosszone.inputs.scenario import read_scenario
+
+    loaded = example() if scenario is None else read_scenario(scenario)
+    data = workbook_of(loaded, language())
+    write_bytes(Path(output), data, force)
+    if as_json:
+        print_json({"output": output, "bytes": len(data), "scenario": loaded.scenario.name})
+    else:
+        console().print(said("sheet_written", output=output), soft_wrap=True)
+
+
+@app.command("read")
+def read(
+    file: Annotated[str, typer.Argument(metavar="BOOK.xlsx", help="An edited workbook.")],
+    save: Annotated[str | None, typer.Option(metavar="NAME", help="Keep it as a result from a sheet.")] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate the formulas of a workbook, and tell or keep what they come to.
+
+    Example: crosszone calibrate sheet read book.xlsx --save "my formulas"
+    """
+    from crosszone.calibrate.sheet import read_workbook
+
+    found = read_workbook(_content(Path(file)), Path(file).name)
+    saved = None
+    if save is not None:
+        with opened(store) as kept:
+            saved = kept.results.add(**found.kept(name=save)).id
+    if as_json:
+        print_json(_document(found, saved))
+        return
+    _print(found)
+    if saved is not None:
+        console().print(said("sheet_saved", name=save, id=saved), soft_wrap=True)
+
+
+@app.command("export")
+def export(
+    result: Annotated[str, typer.Argument(metavar="ID", help="Id of a saved result.")],
+    output: OutputOption = RESULT,
+    force: ForceOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a saved result as a workbook: with formulas where it is a prediction they cover, else as values.
+
+    Example: crosszone calibrate sheet export 7f3a -o result.xlsx
+    """
+    refuse_to_overwrite(Path(output), force)
+
+    from crosszone.calibrate.sheet import export_result
+
+    with opened(store) as kept:
+        data, formulas = export_result(kept.results.get(result), language=language())
+    write_bytes(Path(output), data, force)
+    if as_json:
+        print_json({"output": output, "bytes": len(data), "formulas": formulas})
+        return
+    console().print(said("sheet_written", output=output), soft_wrap=True)
+    console().print(said("sheet_keeps" if formulas else "sheet_values"), soft_wrap=True)
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file, no more than are read of a workbook."""
+    from crosszone.calibrate.sheet.opening import MOST_BYTES
+
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise FileError(Notice(code="file_missing", value=str(path), file=str(path))) from None
+    except OSError as error:
+        params = {"reason": error.strerror or str(error)}
+        raise FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path))) from None
+
+
+def _document(found: Imported, saved: str | None) -> dict[str, Any]:
+    plain = found.model_dump(mode="json", exclude={"notices"})
+    return {**plain, "saved": saved, "notices": [notice.as_dict(language()) for notice in found.notices]}
+
+
+def _print(found: Imported) -> None:
+    console().print(said("sheet_read", name=found.name, step=f"{found.figures['step_time_s']:.6g}"), soft_wrap=True)
+    rows = table(said("sheet_phases"), [("sheet_phase", "left"), ("sheet_seconds", "right")])
+    for phase, seconds in (found.steps[0].phases_s or found.phases_s).items():
+        rows.add_row(phase, f"{seconds:.6g}")
+    console().print(rows)
+    print_notices([notice.as_dict(language()) for notice in found.notices])

@@ -1,0 +1,272 @@
+"""Physical forms of single operators: what a time is a sum of, for fits to samples of a GPU.
+
+    terms("matmul", "fwd", {"m": 8192, "n": 4096, "k": 4096}, 2, 132)
+    {"launch": 1.0, "gflop": 274.9, ..., "mb": 134.2, ...}
+
+A time is the sum of coefficient x term over the terms, at least `floor`; no coefficient is negative, so a larger
+operator of one class (aligned or not) never takes less. Terms are launches, GFLOP (plain, and padded to whole waves of
+tiles), MB (all, and what exceeds the cache). Sizes are numbers or arrays that broadcast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Sizes = Mapping[str, Floats]
+
+PRODUCTS = ("matmul", "grouped_matmul", "scores_matmul", "values_matmul")
+"""Operators that are matrix products; the last two are the batched ones of unfused attention."""
+DIMS: dict[str, tuple[str, ...]] = {
+    "matmul": ("m", "n", "k"),
+    "grouped_matmul": ("groups", "m", "n", "k"),
+    "scores_matmul": ("batch", "seq", "head_dim"),
+    "values_matmul": ("batch", "seq", "head_dim"),
+    "attention": ("batch", "heads", "kv_heads", "head_dim", "seq"),
+    "rmsnorm": ("tokens", "width"),
+    "layernorm": ("tokens", "width"),
+    "residual_add": ("tokens", "width"),
+    "silu_mul": ("tokens", "width"),
+    "gelu": ("tokens", "width"),
+    "softmax": ("tokens", "width"),
+    "causal_softmax": ("tokens", "width"),
+    "mask_fill": ("tokens", "width"),
+    "rotary": ("tokens", "heads", "head_dim"),
+    "cross_entropy": ("tokens", "vocab"),
+    "embedding": ("tokens", "width", "vocab"),
+    "adamw": ("params", "layers"),
+    "copy": ("bytes",),
+    "layer": ("batch", "seq", "hidden", "ffn", "heads", "kv_heads", "head_dim"),
+    "train_step": ("batch", "seq", "hidden", "ffn", "heads", "kv_heads", "head_dim", "layers", "vocab"),
+}
+"""Sizes that an operator has."""
+OPTIONAL = {("attention", "kv_heads"): "heads", ("adamw", "layers"): 1.0}
+"""Sizes that may be left out: a number, or the size they are taken from. Layers are groups of tensors."""
+FAMILIES = {
+    "matmul": "matmul",
+    "grouped_matmul": "grouped matmul",
+    "scores_matmul": "batched matmul",
+    "values_matmul": "batched matmul",
+    "attention": "attention",
+    "rmsnorm": "norm",
+    "layernorm": "norm",
+    "residual_add": "elementwise",
+    "silu_mul": "elementwise",
+    "gelu": "elementwise",
+    "mask_fill": "elementwise",
+    "softmax": "softmax",
+    "causal_softmax": "softmax",
+    "rotary": "rotary",
+    "cross_entropy": "loss",
+    "embedding": "embedding",
+    "adamw": "optimizer",
+    "copy": "copy",
+}
+"""What a table sums operators up as."""
+WORDS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
+"""Bytes of a value."""
+TILES = ((128, 128), (128, 256), (256, 128))
+"""Output tiles of common matmul kernels."""
+HEAD_BLOCK, MOST_BLOCKS = 32, 8
+"""Heads are computed in blocks of this width, up to 256 wide."""
+HOT_GFLOP = 100.0
+"""Products beyond this many run long enough for the GPU to lower its clock."""
+QUERY_TILE = 128
+"""Queries that one block of a fused attention kernel takes."""
+LONG_ROW = 1024
+"""A softmax over longer rows is another kernel."""
+CACHE_MB = 50.0
+"""Tensors below about this stay in the cache of a recent GPU between kernels."""
+_PASSES = {"fwd": (2.0, 1.0), "bwd": (3.0, 2.0), "step": (2.0, 1.0)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The least an operator has to do: operations and bytes. [K20]"""
+
+    gflop: Floats
+    mb: Floats
+
+
+def work(op: str, which: str, sizes: Sizes, word: float) -> Work:
+    """GFLOP and MB of an operator; each operand is read once, each result written once. [K20]"""
+    s = {name: np.asarray(value, dtype=float) for name, value in sizes.items()}
+    if op in PRODUCTS:
+        batch, m, n, k = shape(op, s)
+        copies = s["groups"] if op == "grouped_matmul" else batch
+        many = 2.0 if which == "bwd" else 1.0
+        rows = batch if op != "grouped_matmul" else 1.0
+        traffic = rows * m * k + copies * k * n + rows * m * n
+        return Work(gflop=many * 2e-9 * rows * m * n * k, mb=many * 1e-6 * word * traffic)
+    if op == "attention":
+        heads = s["batch"] * s["heads"]
+        seen = s["seq"] * (s["seq"] + 1.0) / 2.0
+        many = 2.5 if which == "bwd" else 1.0
+        values = s["batch"] * s["seq"] * s["head_dim"] * (2.0 * s["heads"] + 2.0 * s["kv_heads"])
+        return Work(gflop=many * 4e-9 * heads * seen * s["head_dim"], mb=many * 1e-6 * word * values)
+    return Work(gflop=np.zeros(1), mb=1e-6 * _traffic(op, which, s, word))
+
+
+def _traffic(op: str, which: str, s: Sizes, word: float) -> Floats:
+    """Bytes of an operator that memory binds. [K20]"""
+    if op == "copy":
+        return s["bytes"]
+    if op == "adamw":
+        return 10.0 * word * s["params"] if word > 2 else 14.0 * s["params"]
+    if op == "cross_entropy":
+        return (1.0 if which == "fwd" else 2.0) * word * s["tokens"] * s["vocab"]
+    if op == "embedding":
+        table = 0.0 if which == "fwd" else s["vocab"] * s["width"]
+        return word * (2.0 * s["tokens"] * s["width"] + table)
+    if op == "rotary":
+        return 4.0 * word * s["tokens"] * s["heads"] * s["head_dim"]
+    passes = _PASSES[which][0] + (1.0 if op in ("residual_add", "silu_mul") else 0.0)
+    return passes * word * s["tokens"] * s["width"]
+
+
+def shape(op: str, s: Sizes) -> tuple[Floats, Floats, Floats, Floats]:
+    """Batch, m, n, k of a product."""
+    one = np.ones(1)
+    if op == "scores_matmul":
+        return s["batch"], s["seq"], s["seq"], s["head_dim"]
+    if op == "values_matmul":
+        return s["batch"], s["seq"], s["head_dim"], s["seq"]
+    return one, s["m"], s["n"], s["k"]
+
+
+def terms(op: str, which: str, sizes: Sizes, word: float, processors: int) -> dict[str, Floats]:
+    """The terms of an operator's time. [K21]"""
+    s = {name: np.asarray(value, dtype=float) for name, value in sizes.items()}
+    done = work(op, which, s, word)
+    found: dict[str, Floats] = {"launch": np.ones(np.broadcast(*s.values()).shape)}
+    if op in PRODUCTS:
+        found |= _product_terms(op, which, s, done, processors)
+    elif op == "attention":
+        found |= _attention_terms(s, done, processors)
+    else:
+        found["mb"] = done.mb
+        found["mb_uncached"] = np.maximum(done.mb - CACHE_MB, 0.0)
+        found |= _further_terms(op, s, done, word)
+    return {name: np.broadcast_to(value, found["launch"].shape) for name, value in found.items()}
+
+
+def _further_terms(op: str, s: Sizes, done: Work, word: float) -> dict[str, Floats]:
+    """Rows and tables of an operator that memory binds: what each costs beyond its bytes. [K24]"""
+    if op == "copy":
+        return {}
+    if op == "adamw":
+        return {"layers": s["layers"]}
+    found = {"krow": 1e-3 * s["tokens"]}
+    if op == "embedding":
+        found |= {"mb_table": 1e-6 * word * s["vocab"] * s["width"], "kwidth": 1e-3 * s["width"]}
+        found["kvocab"] = 1e-3 * s["vocab"]
+    if op in ("softmax", "causal_softmax"):
+        long = s["width"] > LONG_ROW
+        found |= {"mb_long": np.where(long, done.mb, 0.0), "krow_long": np.where(long, 1e-3 * s["tokens"], 0.0)}
+    return found
+
+
+def _product_terms(op: str, which: str, s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
+    """Operations plain and in whole waves of tiles; operands and result; what rows that are no
+    multiple of 8 (even) or of 2 (odd) add. [K22]
+    """
+    batch, m, n, k = shape(op, s)
+    rows = m / s["groups"] if op == "grouped_matmul" else m
+    many = s["groups"] if op == "grouped_matmul" else batch
+    outputs = _outputs(which, rows, n, k)
+    result = np.sum([2e-6 * many * one[0] * one[1] for one in outputs], axis=0)
+    found = {"gflop": done.gflop, "mb": done.mb, "mb_result": result}
+    found["gflop_hot"] = np.maximum(done.gflop - HOT_GFLOP, 0.0)
+    for tall, wide in TILES:
+        waves = [_in_waves(*one, many, tall, wide, processors) for one in outputs]
+        found[f"gflop_{tall}x{wide}"] = np.sum(waves, axis=0)
+    flat = [_in_waves(one[0], one[1], np.ones(1), many, *TILES[1], processors) for one in outputs]
+    found["mtile"] = 1e3 * np.sum(flat, axis=0)
+    aligned = np.minimum(twos(n), twos(k))
+    if op in ("scores_matmul", "values_matmul"):
+        found["mb_scores"] = 2e-6 * batch * s["seq"] * s["seq"]
+    classes = {"odd": aligned < 1, "even": (aligned >= 1) & (aligned < 3), "coarse": (aligned >= 3) & (aligned < 6)}
+    for name, those in (classes | {"rows": twos(rows) < 6}).items():
+        found[f"gflop_{name}"] = np.where(those, done.gflop, 0.0)
+        found[f"mb_{name}"] = np.where(those, done.mb, 0.0)
+    return found
+
+
+def _outputs(which: str, m: Floats, n: Floats, k: Floats) -> list[tuple[Floats, Floats, Floats]]:
+    """Rows, columns and depth of the products of a pass; sizes are those of the forward one."""
+    return {
+        "fwd": [(m, n, k)],
+        "dgrad": [(m, k, n)],
+        "wgrad": [(k, n, m)],
+        "bwd": [(m, k, n), (k, n, m)],
+    }[which]
+
+
+def _in_waves(
+    rows: Floats, columns: Floats, depth: Floats, many: Floats, tall: int, wide: int, processors: int
+) -> Floats:
+    """GFLOP of a product whose tiles fill all processors in every wave. [K22]"""
+    tiles = many * np.ceil(rows / tall) * np.ceil(columns / wide)
+    return 2e-9 * np.ceil(tiles / processors) * processors * tall * wide * depth
+
+
+def _attention_terms(s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
+    """Operations for each block of 32 columns that heads have, in whole waves of queries. [K23]
+
+    A head of 96 has three blocks: gflop_1, gflop_2 and gflop_3 are what each of them takes, so that each may have its
+    own rate and wider heads still never take less.
+    """
+    unit = done.gflop / s["head_dim"] * HEAD_BLOCK
+    blocks = np.ceil(s["head_dim"] / HEAD_BLOCK)
+    lanes = s["batch"] * s["heads"] * np.ceil(s["seq"] / QUERY_TILE)
+    idle = np.ceil(lanes / processors) * processors / lanes
+    found = {f"gflop_{at}": np.where(blocks >= at, unit, 0.0) for at in range(1, MOST_BLOCKS + 1)}
+    padded = unit * blocks
+    found["gflop_ragged"] = np.where(s["head_dim"] % HEAD_BLOCK != 0, padded, 0.0)
+    found["gflop_waves"] = padded * idle
+    found["gflop_row"] = 1e-9 * QUERY_TILE * s["batch"] * s["heads"] * s["seq"] * blocks * HEAD_BLOCK
+    found["gflop_last"] = 4e-9 * QUERY_TILE * s["seq"] * blocks * HEAD_BLOCK * processors
+    found["gflop_pairs"] = padded * np.ceil(lanes / (2 * processors)) * 2 * processors / lanes
+    found["gflop_hot"] = np.maximum(padded - HOT_GFLOP, 0.0)
+    found["mb"] = done.mb
+    return found
+
+
+def signs(op: str, which: str, sizes: Sizes, word: float, processors: int) -> dict[str, Floats]:
+    """What a correction of log(time / form) looks at: sizes in octaves, alignment, filling of the last wave. [K25]"""
+    s = {name: np.asarray(sizes[name], dtype=float) for name in DIMS[op]}
+    done = work(op, which, s, word)
+    found = {f"log_{name}": np.log2(value) for name, value in s.items()}
+    found["log_mb"] = np.log2(done.mb)
+    if op in PRODUCTS:
+        batch, m, n, k = shape(op, s)
+        rows = m / s["groups"] if op == "grouped_matmul" else m
+        many = s["groups"] if op == "grouped_matmul" else batch
+        found["log_gflop"] = np.log2(done.gflop)
+        found["log_ratio"] = np.log2(n / k)
+        for name, value in (("m", rows), ("n", n), ("k", k)):
+            found[f"twos_{name}"] = twos(value)
+        plain = done.gflop / (2.0 if which == "bwd" else 1.0)
+        for at, one in enumerate(_outputs(which, rows, n, k)):
+            found[f"fill_{at}"] = _in_waves(*one, many, 128, 256, processors) / plain
+    elif op == "attention":
+        lanes = s["batch"] * s["heads"] * np.ceil(s["seq"] / QUERY_TILE)
+        found["log_gflop"] = np.log2(done.gflop)
+        found["log_lanes"] = np.log2(lanes)
+        found["twos_head_dim"] = twos(s["head_dim"])
+        found["last_block"] = s["head_dim"] % HEAD_BLOCK
+        found["fill_0"] = np.ceil(lanes / processors) * processors / lanes
+    elif "width" in s:
+        found["twos_width"] = twos(s["width"])
+    size = np.broadcast(*found.values()).shape
+    return {name: np.broadcast_to(value, size) for name, value in found.items()}
+
+
+def twos(value: Floats) -> Floats:
+    """How often 2 divides a size, at most 8 times."""
+    whole = np.asarray(value, dtype=np.int64)
+    return np.asarray(np.sum([(whole % 2**power) == 0 for power in range(1, 9)], axis=0), dtype=float)

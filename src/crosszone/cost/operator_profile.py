@@ -1,0 +1,350 @@
+"""Operator profiles: times of single operators on one GPU, fitted to samples (`profiles/operators/*.yaml`).
+
+    profile = operator_profile("h200-141gb-sxm")
+    found = profile.predict("matmul", {"m": 8192, "n": 4096, "k": 4096}, dtype="bf16", which="fwd")
+    found.time_us, found.error_pct, found.outside
+    profile.summary()["matmul"]["unseen_pct"]
+    profile.coefficients["matmul"].value                      # what the cost formulas take from it
+
+A time is a physical form (`operator_forms`) times a small correction: boosted trees of log(time / form) that are plain
+text here and need numpy only. Outside the sampled sizes the correction fades within one octave; the form stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, field_validator
+
+from crosszone.cost.operator_forms import DIMS, FAMILIES, OPTIONAL, WORDS, Floats, signs, terms
+from crosszone.cost.profile_files import Coefficient, known_fields
+from crosszone.errors import InvalidError, Notice, UnknownNameError
+from crosszone.inputs.document import Document, parse_document, read_document
+from crosszone.inputs.value import Count, Name, NotNegative, Value, nearest, parse, refuse
+
+MOST_CORRECTION = 0.7
+"""A correction changes the logarithm of a time by no more than this (a factor of 2)."""
+USUAL_MODE = "eager"
+
+
+class Trees(Value):
+    """Boosted trees of log(time / form), each a text: `2:11.5` splits by sign 2 (up to 11.5: the next), `.02` ends."""
+
+    signs: tuple[Name, ...]
+    """What the trees look at (`operator_forms.signs`), by number."""
+    base: float
+    """What all trees add to."""
+    trees: tuple[str, ...]
+    """Nodes in order: a split is followed by all of its lower side, then its upper side."""
+
+    @field_validator("trees")
+    @classmethod
+    def _whole(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for text in given:
+            try:
+                _parsed(text)
+            except (ValueError, IndexError):
+                raise refuse("operator_tree", text[:60]) from None
+        return given
+
+    def value(self, found: Mapping[str, Floats]) -> Floats:
+        """The sum of all trees. [K25]"""
+        size = np.broadcast(*found.values()).shape
+        matrix = np.empty((*size, len(self.signs)))
+        for at, name in enumerate(self.signs):
+            matrix[..., at] = found[name]
+        total = np.full(matrix.shape[:-1], self.base)
+        for text in self.trees:
+            total = total + _leaf(_parsed(text), matrix)
+        return total
+
+
+@dataclass(frozen=True)
+class _Tree:
+    sign: npt.NDArray[np.int64]
+    """-1: a leaf."""
+    number: Floats
+    """Threshold of a split, value of a leaf."""
+    upper: npt.NDArray[np.int64]
+    """Node of the upper side; the lower one is the next."""
+
+
+@lru_cache(maxsize=10_000)
+def _parsed(text: str) -> _Tree:
+    words = text.split()
+    upper = np.zeros(len(words), dtype=np.int64)
+
+    def end(at: int) -> int:
+        """The node after the tree that starts at `at`."""
+        if ":" not in words[at]:
+            return at + 1
+        upper[at] = end(at + 1)
+        return end(int(upper[at]))
+
+    if end(0) != len(words):
+        raise ValueError(text)
+    sign = np.array([int(word.split(":")[0]) if ":" in word else -1 for word in words], dtype=np.int64)
+    number = np.array([float(word.split(":")[-1]) for word in words])
+    return _Tree(sign, number, upper)
+
+
+def _leaf(tree: _Tree, matrix: Floats) -> Floats:
+    at = np.zeros(matrix.shape[:-1], dtype=np.int64)
+    while True:
+        sign = tree.sign[at]
+        if np.all(sign < 0):
+            return np.asarray(tree.number[at])
+        value = np.take_along_axis(matrix, np.maximum(sign, 0)[..., None], axis=-1)[..., 0]
+        step = np.where(value <= tree.number[at], at + 1, tree.upper[at])
+        at = np.where(sign < 0, at, step)
+
+
+class Part(Value):
+    """Samples of one origin within a fit, e.g. the linear layers of one kind."""
+
+    samples: Count
+    """How many."""
+    error_pct: NotNegative
+    """Mean error with random samples held out."""
+    unseen_pct: NotNegative
+    """Mean error with whole sizes held out."""
+
+
+class OperatorFit(Value):
+    """The fit of one operator in one precision, pass and mode."""
+
+    op: Name
+    """Operator (`operator_forms.DIMS`)."""
+    dtype: Name
+    """bf16, fp16, fp8 or fp32."""
+    which: Name
+    """fwd, dgrad, wgrad, bwd (all of the backward pass) or step."""
+    mode: Name = USUAL_MODE
+    """eager, compiled, or what else the sampler calls it."""
+    coefficients: dict[Name, NotNegative]
+    """Microseconds of one unit of each term; terms that are not named add nothing."""
+    floor_us: NotNegative = 0.0
+    """The form is never below this: launches."""
+    samples: Count
+    """Samples it rests on."""
+    error_pct: NotNegative
+    """Mean error with random samples held out, correction included."""
+    median_pct: NotNegative
+    """The median of these errors."""
+    unseen_pct: NotNegative
+    """Mean error with whole sizes held out, correction included."""
+    weighted_pct: NotNegative | None = None
+    """The same weighted by time: large operators, which a step is made of, count for more."""
+    physical_pct: NotNegative
+    """Mean error of the form alone, random samples held out."""
+    physical_unseen_pct: NotNegative
+    """Mean error of the form alone, whole sizes held out."""
+    held_out: Name
+    """What `unseen_pct` holds out whole."""
+    ranges: dict[Name, tuple[float, float]]
+    """Smallest and largest sampled size."""
+    parts: dict[Name, Part] = Field(default_factory=dict)
+    """Errors by origin of the samples, where there are several."""
+    settings: dict[Name, Any] = Field(default_factory=dict)
+    """How the correction was fitted."""
+    correction: Trees | None = None
+    """None: the form alone is as good."""
+
+    @field_validator("op")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        if given not in DIMS:
+            raise refuse("operator_unknown", given, known=sorted(DIMS), nearest=nearest(given, DIMS)[:1])
+        return given
+
+    @property
+    def key(self) -> str:
+        """Operator, precision and pass, and the mode where it is not eager."""
+        return key(self.op, self.dtype, self.which, self.mode)
+
+    def physical_us(self, sizes: Mapping[str, Any], processors: int) -> Floats:
+        """The form alone. [K21]"""
+        found = terms(self.op, self.which, arrays(self.op, sizes), WORDS[self.dtype], processors)
+        total = sum((value * found[name] for name, value in self.coefficients.items()), np.zeros_like(found["launch"]))
+        return np.maximum(total, self.floor_us)
+
+    def time_us(self, sizes: Mapping[str, Any], processors: int) -> Floats:
+        """The form times its correction; far outside of the samples the form alone. [K26]"""
+        physical = self.physical_us(sizes, processors)
+        if self.correction is None:
+            return physical
+        given = arrays(self.op, sizes)
+        inside = {name: np.clip(value, *self.ranges[name]) for name, value in given.items() if name in self.ranges}
+        seen = signs(self.op, self.which, inside, WORDS[self.dtype], processors)
+        change = np.clip(self.correction.value(seen), -MOST_CORRECTION, MOST_CORRECTION)
+        return physical * np.exp(change * self._trust(given))
+
+    def _trust(self, given: Mapping[str, Floats]) -> Floats:
+        """1 within the sampled sizes, 0 from one octave outside. [K26]"""
+        away: Any = 0.0
+        for name, (low, high) in self.ranges.items():
+            value = np.maximum(given[name], 1e-9)
+            away = away + np.maximum(0.0, np.log2(value / high)) + np.maximum(0.0, np.log2(low / value))
+        return np.clip(1.0 - np.asarray(away), 0.0, 1.0)
+
+    def outside(self, dims: Mapping[str, float]) -> list[str]:
+        """Names of sizes that lie outside of the samples'."""
+        return [
+            name
+            for name, (low, high) in self.ranges.items()
+            if name in dims and not low * (1 - 1e-9) <= float(dims[name]) <= high * (1 + 1e-9)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorTime:
+    """One operator's predicted time, and how far to trust it."""
+
+    key: str
+    time_us: float
+    physical_us: float
+    """Without the correction."""
+    error_pct: float
+    """Mean error that such predictions had on held-out samples; outside of the sampled sizes that of unseen ones."""
+    outside: tuple[str, ...]
+    """Sizes outside of the samples': the error may be larger."""
+    ranges: Mapping[str, tuple[float, float]]
+
+
+class OperatorProfile(Value):
+    """All fits of one GPU, and what the cost formulas take from them."""
+
+    gpu: Name
+    """Catalogue name."""
+    device: str = ""
+    """What the device called itself."""
+    source: str
+    """What the samples are."""
+    processors: Count
+    """Streaming multiprocessors (compute units) of the GPU."""
+    samples: int = Field(ge=0)
+    """Samples used."""
+    left_out: dict[Name, int] = Field(default_factory=dict)
+    """Samples that were not used, by reason."""
+    operators: dict[Name, OperatorFit]
+    """Fits, by operator, precision and pass."""
+    coefficients: dict[Name, Coefficient] = Field(default_factory=dict)
+    """Coefficients of the cost formulas that the samples determine."""
+    stack_coefficients: dict[Name, dict[Name, Coefficient]] = Field(default_factory=dict)
+    """What whole layers and steps add, by mode: of a software stack."""
+    notes: tuple[str, ...] = ()
+    """What to know of it."""
+
+    @field_validator("coefficients")
+    @classmethod
+    def _fields(cls, given: dict[str, Coefficient]) -> dict[str, Coefficient]:
+        return known_fields(given)
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """Mean errors and samples by family of operators, of the usual mode where it was sampled."""
+        families: dict[str, list[OperatorFit]] = {}
+        for fit in self.operators.values():
+            if fit.mode != USUAL_MODE and any(
+                one.op == fit.op and one.mode == USUAL_MODE for one in self.operators.values()
+            ):
+                continue
+            families.setdefault(FAMILIES.get(fit.op, fit.op), []).append(fit)
+        return {
+            family: {
+                "error_pct": round(float(np.mean([fit.error_pct for fit in fits])), 2),
+                "unseen_pct": round(float(np.mean([fit.unseen_pct for fit in fits])), 2),
+                "samples": float(sum(fit.samples for fit in fits)),
+            }
+            for family, fits in families.items()
+        }
+
+    def fit(self, op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> OperatorFit:
+        """The fit of an operator; `UnknownNameError` names those there are."""
+        wanted = key(op, dtype, which, mode)
+        if wanted not in self.operators:
+            params = {"gpu": self.gpu, "known": sorted(self.operators), "nearest": nearest(wanted, self.operators)[:3]}
+            raise UnknownNameError(Notice(code="operator_not_fitted", field="op", value=wanted, params=params))
+        return self.operators[wanted]
+
+    def predict(
+        self, op: str, dims: Mapping[str, float], *, dtype: str = "bf16", which: str = "fwd", mode: str = USUAL_MODE
+    ) -> OperatorTime:
+        """One operator's time with its error; sizes outside of the samples' are named."""
+        fit = self.fit(op, dtype, which, mode)
+        given = complete(op, dims)
+        outside = fit.outside(given)
+        return OperatorTime(
+            key=fit.key,
+            time_us=float(fit.time_us(given, self.processors).item()),
+            physical_us=float(fit.physical_us(given, self.processors).item()),
+            error_pct=max(fit.error_pct, fit.physical_unseen_pct) if outside else fit.error_pct,
+            outside=tuple(outside),
+            ranges=fit.ranges,
+        )
+
+    def outside(self, dims: Mapping[str, float], op: str = "matmul") -> list[str]:
+        """Names of sizes that lie outside of all fits of an operator."""
+        fits = [fit for fit in self.operators.values() if fit.op == op]
+        found = [set(fit.outside(dims)) for fit in fits]
+        return sorted(set.intersection(*found)) if found else []
+
+
+def key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:
+    """The name of a fit: `matmul bf16 fwd`."""
+    return f"{op} {dtype} {which}" + ("" if mode == USUAL_MODE else f" {mode}")
+
+
+def arrays(op: str, sizes: Mapping[str, Any]) -> dict[str, Floats]:
+    """The sizes of an operator as arrays of one shape."""
+    found = complete(op, sizes)
+    together = np.broadcast_arrays(*(np.atleast_1d(np.asarray(found[name], dtype=float)) for name in DIMS[op]))
+    return dict(zip(DIMS[op], together, strict=True))
+
+
+def complete(op: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes of an operator, those that may be left out too; `InvalidError` names what is missing or not above 0."""
+    found = dict(sizes)
+    for (of, name), default in OPTIONAL.items():
+        if of == op and name not in found and (not isinstance(default, str) or default in found):
+            found[name] = found[default] if isinstance(default, str) else default
+    missing = [name for name in DIMS[op] if name not in found]
+    if missing:
+        raise InvalidError(
+            Notice(code="operator_sizes", field="sizes", value=op, params={"missing": missing, "needed": DIMS[op]})
+        )
+    for name in DIMS[op]:
+        if not np.all(np.isfinite(found[name])) or np.any(np.asarray(found[name]) <= 0):
+            raise InvalidError(Notice(code="must_be_more_than", field=name, value=found[name], params={"limit": 0}))
+    return found
+
+
+@cache
+def operator_profile(gpu: str) -> OperatorProfile | None:
+    """The shipped profile of a GPU, by catalogue name; None: its operators were not sampled."""
+    place = files("crosszone.cost").joinpath("profiles", "operators", f"{gpu}.yaml")
+    if not gpu.replace("-", "").isalnum() or not place.is_file():
+        return None
+    return checked(parse_document(place.read_text("utf-8"), f"profiles/operators/{gpu}.yaml"))
+
+
+def operator_profiles() -> list[str]:
+    """GPUs whose operators were sampled."""
+    found = files("crosszone.cost").joinpath("profiles", "operators").iterdir()
+    return sorted(one.name.removesuffix(".yaml") for one in found if one.name.endswith(".yaml"))
+
+
+def read_operator_profile(path: Path) -> OperatorProfile:
+    """The profile of a file; an `InputError` names what is wrong with it."""
+    return checked(read_document(path))
+
+
+def checked(document: Document) -> OperatorProfile:
+    """The profile of a document."""
+    return parse(OperatorProfile, document.value, document)

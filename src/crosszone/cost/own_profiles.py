@@ -1,0 +1,207 @@
+"""Own profiles: coefficients that the user measured, one YAML file each under `$CROSSZONE_HOME/profiles/`.
+
+    save(OwnProfile(name="my-cluster", source="one log", created="2026-11-16", stacks={"megatron-core": {...}}))
+    use("my-cluster")                  # every prediction from now on; `use(None)`: the shipped values again
+    laid()                             # the one that lies over the shipped profiles now, if any
+
+What an own profile does not name keeps its shipped value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from crosszone.cost.profile_files import Coefficient, known_fields
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
+from crosszone.inputs.catalogue.entries import home
+from crosszone.inputs.catalogue.own import replace_file, unwritable
+from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
+from crosszone.inputs.value import Name, Value, nearest, parse, refuse
+
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
+"""Names of own profiles: they are names of files too."""
+DEFAULT = "default"
+"""The file that names the profile in use; no profile may be called so."""
+NONE = "none"
+"""What `use` is told on the command line for the shipped values."""
+
+
+class OwnProfile(Value):
+    """Coefficients of GPU kinds and of software stacks that take the place of the shipped ones."""
+
+    name: str
+    """Small letters, digits and hyphens."""
+    source: str
+    """What it rests on."""
+    created: str
+    """Date, or date and time in UTC."""
+    gpus: dict[Name, dict[Name, Coefficient]] = Field(default_factory=dict)
+    """Coefficients by GPU kind (its catalogue name) and field."""
+    for_stacks: tuple[Name, ...] = ()
+    """Stacks that the values of GPUs are for; empty: all. Kernels timed alone suit stacks fitted beside such."""
+    stacks: dict[Name, dict[Name, Coefficient]] = Field(default_factory=dict)
+    """Coefficients by software stack and field."""
+    notes: tuple[str, ...] = ()
+    """What was found on the way: what was kept, what stays unknown."""
+    scores: dict[str, Any] = Field(default_factory=dict)
+    """How good it is: errors before and after, or cross-validated."""
+
+    @field_validator("name")
+    @classmethod
+    def _named(cls, given: str) -> str:
+        if not NAME.fullmatch(given) or given in (DEFAULT, NONE):
+            raise refuse("own_profile_name", given)
+        return given
+
+    @field_validator("gpus", "stacks")
+    @classmethod
+    def _known(cls, given: dict[str, dict[str, Coefficient]]) -> dict[str, dict[str, Coefficient]]:
+        for coefficients in given.values():
+            known_fields(coefficients)
+        return given
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """An own profile that lies over the shipped ones; the same object as long as its file stays as it is."""
+
+    profile: OwnProfile
+
+
+_given: list[Laid | None] = []
+"""What this process was told to use whatever the default is: a profile, or none; empty: it was told nothing."""
+
+
+def folder() -> Path:
+    """Where own profiles are kept."""
+    return home() / "profiles"
+
+
+def saved() -> list[OwnProfile]:
+    """All that are kept, by name; an `InputError` names a file that cannot be read."""
+    return [read(path) for path in sorted(folder().glob("*.yaml"))]
+
+
+def load(name: str | Path) -> OwnProfile:
+    """The profile of a name, or of a file; `UnknownNameError` names the nearest ones."""
+    if isinstance(name, str) and NAME.fullmatch(name):
+        path = folder() / f"{name}.yaml"
+        if path.is_file():
+            return read(path)
+        if not Path(name).is_file():
+            known = [one.stem for one in sorted(folder().glob("*.yaml"))]
+            params = {"known": known, "nearest": nearest(name, known)[:3]}
+            raise UnknownNameError(Notice(code="own_profile_unknown", field="profile", value=name, params=params))
+    return read(Path(name))
+
+
+def read(path: Path) -> OwnProfile:
+    """The profile of a file; an `InputError` names what is wrong with it."""
+    return _checked(read_document(path))
+
+
+def parsed(text: str, file: str = "<text>") -> OwnProfile:
+    """The profile of a text."""
+    return _checked(parse_document(text, file))
+
+
+def text_of(profile: OwnProfile) -> str:
+    """The profile as its file holds it."""
+    return dump_yaml(profile.to_plain())
+
+
+def save(profile: OwnProfile, *, replace: bool = False) -> Path:
+    """Keep a profile; one of that name is written over only where that is wanted."""
+    path = folder() / f"{profile.name}.yaml"
+    if path.exists() and not replace:
+        raise InvalidError(Notice(code="own_profile_exists", field="profile", value=profile.name))
+    _write(path, text_of(profile))
+    return path
+
+
+def remove(name: str) -> None:
+    """Forget a profile; where it was the default, the shipped values are used from now on."""
+    load(name)
+    if default() == name:
+        use(None)
+    try:
+        (folder() / f"{name}.yaml").unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(folder(), error) from None
+
+
+def default() -> str | None:
+    """Name of the profile that predictions use where nothing else is said; None: the shipped values alone."""
+    try:
+        return (folder() / DEFAULT).read_text("utf-8").strip() or None
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        params = {"reason": getattr(error, "strerror", None) or str(error)}
+        raise InputError(Notice(code="own_profile_default", value=str(folder() / DEFAULT), params=params)) from None
+
+
+def use(name: str | None) -> None:
+    """Make a profile the default; None: the shipped values."""
+    path = folder() / DEFAULT
+    if name is not None:
+        load(name)
+        _write(path, f"{name}\n")
+        return
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from None
+
+
+def give(profile: OwnProfile | None) -> None:
+    """Lay a profile over the shipped ones in this process, whatever the default is; None: the default again."""
+    _given[:] = [] if profile is None else [Laid(profile)]
+
+
+def use_shipped() -> None:
+    """Predict with the shipped values alone in this process, whatever the default is."""
+    _given[:] = [None]
+
+
+def laid() -> Laid | None:
+    """The profile over the shipped ones: the one given to this process, else the default; None: none."""
+    if _given:
+        return _given[0]
+    name = default()
+    if name is None:
+        return None
+    path = folder() / f"{name}.yaml"
+    try:
+        seen = os.stat(path)
+    except OSError as error:
+        params = {"reason": error.strerror or str(error)}
+        raise InputError(Notice(code="own_profile_default", value=str(path), params=params)) from None
+    return _read_once(path, seen.st_mtime_ns, seen.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_once(path: Path, *_: int) -> Laid:
+    return Laid(read(path))
+
+
+def _checked(document: Document) -> OwnProfile:
+    if not isinstance(document.value, Mapping):
+        raise InvalidError(document.placed(Notice(code="must_be_mapping", field="profile", value=document.value)))
+    return parse(OwnProfile, document.value, document)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, text)
+    except OSError as error:
+        raise unwritable(path, error) from None

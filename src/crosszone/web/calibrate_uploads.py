@@ -1,0 +1,155 @@
+"""Uploads: files that a user hands in to be looked at, kept on disk for an hour and never longer than the server runs.
+
+    made = await uploads.keep(request, "trace.json.gz")
+    uploads.path(made.id)                  # where it lies; `UnknownNameError` once it is gone
+
+Logs, traces and sheets are read from here by workers, so that a large one is sent once however often it is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from time import monotonic
+
+from crosszone.errors import Notice, UnknownNameError
+from crosszone.inputs.value import Value
+from crosszone.web.refusals import refused
+
+MOST_BYTES = 512 * 1024 * 1024
+"""Of one file."""
+MOST_KEPT = 2 * 1024 * 1024 * 1024
+"""Of all files together; the oldest go first."""
+MOST_FILES = 200
+KEPT_S = 3600.0
+"""Seconds after which a file that nobody asked for is dropped."""
+UPLOAD_S = 600.0
+"""Seconds until all of a file is there."""
+LONGEST_NAME = 200
+PACKED = ".gz"
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f/\\]|[\ud800-\udfff]")
+
+
+class Upload(Value):
+    """A file that was handed in."""
+
+    id: str
+    """What requests call it."""
+    name: str
+    """What the user calls it."""
+    bytes: int
+    """Its size."""
+
+
+@dataclass(eq=False)
+class Uploads:
+    """All of them, in a folder of their own that is made when the first one comes."""
+
+    most_bytes: int = MOST_BYTES
+    most_kept: int = MOST_KEPT
+    _kept: dict[str, tuple[Upload, float]] = field(default_factory=dict)
+    _folder: Path | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    async def keep(self, body: AsyncIterator[bytes], name: str) -> Upload:
+        """Write a body to disk as it comes; 413 when it is too large, 408 when it is too slow, 422 when it is empty."""
+        id = secrets.token_urlsafe(12).replace("-", "a").replace("_", "b")
+        called = _UNSEEN.sub(" ", name)[-LONGEST_NAME:].strip() or "file"
+        made = Upload(id=id, name=called, bytes=0)
+        path = self._made() / _file_name(made)
+        try:
+            async with asyncio.timeout(UPLOAD_S):
+                size = await self._write(body, path)
+            if not size:
+                raise refused(422, "upload_empty", field="file", value=name)
+        except TimeoutError:
+            path.unlink(missing_ok=True)
+            raise refused(408, "body_slow", seconds=int(UPLOAD_S)) from None
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        made = made.replace(bytes=size)
+        with self._lock:
+            self._kept[id] = (made, monotonic())
+        self._sweep()
+        return made
+
+    def get(self, id: str) -> Upload:
+        """What is known of a file; asked for, it stays for another while."""
+        self._sweep()
+        with self._lock:
+            if id not in self._kept:
+                raise UnknownNameError(Notice(code="upload_unknown", field="file", value=id))
+            found = self._kept[id][0]
+            self._kept[id] = (found, monotonic())
+        return found
+
+    def path(self, id: str) -> Path:
+        """Where a file lies."""
+        return self._made() / _file_name(self.get(id))
+
+    def drop(self, id: str) -> None:
+        """Forget a file; `UnknownNameError` when there is none."""
+        path = self.path(id)
+        with self._lock:
+            self._kept.pop(id, None)
+        path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Forget all files."""
+        with self._lock:
+            self._kept.clear()
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def _write(self, body: AsyncIterator[bytes], path: Path) -> int:
+        size = 0
+        with path.open("wb") as file:
+            async for part in body:
+                size += len(part)
+                if size <= self.most_bytes:
+                    await asyncio.to_thread(file.write, part) if len(part) > 1 << 20 else file.write(part)
+                elif size > 2 * self.most_bytes:  # nobody reads more of it only to be heard
+                    break
+        if size > self.most_bytes:
+            raise refused(413, "upload_too_large", field="file", value=size, limit_mib=self.most_bytes // 2**20)
+        return size
+
+    def _made(self) -> Path:
+        with self._lock:
+            if self._folder is None:
+                self._folder = Path(tempfile.mkdtemp(prefix="crosszone-uploads-"))
+            return self._folder
+
+    def _sweep(self) -> None:
+        """Drop what is old, and the oldest of what is too much."""
+        with self._lock:
+            rows = sorted(self._kept.values(), key=lambda row: row[1])
+            total = sum(one.bytes for one, _ in rows)
+            gone = list[Upload]()
+            for at, (one, asked) in enumerate(rows):
+                newest = at == len(rows) - 1
+                if monotonic() - asked > KEPT_S or (
+                    not newest and (total > self.most_kept or len(rows) - len(gone) > MOST_FILES)
+                ):
+                    gone.append(one)
+                    total -= one.bytes
+            for one in gone:
+                del self._kept[one.id]
+            folder = self._folder
+        for one in gone:
+            if folder is not None:
+                (folder / _file_name(one)).unlink(missing_ok=True)
+
+
+def _file_name(upload: Upload) -> str:
+    """What a file is called on disk: packed ones keep their ending, by which readers know them."""
+    return upload.id + (PACKED if upload.name.lower().endswith(PACKED) else "")

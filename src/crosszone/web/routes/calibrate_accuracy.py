@@ -1,0 +1,47 @@
+"""Accuracy: how far predictions are from what was measured, here and on this server's own runs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from crosszone.web.answers import Json, errors_documented
+from crosszone.web.calibrate_accuracy import VARIABLE, AccuracyReport, SavedAccuracy, measurements, saved_accuracy
+from crosszone.web.calibrate_jobs import accuracy_job
+from crosszone.web.events import STREAMED, answered
+from crosszone.web.language import Language
+from crosszone.web.state import State
+
+
+def routes(state: State) -> APIRouter:
+    """Tell errors."""
+    router = APIRouter(prefix="/calibrate/accuracy", tags=["calibrate"])
+
+    @router.get(
+        "",
+        response_model=AccuracyReport,
+        responses={200: {"content": STREAMED}, **errors_documented(409, 429)},
+    )
+    async def accuracy(request: Request, language: Language) -> Response:
+        """Predict the measured runs that lie on the server: error tables and what figures are drawn of."""
+        folder = await run_in_threadpool(measurements)
+        if folder is None:
+            return Json(absent().model_dump(mode="json"))
+        return await answered(request, state.workers, accuracy_job, str(folder), language)
+
+    @router.get("/runs", response_model=SavedAccuracy, responses=errors_documented(503))
+    def runs(language: Language) -> Json:
+        """List saved runs beside what was predicted of them, and how far off that was."""
+        del language
+        return Json(saved_accuracy(state.store.results).model_dump(mode="json"))
+
+    return router
+
+
+def absent() -> AccuracyReport:
+    """That there is nothing to predict, and where it is looked for."""
+    from crosszone.calibrate.figures_data import FILES
+
+    return AccuracyReport(present=False, variable=VARIABLE, files=FILES, report=None)

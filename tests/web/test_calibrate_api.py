@@ -1,0 +1,310 @@
+"""Calibrate over HTTP: files handed in, fits told, runs kept, profiles made the default; what is wrong is named and nothing kept."""
+
+import asyncio
+import gzip
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx2
+import pytest
+import yaml
+
+from crosszone.web import calibrate_uploads
+from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
+from crosszone.web.calibrate_uploads import Uploads
+
+SCENARIO = """
+name: two nodes
+model: llama-2-7b
+job: {seq_len: 4096, global_batch: 256}
+cluster: {zones: [{name: here, nodes: [{count: 2, gpus: 8, gpu: a100-80gb-sxm, nic_gbps_per_gpu: 200}]}]}
+strategy: {tp: 2, pp: 1}
+"""
+OWN = {
+    "source": "one log",
+    "created": "2026-11-16",
+    "stacks": {"fsdp": {"matmul": {"value": 0.5, "error": 0.02, "origin": "fitted"}}},
+}
+
+
+def hand_in(client, name, data, **headers):
+    sent = {"Content-Type": "application/octet-stream", **headers}
+    return client.post("/api/v1/calibrate/files", params={"name": name}, content=data, headers=sent)
+
+
+def log_of(seconds, steps=20, batch=256):
+    """Lines as Megatron-LM writes them; the first step is slow."""
+    return "".join(
+        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {1e3 * seconds * (2 if step == 1 else 1):.1f} | "
+        f"global batch size: {batch:5d} | lm loss: 5.0E+00 |\n"
+        for step in range(1, steps + 1)
+    )
+
+
+def results(client):
+    return client.get("/api/v1/results?limit=500").json()["total"]
+
+
+def test_an_own_profile_is_saved_used_handed_out_and_forgotten(client):
+    step = client.post("/api/v1/predict", json={"text": SCENARIO}).json()
+    assert step["basis"]["own_profile"] is None
+    saved = client.post("/api/v1/calibrate/profiles", json={"name": "slow-one", "profile": OWN, "use": True})
+    assert saved.status_code == 201
+    found = client.get("/api/v1/calibrate/profiles").json()
+    assert found["default"] == "slow-one"
+    (row,) = [one for one in found["own"] if one["name"] == "slow-one"]
+    assert (row["default"], row["stacks"], row["coefficients"], row["origins"]) == (True, ["fsdp"], 1, {"fitted": 1})
+    assert row["error_pct"] == pytest.approx(2.0)
+    slower = client.post("/api/v1/predict", json={"text": SCENARIO}).json()
+    assert slower["basis"]["own_profile"] == "slow-one"
+    assert slower["step_time_s"]["expected"] > 1.1 * step["step_time_s"]["expected"]
+    file = client.get("/api/v1/calibrate/profiles/slow-one/yaml")
+    assert yaml.safe_load(file.text)["stacks"]["fsdp"]["matmul"]["value"] == 0.5
+    assert 'filename="slow-one.yaml"' in file.headers["content-disposition"]
+    again = client.post("/api/v1/calibrate/profiles", json={"text": file.text})
+    assert (again.status_code, again.json()["code"]) == (409, "own_profile_exists")
+    assert client.post("/api/v1/calibrate/profiles", json={"text": file.text, "replace": True}).status_code == 201
+    assert client.put("/api/v1/calibrate/default", json={"name": None}).json() == {"name": None}
+    assert client.post("/api/v1/predict", json={"text": SCENARIO}).json()["step_time_s"] == step["step_time_s"]
+    assert client.delete("/api/v1/calibrate/profiles/slow-one").status_code == 204
+    assert client.get("/api/v1/calibrate/profiles/slow-one").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"name": "Not A Name", "profile": OWN}, "own_profile_name"),
+        ({"name": "x", "profile": {**OWN, "stacks": {"no-such-stack": {}}}}, "not_one_of"),
+        ({"name": "x", "profile": {**OWN, "gpus": {"no-such-gpu": {}}}}, "unknown_name"),
+        ({"name": "x", "profile": {**OWN, "stacks": {"fsdp": {"nonsense": {"value": 1, "error": 0, "origin": "fitted"}}}}}, "unknown_key"),
+        ({"name": "x", "text": "a: [1"}, "file_not_yaml"),
+        ({"name": "x"}, "one_of_body"),
+    ],
+)  # fmt: skip
+def test_a_profile_that_predictions_could_not_use_is_not_kept(client, body, code):
+    answer = client.post("/api/v1/calibrate/profiles", json=body)
+    assert (answer.status_code, answer.json()["code"]) == (422, code)
+    assert "x" not in [row["name"] for row in client.get("/api/v1/calibrate/profiles").json()["own"]]
+
+
+@pytest.mark.parametrize("name", ["..%2F..%2Fetc%2Fpasswd", "no-such", "default"])
+def test_only_own_profiles_are_handed_out(client, name):
+    assert client.get(f"/api/v1/calibrate/profiles/{name}/yaml").status_code == 404
+    assert client.delete(f"/api/v1/calibrate/profiles/{name}").status_code in (404, 405)  # a slash is another address
+
+
+def test_a_file_is_handed_in_and_dropped(client):
+    made = hand_in(client, "a b/../c.csv", b"x" * 5_000_000)  # more than other bodies may have
+    assert made.status_code == 201
+    assert (made.json()["bytes"], "/" in made.json()["name"]) == (5_000_000, False)
+    assert client.delete(f"/api/v1/calibrate/files/{made.json()['id']}").status_code == 204
+    gone = client.post("/api/v1/calibrate/traces", json={"file": made.json()["id"]})
+    assert (gone.status_code, gone.json()["code"]) == (404, "upload_unknown")
+
+
+def test_files_are_bounded(client, monkeypatch):
+    assert hand_in(client, "empty", b"").json()["code"] == "upload_empty"
+    wrong = client.post("/api/v1/calibrate/files", content=b"{}", headers={"Content-Type": "application/json"})
+    assert (wrong.status_code, wrong.json()["code"]) == (415, "not_binary_type")
+    foreign = hand_in(client, "x", b"x", Origin="http://elsewhere.example")
+    assert foreign.status_code == 403
+
+
+async def parts(*chunks):
+    for chunk in chunks:
+        yield chunk
+
+
+def kept(uploads, name, *chunks):
+    """A file handed in chunk by chunk, in a thread of its own: a browser may drive this one's loop."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(uploads.keep(parts(*chunks), name))).result()
+
+
+def test_a_file_that_is_too_large_leaves_nothing_and_old_ones_go(monkeypatch):
+    uploads = Uploads(most_bytes=10, most_kept=15)
+    with pytest.raises(Exception, match="larger than"):
+        kept(uploads, "large", b"123456", b"789012")
+    assert list(uploads._made().iterdir()) == []
+    first = kept(uploads, "first.gz", b"12345678")
+    assert uploads.path(first.id).suffix == ".gz"
+    second = kept(uploads, "second", b"12345678")
+    assert [one.name for one in uploads._made().iterdir()] == [uploads.path(second.id).name]
+    monkeypatch.setattr(calibrate_uploads, "KEPT_S", -1.0)
+    with pytest.raises(Exception, match="kept for an hour"):
+        uploads.get(second.id)
+    uploads.close()
+
+
+def test_a_log_moves_the_prediction_towards_its_step(client):
+    before = client.post("/api/v1/predict", json={"text": SCENARIO}).json()["step_time_s"]["expected"]
+    sent = {"text": SCENARIO, "content": log_of(1.08 * before), "name": "train run.log"}
+    found = client.post("/api/v1/calibrate/logs", json=sent).json()
+    assert found["step"]["before_pct"] == pytest.approx(100 * (1 / 1.08 - 1), abs=0.1)
+    assert abs(found["step"]["after_pct"]) < 3
+    assert found["facts"]["format"] == "megatron"
+    assert (found["iterations"]["statistics"]["count"], found["facts"]["steps_used"]) == (20, 19)
+    assert found["profile"]["name"] == "train-run"
+    assert {row["field"] for row in found["values"]} == {
+        field for home in (*found["profile"]["gpus"].values(), *found["profile"]["stacks"].values()) for field in home
+    }
+    assert all(row["before"] != row["after"] for row in found["values"])
+    assert found["next_runs"]
+    kept = client.post("/api/v1/calibrate/profiles", json={"profile": found["profile"], "use": True})
+    assert kept.status_code == 201
+    after = client.post("/api/v1/predict", json={"text": SCENARIO}).json()["step_time_s"]["expected"]
+    assert after == pytest.approx(found["step"]["after_s"], rel=1e-3)
+    client.delete("/api/v1/calibrate/profiles/train-run")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [("hello\n", "log_unknown"), (log_of(0.001), "log_too_fast"), (log_of(-5.0), "log_time")],
+)
+def test_a_log_that_cannot_be_of_the_run_is_refused(client, content, code):
+    answer = client.post("/api/v1/calibrate/logs", json={"text": SCENARIO, "content": content, "name": "bad.log"})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["code"] == code
+    assert "/" not in (answer.json()["errors"][0]["file"] or "")  # as the user calls it, not where it lies
+
+
+def test_a_log_needs_its_scenario(client):
+    answer = client.post("/api/v1/calibrate/logs", json={"content": log_of(1.0)})
+    assert (answer.status_code, answer.json()["code"]) == (422, "one_of_body")
+
+
+def test_kernel_samples_are_fitted_and_told(client):
+    found = client.post("/api/v1/calibrate/samples", json={"content": SAMPLES, "name": "samples.csv"}).json()
+    assert found["facts"]["gpu"] == "a100-80gb-sxm"
+    (row,) = found["errors"]
+    assert (row["name"], row["samples"]) == ("matmul bf16 fwd", 18)
+    assert row["after_pct"] < 1
+    assert row["unseen_pct"] < 1
+    assert found["unknown"]
+
+
+def test_a_wrong_row_of_samples_is_named(client):
+    lines = SAMPLES.splitlines()
+    lines[3] = lines[3].replace(",matmul,", ",mystery,")
+    answer = client.post("/api/v1/calibrate/samples", json={"content": "\n".join(lines), "name": "mine.csv"})
+    assert answer.status_code == 422
+    (wrong,) = answer.json()["errors"]
+    assert (wrong["file"], wrong["line"], wrong["value"]) == ("mine.csv", 4, "mystery")
+
+
+def test_collectives_are_fitted_and_put_into_the_scenario(client):
+    sent = {"content": COLLECTIVES, "text": SCENARIO}
+    found = client.post("/api/v1/calibrate/collectives", json=sent).json()
+    (fit,) = found["fits"]
+    assert fit["latency_s"] == pytest.approx(12e-6, rel=0.01)
+    assert fit["bytes_per_s"] == pytest.approx(20e9, rel=0.01)
+    assert [change["field"] for change in found["changes"]] == ["cluster.zones[0].nodes[0].nic_gbps_per_gpu"]
+    assert client.post("/api/v1/predict", json={"text": found["text"]}).status_code == 200
+    alone = client.post("/api/v1/calibrate/collectives", json={"content": COLLECTIVES}).json()
+    assert (alone["text"], alone["changes"]) == (None, [])
+
+
+def test_benchmark_csv_is_looked_at_beside_the_prediction_and_kept(client):
+    sent = {"content": BENCHMARK, "name": "benchmark.csv", "iteration": "last", "text": SCENARIO}
+    found = client.post("/api/v1/calibrate/traces", json=sent).json()
+    assert (found["format"], found["step"], found["steps"]["step"]) == ("benchmark", 3, [1, 2, 3])
+    assert found["phases_s"] == pytest.approx(
+        {"start": 0.002, "warm_up": 0.12, "forward": 0.1, "backward": 0.2, "cool_down": 0.14, "all_reduce": 0.23}
+    )
+    assert found["statistics"]["mean_s"] == pytest.approx(0.792)
+    assert found["difference"]["step"]["measured_s"] == pytest.approx(0.792)
+    assert found["view"]["step_s"] == pytest.approx(0.792)
+    row = client.post("/api/v1/calibrate/results", json={**sent, "name": "bench"})
+    assert row.status_code == 201
+    made = row.json()
+    assert (made["kind"], made["name"]) == ("measured", "bench")
+    runs = client.get("/api/v1/calibrate/accuracy/runs").json()
+    (mine,) = [one for one in runs["rows"] if one["id"] == made["id"]]
+    assert mine["error_pct"] == pytest.approx(100 * (mine["predicted_s"] / 0.792 - 1))
+    assert mine["inside"] is False
+    drawn = client.get(f"/api/v1/results/{made['id']}/timeline?iteration=first").json()
+    assert (drawn["kind"], drawn["step"], drawn["step_s"]) == ("measured", 1, pytest.approx(0.792))
+    client.delete(f"/api/v1/results/{made['id']}")
+
+
+def test_a_packed_trace_is_read_from_its_file(client):
+    id = hand_in(client, "benchmark.csv.gz", gzip.compress(BENCHMARK.encode())).json()["id"]
+    found = client.post("/api/v1/calibrate/traces", json={"file": id}).json()
+    assert (found["name"], found["statistics"]["count"]) == ("benchmark.csv.gz", 3)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "\x00\x01", "a,b\n1,2\n", "[]", '{"traceEvents": ', '{"lanes": 3}', BENCHMARK.replace("0.14", "-0.14")],
+)
+def test_what_is_wrong_with_a_trace_is_told_and_nothing_is_kept(client, content):
+    before = results(client)
+    answer = client.post("/api/v1/calibrate/results", json={"content": content or " ", "name": "bad"})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["errors"][0]["message"]
+    assert results(client) == before
+
+
+def test_a_bomb_is_refused(client):
+    id = hand_in(client, "bomb.json.gz", gzip.compress(b" " * 300_000_000)).json()["id"]
+    answer = client.post("/api/v1/calibrate/traces", json={"file": id})
+    assert answer.status_code in (413, 422)
+
+
+@pytest.mark.long
+def test_the_sheet_goes_out_and_comes_back_with_the_same_step(client):
+    book = client.post("/api/v1/calibrate/sheet/download", json={"text": SCENARIO})
+    assert book.status_code == 200
+    assert book.content[:2] == b"PK"
+    id = hand_in(client, "book.xlsx", book.content).json()["id"]
+    found = client.post("/api/v1/calibrate/sheet", json={"file": id, "text": SCENARIO}).json()
+    predicted = client.post("/api/v1/predict", json={"text": SCENARIO}).json()["step_time_s"]["expected"]
+    assert found["figures"]["step_time_s"] == pytest.approx(predicted, rel=1e-6)
+    saved = client.post("/api/v1/calibrate/results", json={"what": "sheet", "file": id, "name": "my sheet"}).json()
+    assert saved["kind"] == "sheet"
+    other = client.post("/api/v1/results", json={"text": SCENARIO, "name": "as predicted"}).json()
+    items = {"items": [{"result": other["id"]}, {"result": saved["id"]}]}
+    beside = client.post("/api/v1/compare", json=items).json()
+    steady = next(row for row in beside["phases"] if row["name"] == "steady")
+    assert steady["cells"][1]["percent"] == pytest.approx(0, abs=0.1)
+    for one in (other, saved):
+        assert client.get(f"/api/v1/results/{one['id']}/timeline").json()["step_s"] == pytest.approx(predicted)
+        assert client.get(f"/api/v1/calibrate/sheet/results/{one['id']}").content[:2] == b"PK"
+        client.delete(f"/api/v1/results/{one['id']}")
+
+
+def test_what_is_no_sheet_is_refused(client):
+    for data in (b"not a workbook", b"PK\x03\x04 broken"):
+        id = hand_in(client, "book.xlsx", data).json()["id"]
+        answer = client.post("/api/v1/calibrate/sheet", json={"file": id})
+        assert answer.status_code == 422, answer.text
+
+
+def test_a_scenario_that_a_sheet_does_not_cover_is_refused_by_its_field(client, three_cities):
+    answer = client.post("/api/v1/calibrate/sheet/download", json={"text": three_cities})
+    assert answer.status_code == 422
+
+
+def test_the_template_is_a_workbook(client):
+    book = client.get("/api/v1/calibrate/sheet")
+    assert book.content[:2] == b"PK"
+    assert book.headers["content-type"].startswith("application/vnd.openxmlformats")
+
+
+def test_without_measured_data_the_report_says_where_to_put_it(client, monkeypatch, tmp_path):
+    monkeypatch.setenv("CROSSZONE_MEASUREMENTS", str(tmp_path))
+    found = client.get("/api/v1/calibrate/accuracy").json()
+    assert (found["present"], found["report"], found["variable"]) == (False, None, "CROSSZONE_MEASUREMENTS")
+    assert "measured_runs.csv" in found["files"]
+
+
+def test_long_work_is_told_while_it_is_done_and_stops(server_client):
+    sent = {"content": SAMPLES, "name": "samples.csv"}
+    headers = {"Accept": "text/event-stream"}
+    with server_client.stream("POST", "/api/v1/calibrate/samples", json=sent, headers=headers) as answer:
+        told = "".join(answer.iter_text())
+    assert "event: started" in told
+    assert '"what":"fitting"' in told
+    result = json.loads(told.split("event: result\ndata: ")[1].split("\n")[0])
+    assert result["facts"]["gpu"] == "a100-80gb-sxm"
+    assert isinstance(server_client, httpx2.Client)

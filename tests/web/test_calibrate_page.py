@@ -1,0 +1,155 @@
+"""Calibrate in a real browser: a log becomes the default profile, a trace a result; mistakes stand beside the file."""
+
+import json
+import re
+import urllib.request
+
+import pytest
+
+from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
+from crosszone.web.examples import examples_folder
+
+pytestmark = pytest.mark.browser
+expect = pytest.importorskip("playwright.sync_api").expect
+EXAMPLE = "example=single-node"
+
+
+def call(server, path, body=None, method=None):
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(
+        f"{server}/api/v1/{path}", data, {"Content-Type": "application/json"}, method=method
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        read = answer.read()
+        return json.loads(read) if read else None
+
+
+@pytest.fixture
+def clean(server):
+    """No own profiles and no saved results, before and after."""
+
+    def sweep():
+        for row in call(server, "calibrate/profiles")["own"]:
+            call(server, f"calibrate/profiles/{row['name']}", method="DELETE")
+        for row in call(server, "results?limit=500")["rows"]:
+            call(server, f"results/{row['id']}", method="DELETE")
+
+    sweep()
+    yield
+    sweep()
+
+
+def text(name, content):
+    return {"name": name, "mimeType": "text/plain", "buffer": content.encode()}
+
+
+def log_of(seconds, batch):
+    return "".join(
+        f" iteration {step:8d}/ 1000 | elapsed time per iteration (ms): {1e3 * seconds:.1f} | "
+        f"global batch size: {batch} | lm loss: 5.0 |\n"
+        for step in range(1, 13)
+    )
+
+
+def shown_step(page):
+    """Seconds of the step that the panel says the plan has."""
+    line = page.locator(".calibrate-scenario")
+    expect(line).to_contain_text("predicted at", timeout=60_000)
+    return float(re.search(r"at ([\d.,]+) s", line.inner_text())[1].replace(",", ""))
+
+
+def test_a_log_becomes_the_profile_that_predictions_use(open_page, server, clean):
+    page = open_page(f"/?place=calibrate&tab=learn&{EXAMPLE}")
+    step = shown_step(page)
+    batch = int(re.search(r"global_batch: (\d+)", (examples_folder() / "single-node.yaml").read_text("utf-8"))[1])
+    page.locator("#drop-log").set_input_files(text("train.log", log_of(1.06 * step, batch)))
+    found = page.locator("[data-step] .tile")
+    expect(found).to_have_count(3, timeout=60_000)
+    assert re.search(r"-5\.\d+ %", found.nth(1).inner_text())
+    page.get_by_text("The next run that would help most").wait_for()
+    page.get_by_label("Name of the profile").fill("my-cluster")
+    page.get_by_role("button", name="Save as profile").click()
+    page.get_by_text("“my-cluster” was saved.").wait_for()
+    expect(page.locator("[data-default]")).to_have_attribute("data-default", "my-cluster")
+    assert call(server, "calibrate/profiles")["default"] == "my-cluster"
+    page.get_by_role("button", name="Profiles").click()
+    row = page.locator("[data-profile=my-cluster]")
+    expect(row).to_contain_text("default")
+    page.goto(f"{server}/?{EXAMPLE}")
+    expect(page.locator("[data-basis=my-cluster]")).to_contain_text("Profile: my-cluster", timeout=60_000)
+    page.goto(f"{server}/?place=calibrate")
+    page.get_by_role("button", name="Use the shipped values").click()
+    expect(page.locator("[data-default]")).to_have_attribute("data-default", "")
+    page.get_by_role("button", name="Delete “my-cluster”").click()
+    page.get_by_role("group", name="Delete “my-cluster” for good?").get_by_role("button", name="Delete").click()
+    page.get_by_text("There is none yet").wait_for()
+
+
+def test_a_trace_is_looked_at_iteration_by_iteration_and_kept(open_page, server, clean):
+    page = open_page(f"/?place=calibrate&tab=learn&kind=trace&{EXAMPLE}")
+    shown_step(page)
+    slower = BENCHMARK + BENCHMARK.split("\n", 9)[-1].replace("0.23", "0.33")
+    page.locator("#drop-trace").set_input_files(text("benchmark.csv", slower))
+    expect(page.locator("[data-phase=all_reduce] td")).to_have_text("230 ms", timeout=60_000)
+    page.get_by_role("button", name="Last", exact=True).click()
+    expect(page.locator("[data-phase=all_reduce] td")).to_have_text("330 ms")
+    page.locator("#timeline-difference").wait_for()
+    page.locator("[data-chart=imported] canvas").wait_for()
+    page.get_by_label("Name of the result").fill("traced")
+    page.get_by_role("button", name="Save as result").click()
+    page.get_by_role("link", name="Compare it").click()
+    page.locator("[data-place=compare] [data-result]").wait_for()
+    (row,) = call(server, "results")["rows"]
+    assert (row["name"], row["kind"]) == ("traced", "measured")
+    page.goto(f"{server}/?place=calibrate&tab=accuracy")
+    expect(page.locator(f"[data-run='{row['id']}']")).to_contain_text("traced")
+
+
+def test_what_is_wrong_stands_beside_the_file_and_nothing_is_kept(open_page, server, clean):
+    page = open_page(f"/?place=calibrate&tab=learn&kind=trace&{EXAMPLE}")
+    page.locator("#drop-trace").set_input_files(text("benchmark.csv", "iteration start,1\nwarmup start,-5\n"))
+    alert = page.locator("#drop-trace-wrong [role=alert]")
+    expect(alert).to_contain_text("benchmark.csv", timeout=60_000)
+    expect(page.locator("#drop-trace")).to_have_attribute("aria-invalid", "true")
+    page.get_by_role("button", name="Kernel samples").click()
+    page.locator("#drop-samples").set_input_files(text("mine.csv", SAMPLES.replace(",matmul,", ",mystery,")))
+    expect(page.locator("#drop-samples-wrong [role=alert]")).to_contain_text("mystery", timeout=60_000)
+    assert call(server, "results")["total"] == 0
+    assert call(server, "calibrate/profiles")["own"] == []
+
+
+def test_samples_and_collectives_are_told(open_page):
+    page = open_page(f"/?place=calibrate&tab=learn&kind=samples&{EXAMPLE}")
+    page.locator("#drop-samples").set_input_files(text("samples.csv", SAMPLES))
+    expect(page.locator("[data-error='matmul bf16 fwd'] td").first).to_have_text("18", timeout=60_000)
+    page.get_by_role("button", name="Collective samples").click()
+    shown_step(page)
+    page.locator("#drop-collectives").set_input_files(text("collectives.csv", COLLECTIVES))
+    expect(page.locator("[data-op=all_reduce]")).to_contain_text("12 µs", timeout=60_000)
+    page.get_by_role("button", name="Put these links into the scenario").click()
+    page.locator("[data-place=plan]").wait_for()
+    expect(page).to_have_url(re.compile("#"), timeout=10_000)
+
+
+def test_the_example_sheet_is_downloaded(open_page):
+    page = open_page(f"/?place=calibrate&tab=learn&kind=sheet&{EXAMPLE}")
+    with page.expect_download(timeout=60_000) as download:
+        page.get_by_role("link", name="Download an example").click()
+    assert download.value.suggested_filename.endswith(".xlsx")
+
+
+def test_predicted_and_measured_timelines_share_one_axis(open_page, server, clean):
+    scenario = "model: llama-2-7b\njob: {seq_len: 4096, global_batch: 64}\nstrategy: {tp: 2, pp: 2}\n"
+    scenario += "cluster: {zones: [{name: here, nodes: [{count: 1, gpus: 8, gpu: a100-80gb-sxm}]}]}\n"
+    made = [
+        call(server, "results", {"name": "predicted", "text": scenario}),
+        call(server, "calibrate/results", {"name": "traced", "content": BENCHMARK}),
+        call(server, "results", {"name": "bare", "kind": "sheet", "figures": {"step_time_s": 5}}),
+    ]
+    page = open_page(f"/?place=compare&results={','.join(one['id'] for one in made)}")
+    card = page.locator("[aria-labelledby=compare-timelines]")
+    expect(card.get_by_role("img")).to_have_attribute("aria-label", re.compile("predicted, traced"), timeout=60_000)
+    expect(card).to_contain_text("Without a timeline: bare.")
+    card.locator("summary").click()
+    expect(card.locator("tbody tr")).to_have_count(2)
+    expect(page.locator("tbody[data-group=phases] [data-figure=tail] td").nth(1)).to_contain_text("%")
