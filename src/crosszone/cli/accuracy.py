@@ -63,8 +63,9 @@ def accuracy(
 ) -> None:
     """Predict measured runs and show how far off: per run, source and component, with what was assumed.
 
-    Examples: crosszone accuracy my-runs.csv
-    crosszone accuracy --figures pictures --csv tables
+    Without a file everything beside the checkout is scored; a folder is scored as a whole.
+
+    Example: crosszone accuracy my-runs.csv
     """
     from crosszone.cli.accuracy_folder import check_targets, default_folder
 
