@@ -64,6 +64,22 @@ def test_a_stack_of_which_one_log_was_seen_counts_as_measured(a100):
     assert not Profiles.shipped().select(a100, "generic").stack_measured
 
 
+def test_values_for_some_stacks_leave_the_others_alone(a100):
+    over = Profiles.shipped().with_own(own(for_stacks=("hf-eager",)))
+    assert over.select(a100, "hf-eager").coefficients.matmul == 0.9
+    before = Profiles.shipped().select(a100, "megatron-core").coefficients
+    assert over.select(a100, "megatron-core").coefficients == before
+
+
+def test_kernels_of_an_h200_timed_alone_are_for_stacks_fitted_beside_them():
+    """Megatron-Core's coefficients were fitted to whole runs on H100: it keeps the values of that family."""
+    h200, h100 = (catalogue().gpu(name) for name in ("h200-141gb-sxm", "h100-80gb-sxm"))
+    shipped = Profiles.shipped()
+    assert shipped.select(h200, "megatron-core").coefficients == shipped.select(h100, "megatron-core").coefficients
+    eager = [shipped.select(gpu, "hf-eager").coefficients.flash for gpu in (h200, h100)]
+    assert eager[0] == shipped.gpus["h200"]["coefficients"]["flash"]["value"] != eager[1]
+
+
 def test_the_default_is_laid_over_every_prediction_until_it_is_taken_away(a100):
     assert Profiles.load() is Profiles.shipped()
     save(own())

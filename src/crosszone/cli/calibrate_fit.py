@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crosszone.cli.output import amount, console, language, print_json, print_notices, said, table
+from crosszone.text.figures import digits
 
 if TYPE_CHECKING:
     from crosszone.calibrate.operator_correction import Settings
@@ -242,7 +243,7 @@ def operator(
     columns = (("operator", "left"), ("operator_time_us", "right"), ("operator_likely_pct", "right"))
     made = table(said("operator_times_title", gpu=profile.gpu), columns)
     for one in found:
-        made.add_row(one.key, f"{one.time_us:.4g}", f"± {one.error_pct:.1f}")
+        made.add_row(one.key, digits(one.time_us), f"± {one.error_pct:.1f}")
     console().print(made)
     print_notices(notices)
 

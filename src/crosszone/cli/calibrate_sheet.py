@@ -111,6 +111,10 @@ def export(
     console().print(said("sheet_keeps" if formulas else "sheet_values"), soft_wrap=True)
 
 
+LEAST_S = 1e-12
+"""Shorter phases are rounding."""
+
+
 def _content(path: Path) -> bytes:
     """The bytes of a file, no more than are read of a workbook."""
     from crosszone.calibrate.sheet.opening import MOST_BYTES
@@ -134,6 +138,7 @@ def _print(found: Imported) -> None:
     console().print(said("sheet_read", name=found.name, step=f"{found.figures['step_time_s']:.6g}"), soft_wrap=True)
     rows = table(said("sheet_phases"), [("sheet_phase", "left"), ("sheet_seconds", "right")])
     for phase, seconds in (found.steps[0].phases_s or found.phases_s).items():
-        rows.add_row(phase, f"{seconds:.6g}")
+        if seconds > LEAST_S:
+            rows.add_row(said(f"trace_phase_{phase}"), f"{seconds:.6g}")
     console().print(rows)
     print_notices([notice.as_dict(language()) for notice in found.notices])
