@@ -70,6 +70,12 @@ ROWS = {
         "measured_runs_vtrain_single.csv": ("more runs on one node (vTrain)", "更多单节点运行（vTrain）"),
         "measured_runs_h200.csv": ("one H200, Hugging Face models", "单块 H200，Hugging Face 模型"),
     },
+    ("H200 profile", "whole steps"): {
+        "**not fitted to**: Hugging Face, all": (
+            "one H200, models and shapes the fit did not see",
+            "单块 H200，拟合未见过的模型与形状",
+        ),
+    },
     ("Accuracy on runs left out of the fit", "left out of the fit"): {
         "whole sources": ("a source the fit did not see", "拟合未见过的来源"),
         "whole models": ("a model the fit did not see", "拟合未见过的模型"),

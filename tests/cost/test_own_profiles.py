@@ -7,6 +7,7 @@ import os
 import pytest
 
 from crosszone.cost import own_profiles
+from crosszone.cost.operator_profile import operator_profile
 from crosszone.cost.own_profiles import OwnProfile, default, load, remove, save, saved, use
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, UnknownNameError
@@ -78,6 +79,12 @@ def test_kernels_of_an_h200_timed_alone_are_for_stacks_fitted_beside_them():
     assert shipped.select(h200, "megatron-core").coefficients == shipped.select(h100, "megatron-core").coefficients
     eager = [shipped.select(gpu, "hf-eager").coefficients.flash for gpu in (h200, h100)]
     assert eager[0] == shipped.gpus["h200"]["coefficients"]["flash"]["value"] != eager[1]
+
+
+def test_the_h200_family_holds_what_its_samples_tell():
+    told = operator_profile("h200-141gb-sxm").coefficients
+    family = Profiles.shipped().gpus["h200"]["coefficients"]
+    assert {name: entry["value"] for name, entry in family.items()} == {name: told[name].value for name in family}
 
 
 def test_the_default_is_laid_over_every_prediction_until_it_is_taken_away(a100):
