@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
 import numpy as np
 
 from crosszone.calibrate.fit import Fit
-from crosszone.calibrate.one_log_runs import Choice, each_row, with_stack
+from crosszone.calibrate.one_log_runs import Choice, each_row
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.calibrate.training import doubtful_of, refit, training, usable
 from crosszone.cost.profile import Profiles
@@ -41,6 +42,11 @@ def without(runs: Sequence[Run], also: Sequence[Run], left_out: Sequence[str]) -
     """A fit of all rows but those of some sources."""
     rows = training([r for r in runs if r.source not in left_out], [r for r in also if r.source not in left_out])
     return refit(rows, Profiles.shipped())
+
+
+def with_stack(runs: Sequence[Run], profiles: Profiles, *, named: bool) -> list[Run]:
+    """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
+    return list(runs) if named else [replace(run, stack=profiles.stack_of(run.framework)) for run in runs]
 
 
 def kept(name: str) -> list[str]:

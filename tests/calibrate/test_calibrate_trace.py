@@ -200,3 +200,27 @@ def test_iterations_that_warm_up_can_be_left_out(tmp_path, say):
     assert found["statistics"]["mean_to_min_pct"] == pytest.approx(0.0, abs=1e-9)
     assert found["iteration"]["step"] == 2
     assert found["figures"]["step_time_s"] == pytest.approx(0.792)
+
+
+def test_without_an_iteration_figures_are_of_the_median_of_what_is_left(tmp_path):
+    path = tmp_path / "b.csv"
+    path.write_text("".join(NINE.replace("0.230", last) for last in ("0.100", "0.200", "0.900", "0.300", "0.400")))
+    assert read_run([path]).figures["step_time_s"] == pytest.approx(0.562 + 0.3)
+    assert read_run([path], skip=2).figures["step_time_s"] == pytest.approx(0.562 + 0.4)
+
+
+def test_a_trace_too_large_to_be_stored_is_saved_without_its_other_iterations_and_says_so(tmp_path, say, monkeypatch):
+    path = tmp_path / "b.csv"
+    path.write_text(NINE * 40)
+    whole = read_run([path], iteration="best")
+    most = len(json.dumps(whole.timeline)) + 200  # would fit but for its quotation marks
+    monkeypatch.setattr("crosszone.store.text.MAX_DOCUMENT", most)
+    where = tmp_path / "store.db"
+    status, out, err = say(path, "--iteration", "7", "--save", "mine", "--store", where, "--json")
+    assert status == 0, err
+    found = json.loads(out)
+    assert "trace_kept_part" in [notice["code"] for notice in found["notices"]]
+    assert len(found["steps"]) == 40
+    with open_store(str(where)) as store:
+        kept = store.results.get(found["saved"])
+    assert [step["step"] for step in json.loads(kept.timeline["trace"])["steps"]] == [7]

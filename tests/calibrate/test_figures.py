@@ -15,6 +15,8 @@ from crosszone.calibrate import figures_data
 from crosszone.calibrate.figures import FIGURES, draw, make
 from crosszone.calibrate.figures_csv import csv_files
 from crosszone.calibrate.figures_data import COMPONENTS, ITERATIONS, MAIN, accuracy_report, found_in
+from crosszone.cost import own_profiles
+from crosszone.cost.own_profiles import OwnProfile
 from crosszone.errors import FileError, InputError
 from crosszone.text import LANGUAGES
 
@@ -75,6 +77,21 @@ def test_a_report_is_made_once_until_a_file_changes(folder, monkeypatch):
     os.utime(path, (1, 1))
     assert len(accuracy_report(folder, "en")["runs"]) == 3 and len(made) == 2
     assert accuracy_report(folder, "zh")["components"]["rows"][-1]["name"] == "整个迭代"
+
+
+def test_profiles_with_equal_values_at_other_places_have_reports_of_their_own(folder):
+    """One more value of 0.5 in the vector each: only the place of it differs."""
+    half = {"value": 0.5, "error": 0.01, "origin": "measured"}
+    homes = {"first": ("a100-80gb-sxm", "matmul"), "second": ("h100-80gb-sxm", "flash")}
+    found = {}
+    for name, (gpu, field) in homes.items():
+        own = OwnProfile(name=name, source="s", created="d", gpus={gpu: {field: half}})
+        own_profiles.save(own)
+        own_profiles.use(name)
+        found[name] = accuracy_report(folder, "en")
+        assert accuracy_report(folder, "en") is found[name]
+    assert [one["own"] for one in found.values()] == ["first", "second"]
+    assert found["first"]["runs"][0]["predicted_s"] > 1.1 * found["second"]["runs"][0]["predicted_s"]
 
 
 def test_a_folder_without_any_of_the_files_is_refused(tmp_path):

@@ -13,6 +13,7 @@ from crosszone.inputs.value import parse
 from crosszone.schedule.measured import read_measured
 from crosszone.schedule.trace import read_trace
 from crosszone.store import open_store
+from crosszone.store.text import as_json
 
 TRACE = {
     "version": 1,
@@ -76,3 +77,43 @@ def test_a_sheet_without_a_timeline_can_be_kept_too():
     found = Imported(name="a", kind="sheet", figures={"step_time_s": 2.0}, steps=steps, statistics=one)
     assert found.kept()["timeline"] is None
     assert found.kept()["headline"]["step_time_s"]["value"] == 2.0
+
+
+def large(steps: int, spans: int) -> Imported:
+    """A run with so many iterations of a second, and spans in each."""
+    rows = [
+        {"lane": "stage-0", "kind": "forward", "start_s": at + of / spans, "end_s": at + (of + 1) / spans}
+        for at in range(steps)
+        for of in range(spans)
+    ]
+    marks = [{"step": at, "start_s": float(at), "end_s": at + 1.0} for at in range(steps)]
+    return Imported.of_trace(read_trace(json.dumps({**TRACE, "spans": rows, "steps": marks})))
+
+
+def stored(found: Imported) -> int:
+    return len(as_json(found.kept()["timeline"], "timeline"))
+
+
+def test_a_timeline_that_just_fits_as_it_is_stored_is_kept_whole():
+    found = large(10, 50)
+    assert found.bounded(3, stored(found)) is found
+
+
+def test_of_a_timeline_that_does_not_fit_the_iteration_is_kept_and_told():
+    found = large(10, 50)
+    most = stored(found) - 1
+    assert len(json.dumps(found.timeline)) < 0.95 * most  # before its quotation marks are escaped it would fit
+    short = found.bounded(3, most)
+    assert [step.step for step in short.measured().steps] == [3] and len(short.timeline["spans"]) == 50
+    assert stored(short) <= most and short.figures == found.figures
+    (told,) = [notice for notice in short.notices if notice not in found.notices]
+    assert (told.code, told.params["step"], told.params["count"]) == ("trace_kept_part", 3, 10)
+    assert "3" in told.message("zh") and "10" in told.message()
+
+
+def test_where_not_even_one_iteration_fits_the_timeline_is_left_out_and_that_is_told():
+    found = large(10, 50)
+    short = found.bounded(3, 2000)
+    assert short.timeline is None and short.notices[-1].code == "trace_kept_without"
+    assert short.bounded(3, 2000) is short
+    assert short.kept()["document"] == found.kept()["document"]

@@ -112,6 +112,20 @@ def test_attention_covers_the_head_sizes_and_shared_keys():
     assert any(one["heads"] > one["kv_heads"] for one in dims) and any(one["heads"] == one["kv_heads"] for one in dims)
 
 
+def test_attention_is_sampled_by_flash_attention_alone_too_at_half_of_the_same_shapes():
+    modes = {
+        mode: {
+            (one.dtype, one.what, one.dims) for one in plan()["kernels"] if one.op == "attention" and one.mode == mode
+        }
+        for mode in ("eager", "flash")
+    }
+    assert modes["flash"] < modes["eager"]
+    assert len(modes["flash"]) == pytest.approx(len(modes["eager"]) / 2, rel=0.05)
+    without = [one.key for one in all_points(flash=False)]
+    assert set(without) == {one.key for one in all_points() if one.mode != "flash"}
+    assert not any(one.mode == "flash" for one in all_points(tiny=True))
+
+
 def test_without_a_grouped_kernel_experts_are_looped_over():
     assert {one.mode for one in plan(grouped=False)["kernels"] if one.op == "grouped_matmul"} == {"loop"}
 
@@ -405,6 +419,16 @@ def test_the_command_writes_the_one_file(say, tmp_path):
     assert say("--script", tmp_path / "no" / "k.py")[0] == 2
 
 
+def test_the_command_does_not_write_over_a_file_unless_told(say, tmp_path):
+    path = tmp_path / "k.py"
+    path.write_text("mine", encoding="utf-8")
+    status, _, err = say("--script", path)
+    assert (status, path.read_text(encoding="utf-8")) == (2, "mine")
+    assert "--force" in err
+    assert say("--script", path, "--force")[0] == 0
+    assert path.read_text(encoding="utf-8") == kernel_script()
+
+
 def test_a_python_without_torch_is_refused_with_the_way_out(say, tmp_path):
     status, _, err = say("--python", tmp_path / "python", "-o", tmp_path / "s.csv")
     assert status == 1
@@ -423,6 +447,33 @@ def test_the_slurm_job_runs_all_parts_and_says_how_to_join_them(say, tmp_path):
     told = subprocess.run(["bash", "job"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
     assert told.split(" ", 1)[1] == "--device auto --budget 30m --parts 3 --part 2 -o my samples.2.csv\n"
     assert (tmp_path / "copied.py").read_text(encoding="utf-8") == kernel_script()
+
+
+@needs_torch
+@pytest.mark.framework
+@pytest.mark.long
+def test_flash_attention_alone_computes_the_same(tmp_path):
+    """torch has a flash kernel for the CPU too; with it alone, and none of the others left on afterwards."""
+    told = joined(
+        tmp_path,
+        """
+b = Bench("cpu")
+dims = {"batch": 2, "heads": 4, "kv_heads": 4, "head_dim": 16, "seq": 32}
+makes = [layer_function(b, Point("fp32", "attention", "fwd", mode, ()), dims) for mode in ("eager", "flash")]
+assert makes[0][0] == makes[1][0]
+inputs = [b.take("fp32", *shape, grad=True) for shape in makes[0][0]]
+before = b.torch.nn.attention._cur_sdpa_kernel_backends()
+one, two = (make[1](*inputs) for make in makes)
+assert b.torch.allclose(one, two, atol=1e-5)
+for left, right in zip(*(b.torch.autograd.grad(out.sum(), inputs) for out in (one, two))):
+    assert b.torch.allclose(left, right, atol=1e-5)
+assert "Flash" in type(two.grad_fn.next_functions[0][0]).__name__, two.grad_fn.next_functions
+assert b.torch.nn.attention._cur_sdpa_kernel_backends() == before
+assert not b.flash
+print("same")
+""",
+    )
+    assert told == "same\n"
 
 
 @needs_torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
@@ -201,6 +202,26 @@ def test_nothing_is_kept_of_a_log_that_is_wrong(tmp_path, capsys):
     assert errors[0]["code"] == "log_time" and errors[0]["line"] == 1
     assert own_profiles.saved() == []
     assert _run(["calibrate", "log", str(path), "--scenario", str(SCENARIO), "--use"]) == 2
+
+
+def test_a_log_that_is_called_as_no_profile_may_be_gives_one_all_the_same(tmp_path):
+    found = calibrate_log(titan(tmp_path, 18.0, name="default.log"), load_scenario(SCENARIO))
+    assert found.profile.name == "default-measured"
+    assert datetime.strptime(found.profile.created, "%Y-%m-%dT%H:%M:%S%z").tzinfo
+    assert found.stack == found.as_dict()["stack"] == predictor(load_scenario(SCENARIO)).stack
+
+
+@pytest.mark.parametrize("name", ["default", "Not A Name", "taken"])
+def test_a_name_that_cannot_be_kept_is_refused_before_the_work(tmp_path, capsys, name):
+    own_profiles.save(own_profiles.OwnProfile(name="taken", source="s", created="d"))
+    missing = str(tmp_path / "nothing-is-read.log")
+    assert _run(["calibrate", "log", missing, "--scenario", str(SCENARIO), "--save", name, "--json"]) == 2
+    (error,) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["code"] == ("own_profile_exists" if name == "taken" else "own_profile_name")
+    if name != "taken":
+        with pytest.raises(InvalidError) as caught:
+            calibrate_log(Path(missing), load_scenario(SCENARIO), name=name)
+        assert caught.value.notices[0].code == "own_profile_name"
 
 
 def test_a_run_that_links_between_zones_decide_is_not_blamed_on_the_gpu(tmp_path):

@@ -99,6 +99,62 @@ def test_the_error_of_a_mean_is_its_standard_error():
     assert error == pytest.approx(0.01, rel=0.5)
 
 
+@pytest.mark.parametrize("group", [[3] * 8, [0, 10] * 4, [4096, 8192] * 4])
+def test_an_error_is_found_for_samples_of_one_or_of_any_two_sizes(group):
+    """[K29] One size: samples are left out in turn. Numbers of sizes need not follow each other."""
+    values = np.linspace(1, 2, 8)
+    ((value, error),) = estimated(lambda m: np.array([values[m].mean()]), np.array(group))
+    assert value == pytest.approx(1.5)
+    assert 0.02 < error < 0.2
+
+
+def test_both_halves_of_samples_of_one_size_are_held_out(tmp_path):
+    """[K28] Odd and even samples follow two laws: neither half tells the other."""
+    one = read_samples([written(tmp_path, memory_bound("gelu", "fwd", 0.5, 0.0, count=60))]).samples[0]
+    one = replace(one, group=np.zeros(60, dtype=np.int64), time_us=one.time_us * np.where(np.arange(60) % 2, 1.0, 2.0))
+    form, corrected = held_out_errors(one, 132, "unseen", Settings())
+    assert form.mean() == pytest.approx(0.75, rel=0.05)
+    assert min(form.min(), corrected.min()) > 0.1
+    assert fit_operator(one, 132, correction=False).held_out == "half of the samples"
+
+
+def layers(dtype, **cells):
+    sizes = {"batch": 4, "seq": 4096, "ffn": 8192, "heads": 32, "kv_heads": 8, "head_dim": 128, **cells}
+    return [
+        row("layer", which, time, dtype=dtype, host_us=900, hidden=hidden, **sizes)
+        for hidden, time in ((2048, 60_000), (4096, 100_000), (3072, 80_000), (5120, 120_000))
+        for which in ("fwd", "bwd")
+    ]
+
+
+def test_layers_of_a_gpu_without_bf16_are_fitted_in_their_own_precision(tmp_path):
+    rows = layers("fp16", device="Tesla V100-SXM2-32GB")
+    made = fitted_profile(read_samples([written(tmp_path, rows)], "v100-32gb-sxm"), correction=False)
+    assert made.stack_coefficients["eager"]["elementwise"].value > 0
+    rows = layers("bf16", device="Tesla V100-SXM2-32GB")
+    made = fitted_profile(read_samples([written(tmp_path, rows)], "v100-32gb-sxm"), correction=False)
+    assert "elementwise" not in made.stack_coefficients["eager"]
+    assert "layer bf16 bwd: not used, no peak rate of bf16 is known" in made.notes
+
+
+def test_steps_whose_optimizer_states_are_not_known_are_noted(tmp_path):
+    sizes = {"batch": 4, "seq": 4096, "hidden": 4096, "ffn": 8192, "heads": 32, "kv_heads": 8, "head_dim": 128}
+    step = row("train_step", "step", 900_000, dtype="fp8", layers=8, vocab=32000, recompute="none", **sizes)
+    made = fitted_profile(read_samples([written(tmp_path, [*layers("fp8"), step])]), correction=False)
+    assert made.stack_coefficients["eager"]["elementwise"].value > 0
+    assert made.notes[-2:][0] == "train_step fp8 step: not used, no size of optimizer states of fp8 is known"
+
+
+def test_a_fit_does_not_depend_on_the_own_profile_in_use(tmp_path):
+    """Grouped products are rated by the tile: the shipped one where no product was sampled."""
+    gpu, path = catalogue().gpu(H200), written(tmp_path, attentions())
+    before = coefficients_of(read_samples([path]), gpu).now("tile")
+    mine = {"tile": {"value": 10 * before, "error": 0.1, "origin": "measured"}}
+    own_profiles.save(own_profiles.OwnProfile(name="mine", source="-", created="-", gpus={H200: mine}))
+    own_profiles.use("mine")
+    assert coefficients_of(read_samples([path]), gpu).now("tile") == before
+
+
 def test_what_a_stack_adds_is_found_from_layers(tmp_path):
     """[O7] Layers whose small kernels move 3 times the least traffic."""
     rows, gpu = [*products(), *attentions()], catalogue().gpu(H200)
@@ -113,7 +169,7 @@ def test_what_a_stack_adds_is_found_from_layers(tmp_path):
             "kv_heads": 8,
         }
         sizes["head_dim"] = 128
-        parts = layer_parts(found, {name: np.array([float(value)]) for name, value in sizes.items()}, 2.0)
+        parts = layer_parts(found, {name: np.array([float(value)]) for name, value in sizes.items()}, "bf16")
         product, attention, traffic = (float(part.item()) for part in parts)
         forward = product + attention + 3.0 * traffic
         backward = 2 * product + 2.5 * attention + 6.0 * traffic

@@ -104,6 +104,25 @@ def test_flash_attention_without_a_mask_takes_twice_the_time(tmp_path):
     assert (read.samples[0].key, read.samples[0].time_us.tolist()) == ("attention fp16 fwd", [100.0])
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "field"),
+    [
+        ("A100,gelu,xxx,1,4,16,1024,2048,,200.0,", "not_one_of", "pass"),
+        ("A100,gelu,step,1,4,16,1024,2048,,200.0,", "not_one_of", "pass"),
+        ("A100,gelu,fwd,1,4,16,1024,,,200.0,", "must_be_number", "hidden"),
+        ("A100,adam_first_stage,step,1,,,,,2,200.0,", "must_be_number", "hidden"),
+        ("A100,softmax,fwd,1,4,,1024,,,200.0,", "must_be_number", "heads"),
+    ],
+)
+def test_a_wrong_row_of_model_level_inputs_is_refused_with_its_line(tmp_path, line, code, field):
+    path = tmp_path / "operators.csv"
+    path.write_text(f"{MODEL_HEAD}\nA100,softmax,fwd,1,4,16,1024,,,200.0,\n{line}\n")
+    with pytest.raises(InputError) as caught:
+        read_samples([path])
+    notice = caught.value.notices[0]
+    assert (notice.code, notice.field, notice.line) == (code, field, 3)
+
+
 def test_devices_are_found_in_the_catalogue():
     assert catalogue_name("NVIDIA H200") == "h200-141gb-sxm"
     assert catalogue_name("NVIDIA A100-SXM4-80GB") == "a100-80gb-sxm"

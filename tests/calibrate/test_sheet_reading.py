@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import random
 import zipfile
 
 import pytest
 from openpyxl import load_workbook
+from openpyxl.workbook.defined_name import DefinedName
 
 from calibrate.sheets import small
-from crosszone.calibrate.sheet import opening, read_workbook
+from crosszone.calibrate.sheet import evaluation, opening, read_workbook
 from crosszone.errors import FileError, InvalidError
 from crosszone.schedule.trace import Trace
 
@@ -107,6 +109,64 @@ def test_what_is_wrong_is_told_by_its_cell(changes, code, said):
     assert said in notice.message()
 
 
+@pytest.mark.parametrize("chain", [("loop",), ("loop", "noose"), ("loop", "LOOP"), ("loop", "noose", "ring")])
+def test_a_name_that_leads_to_itself_is_told(chain):
+    names = dict(zip(chain, (*chain[1:], chain[0]), strict=True))
+    notice = refused(with_names(small(out_forward_s="=loop*2"), **names))
+    assert notice.code == "sheet_name_circular"
+    assert "'loop'" in notice.message()
+    assert refused(with_names(small(), out_forward_s="out_forward_s")).value == "out_forward_s"
+
+
+def test_a_long_chain_of_names_is_followed():
+    names = {f"link_{n}": f"link_{n + 1}" for n in range(3000)}
+    data = with_names(small(out_forward_s="=link_0"), **names, link_3000="Output!$B$11")
+    assert read_workbook(data, "book.xlsx").figures["step_time_s"] == 1 + 4 * (4 + 2) + 2 + 1
+
+
+def test_texts_that_double_from_cell_to_cell_are_refused_where_they_grow_long():
+    book = load_workbook(io.BytesIO(small(out_forward_s="=LEN(C60)")))
+    book["Output"]["C1"] = "x"
+    for row in range(2, 61):
+        book["Output"][f"C{row}"] = f"=C{row - 1}&C{row - 1}"
+    notice = refused(saved(book))
+    assert notice.code == "sheet_text_long"
+    assert notice.value == "Output!C16"  # 2**15 = 32,768 characters
+    assert notice.params["limit"] == 32_767
+
+
+@pytest.mark.parametrize(
+    ("formula", "told"),
+    [
+        ("=LEN(C1)", None),
+        ("=LEN(C1&C1)", None),
+        ("=LEN(C2)", "Output!C2"),
+        ("=SUMPRODUCT(LEN(D1:D1000&C1))", "Output!B2"),
+        ("=LEN(CONCAT(C1,D1:D1000))", "Output!B2"),
+        ("=SUMPRODUCT(LEN(D1:D1000))", None),
+    ],
+)
+def test_texts_have_a_limit_inside_formulas_too(formula, told):
+    book = load_workbook(io.BytesIO(small(out_forward_s=formula)))
+    book["Output"]["C1"] = "x" * 32_767
+    book["Output"]["C2"] = '=C1&"x"'
+    if told is None:
+        assert read_workbook(saved(book), "book.xlsx").figures["step_time_s"] > 0
+    else:
+        notice = refused(saved(book))
+        assert (notice.code, notice.value) == ("sheet_text_long", told)
+
+
+def test_all_computed_texts_together_have_a_limit(monkeypatch):
+    monkeypatch.setattr(evaluation, "MOST_TEXTS", 50_000)
+    book = load_workbook(io.BytesIO(small(out_forward_s="=LEN(C2)+LEN(C3)+LEN(C4)")))
+    book["Output"]["C1"] = "x" * 20_000
+    for row in (2, 3, 4):
+        book["Output"][f"C{row}"] = '=C1&""'
+    notice = refused(saved(book))
+    assert (notice.code, notice.params["limit"]) == ("sheet_text_long", 50_000)
+
+
 def test_an_error_is_told_where_it_began():
     notice = refused(small(out_forward_s="=out_other_s+0", out_other_s="=LOG(0-1,2)"))
     assert notice.value == "Output!B9"
@@ -155,6 +215,39 @@ def test_what_is_no_workbook_is_refused(data, code):
     assert refused(data, FileError).code == code
 
 
+ENTITIES = b'<!DOCTYPE x [<!ENTITY a "a">]><x/>'
+NOISE = random.Random(1).randbytes(300_000).hex().encode()
+
+
+@pytest.mark.parametrize(
+    ("part", "content"),
+    [
+        ("xl/workbook.xml", ENTITIES),
+        ("xl/workbook.xml", b"<!--" + NOISE + b"-->" + ENTITIES),
+        ("xl/workbook.xml", (" " * 40_000 + ENTITIES.decode()).encode("utf-16")),
+        ("xl/sheet.dat", ENTITIES),
+    ],
+)
+def test_entities_are_refused_wherever_they_stand(part, content):
+    notice = refused(archive(**{"xl/workbook.xml": b"<x/>"} | {part: content}), FileError)
+    assert (notice.code, notice.params["reason"]) == ("sheet_broken", f"DOCTYPE, {part}")
+
+
+@pytest.mark.parametrize("mark", opening.MARKS)
+def test_entities_are_found_where_two_chunks_meet(mark):
+    for before in range(opening.CHUNK - len(mark) - 1, opening.CHUNK + 2):
+        part = b" " * before + mark
+        notice = refused(archive(**{"xl/workbook.xml": part}), FileError)
+        assert notice.params["reason"] == "DOCTYPE, xl/workbook.xml", before
+    assert "DOCTYPE" not in refused(archive(**{"xl/workbook.xml": mark[1:]}), FileError).params["reason"]
+
+
+def test_a_part_that_does_not_unpack_is_refused():
+    data = bytearray(archive(**{"xl/workbook.xml": NOISE}))
+    data[1000:1100] = b"\xff" * 100
+    assert refused(bytes(data), FileError).code == "sheet_not_xlsx"
+
+
 def archive(**parts):
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as file:
@@ -183,6 +276,20 @@ def test_archives_that_hold_something_else_are_refused(parts, code):
 def test_a_workbook_cut_short_is_refused():
     data = small()
     assert refused(data[: len(data) // 2], FileError).code == "sheet_not_xlsx"
+
+
+def with_names(data, **names):
+    """The workbook with more names, or other meanings of those it has."""
+    book = load_workbook(io.BytesIO(data))
+    for name, text in names.items():
+        book.defined_names[name] = DefinedName(name, attr_text=text)
+    return saved(book)
+
+
+def saved(book):
+    data = io.BytesIO()
+    book.save(data)
+    return data.getvalue()
 
 
 def _with_cached(data, cell, value):

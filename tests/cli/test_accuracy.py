@@ -9,6 +9,7 @@ import pytest
 
 from component_rows import TIMED, iterations
 from component_rows import written as jobs
+from crosszone.calibrate import measured_folder
 from crosszone.cli import _run
 from crosszone.text import LANGUAGES, label
 
@@ -171,9 +172,8 @@ def test_a_folder_that_is_a_file_cannot_be_written_into(say, folder, tmp_path):
 
 
 def test_without_runs_the_folder_beside_the_checkout_is_taken_or_asked_for(say, folder, tmp_path, monkeypatch):
-    from crosszone.cli import accuracy_folder
-
-    monkeypatch.setattr(accuracy_folder, "__file__", str(tmp_path / "a" / "b" / "c" / "d" / "e.py"))
+    monkeypatch.setattr(measured_folder, "_checkout", lambda: tmp_path / "elsewhere" / "checkout")
+    monkeypatch.delenv(measured_folder.VARIABLE, raising=False)
     here = tmp_path / "work" / "checkout"
     here.mkdir(parents=True)
     monkeypatch.chdir(here)
@@ -183,6 +183,22 @@ def test_without_runs_the_folder_beside_the_checkout_is_taken_or_asked_for(say, 
     folder.rename(tmp_path / "work" / "shared" / "data")
     status, out, _ = say("accuracy", "--json")
     assert status == 0 and len(json.loads(out)["runs"]) == 4
+
+
+def test_without_runs_the_folder_that_is_named_or_the_users_own_goes_first(say, folder, tmp_path, home, monkeypatch):
+    monkeypatch.delenv(measured_folder.VARIABLE, raising=False)
+    (home / "measurements").mkdir(parents=True)
+    text = (folder / "measured_runs.csv").read_text(encoding="utf-8").splitlines()
+    (home / "measurements" / "measured_runs.csv").write_text("\n".join(text[:2]) + "\n", encoding="utf-8")
+    status, out, _ = say("accuracy", "--json")
+    assert status == 0 and json.loads(out)["folder"] == str((home / "measurements").resolve())
+    monkeypatch.setenv(measured_folder.VARIABLE, str(folder))
+    status, out, _ = say("accuracy", "--json")
+    assert status == 0 and json.loads(out)["folder"] == str(folder.resolve())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(measured_folder.VARIABLE, "not-there")
+    status, _, err = say("accuracy")
+    assert status == 2 and "not-there" in err
 
 
 def test_a_rig_cannot_be_drawn(say, tmp_path):

@@ -171,11 +171,32 @@ def test_trees_of_text_say_what_their_splits_say():
     assert Trees(signs=(), base=1.0, trees=(".5",)).value({"a": np.zeros(2)}).tolist() == [1.5, 1.5]
 
 
-@pytest.mark.parametrize("text", ["0:2 .1", "0:2 .1 .2 .3", "a:2 .1 .2", ""])
+@pytest.mark.parametrize(
+    "text", ["0:2 .1", "0:2 .1 .2 .3", "a:2 .1 .2", "", "1:2 .1 .2", "-1:2 .1 .2", "9" * 30 + ":2 .1 .2", "nan"]
+)
 def test_a_tree_that_is_none_is_refused(text):
     with pytest.raises(InputError) as caught:
         Trees(signs=("a",), base=0.0, trees=(text,))
     assert caught.value.notices[0].code == "operator_tree"
+
+
+def test_a_deep_tree_is_read():
+    """[K25] 5000 splits below each other, each with its upper side at once."""
+    deep = Trees(signs=("a",), base=0.0, trees=(" ".join(["0:1"] * 5000 + [".1"] * 5001),))
+    assert deep.value({"a": np.array([0.5])}).tolist() == [0.1]
+
+
+def test_sizes_are_held_against_the_samples_of_their_own_precision_and_of_the_usual_kernel():
+    fit = TEXT[TEXT.index("  matmul bf16 fwd:") : TEXT.index("    correction:")]
+    wide = fit.replace("[1024.0, 8192.0]", "[1.0, 1000000.0]")
+    others = wide.replace("bf16 fwd:", "fp8 fwd:").replace("dtype: bf16", "dtype: fp8")
+    others += wide.replace("bf16 fwd:", "bf16 fwd loop:") + "    mode: loop\n"
+    others += wide.replace("bf16 fwd:", "bf16 wgrad:").replace("which: fwd", "which: wgrad")
+    one = profile(TEXT.replace("  gelu bf16 fwd:", others + "  gelu bf16 fwd:"))
+    assert one.outside({"m": 100, "n": 2048}) == ["m"]
+    assert one.outside({"m": 100, "n": 2048}, dtype="fp8") == []
+    assert one.outside({"m": 100, "n": 2048}, dtype="fp16") == ["m"]
+    assert one.outside({"m": 100}, "attention") == []
 
 
 def test_families_are_summed_up_and_what_is_missing_is_named():
@@ -197,6 +218,20 @@ def test_a_profile_with_an_unknown_operator_or_field_is_refused():
         ("op: gelu", "op: gelo", "operator_unknown"),
         ("  matmul: {value", "  matmull: {value", "unknown_key"),
         ("gflop: 1.5", "gflop: -1.5", "must_be_at_least"),
+        ("gflop: 1.5", "gflops: 1.5", "unknown_key"),
+        ("op: gelu", "op: layer", "operator_unknown"),
+        (
+            "dtype: bf16\n    which: fwd\n    coefficients: {mb",
+            "dtype: int4\n    which: fwd\n    coefficients: {mb",
+            "not_one_of",
+        ),
+        ("which: fwd\n    coefficients: {mb", "which: wgrad\n    coefficients: {mb", "not_one_of"),
+        ("signs: [log_m, log_k]", "signs: [log_m, log_z]", "unknown_key"),
+        ("0:11.5", "2:11.5", "operator_tree"),
+        ("ranges: {m: [1024.0, 8192.0], n", "ranges: {n", "missing_key"),
+        ("ranges: {tokens", "ranges: {token", "unknown_key"),
+        ("ranges: {tokens: [1024.0", "ranges: {tokens: [0.0", "must_be_more_than"),
+        ("ranges: {tokens: [1024.0", "ranges: {tokens: [9000.0", "must_be_at_least"),
     ):
         with pytest.raises(InputError) as caught:
             profile(TEXT.replace(old, new))

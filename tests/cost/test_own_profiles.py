@@ -128,6 +128,63 @@ def test_one_that_was_the_default_leaves_the_shipped_values_when_it_goes():
     assert saved() == []
 
 
+@pytest.mark.parametrize("text", ["a: [1", "name: broken\n", "\0"])
+def test_one_that_cannot_be_read_can_be_deleted_and_predictions_go_on(text):
+    path = save(own("broken"))
+    use("broken")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError):
+        Profiles.load()
+    remove("broken")
+    assert not path.exists()
+    assert Profiles.load() is Profiles.shipped()
+    with pytest.raises(UnknownNameError):
+        remove("broken")
+
+
+def test_nothing_outside_the_folder_is_deleted(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(own_profiles.text_of(own()), encoding="utf-8")
+    for name in (str(path), str(path.with_suffix("")), "../../mine"):
+        with pytest.raises(UnknownNameError):
+            remove(name)
+    assert path.exists()
+
+
+def test_a_file_that_is_not_kept_is_no_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(own("other"))
+    use("other")
+    for name in ("x.yaml", "plain"):
+        (tmp_path / name).write_text(own_profiles.text_of(own("x")), encoding="utf-8")
+        with pytest.raises(InvalidError) as error:
+            use(name if name == "plain" else f"./{name}")
+        notice = error.value.notices[0]
+        assert notice.code == "own_profile_unsaved"
+        assert "--profile" in notice.hint("en")
+        assert "--profile" in notice.hint("zh")
+        assert load(name).name == "x"
+    assert default() == "other"
+    with pytest.raises(UnknownNameError):
+        use("./not-there.yaml")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("Train run_7",), "train-run-7"),
+        (("h200", "samples"), "h200-samples"),
+        (("default",), "default-measured"),
+        (("None",), "none-measured"),
+        (("训练",), "measured"),
+        (("-" + "a" * 59 + "-b",), "a" * 59),
+    ],
+)
+def test_a_name_from_words_is_one_that_a_profile_may_have(words, name):
+    assert own_profiles.name_from(*words) == name
+    assert own(name).name == name
+
+
 def test_a_default_that_has_vanished_is_told_not_passed_over():
     path = save(own())
     use("mine")

@@ -9,9 +9,15 @@ import httpx2
 import pytest
 import yaml
 
+from crosszone.cost import own_profiles
+from crosszone.cost.own_profiles import OwnProfile
+from crosszone.cost.profile import Profiles
+from crosszone.errors import RequestError
+from crosszone.inputs.catalogue import catalogue
 from crosszone.web import calibrate_uploads
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
-from crosszone.web.calibrate_uploads import Uploads
+from crosszone.web.calibrate_found import values_of
+from crosszone.web.calibrate_uploads import Upload, Uploads
 
 SCENARIO = """
 name: two nodes
@@ -93,6 +99,36 @@ def test_only_own_profiles_are_handed_out(client, name):
     assert client.delete(f"/api/v1/calibrate/profiles/{name}").status_code in (404, 405)  # a slash is another address
 
 
+def test_a_profile_that_cannot_be_read_is_deleted(client, tmp_path):
+    client.post("/api/v1/calibrate/profiles", json={"name": "broken", "profile": OWN, "use": True})
+    own_profiles.folder().joinpath("broken.yaml").write_text("a: [1", "utf-8")
+    assert client.post("/api/v1/predict", json={"text": SCENARIO}).status_code == 422
+    assert client.delete("/api/v1/calibrate/profiles/broken").status_code == 204
+    assert client.post("/api/v1/predict", json={"text": SCENARIO}).status_code == 200
+    assert client.delete("/api/v1/calibrate/profiles/broken").json()["code"] == "own_profile_unknown"
+
+
+def test_a_file_on_the_server_is_no_default(client, tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(own_profiles.text_of(OwnProfile(name="x", **OWN)), "utf-8")
+    answer = client.put("/api/v1/calibrate/default", json={"name": str(path)})
+    assert (answer.status_code, answer.json()["code"]) == (404, "own_profile_unknown")
+
+
+@pytest.mark.parametrize("given", [{"for_stacks": ("fsdp", "ddp")}, {"stacks": OWN["stacks"]}, {}])
+def test_values_before_are_those_of_the_stack_that_they_are_for(given):
+    """Attention on an H200: stacks fitted beside kernels timed alone read another value than the generic one."""
+    half = {"value": 0.5, "error": 0.02, "origin": "measured"}
+    profile = OwnProfile(name="x", source="s", created="d", gpus={"h200-141gb-sxm": {"flash": half}}, **given)
+    shipped, gpu = Profiles.shipped(), catalogue().gpu("h200-141gb-sxm")
+    fsdp, generic, core = (
+        shipped.select(gpu, name).coefficients.flash for name in ("fsdp", "generic", "megatron-core")
+    )
+    assert fsdp != generic
+    assert values_of(profile)[0].before == (fsdp if given else generic)
+    assert values_of(profile, "megatron-core")[0].before == core
+
+
 def test_a_file_is_handed_in_and_dropped(client):
     made = hand_in(client, "a b/../c.csv", b"x" * 5_000_000)  # more than other bodies may have
     assert made.status_code == 201
@@ -133,6 +169,36 @@ def test_a_file_that_is_too_large_leaves_nothing_and_old_ones_go(monkeypatch):
     monkeypatch.setattr(calibrate_uploads, "KEPT_S", -1.0)
     with pytest.raises(Exception, match="kept for an hour"):
         uploads.get(second.id)
+    uploads.close()
+
+
+def test_files_on_their_way_count_too():
+    """Three of 8 bytes at once where 20 are kept: the third is refused, and nothing of it is left."""
+    uploads = Uploads(most_bytes=10, most_kept=20)
+
+    async def slowly(gate):
+        yield b"1234567"
+        await gate.wait()
+        yield b"8"
+
+    async def together():
+        gate = asyncio.Event()
+        coming = [asyncio.create_task(uploads.keep(slowly(gate), name)) for name in "abc"]
+        await asyncio.sleep(0.01)
+        assert sum(path.stat().st_size for path in uploads._made().iterdir()) <= 20
+        assert sum(uploads._coming.values()) == 14
+        gate.set()
+        return await asyncio.gather(*coming, return_exceptions=True)
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(lambda: asyncio.run(together())).result()
+    (wrong,) = [one for one in found if isinstance(one, RequestError)]
+    assert (wrong.status, wrong.notices[0].code) == (429, "uploads_too_much")
+    kept_files = [one for one in found if isinstance(one, Upload)]
+    assert sorted(path.stat().st_size for path in uploads._made().iterdir()) == [8, 8]
+    assert [uploads.get(one.id).bytes for one in kept_files] == [8, 8]
+    assert uploads._coming == {}
+    assert kept(uploads, "later", b"12345678").bytes == 8
     uploads.close()
 
 
@@ -308,3 +374,37 @@ def test_long_work_is_told_while_it_is_done_and_stops(server_client):
     result = json.loads(told.split("event: result\ndata: ")[1].split("\n")[0])
     assert result["facts"]["gpu"] == "a100-80gb-sxm"
     assert isinstance(server_client, httpx2.Client)
+
+
+def long_trace(steps, spans):
+    """Our own trace of so many iterations of a second, as a file."""
+    rows = [
+        {"lane": "s0", "kind": "forward", "name": "f", "start_s": at + of / spans, "end_s": at + (of + 1) / spans}
+        for at in range(steps)
+        for of in range(spans)
+    ]
+    marks = [{"step": at, "start_s": float(at), "end_s": at + 1.0} for at in range(steps)]
+    head = {"version": 1, "kind": "measured", "name": "long", "unit": "s", "lanes": [{"id": "s0", "name": "s0"}]}
+    return json.dumps({**head, "spans": rows, "steps": marks}).encode()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("steps", "spans", "code"), [(20, 3000, "trace_kept_part"), (1, 45_000, "trace_kept_without")])
+def test_a_trace_too_large_to_be_kept_whole_is_kept_in_part_and_that_is_told(client, steps, spans, code):
+    id = hand_in(client, "long.json", long_trace(steps, spans)).json()["id"]
+    found = client.post("/api/v1/calibrate/traces", json={"file": id}).json()
+    (lost,) = [notice for notice in found["notices"] if notice["code"] == code]
+    row = client.post("/api/v1/calibrate/results", json={"file": id, "name": "long", "note": "mine"})
+    assert row.status_code == 201, row.text
+    made = row.json()
+    assert made["note"].startswith("mine\n") and lost["message"] in made["note"]
+    client.delete(f"/api/v1/results/{made['id']}")
+
+
+def test_steps_of_a_run_that_was_started_again_are_all_told(client):
+    before = client.post("/api/v1/predict", json={"text": SCENARIO}).json()["step_time_s"]["expected"]
+    sent = {"text": SCENARIO, "content": log_of(before, 12) + log_of(0.999 * before, 12), "name": "twice.log"}
+    found = client.post("/api/v1/calibrate/logs", json=sent).json()["iterations"]
+    assert found["steps"]["step"] == [*range(1, 13), *range(1, 13)]
+    assert (found["statistics"]["count"], found["statistics"]["best_step"]) == (24, 2)
+    assert found["statistics"]["min_s"] == pytest.approx(0.999 * before, rel=1e-3)

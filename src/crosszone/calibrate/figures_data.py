@@ -84,7 +84,7 @@ def accuracy_report(folder: Path, language: str) -> dict[str, Any]:
                 could go below over all
     summary (by file), subsets, doubtful, ranking, transfers, skipped, missing, own: as their names say
     """
-    key = (folder, _state(folder), Profiles.load().values.tobytes(), language)
+    key = (folder, _state(folder), Profiles.load(), language)  # the same profiles are one object
     if key not in _kept:
         while len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))

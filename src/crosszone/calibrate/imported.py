@@ -154,13 +154,39 @@ class Imported(Value):
         """Its trace, ready to be drawn; only where there is one."""
         return read_measured(json.dumps(self.timeline))
 
+    def bounded(self, step: int, most: int) -> Imported:
+        """The same with a timeline that takes at most so many bytes as it is stored; a notice says what is lost.
+
+        Kept is all of it, else the iteration `step` alone, else nothing.
+        """
+        if self.timeline is None or self._stored() <= most:
+            return self
+        about = {"step": step, "count": len(self.steps), "limit_mib": round(most / 2**20, 1)}
+        at = next((one for one in self.timeline.get("steps", ()) if one["step"] == step), None)
+        if at is not None:
+            spans = [
+                one for one in self.timeline["spans"] if one["end_s"] > at["start_s"] and one["start_s"] < at["end_s"]
+            ]
+            told = Notice(code="trace_kept_part", level="warning", params=about)
+            part = {"timeline": {**self.timeline, "spans": spans, "steps": [at]}, "notices": (*self.notices, told)}
+            short = self.model_copy(update=part)
+            if short._stored() <= most:
+                return short
+        told = Notice(code="trace_kept_without", level="warning", params=about)
+        return self.model_copy(update={"timeline": None, "notices": (*self.notices, told)})
+
+    def _stored(self) -> int:
+        """Bytes of what is kept of a timeline: a trace in quotation marks, each of its own marks escaped."""
+        return len(json.dumps(self._timeline(), separators=(",", ":")))
+
+    def _timeline(self) -> dict[str, Any]:
+        kept: dict[str, Any] = {"phases_s": self.phases_s} if self.phases_s else {}
+        return kept if self.timeline is None else {**kept, "trace": json.dumps(self.timeline)}
+
     def kept(self, *, name: str | None = None, note: str = "", scenario: str | None = None) -> dict[str, Any]:
         """What `Results.add` takes."""
         figures = parse(Figures, self.figures, at=("figures",))
         outcome = outcome_of_figures(figures, self.phases_s)
-        kept: dict[str, Any] = {"phases_s": self.phases_s} if self.phases_s else {}
-        if self.timeline is not None:
-            kept["trace"] = json.dumps(self.timeline)
         return {
             "kind": self.kind,
             "name": name or self.name,
@@ -168,7 +194,7 @@ class Imported(Value):
             "scenario": scenario,
             "document": figures.model_dump(mode="json"),
             "headline": headline_of(outcome),
-            "timeline": kept or None,
+            "timeline": self._timeline() or None,
         }
 
 

@@ -35,6 +35,8 @@ from crosszone.calibrate.kineto_spans import Floats, Ints, shares, total_s
 from crosszone.calibrate.kineto_steps import Step, settle, steps_of
 from crosszone.errors import FileError, Notice
 
+MOST_NS = 10**19
+"""A clock that is farther from 1970 than this (317 years) is none."""
 Progress = Callable[[str, int, int], None]
 
 
@@ -77,7 +79,7 @@ class Decoded:
         """Its rank, where the trace says so."""
         info = self.about.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
-        return rank if isinstance(rank, int) and rank >= 0 else None
+        return rank if isinstance(rank, int) and 0 <= rank < 10**9 else None
 
 
 def gathered(path: Path, progress: Progress | None = None) -> Events:
@@ -110,6 +112,7 @@ def decoded(
     sort[message] = FIRST_WAY + ways[ran.kind[message], ran.sort[message]]
     gathers = np.array([name in ("all_gather", "broadcast") for name, _ in events.kinds] or [False])
     base = events.about.get("baseTimeNanoseconds")
+    base = base if isinstance(base, int | float) and abs(base) < MOST_NS else 0
     return Decoded(
         start_s=ran.start,
         end_s=ran.end,
@@ -120,7 +123,7 @@ def decoded(
         about=events.about,
         notices=tuple(_notices(events, ran, told, file)),
         bad=events.bad,
-        offset_s=(events.first_us or 0.0) * 1e-6 + (base * 1e-9 if isinstance(base, int | float) else 0.0),
+        offset_s=(events.first_us or 0.0) * 1e-6 + base * 1e-9,
         events=events.count,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,12 @@ MOST_NAMES = 100_000
 """Names of kernels remembered at once."""
 MOST_COLUMNS = 40_000_000
 """Events of one sort."""
+MOST_NOTED = 200_000
+"""Steps, annotations of updates, threads or streams: each is an object of its own."""
+MOST_RANKS = 4_000_000
+"""Collectives that occur, each with the ranks of its group."""
+MOST_NAME = 1000
+"""Characters of a name that are looked at."""
 PLAIN, ENGINE, FRESH, COLLECTIVE = 0, 1, 2, 3
 """Host operators: any; run by the backward engine; recorded for a backward pass to come; a call of a collective."""
 WORK, MESSAGE, COPY = 0, 1, 2
@@ -116,6 +122,8 @@ class _Gatherer:
         self.streams: dict[Any, int] = {}
         self.kind_at: dict[tuple[str, Group], int] = {}
         self.sort_of: dict[str, tuple[int, str]] = {}
+        self.ranks = 0
+        """Collectives that occur and the ranks of their groups, together."""
 
     def batch(self, events: list[Any]) -> None:
         """A list of events, as the reader gives them."""
@@ -140,7 +148,7 @@ class _Gatherer:
         start, length = event.get("ts"), event.get("dur", 0)
         try:
             start, length = float(start), float(length)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             self.wrong("kineto_no_time", event.get("name"))
             return
         if not (0 <= length < 1e15 and abs(start) < 1e18):  # not true of what is no number either
@@ -152,7 +160,7 @@ class _Gatherer:
         begin = (start - found.first_us) * 1e-6
         end = begin + length * 1e-6
         name, args = event.get("name"), event.get("args")
-        name = name if isinstance(name, str) else ""
+        name = name[:MOST_NAME] if isinstance(name, str) else ""
         args = args if isinstance(args, dict) else {}
         if sort in _OPERATOR:
             self.operator(event, name, args, begin, end)
@@ -179,7 +187,7 @@ class _Gatherer:
     def kernel(
         self, event: Mapping[str, Any], name: str, args: dict[str, Any], begin: float, end: float, sort: int
     ) -> None:
-        stream = (event.get("pid"), event.get("tid"))
+        stream = (_key(event.get("pid")), _key(event.get("tid")))
         at = self.streams.setdefault(stream, len(self.streams))
         kind = -1
         if sort == WORK:
@@ -216,8 +224,8 @@ class _Gatherer:
         """Position of a collective with its group among those seen."""
         ranks = args.get("Process Group Ranks")
         group = Group(
-            name=str(args.get("Process Group Name", "")),
-            about=str(args.get("Process Group Description", "")),
+            name=str(args.get("Process Group Name", ""))[:MOST_NAME],
+            about=str(args.get("Process Group Description", ""))[:MOST_NAME],
             size=max(0, _whole(args.get("Group size"), 0)),
             ranks=tuple(map(int, re.findall(r"\d{1,9}", ranks)[:65536])) if isinstance(ranks, str) else (),
         )
@@ -225,17 +233,30 @@ class _Gatherer:
         at = self.kind_at.setdefault(key, len(self.kind_at))
         if at == len(self.found.kinds):
             self.found.kinds.append(key)
+            self.ranks += 1 + len(group.ranks)
         return at
 
     def thread(self, event: Mapping[str, Any]) -> int:
         """Position of an event's thread among those seen."""
-        tid = event.get("tid")
-        return self.threads.setdefault(tid if isinstance(tid, int | str) else None, len(self.threads))
+        return self.threads.setdefault(_key(event.get("tid")), len(self.threads))
+
+    def check_size(self) -> None:
+        """`FileError` where more has been gathered than can be held."""
+        found = self.found
+        columns = (found.operators, found.kernels, found.launches, found.collectives)
+        noted: tuple[Sized, ...] = (found.remarks, found.steps, self.threads, self.streams)
+        sizes = ((max(map(len, columns)), MOST_COLUMNS), (max(map(len, noted)), MOST_NOTED), (self.ranks, MOST_RANKS))
+        for size, limit in sizes:
+            if size > limit:
+                raise FileError(
+                    Notice(code="kineto_too_many", value=self.file, params={"limit": limit}, file=self.file)
+                )
 
     def wrong(self, code: str, value: Any, **params: Any) -> None:
         """Count and tell an event that cannot be used."""
         found = self.found
         found.bad += 1
+        value = value[:MOST_NAME] if isinstance(value, str) else value
         if len(found.notices) < MOST_TOLD:
             about = {"event": found.count, **params}
             told = Notice(code=code, field=f"{EVENTS}[{found.count - 1}]", value=value, params=about, level="warning")
@@ -256,7 +277,7 @@ def gather(members: Iterable[tuple[str, Any]], file: str = "<file>") -> Events:
             if name == EVENTS:
                 seen = True
                 taker.batch(value if isinstance(value, list) else [value])
-                _check_size(found, file)
+                taker.check_size()
             elif len(found.about) < 200:
                 found.about[name[:100]] = value
     except CutOffError as error:
@@ -273,9 +294,9 @@ def gather(members: Iterable[tuple[str, Any]], file: str = "<file>") -> Events:
     return found
 
 
-def _check_size(found: Events, file: str) -> None:
-    if max(len(found.operators), len(found.kernels), len(found.launches)) > MOST_COLUMNS:
-        raise FileError(Notice(code="kineto_too_many", value=file, params={"limit": MOST_COLUMNS}, file=file))
+def _key(value: Any) -> int | str | None:
+    """A process or a thread as a trace names it; None where it has no name."""
+    return value[:MOST_NAME] if isinstance(value, str) else value if isinstance(value, int) else None
 
 
 def _whole(value: Any, missing: int = -1) -> int:

@@ -22,7 +22,7 @@ from crosszone.calibrate.kineto import Decoded, Progress, decoded, gathered
 from crosszone.calibrate.kineto_passes import FIRST_WAY, MESSAGES, ORDER, PASSES, PHASES
 from crosszone.calibrate.kineto_spans import runs
 from crosszone.calibrate.kineto_steps import Step
-from crosszone.calibrate.stability import chosen, stability
+from crosszone.calibrate.stability import chosen, middle, stability
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.trace import Trace
@@ -91,8 +91,7 @@ def run_of(ranks: Sequence[Decoded], *, name: str, chosen_step: str | int | None
         raise InvalidError(Notice(code="kineto_no_common_step", params={"files": len(ranks)}))
     phases = {step[0]: _phases(ranks, step) for step in steps}
     seconds = {number: end - start for number, start, end in steps}
-    by_length = sorted(seconds, key=lambda number: seconds[number])
-    shown = by_length[(len(by_length) - 1) // 2] if chosen_step is None else chosen(chosen_step, seconds)
+    shown = middle(seconds) if chosen_step is None else chosen(chosen_step, seconds)
     trace = _trace(ranks, offsets, steps, name, shown)
     notices = [notice for rank in ranks for notice in rank.notices]
     if len(trace.steps) < len(steps):

@@ -13,6 +13,7 @@ micro-batches of one update (the lines with `_microstep` are of one of them). Th
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 
 from crosszone.calibrate.log_lines import (
     LONGEST_S,
@@ -22,6 +23,7 @@ from crosszone.calibrate.log_lines import (
     Told,
     number_of,
     refuse_time,
+    room_for,
     same_batch,
     seconds_of,
     seconds_of_rate,
@@ -29,12 +31,15 @@ from crosszone.calibrate.log_lines import (
 
 FORMAT = "deepspeed"
 _RATE = re.compile(
-    r"(?:global_step=|\b\d+/)(\d+), (?:RunningAvgSamplesPerSec=[^,]+, CurrSamplesPerSec|SamplesPerSec)=([^,\s]+)"
+    r"(?:global_step=|\b\d{1,12}/)(\d{1,12}), "
+    r"(?:RunningAvgSamplesPerSec=[^,]+, CurrSamplesPerSec|SamplesPerSec)=([^,\s]+)"
 )
 _MEMORY = re.compile(r"MaxMemAllocated=([\d.]+)GB")
-_PIPE = re.compile(r"\bsteps?: *(\d+)\b.*? loss: .*?iter time \(s\): (\S+) samples/sec: (\S+)")
-_BREAKDOWN = re.compile(r"time \(ms\) \|(?=.*\b(?:fwd|forward): )(.*)")
-_TIMER = re.compile(r"(\w+): ([^\s|]+)")
+_STEP = re.compile(r"\bsteps?: *(\d{1,12})\b")
+_PIPE = re.compile(r"iter time \(s\): (\S+) samples/sec: (\S+)")
+_BREAKDOWN = "time (ms) |"
+_FORWARD = re.compile(r"\b(?:fwd|forward): ")
+_TIMER = re.compile(r"\b(\w+): ([^\s|]+)")
 PARTS = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward", "step": "optimizer"}
 PIPE_SLACK = 0.02
 """Share of the batch that iteration time and samples a second, both with three digits after the point, leave open."""
@@ -42,7 +47,7 @@ PIPE_SLACK = 0.02
 
 def looks_like(line: str) -> bool:
     """A line of this format."""
-    return bool(_RATE.search(line) or _PIPE.search(line) or _BREAKDOWN.search(line))
+    return bool(_rate(line) or _pipe(line) or _breakdown(line))
 
 
 def read(lines: Lines, told: Told) -> Log:
@@ -52,21 +57,42 @@ def read(lines: Lines, told: Told) -> Log:
     timed: list[LogStep] = []
     memory = 0.0
     for number, line in lines:
-        if pipe := _PIPE.search(line):
-            seconds = seconds_of(pipe[2], number, told.file)
-            same_batch(number_of(pipe[3]) * seconds, number, told, slack=_rounding(pipe[2], pipe[3], told))
-            piped.append(LogStep(line=number, step=int(pipe[1]), seconds=seconds))
-        elif rate := _RATE.search(line):
+        room_for(max(len(piped), len(rated), len(timed)), told)
+        if pipe := _pipe(line):
+            step, time, samples = pipe
+            seconds = seconds_of(time, number, told.file)
+            same_batch(number_of(samples) * seconds, number, told, slack=_rounding(time, samples, told))
+            piped.append(LogStep(line=number, step=step, seconds=seconds))
+        elif rate := _rate(line):
             seconds = seconds_of_rate(rate[2], told.global_batch, number, told.file)
             rated.append(LogStep(line=number, step=int(rate[1]), seconds=seconds))
-        elif found := _BREAKDOWN.search(line):
-            timed.append(_timed(found[1], number, told))
+        elif found := _breakdown(line):
+            timed.append(_timed(found, number, told))
         if held := _MEMORY.search(line):
             memory = max(memory, number_of(held[1]))
     steps = piped or rated or timed
     if timed and steps is not timed:
         steps = _with_parts(steps, timed)
     return Log(format=FORMAT, steps=tuple(steps), memory_gib=memory or None, memory_kind="allocated" if memory else "")
+
+
+def _pipe(line: str) -> tuple[int, str, str] | None:
+    """Step, seconds and samples a second of a line of the pipeline engine; between them stands the loss."""
+    found = _PIPE.search(line)
+    before = line[: found.start()].rpartition(" loss: ")[0] if found else ""
+    step = _STEP.search(before)
+    return (int(step[1]), found[1], found[2]) if found and step else None
+
+
+def _rate(line: str) -> re.Match[str] | None:
+    """Step and samples a second of a line of the throughput timer."""
+    return _RATE.search(line) if "SamplesPerSec=" in line else None
+
+
+def _breakdown(line: str) -> str:
+    """The timers of a line of the breakdown; empty where it is none."""
+    found = line.partition(_BREAKDOWN)[2]
+    return found if _FORWARD.search(found) else ""
 
 
 def _rounding(seconds: str, rate: str, told: Told) -> float:
@@ -92,7 +118,9 @@ def _timed(text: str, number: int, told: Told) -> LogStep:
 def _with_parts(steps: list[LogStep], timed: list[LogStep]) -> list[LogStep]:
     """Each step with the breakdown written last before or just after it."""
     found = []
+    lines = [one.line for one in timed]
     for step in steps:
-        nearest = min(timed, key=lambda one: abs(one.line - step.line))
+        after = bisect_left(lines, step.line)
+        nearest = min(timed[max(0, after - 1) : after + 1], key=lambda one: abs(one.line - step.line))
         found.append(LogStep(line=step.line, step=step.step, seconds=step.seconds, parts_s=nearest.parts_s))
     return found

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 from crosszone.calibrate.log_lines import (
@@ -22,25 +23,31 @@ from crosszone.calibrate.log_lines import (
     Log,
     LogStep,
     Told,
+    bytes_of,
     number_of,
     refuse_time,
+    room_for,
     same_batch,
     seconds_of,
     seconds_of_rate,
 )
-from crosszone.errors import Notice
+from crosszone.errors import FileError, Notice
 
 FORMAT = "hf-trainer"
-_BAR = re.compile(r"(\d+)/(\d+) \[([\d:]+)<[\d:?]+,\s*([^\s\]]+?)\s*(it/s|s/it)")
-_SUMMARY = re.compile(r"\{[^{}]*['\"]train_runtime['\"][^{}]*\}")
+_BAR = re.compile(r"(?<!\d)(\d{1,12})/(\d{1,12}) \[([\d:]+)<[\d:?]+,\s*([^\s\]]+?)\s*(it/s|s/it)")
+_ENTRY = re.compile(r"\{[^{}]*\}")
+_RUNTIME = re.compile(r"['\"]train_runtime['\"]")
 FEWEST_BARS = 3
 ROUNDED = 5e-4
 """The summary's rates are rounded to three digits after the point."""
+MOST_STATE = 32 * 2**20
+"""Bytes of a trainer_state.json."""
+MOST_COUNT = 10**12
 
 
 def looks_like(line: str) -> bool:
     """A line of this format (or of another's progress bar)."""
-    return bool(_BAR.search(line) or _SUMMARY.search(line) or '"log_history"' in line)
+    return bool(_BAR.search(line) or _summary(line))
 
 
 def read(lines: Lines, told: Told) -> Log:
@@ -48,10 +55,8 @@ def read(lines: Lines, told: Told) -> Log:
     bars: dict[int, list[tuple[int, int, float, float]]] = defaultdict(list)
     """By number of steps in all: line, step, seconds since the bar began, seconds a step."""
     summary: LogStep | None = None
-    whole = state_of(lines)
-    if whole is not None:
-        summary = _of_state(whole, told)
-    for number, line in lines if whole is None else ():
+    count = 0
+    for number, line in lines:
         for at, total, elapsed, rate, unit in _BAR.findall(line):
             if rate != "?" and int(at):
                 seconds = (
@@ -59,28 +64,43 @@ def read(lines: Lines, told: Told) -> Log:
                     if unit == "s/it"
                     else seconds_of_rate(rate, 1.0, number, told.file)
                 )
+                room_for(count, told)
+                count += 1
                 bars[int(total)].append((number, int(at), _clock_s(elapsed), seconds))
-        if found := _SUMMARY.search(line):
-            summary = _of_summary(_entry(found[0]), number, None, told) or summary
+        if found := _summary(line):
+            summary = _of_summary(_entry(found), number, None, told) or summary
     longest = max(bars.values(), key=lambda one: max(row[2] for row in one), default=[])
     last: dict[int, LogStep] = {at: LogStep(line=n, step=at, seconds=s) for n, at, _, s in longest}
     if len(last) >= FEWEST_BARS or (last and summary is None):
         return Log(format=FORMAT, steps=tuple(last.values()))
+    return _of_whole(summary)
+
+
+def read_state(state: dict[str, Any], told: Told) -> Log:
+    """The mean step of a trainer_state.json."""
+    return _of_whole(_of_state(state, told))
+
+
+def _of_whole(summary: LogStep | None) -> Log:
+    """The summary of a run as its log."""
     if summary is None:
         return Log(format=FORMAT, steps=())
     note = Notice(code="log_whole_run", level="warning", params={"line": summary.line})
     return Log(format=FORMAT, steps=(summary,), notices=(note,))
 
 
-def state_of(lines: Lines) -> dict[str, Any] | None:
+def _summary(line: str) -> str:
+    """The summary in a line; empty where there is none."""
+    found = _ENTRY.findall(line) if "train_runtime" in line else ()
+    return next((one for one in found if _RUNTIME.search(one)), "")
+
+
+def state_of(path: Path) -> dict[str, Any] | None:
     """The document, where the file is a trainer_state.json."""
-    first = next((line.strip() for _, line in lines if line.strip()), "")
-    if not first.startswith("{"):
-        return None
     try:
-        document = json.loads("\n".join(line for _, line in lines))
-    except (ValueError, RecursionError):
-        return None
+        document = json.loads(b"".join(bytes_of(path, MOST_STATE)).decode("utf-8-sig", "replace"))
+    except (ValueError, RecursionError, FileError):
+        return None  # the reader of lines says what is wrong
     return document if isinstance(document, dict) and isinstance(document.get("log_history"), list) else None
 
 
@@ -90,7 +110,10 @@ def _of_state(state: dict[str, Any], told: Told) -> LogStep | None:
     for entry in state["log_history"]:
         if isinstance(entry, dict) and "train_runtime" in entry:
             count = entry.get("step", state.get("global_step"))
-            found = _of_summary(entry, 1, count if isinstance(count, int) and count > 0 else None, told) or found
+            found = (
+                _of_summary(entry, 1, count if isinstance(count, int) and 0 < count < MOST_COUNT else None, told)
+                or found
+            )
     return found
 
 

@@ -9,22 +9,29 @@ Times are checked as they are read: what is no number, not above 0 or longer tha
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crosszone.calibrate.kineto_json import chunks_of
 from crosszone.errors import FileError, Notice
 
-LONGEST_LINE = 20_000
+LONGEST_LINE = 4_000
+"""Characters of a line that are looked at."""
+MOST_STEPS = 1_000_000
+"""Steps of one log."""
 MOST_BYTES = 512 * 1024 * 1024
 SHORTEST_S, LONGEST_S = 1e-5, 86_400.0
 """A step that is shorter or longer was read in the wrong unit, or is no step."""
 MIB_PER_GIB = 1024.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
-Lines = Sequence[tuple[int, str]]
+Lines = Iterable[tuple[int, str]]
+Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,22 +69,61 @@ class Log:
     notices: tuple[Notice, ...] = ()
 
 
-def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line; colours are taken out, and what a carriage return writes over is a line too."""
+def lines_of(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
+    """Number and text of each line that is not empty, of a file that may be compressed.
+
+    Colours are taken out, and what a carriage return writes over is a line too. The file is never held whole.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
+    number, rest = 1, ""
+    for chunk in bytes_of(path, MOST_BYTES, progress):
+        *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+        for line in lines:
+            if line:
+                yield from _parts(number, line.split("\r"))
+            number += 1
+        *over, rest = rest.split("\r")
+        yield from _parts(number, over)
+        rest = rest[:LONGEST_LINE]
+    yield from _parts(number, rest.split("\r"))
+
+
+def _parts(number: int, parts: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for part in parts:
+        if shown := _COLOUR.sub("", part[:LONGEST_LINE]).rstrip():
+            yield number, shown
+
+
+def bytes_of(path: Path, most: int, progress: Progress | None = None) -> Iterator[bytes]:
+    """The bytes of a file, expanded where it is compressed; `FileError` where there are more or it cannot be read."""
     name = str(path)
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            params = {"limit_mib": MOST_BYTES // 2**20}
+    with _readable(name):
+        size = path.stat().st_size
+        if size > most:
+            params = {"limit_mib": most // 2**20}
             raise FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
-        with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                for part in line[:LONGEST_LINE].split("\r"):
-                    yield number, _COLOUR.sub("", part).rstrip()
+        told = None if progress is None else (lambda done: progress("trace", done, size))
+        with path.open("rb") as file:
+            yield from chunks_of(file, name, most=most, progress=told)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Around the reading of a file: what the system says against it is told in its words."""
+    try:
+        yield
     except FileNotFoundError:
         raise FileError(Notice(code="file_missing", value=name, file=name)) from None
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
+
+
+def room_for(count: int, told: Told) -> None:
+    """`FileError` where a log has more steps than can be held."""
+    if count >= MOST_STEPS:
+        params = {"limit": MOST_STEPS}
+        raise FileError(Notice(code="log_too_many", field="log", value=told.file, params=params, file=told.file))
 
 
 def number_of(text: str) -> float:
@@ -116,6 +162,3 @@ def same_batch(given: float, line: int, told: Told, *, slack: float = 0.5) -> No
         params = {"line": line, "batch": told.global_batch}
         notice = Notice(code="log_batch", field="job.global_batch", value=round(given, 1), params=params)
         raise FileError(notice.at(told.file, line))
-
-
-__all__ = ["Lines", "Log", "LogStep", "Told", "lines_of", "number_of", "same_batch", "seconds_of", "seconds_of_rate"]

@@ -25,26 +25,27 @@ from crosszone.calibrate.log_lines import (
     Told,
     number_of,
     refuse_time,
+    room_for,
     seconds_of,
 )
 from crosszone.errors import FileError, Notice
 
 FORMAT = "megatron"
-_ITERATION = re.compile(r"\biteration[=\s]\s*(\d+)\s*/")
+_ITERATION = re.compile(r"\biteration[=\s]\s*(\d{1,12})\s*/")
 _ELAPSED = re.compile(
     r"elapsed time per iteration \((ms|s)\):\s*([^\s|/]+)|elapsed_time_per_iteration_(ms|s)=\s*([^\s|/]+)"
 )
-_BATCH = re.compile(r"global[ _]batch[ _]size[:=]\s*(\d+)")
-_SKIPPED = re.compile(r"number[ _]of[ _]skipped[ _]iterations[:=]\s*(\d+)")
+_BATCH = re.compile(r"global[ _]batch[ _]size[:=]\s*(\d{1,12})")
+_SKIPPED = re.compile(r"number[ _]of[ _]skipped[ _]iterations[:=]\s*(\d{1,12})")
 _TIMERS = re.compile(r"(?:\(min, max\)|max) time across ranks \(ms\):")
-_TIMER = re.compile(r"^\s+([A-Za-z][\w/-]*) \.+: (?:\(\s*[^,()]+,\s*([^,()]+)\)|(\S+))\s*$")
-_MEMORY = re.compile(r"memory \(MB\) \|.*?\bmax allocated:\s*([\d.]+)(?:.*?\bmax reserved:\s*([\d.]+))?")
+_TIMER = re.compile(r"^\s+([A-Za-z][\w/-]*) \.+: (?:\([^,()]+,([^,()]+)\)|(\S+))$")
+_MEMORY = re.compile(r"\bmax allocated:\s*([\d.]+)")
 PARTS = {"forward-backward": "forward_backward", "optimizer": "optimizer"}
 
 
 def looks_like(line: str) -> bool:
     """A line of this format."""
-    return bool(_ELAPSED.search(line) and _ITERATION.search(line))
+    return "elapsed" in line and bool(_ELAPSED.search(line) and _ITERATION.search(line))
 
 
 def read(lines: Lines, told: Told) -> Log:
@@ -54,7 +55,7 @@ def read(lines: Lines, told: Told) -> Log:
     """Line by batch that is not the scenario's."""
     memory, within, taken = 0.0, False, False
     for number, line in lines:
-        elapsed = _ELAPSED.search(line)
+        elapsed = _ELAPSED.search(line) if "elapsed" in line else None
         iteration = _ITERATION.search(line) if elapsed else None
         if elapsed and iteration:
             unit, time = elapsed[1] or elapsed[3], elapsed[2] or elapsed[4]
@@ -65,6 +66,7 @@ def read(lines: Lines, told: Told) -> Log:
                 batches.setdefault(int(batch[1]), number)
             taken = not other and not (skipped and int(skipped[1]))
             if taken:
+                room_for(len(steps), told)
                 steps.append(LogStep(line=number, step=int(iteration[1]), seconds=seconds))
             within = False
         elif _TIMERS.search(line):
@@ -78,7 +80,7 @@ def read(lines: Lines, told: Told) -> Log:
                     refuse_time(timer[2] or timer[3], number, told.file)
                 steps[-1] = replace(steps[-1], parts_s={**steps[-1].parts_s, PARTS[timer[1]]: part})
         else:
-            found = _MEMORY.search(line)
+            found = _MEMORY.search(line.partition("memory (MB) |")[2])
             memory = max(memory, number_of(found[1]) / MIB_PER_GIB) if found else memory
     if batches and not steps:
         (batch_given, line_given), *_ = batches.items()

@@ -14,7 +14,18 @@ from pathlib import Path
 from types import ModuleType
 
 from crosszone.calibrate import log_deepspeed, log_hf, log_megatron, log_torchtitan
-from crosszone.calibrate.log_lines import LONGEST_S, SHORTEST_S, Log, LogStep, Told, lines_of, refuse_time
+from crosszone.calibrate.kineto_json import MAX_BYTES
+from crosszone.calibrate.log_lines import (
+    LONGEST_S,
+    SHORTEST_S,
+    Log,
+    LogStep,
+    Progress,
+    Told,
+    bytes_of,
+    lines_of,
+    refuse_time,
+)
 from crosszone.errors import FileError, InvalidError, Notice
 from crosszone.inputs.value import nearest
 
@@ -29,23 +40,21 @@ FORMATS = (*TEXT, OWN, KINETO)
 _HEAD = 4096
 
 
-def read_log(path: Path, told: Told, form: str = AUTO) -> Log:
+def read_log(path: Path, told: Told, form: str = AUTO, *, progress: Progress | None = None) -> Log:
     """The steps of a log; an `InputError` names the line that is wrong, or says that no step was found."""
     if form not in (AUTO, *FORMATS):
         params = {"allowed": [AUTO, *FORMATS], "nearest": nearest(form, FORMATS)[:1]}
         raise InvalidError(Notice(code="not_one_of", field="--format", value=form, params=params))
     found = form if form != AUTO else _kind(path)
-    special: dict[str, Callable[[Path, Told], Log]] = {OWN: _own, KINETO: _kineto}
+    special: dict[str, Callable[[Path, Told, Progress | None], Log]] = {OWN: _own, KINETO: _kineto}
     if found in special:
-        return special[found](path, told)
-    lines = list(lines_of(path))
-    if found == AUTO:
-        there = (name for name, reader in TEXT.items() if any(reader.looks_like(line) for _, line in lines))
-        found = next(there, AUTO)
-        if found == AUTO:
-            known = {"known": list(FORMATS)}
-            raise FileError(Notice(code="log_unknown", field="log", value=path.name, params=known, file=told.file))
-    log: Log = TEXT[found].read(lines, told)
+        return special[found](path, told, progress)
+    state = log_hf.state_of(path) if found in (AUTO, log_hf.FORMAT) and _head(path).startswith(b"{") else None
+    if state is not None:
+        found, log = log_hf.FORMAT, log_hf.read_state(state, told)
+    else:
+        found = found if found != AUTO else _text_kind(path, told, progress)
+        log = TEXT[found].read(lines_of(path, progress), told)
     if not log.steps:
         read_as = {"format": found}
         raise FileError(Notice(code="log_no_steps", field="log", value=path.name, params=read_as, file=told.file))
@@ -56,13 +65,7 @@ def _kind(path: Path) -> str:
     """Formats that are told by how a file begins; a text log is left to its lines."""
     if path.is_dir():
         return OWN
-    if path.suffix == ".gz":
-        return KINETO
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD).lstrip(b"\xef\xbb\xbf \t\r\n")
-    except OSError:
-        return AUTO  # the reader of lines says what is wrong
+    head = _head(path)
     if not head.startswith((b"{", b"[")):
         return AUTO
     first = head.split(b"\n", 1)[0]
@@ -72,12 +75,33 @@ def _kind(path: Path) -> str:
     return KINETO if any(mark in head for mark in marks) else AUTO
 
 
-def _own(path: Path, told: Told) -> Log:
+def _text_kind(path: Path, told: Told, progress: Progress | None) -> str:
+    """The first of the formats whose lines are there."""
+    there: set[str] = set()
+    for _, line in lines_of(path, progress):
+        there |= {name for name, reader in TEXT.items() if name not in there and reader.looks_like(line)}
+        if next(iter(TEXT)) in there:
+            break
+    found = next((name for name in TEXT if name in there), None)
+    if found is None:
+        known = {"known": list(FORMATS)}
+        raise FileError(Notice(code="log_unknown", field="log", value=path.name, params=known, file=told.file))
+    return found
+
+
+def _head(path: Path) -> bytes:
+    """How a file begins, expanded where it is compressed."""
+    found = next(bytes_of(path, MAX_BYTES), b"")
+    return found[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+
+
+def _own(path: Path, told: Told, progress: Progress | None) -> Log:
     """Our metrics: one file of a stage, or a folder with those of all stages."""
-    from crosszone.schedule.measured_lines import read_metrics
+    from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
 
     files = sorted(path.glob("metrics-stage-*.jsonl")) if path.is_dir() else [path]
-    texts = ["\n".join(line for _, line in lines_of(file)) for file in files]
+    whole = [b"".join(bytes_of(file, MAX_METRICS_BYTES, progress)) for file in files]
+    texts = [one.decode("utf-8-sig", "replace") for one in whole]
     _, rows = read_metrics(texts, [str(file) for file in files])
     steps = [LogStep(line=row.step, step=row.step, seconds=row.end_s - row.start_s) for row in rows]
     memory = max((row.memory_gib for row in rows if row.memory_gib is not None), default=None)
@@ -85,11 +109,11 @@ def _own(path: Path, told: Told) -> Log:
     return _whole(Log(format=OWN, steps=tuple(steps), memory_gib=memory, memory_kind=kind), told)
 
 
-def _kineto(path: Path, told: Told) -> Log:
+def _kineto(path: Path, told: Told, progress: Progress | None) -> Log:
     """A profiler's trace: its iterations, and the time of the optimizer within them."""
     from crosszone.calibrate.trace_files import read_run
 
-    found = read_run([path], KINETO)
+    found = read_run([path], KINETO, progress=progress)
     steps = []
     for one in found.steps:
         update = one.phases_s.get("optimizer", 0.0)

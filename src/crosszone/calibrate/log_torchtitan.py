@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import re
 
-from crosszone.calibrate.log_lines import Lines, Log, LogStep, Told, number_of, seconds_of_rate
+from crosszone.calibrate.log_lines import Lines, Log, LogStep, Told, number_of, room_for, seconds_of_rate
 
 FORMAT = "torchtitan"
-_STEP = re.compile(r"(?<!validate )\bstep:\s*([\d,]+)\s.*?\b(?:tps|wps):\s*(\S+)")
+_STEP = re.compile(r"(?<!validate )\bstep:\s*(\d[\d,]{0,14})\s")
+_TOKENS = re.compile(r"\b(?:tps|wps):\s*(\S+)")
 _MEMORY = re.compile(r"\bmemory:\s*([\d.]+)GiB")
 
 
 def looks_like(line: str) -> bool:
     """A line of this format."""
-    return _STEP.search(line) is not None
+    return _found(line) is not None
 
 
 def read(lines: Lines, told: Told) -> Log:
@@ -28,13 +29,22 @@ def read(lines: Lines, told: Told) -> Log:
     steps: list[LogStep] = []
     memory = 0.0
     for number, line in lines:
-        if not (found := _STEP.search(line)):
+        found = _found(line)
+        if found is None:
             continue
-        seconds = step_of_tokens(found[2], told, number)
-        steps.append(LogStep(line=number, step=int(number_of(found[1])), seconds=seconds))
+        seconds = step_of_tokens(found[1], told, number)
+        room_for(len(steps), told)
+        steps.append(LogStep(line=number, step=found[0], seconds=seconds))
         if held := _MEMORY.search(line):
             memory = max(memory, number_of(held[1]))
     return Log(format=FORMAT, steps=tuple(steps), memory_gib=memory or None, memory_kind="reserved" if memory else "")
+
+
+def _found(line: str) -> tuple[int, str] | None:
+    """The step of a line and its tokens a second, one behind the other."""
+    step = _STEP.search(line) if "tps:" in line or "wps:" in line else None
+    tokens = _TOKENS.search(line, step.end()) if step else None
+    return (int(step[1].replace(",", "")), tokens[1]) if step and tokens else None
 
 
 def step_of_tokens(per_gpu: str, told: Told, line: int) -> float:

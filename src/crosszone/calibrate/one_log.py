@@ -12,11 +12,9 @@ learned of it. What the log cannot tell stays as it was, and is named.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from crosszone.calibrate.log_steady import Steady, steady_of
 from crosszone.calibrate.one_log_beliefs import Belief, beliefs_of
 from crosszone.calibrate.one_log_estimate import MODEL, PART, Estimate, estimate, sensitivities
 from crosszone.calibrate.one_log_next import Alternative, NextRun, next_runs, variations
-from crosszone.cost.own_profiles import OwnProfile
+from crosszone.cost.own_profiles import OwnProfile, check_name, name_from, now
 from crosszone.cost.profile import Profiles
 from crosszone.cost.profile_files import Coefficient
 from crosszone.errors import InputError, InvalidError, Notice
@@ -85,6 +83,8 @@ class OneLog:
     """What one log has taught."""
 
     format: str
+    stack: str
+    """Software stack that the run was predicted with."""
     steady: Steady
     before_s: dict[str, float]
     measured_s: dict[str, float]
@@ -102,6 +102,7 @@ class OneLog:
         """Plain values for JSON."""
         return {
             "format": self.format,
+            "stack": self.stack,
             "steady": asdict(self.steady),
             "before_s": self.before_s,
             "measured_s": self.measured_s,
@@ -127,12 +128,14 @@ def calibrate_log(
     progress: Progress | None = None,
 ) -> OneLog:
     """Everything that a log of a run of this scenario teaches; an `InputError` where it cannot be that run's."""
+    called = name_from(path.stem) if name is None else name
+    check_name(called)
     case = predictor(scenario, profiles=profiles)
     job = case.case.job
     told = Told(
         file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
     )
-    log = read_log(path, told, form)
+    log = read_log(path, told, form, progress=progress)
     steady = steady_of(log)
     _possible(case, steady)
     there = observed(case, steady.parts_s)
@@ -162,9 +165,10 @@ def calibrate_log(
     runs = next_runs(present, others, found.covariance)
     parts = ["step", *names]
     notices = (*log.notices, *_doubts(farthest, apart), *_notes(log, steady, moved, untold, runs, memory))
-    profile = _profile(name or _name_of(path), case, log, steady, found, moved, believed, notices, memory)
+    profile = _profile(called, case, log, steady, found, moved, believed, notices, memory)
     return OneLog(
         format=log.format,
+        stack=case.stack,
         steady=steady,
         before_s=dict(zip(parts, found.before, strict=True)),
         measured_s=dict(zip(parts, measured, strict=True)),
@@ -388,17 +392,12 @@ def _profile(
     return OwnProfile(
         name=name,
         source=f"one log ({log.format}) of {case.name}",
-        created=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        created=now(),
         gpus=gpus,
         stacks=stacks,
         notes=tuple(notice.message() for notice in notices),
         scores=scores,
     )
-
-
-def _name_of(path: Path) -> str:
-    """A name for a profile from that of a file."""
-    return re.sub(r"[^a-z0-9]+", "-", path.stem.lower()).strip("-")[:60] or "log"
 
 
 def _short(value: float) -> float:

@@ -44,11 +44,6 @@ class Choice:
     """Factor of each coefficient that moved."""
 
 
-def with_stack(runs: Sequence[Run], profiles: Profiles, *, named: bool) -> list[Run]:
-    """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
-    return list(runs) if named else [replace(run, stack=profiles.stack_of(run.framework)) for run in runs]
-
-
 def factored(profiles: Profiles, run: Run, factors: Mapping[str, float]) -> Profiles:
     """The profiles with the coefficients that a run reads times a factor."""
     return profiles.with_values(_values(profiles, _places(profiles, run), factors))

@@ -83,11 +83,15 @@ def joined(samples: Sequence[Samples], passes: Sequence[str]) -> Joined | None:
 
 
 def estimated(estimate: Estimate, group: npt.NDArray[np.int64]) -> list[tuple[float, float]]:
-    """Values with the standard error of their logarithms, from leaving out whole sizes in turn. [K29]"""
+    """Values with the standard error of their logarithms, from leaving out whole sizes in turn. [K29]
+
+    Where all samples are of one size, samples are left out instead.
+    """
     every = np.ones(len(group), dtype=bool)
     whole = estimate(every)
-    cuts = group % min(CUTS, max(2, len(np.unique(group))))
-    parts = [estimate(cuts != cut) for cut in np.unique(cuts) if np.any(cuts != cut)]
+    sizes, number = np.unique(group, return_inverse=True)
+    cuts = (number if len(sizes) > 1 else np.arange(len(group))) % CUTS
+    parts = [estimate(cuts != cut) for cut in np.unique(cuts)]
     logs = np.log(np.maximum(np.array(parts), 1e-12))
     count = len(parts)
     spread = np.sqrt((count - 1) / count * np.sum((logs - logs.mean(axis=0)) ** 2, axis=0))
@@ -108,7 +112,7 @@ class Found:
         self.notes: list[str] = []
         self.optimizers: dict[str, float] = {}
         """Seconds a parameter by precision of the optimizer."""
-        self._shipped = Profiles.load().select(gpu, "generic").coefficients
+        self._shipped = Profiles.shipped().select(gpu, "generic").coefficients
         self.memory_rate = gpu.memory_gb_per_s * 1e9
 
     def now(self, name: str) -> float:
@@ -307,6 +311,8 @@ def _batched(found: Found) -> None:
         assert one is not None
         s = one.sizes
         use = (s["head_dim"] % 8 == 0) & (one.total_s > 2e-6 * LAUNCH_BOUND_US)
+        if use.sum() < 5:
+            return
         scores = (s["batch"] * s["seq"] ** 2)[use]
         matrix = np.stack([6.0 * scores * s["head_dim"][use] / peak, scores], axis=-1)
         time_s = one.total_s[use]

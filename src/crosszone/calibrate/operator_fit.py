@@ -27,6 +27,8 @@ LEAST_SAMPLES = 12
 LEAST_FOR_TREES = 40
 LEAST_GAIN = 0.005
 """A correction that takes away less of the error on unseen sizes is not worth its numbers."""
+HALVES = "half of the samples"
+"""What is held out where all samples are of one size."""
 ROUNDS = 4
 SHARP = 0.02
 """Relative errors below this count as squares, larger ones as absolute values."""
@@ -78,7 +80,7 @@ def fit_operator(
         weighted_pct=_pct(np.average(unseen, weights=samples.time_us)),
         physical_pct=_pct(errors["random"][0].mean()),
         physical_unseen_pct=_pct(errors["unseen"][0].mean()),
-        held_out=samples.held_out,
+        held_out=samples.held_out if len(np.unique(samples.group)) > 1 else HALVES,
         ranges={name: (float(value.min()), float(value.max())) for name, value in samples.sizes.items()},
         parts=_parts(samples, random, unseen),
         settings=told.as_dict() if better else {},
@@ -144,11 +146,12 @@ def not_negative(matrix: Floats, time_us: Floats, importance: Floats | float = 1
 
 
 def folds_of(samples: Samples, kind: str) -> npt.NDArray[np.int64]:
-    """Which part of the cross-validation holds a sample out."""
+    """Which part of the cross-validation holds a sample out; where there is but one size, each half in turn."""
     count = next(parts for below, parts in FOLDS if len(samples.time_us) < below)
     if kind == "random":
         return np.asarray(np.random.default_rng(0).permutation(len(samples.time_us)) % count)
-    return np.asarray(samples.group % count)
+    parts = np.asarray(samples.group % count)
+    return parts if len(np.unique(parts)) > 1 else np.arange(len(parts)) % 2
 
 
 def held_out_errors(
@@ -161,9 +164,6 @@ def held_out_errors(
     plain, mended = np.zeros(len(time_us)), np.zeros(len(time_us))
     for fold in np.unique(folds):
         out = folds == fold
-        if out.all():
-            out = np.zeros_like(out)
-            out[::2] = True
         form = fitted_form(matrix[~out], names, time_us[~out], samples.op)
         predicted = form.time_us(matrix[out])
         plain[out] = predicted / time_us[out] - 1

@@ -7,7 +7,6 @@ made.summary(); text_of(made); own_profile(made, "my-gpu")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import yaml
@@ -18,7 +17,7 @@ from crosszone.calibrate.operator_fit import LEAST_SAMPLES, fit_operator
 from crosszone.calibrate.operator_samples import Read, Samples
 from crosszone.calibrate.operator_stacks import stack_coefficients
 from crosszone.cost.operator_profile import OperatorProfile
-from crosszone.cost.own_profiles import OwnProfile
+from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.inputs.catalogue import catalogue
 
 BLOCKS = ("layer", "train_step")
@@ -89,7 +88,7 @@ def own_profile(profile: OperatorProfile, name: str) -> OwnProfile:
     return OwnProfile(
         name=name,
         source=f"samples of operators: {profile.source}",
-        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M"),
+        created=now(),
         gpus={profile.gpu: dict(profile.coefficients)} if profile.coefficients else {},
         for_stacks=FOR_STACKS,
         notes=tuple(notes),

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.operator_forms import DIMS, OPTIONAL, WORDS, Floats
-from crosszone.cost.operator_profile import USUAL_MODE, key
+from crosszone.cost.operator_profile import USUAL_MODE, key, passes
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.value import nearest
@@ -39,13 +39,6 @@ PROCESSORS = {
 }
 """Streaming multiprocessors (compute units) by the beginning of a catalogue name (makers' data sheets)."""
 USUAL_PROCESSORS = 132
-PASSES = {
-    "matmul": ("fwd", "dgrad", "wgrad", "bwd"),
-    "grouped_matmul": ("fwd", "dgrad", "wgrad"),
-    "adamw": ("step",),
-    "copy": ("step",),
-    "train_step": ("step",),
-}
 MAX_ROWS = 500_000
 MAX_BYTES = 200 * 1024 * 1024
 MOST_MISTAKES = 20
@@ -231,7 +224,7 @@ def _kernel_row(cells: Mapping[str, str], found: _Rows) -> None:
     for name, value, allowed in (
         ("op", op, DIMS),
         ("dtype", dtype, WORDS),
-        ("pass", which, PASSES.get(op, ("fwd", "bwd"))),
+        ("pass", which, passes(op)),
     ):
         if value not in allowed:
             raise _not_one_of(name, value, allowed)
@@ -320,6 +313,8 @@ def _model_row(cells: Mapping[str, str], found: _Rows) -> None:
         if name not in MODEL_OPS:
             raise _not_one_of("op", name, MODEL_OPS) from None
         raise InvalidError(Notice(code="must_be_number", field=str(missing.args[0]), value="-")) from None
+    if which not in passes(op):
+        raise _not_one_of("pass", which, passes(op))
     row: dict[str, Any] = dict(sizes)
     time_us = _number(cells, "time_us", LEAST_US, MOST_US)
     row["time_us"] = time_us / 2.0 if op == "attention" else time_us
@@ -335,13 +330,15 @@ MODEL_OPS = (
     *("res_add", "gelu", "rope", "embedding", "cross_entropy", "adam_first_stage", "adam_middle_stage"),
     "adam_last_stage",
 )
+WITHOUT_HIDDEN = ("causal_softmax", "softmax", "mask_fill", "cross_entropy")
+"""Operators whose sizes do not depend on the hidden size."""
 
 
 def model_shape(name: str, g: Mapping[str, float]) -> tuple[str, dict[str, float]]:
     """Operator and sizes on one GPU of a GPUModeling25 row: `mp` GPUs share a model of `hidden` and `heads`."""
     if name not in MODEL_OPS:
         raise KeyError(name)
-    h = g.get("hidden", 0.0)
+    h = g.get("hidden", 0.0) if name in WITHOUT_HIDDEN else g["hidden"]
     mp = g.get("mp", 1.0)
     vocab = 128.0 * math.ceil(VOCABULARY / (128.0 * mp))
     if name.startswith("adam_"):

@@ -59,7 +59,12 @@ def _of_mode(found: Found, mode: str) -> dict[str, Coefficient]:
         if value > 0:
             made[name] = Coefficient(value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured")
 
-    parts = [part for part in (_layers(found, mode), _steps(found, mode)) if part is not None]
+    parts = [
+        part
+        for op, summed in (("layer", _layers), ("train_step", _steps))
+        for dtype, some in _by_dtype(found, op, mode).items()
+        if (part := summed(found, mode, dtype, some)) is not None
+    ]
     if parts:
         blocks = Blocks(*(np.concatenate([getattr(one, name) for one in parts]) for name in Blocks.__annotations__))
         _traffic(found, mode, blocks, put)
@@ -71,6 +76,24 @@ def _of_mode(found: Found, mode: str) -> dict[str, Coefficient]:
         rate = found.now("memory") * found.memory_rate
         put("optimizer_traffic", (found.optimizers["bf16"] * rate - WEIGHT_TRAFFIC) / (STATE_BYTES["bf16"] / 16), 0.03)
     return made
+
+
+def _by_dtype(found: Found, op: str, mode: str) -> dict[str, list[Samples]]:
+    """Samples by precision; a precision of which the GPU's rate or the optimizer's states are not known is noted."""
+    some: dict[str, list[Samples]] = {}
+    for one in found.read.of(op, mode=mode):
+        peaks = found.peak(one.dtype), found.peak(_wide(one.dtype))
+        if None in peaks or (op == "train_step" and one.dtype not in STATE_BYTES):
+            what = "peak rate" if None in peaks else "size of optimizer states"
+            found.notes.append(f"{one.key}: not used, no {what} of {one.dtype} is known")
+        else:
+            some.setdefault(one.dtype, []).append(one)
+    return some
+
+
+def _wide(dtype: str) -> str:
+    """The precision of attention and of what is between the products."""
+    return "bf16" if dtype == "fp8" else dtype
 
 
 def _traffic(found: Found, mode: str, blocks: Blocks, put: Put) -> None:
@@ -104,14 +127,13 @@ def _host(forward: Samples, backward: Samples) -> list[tuple[str, float, float]]
     ]
 
 
-def _layers(found: Found, mode: str) -> Blocks | None:
+def _layers(found: Found, _mode: str, dtype: str, samples: list[Samples]) -> Blocks | None:
     """Forward and backward passes of whole layers."""
-    samples = found.read.of("layer", mode=mode)
     both = joined(samples, ("fwd", "bwd"))
     if both is None:
         return None
     host = {one.which: one for one in samples}
-    products, attention, traffic = layer_parts(found, both.sizes, WORDS[samples[0].dtype])
+    products, attention, traffic = layer_parts(found, both.sizes, dtype)
     known = 3.0 * products + (1.0 + found.now("flash_backward")) * attention
     time_s = both.total_s
     launch = np.nanmedian(host["fwd"].host_us) + np.nanmedian(host["bwd"].host_us) if len(host) == 2 else 0.0
@@ -120,24 +142,21 @@ def _layers(found: Found, mode: str) -> Blocks | None:
     return _blocks(known, matrix, time_s, both.sizes["hidden"], use)
 
 
-def _steps(found: Found, mode: str) -> Blocks | None:
+def _steps(found: Found, mode: str, dtype: str, samples: list[Samples]) -> Blocks | None:
     """Whole training steps: layers, embedding, head, loss and optimizer."""
-    samples = found.read.of("train_step", mode=mode)
-    if not samples:
-        return None
     one = samples[0]
     s, time_s = one.sizes, one.time_us * 1e-6
-    word, rate = WORDS[one.dtype], found.now("memory") * found.memory_rate
+    word, rate = WORDS[dtype], found.now("memory") * found.memory_rate
     again = one.again.astype(float)
-    products, attention, traffic = layer_parts(found, s, word)
+    products, attention, traffic = layer_parts(found, s, dtype)
     tokens = s["batch"] * s["seq"]
     odd = np.where((s["vocab"] % 8 != 0) & (mode != "compiled"), found.now("unaligned"), 1.0)
     byte_s = found.now("tile") / found.memory_rate
-    head = odd * matmul_s(tokens, s["hidden"], s["vocab"], _rate(found, one.dtype), byte_s)
+    head = odd * matmul_s(tokens, s["hidden"], s["vocab"], _rate(found, dtype), byte_s)
     weights = s["hidden"] * 2.0 * s["head_dim"] * (s["heads"] + s["kv_heads"]) + GATED * s["hidden"] * s["ffn"]
     params = s["layers"] * weights + 2.0 * s["vocab"] * s["hidden"]
-    usual = (found.now("optimizer_traffic") * STATE_BYTES[one.dtype] / 16.0 + WEIGHT_TRAFFIC) / rate
-    update = params * found.optimizers.get(one.dtype, usual)
+    usual = (found.now("optimizer_traffic") * STATE_BYTES[dtype] / 16.0 + WEIGHT_TRAFFIC) / rate
+    update = params * found.optimizers.get(dtype, usual)
     layers = s["layers"] * ((3.0 + again) * products + (1.0 + again + found.now("flash_backward")) * attention)
     looked_up = 3.0 * 2.0 * word * tokens * s["hidden"] / rate
     matrix = np.stack(
@@ -154,20 +173,20 @@ def _blocks(known: Floats, matrix: Floats, time_s: Floats, hidden: Floats, use: 
 
 def _rate(found: Found, dtype: str) -> float:
     peak = found.peak(dtype)
-    assert peak is not None
-    return found.now("matmul") * peak
+    assert peak is not None  # _by_dtype left the others out
+    return found.now("matmul_fp8" if dtype == "fp8" else "matmul") * peak
 
 
-def layer_parts(found: Found, s: dict[str, Floats], word: float) -> tuple[Floats, Floats, Floats]:
+def layer_parts(found: Found, s: dict[str, Floats], dtype: str) -> tuple[Floats, Floats, Floats]:
     """Seconds of a layer's products, of its attention, and of its traffic at *elementwise* 1, forward. [O7]"""
     tokens, hidden, ffn = s["batch"] * s["seq"], s["hidden"], s["ffn"]
     query, key_value = s["heads"] * s["head_dim"], 2.0 * s["kv_heads"] * s["head_dim"]
-    rate, byte_s = _rate(found, "bf16"), found.now("tile") / found.memory_rate
+    rate, byte_s = _rate(found, dtype), found.now("tile") / found.memory_rate
     shapes = ((hidden, query + key_value), (query, hidden), (hidden, (GATED - 1.0) * ffn), (ffn, hidden))
     products = sum(matmul_s(tokens, inner, columns, rate, byte_s) for inner, columns in shapes)
     share = flash_share(s["head_dim"], s["seq"], found.now("flash_width"), found.now("flash_ramp"))
-    peak = found.peak("bf16") or 0.0
+    peak = found.peak(_wide(dtype)) or 0.0
     seen = tokens_seen(s["seq"], None, causal=1.0)
     attention = flash_attention_s(tokens, seen, 2.0 * query, share * found.now("flash") * peak)
-    moved = word * tokens * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
+    moved = WORDS[_wide(dtype)] * tokens * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
     return np.asarray(products), np.asarray(attention), moved / (found.now("memory") * found.memory_rate)

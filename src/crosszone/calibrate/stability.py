@@ -59,6 +59,11 @@ def stability(seconds: Mapping[int, float]) -> Stability:
     )
 
 
+def middle(seconds: Mapping[int, float]) -> int:
+    """The number of the iteration of median length; of an even count the shorter of the two."""
+    return sorted(seconds, key=lambda step: seconds[step])[(len(seconds) - 1) // 2]
+
+
 def chosen(word: str | int, seconds: Mapping[int, float]) -> int:
     """The number of the iteration that is called `first`, `last`, `best` or by its number; else `InvalidError`."""
     steps: Sequence[int] = list(seconds)

@@ -21,7 +21,7 @@ from crosszone.calibrate.imported import Imported
 from crosszone.calibrate.kineto import Progress
 from crosszone.calibrate.kineto_json import chunks_of
 from crosszone.calibrate.kineto_trace import read_kineto
-from crosszone.calibrate.stability import chosen
+from crosszone.calibrate.stability import chosen, middle
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.schedule.measured import Measured, read_measured
 from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
@@ -51,14 +51,14 @@ def read_run(
 ) -> Imported:
     """What the files say of a run; an `InputError` names what is wrong and where.
 
-    Figures are of the `iteration` (first, last, best or its number); none: of the one of median length. The first
-    `skip` iterations are left out.
+    The first `skip` iterations are left out. Figures are of the `iteration` (first, last, best or its number) among
+    the others; none: of the one of median length.
     """
     about: dict[str, Any] = {"name": name, "groups": groups, "degrees": degrees, "progress": progress}
     if not skip:
         return _read(files, form, iteration=iteration, **about)
     whole = _read(files, form, iteration=None, **about).skipping(skip)
-    at = chosen("best" if iteration is None else iteration, whole.seconds)
+    at = middle(whole.seconds) if iteration is None else chosen(iteration, whole.seconds)
     return _read(files, form, iteration=at, **about).skipping(skip)
 
 
@@ -150,8 +150,7 @@ def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | Non
     seconds = {row.step: row.end_s - row.start_s for row in rows if row.step in shown and row.end_s > row.start_s}
     if not seconds:
         raise InvalidError(Notice(code="metrics_empty", file=paths[0].name))
-    by_length = sorted(seconds, key=lambda step: seconds[step])
-    at = by_length[(len(by_length) - 1) // 2] if iteration is None else chosen(iteration, seconds)
+    at = middle(seconds) if iteration is None else chosen(iteration, seconds)
     row = next(one for one in rows if one.step == at)
     figures: dict[str, Any] = {key: getattr(row, key) for key in ("tokens_per_s", "memory_gib") if getattr(row, key)}
     figures |= _known(trace.meta)

@@ -184,7 +184,7 @@ def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValid
     from crosszone.calibrate.validation import Kind, cross_validate, parts_of
     from crosszone.cost.profile import Profiles
 
-    rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.load()
+    rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.shipped()
     kinds: tuple[Kind, ...] = ("source", "model", "row")
     total = sum(len(parts_of(rows, profiles, kind)) for kind in kinds)
     with _progress(said("accuracy_fits"), total) as advance:

@@ -10,8 +10,6 @@ from crosszone.cli.files import refuse_to_overwrite, write_bytes
 from crosszone.cli.output import amount, console, language, said, table
 from crosszone.errors import InputError, Notice
 
-FOLDER = Path("..") / "shared" / "data"
-"""Where measured runs lie beside a checkout."""
 MOST_RUNS = 20
 """Runs shown in the terminal: those farthest off; --csv and --json have all."""
 MOST_JOBS = 10
@@ -22,9 +20,10 @@ STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct
 
 
 def default_folder() -> Path:
-    """The folder beside the place one stands in, or beside the checkout that the program runs from."""
-    here = (Path.cwd() / FOLDER, Path(__file__).resolve().parents[3] / FOLDER)
-    return next((one.resolve() for one in here if one.is_dir()), FOLDER)
+    """The folder with measured runs; where there is none, the one that they are looked for in first."""
+    from crosszone.calibrate.measured_folder import measurements, places
+
+    return measurements() or places()[0]
 
 
 def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:

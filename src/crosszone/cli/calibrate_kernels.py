@@ -51,18 +51,20 @@ def kernels(
     script: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Only write the sampler as one file, to copy to a GPU box.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --script.")] = False,
     slurm: Annotated[bool, typer.Option("--slurm", help="Only print a Slurm array job that runs all parts.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Time matmuls, attention, norms, optimizer, whole layers and whole steps on a GPU; one CSV row for each.
 
-    The same command continues a file. Shards are concatenated by giving all files to `calibrate fit`.
+    The same command continues a file, and tries again what failed. Shards are concatenated by giving all files to
+    `calibrate fit`.
 
     Example: crosszone calibrate kernels --budget 10m -o samples.csv
     """
     options = _options(gpu, budget, parts, part, dtypes, ops)
     if script is not None:
-        _write(script, as_json)
+        _write(script, force, as_json)
     elif output is None:
         raise _refused("kernels_no_output", "--output", None)
     elif slurm:
@@ -107,14 +109,11 @@ def _refused(code: str, field: str, value: Any, **params: Any) -> Exception:
     return InvalidError(Notice(code=code, field=field, value=value, params=params))
 
 
-def _write(script: Path, as_json: bool) -> None:
+def _write(script: Path, force: bool, as_json: bool) -> None:
     from crosszone.calibrate.sampling.kernel_script import kernel_script
-    from crosszone.errors import FileError, Notice
+    from crosszone.cli.files import write_file
 
-    try:
-        script.write_text(kernel_script(), encoding="utf-8")
-    except OSError as error:
-        raise FileError(Notice(code="kernels_write", value=str(script), params={"why": error.strerror})) from None
+    write_file(script, kernel_script(), force)
     if as_json:
         print_json({"script": str(script)})
     else:

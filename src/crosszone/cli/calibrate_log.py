@@ -44,6 +44,8 @@ def log(
 
     if use and save is None:
         raise InvalidError(Notice(code="log_use_unsaved", field="--use"))
+    if save is not None:
+        own_profiles.check_free(save, replace=replace)
     given = load_scenario(scenario)
     with progress_bar() as advance:
         found = calibrate_log(file, given, form=form, name=save, progress=advance)

@@ -77,7 +77,9 @@ def trace(
         import json
 
         write_file(Path(output), json.dumps(found.timeline), force)
-    saved = None if save is None else _saved(found, save, scenario, store, skip_bad)
+    saved = None
+    if save is not None:
+        found, saved = _saved(found, iteration, save, scenario, store, skip_bad)
     if as_json:
         print_json(_document(found, iteration, beside, saved))
         return
@@ -109,14 +111,20 @@ def _difference(predictor: Predictor, found: Imported, iteration: str) -> dict[s
     return difference(predictor.timeline(language()), measured)
 
 
-def _saved(found: Imported, name: str, scenario: str | None, store: str | None, skip_bad: bool) -> str:
-    """Keep it among the saved results; its id."""
+def _saved(
+    found: Imported, iteration: str, name: str, scenario: str | None, store: str | None, skip_bad: bool
+) -> tuple[Imported, str]:
+    """Keep it among the saved results; what of it is told, and its id."""
+    from crosszone.store.text import MAX_DOCUMENT
+
     if found.bad_rows and not skip_bad:
         told = [notice for notice in found.notices if notice.level == "warning"]
         raise InvalidError(Notice(code="trace_not_saved", value=name, params={"count": found.bad_rows}), *told)
     text = None if scenario is None or scenario == "-" else Path(scenario).read_text("utf-8")
+    short = found.bounded(found.at(iteration).step, MAX_DOCUMENT)
     with opened(store) as kept:
-        return kept.results.add(**found.kept(name=name, scenario=text)).id
+        added = kept.results.add(**short.kept(name=name, scenario=text)).id
+    return found.model_copy(update={"notices": short.notices}), added
 
 
 def _document(found: Imported, iteration: str, beside: dict[str, Any] | None, saved: str | None) -> dict[str, Any]:

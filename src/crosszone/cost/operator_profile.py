@@ -12,16 +12,16 @@ text here and need numpy only. Outside the sampled sizes the correction fades wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from crosszone.cost.operator_forms import DIMS, FAMILIES, OPTIONAL, WORDS, Floats, signs, terms
 from crosszone.cost.profile_files import Coefficient, known_fields
@@ -32,6 +32,20 @@ from crosszone.inputs.value import Count, Name, NotNegative, Value, nearest, par
 MOST_CORRECTION = 0.7
 """A correction changes the logarithm of a time by no more than this (a factor of 2)."""
 USUAL_MODE = "eager"
+ALIKE = ("bf16", "fp16")
+"""Precisions whose kernels are as fast."""
+_PASSES = {
+    "matmul": ("fwd", "dgrad", "wgrad", "bwd"),
+    "grouped_matmul": ("fwd", "dgrad", "wgrad"),
+    "adamw": ("step",),
+    "copy": ("step",),
+    "train_step": ("step",),
+}
+
+
+def passes(op: str) -> tuple[str, ...]:
+    """The passes that an operator has."""
+    return _PASSES.get(op, ("fwd", "bwd"))
 
 
 class Trees(Value):
@@ -46,12 +60,14 @@ class Trees(Value):
 
     @field_validator("trees")
     @classmethod
-    def _whole(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+    def _whole(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         for text in given:
             try:
-                _parsed(text)
-            except (ValueError, IndexError):
+                last = int(_parsed(text).sign.max())
+            except (ValueError, OverflowError):
                 raise refuse("operator_tree", text[:60]) from None
+            if "signs" in info.data and last >= len(info.data["signs"]):
+                raise refuse("operator_tree", text[:60])
         return given
 
     def value(self, found: Mapping[str, Floats]) -> Floats:
@@ -80,18 +96,19 @@ class _Tree:
 def _parsed(text: str) -> _Tree:
     words = text.split()
     upper = np.zeros(len(words), dtype=np.int64)
-
-    def end(at: int) -> int:
-        """The node after the tree that starts at `at`."""
-        if ":" not in words[at]:
-            return at + 1
-        upper[at] = end(at + 1)
-        return end(int(upper[at]))
-
-    if end(0) != len(words):
-        raise ValueError(text)
+    waiting: list[int] = []  # splits whose upper side has not begun, the innermost last
+    for at, word in enumerate(words):
+        if ":" in word:
+            waiting.append(at)
+        elif waiting:
+            upper[waiting.pop()] = at + 1
+        elif at != len(words) - 1:
+            raise ValueError(text)
     sign = np.array([int(word.split(":")[0]) if ":" in word else -1 for word in words], dtype=np.int64)
     number = np.array([float(word.split(":")[-1]) for word in words])
+    whole = bool(words) and not waiting and upper.max() < len(words)
+    if not whole or not np.isfinite(number).all() or np.any((sign < 0) != (upper == 0)):
+        raise ValueError(text)
     return _Tree(sign, number, upper)
 
 
@@ -160,9 +177,30 @@ class OperatorFit(Value):
     @field_validator("op")
     @classmethod
     def _known(cls, given: str) -> str:
-        if given not in DIMS:
-            raise refuse("operator_unknown", given, known=sorted(DIMS), nearest=nearest(given, DIMS)[:1])
+        if given not in FAMILIES:
+            raise refuse("operator_unknown", given, known=sorted(FAMILIES), nearest=nearest(given, FAMILIES)[:1])
         return given
+
+    @model_validator(mode="after")
+    def _formed(self) -> Self:
+        """Every name is one that the operator's form knows."""
+        for name, given, allowed in (("dtype", self.dtype, tuple(WORDS)), ("which", self.which, passes(self.op))):
+            if given not in allowed:
+                raise refuse("not_one_of", given, at=(name,), allowed=allowed, nearest=nearest(given, allowed)[0])
+        ones = {name: np.ones(1) for name in DIMS[self.op]}
+        form = self.op, self.which, ones, WORDS[self.dtype], 1
+        _among("coefficients", self.coefficients, terms(*form))
+        _among("ranges", self.ranges, ones)
+        if self.correction is not None:
+            _among("correction.signs", self.correction.signs, signs(*form))
+        for name in ones:
+            if name not in self.ranges:
+                raise refuse("missing_key", at=("ranges", name), key=name)
+            low, high = self.ranges[name]
+            if not 0 < low <= high < np.inf:
+                code, limit = ("must_be_more_than", 0) if not low > 0 else ("must_be_at_least", low)
+                raise refuse(code, high if low > 0 else low, at=("ranges", name), limit=limit)
+        return self
 
     @property
     def key(self) -> str:
@@ -289,11 +327,23 @@ class OperatorProfile(Value):
             ranges=fit.ranges,
         )
 
-    def outside(self, dims: Mapping[str, float], op: str = "matmul") -> list[str]:
-        """Names of sizes that lie outside of all fits of an operator."""
-        fits = [fit for fit in self.operators.values() if fit.op == op]
-        found = [set(fit.outside(dims)) for fit in fits]
-        return sorted(set.intersection(*found)) if found else []
+    def outside(self, dims: Mapping[str, float], op: str = "matmul", dtype: str = "bf16") -> list[str]:
+        """Names of sizes that lie outside of what was sampled of an operator's usual kernel, in any of its passes.
+
+        A precision in which it was not sampled at all is taken as 16 bit, whose two kinds run alike.
+        """
+        for one in (dtype, *ALIKE):
+            fits = [fit for fit in self.operators.values() if (fit.op, fit.dtype, fit.mode) == (op, one, USUAL_MODE)]
+            if fits:
+                return sorted({name for fit in fits for name in fit.outside(dims)})
+        return []
+
+
+def _among(field: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            at = (*field.split("."), name) if isinstance(given, Mapping) else tuple(field.split("."))
+            raise refuse("unknown_key", name, at=at, known=sorted(known), nearest=nearest(name, known)[:1])
 
 
 def key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:

@@ -13,6 +13,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ DEFAULT = "default"
 """The file that names the profile in use; no profile may be called so."""
 NONE = "none"
 """What `use` is told on the command line for the shipped values."""
+UNNAMED = "measured"
+"""What a profile is called where nothing else names it."""
+_NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
 class OwnProfile(Value):
@@ -57,7 +61,7 @@ class OwnProfile(Value):
     @field_validator("name")
     @classmethod
     def _named(cls, given: str) -> str:
-        if not NAME.fullmatch(given) or given in (DEFAULT, NONE):
+        if not is_name(given):
             raise refuse("own_profile_name", given)
         return given
 
@@ -85,6 +89,22 @@ def folder() -> Path:
     return home() / "profiles"
 
 
+def is_name(text: str) -> bool:
+    """An own profile may be called so."""
+    return NAME.fullmatch(text) is not None and text not in (DEFAULT, NONE)
+
+
+def name_from(*words: str) -> str:
+    """A name that an own profile may have, made of words or of a file's name: `Train run` gives `train-run`."""
+    made = _NOT_IN_A_NAME.sub("-", " ".join(words).lower()).strip("-")[:60].rstrip("-") or UNNAMED
+    return made if is_name(made) else f"{made}-{UNNAMED}"
+
+
+def now() -> str:
+    """The time as profiles tell when they were made."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def saved() -> list[OwnProfile]:
     """All that are kept, by name; an `InputError` names a file that cannot be read."""
     return [read(path) for path in sorted(folder().glob("*.yaml"))]
@@ -92,15 +112,14 @@ def saved() -> list[OwnProfile]:
 
 def load(name: str | Path) -> OwnProfile:
     """The profile of a name, or of a file; `UnknownNameError` names the nearest ones."""
-    if isinstance(name, str) and NAME.fullmatch(name):
-        path = folder() / f"{name}.yaml"
-        if path.is_file():
-            return read(path)
-        if not Path(name).is_file():
-            known = [one.stem for one in sorted(folder().glob("*.yaml"))]
-            params = {"known": known, "nearest": nearest(name, known)[:3]}
-            raise UnknownNameError(Notice(code="own_profile_unknown", field="profile", value=name, params=params))
+    if isinstance(name, str) and NAME.fullmatch(name) and (_is_kept(name) or not Path(name).is_file()):
+        return named(name)
     return read(Path(name))
+
+
+def named(name: str) -> OwnProfile:
+    """The profile that is kept under a name, never that of a path; `UnknownNameError` names the nearest ones."""
+    return read(_path_of(name))
 
 
 def read(path: Path) -> OwnProfile:
@@ -120,20 +139,32 @@ def text_of(profile: OwnProfile) -> str:
 
 def save(profile: OwnProfile, *, replace: bool = False) -> Path:
     """Keep a profile; one of that name is written over only where that is wanted."""
+    check_free(profile.name, replace=replace)
     path = folder() / f"{profile.name}.yaml"
-    if path.exists() and not replace:
-        raise InvalidError(Notice(code="own_profile_exists", field="profile", value=profile.name))
     _write(path, text_of(profile))
     return path
 
 
+def check_name(name: str) -> None:
+    """Refuse what no own profile may be called: to ask before long work."""
+    if not is_name(name):
+        raise InvalidError(Notice(code="own_profile_name", field="name", value=name))
+
+
+def check_free(name: str, *, replace: bool = False) -> None:
+    """Refuse a name that is taken, or is none: to ask before long work."""
+    check_name(name)
+    if not replace and (folder() / f"{name}.yaml").exists():
+        raise InvalidError(Notice(code="own_profile_exists", field="profile", value=name))
+
+
 def remove(name: str) -> None:
-    """Forget a profile; where it was the default, the shipped values are used from now on."""
-    load(name)
+    """Forget a profile, readable or not; where it was the default, the shipped values are used from now on."""
+    path = _path_of(name)
     if default() == name:
         use(None)
     try:
-        (folder() / f"{name}.yaml").unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
     except OSError as error:
         raise unwritable(folder(), error) from None
 
@@ -150,10 +181,13 @@ def default() -> str | None:
 
 
 def use(name: str | None) -> None:
-    """Make a profile the default; None: the shipped values."""
+    """Make a profile that is kept the default; None: the shipped values."""
     path = folder() / DEFAULT
     if name is not None:
-        load(name)
+        if not _is_kept(name) and Path(name).is_file():
+            params = {"folder": str(folder())}
+            raise InvalidError(Notice(code="own_profile_unsaved", field="profile", value=name, params=params))
+        named(name)
         _write(path, f"{name}\n")
         return
     try:
@@ -191,6 +225,20 @@ def laid() -> Laid | None:
 @lru_cache(maxsize=8)
 def _read_once(path: Path, *_: int) -> Laid:
     return Laid(read(path))
+
+
+def _is_kept(name: str) -> bool:
+    """A file of that name is kept, readable or not."""
+    return NAME.fullmatch(name) is not None and (folder() / f"{name}.yaml").is_file()
+
+
+def _path_of(name: str) -> Path:
+    """Where the profile of a name is kept, readable or not; `UnknownNameError` names the nearest ones."""
+    if not _is_kept(name):
+        known = [one.stem for one in sorted(folder().glob("*.yaml"))]
+        params = {"known": known, "nearest": nearest(name, known)[:3]}
+        raise UnknownNameError(Notice(code="own_profile_unknown", field="profile", value=name, params=params))
+    return folder() / f"{name}.yaml"
 
 
 def _checked(document: Document) -> OwnProfile:

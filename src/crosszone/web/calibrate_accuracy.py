@@ -1,29 +1,22 @@
 """Accuracy as the page shows it: measured data on the server, and saved runs beside what was predicted of them.
 
-measurements()                     # the folder with measured runs; None: there is none
 saved_accuracy(store.results)      # every saved run that has a prediction, and its error
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import crosszone
-from crosszone.calibrate.figures_data import FILES
-from crosszone.inputs.catalogue.entries import home
+from crosszone.calibrate.measured_folder import VARIABLE
 from crosszone.inputs.value import Value
 from crosszone.store import ResultRow
 from crosszone.store.results import Results
 from crosszone.store.table import MAX_PAGE
 
-VARIABLE = "CROSSZONE_MEASUREMENTS"
-"""Names the folder with measured data."""
-BESIDE = Path("shared") / "data"
-"""The same beside a checkout."""
+__all__ = ["VARIABLE", "AccuracyReport", "RunRow", "SavedAccuracy", "saved_accuracy"]
+
 MOST_ROWS = 1000
 """Saved results that are looked at, newest first."""
 
@@ -81,17 +74,6 @@ class AccuracyReport(Value):
     """Names of files that are looked for in it."""
     report: dict[str, Any] | None
     """What `crosszone accuracy DATA --json` tells: sources, runs, components, shares, stability, operators, ..."""
-
-
-def measurements() -> Path | None:
-    """The folder with measured data: the one that is named, the user's own, or the one beside a checkout."""
-    named = os.environ.get(VARIABLE)
-    places = [Path(named).expanduser()] if named else [home() / "measurements", _beside()]
-    return next((place for place in places if any((place / name).is_file() for name in FILES)), None)
-
-
-def _beside() -> Path:
-    return Path(crosszone.__file__).resolve().parents[3] / BESIDE
 
 
 def saved_accuracy(results: Results) -> SavedAccuracy:

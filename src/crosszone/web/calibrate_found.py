@@ -170,13 +170,17 @@ class RunFound(Value):
     """What was left out of the file, and what to bear in mind."""
 
 
-def values_of(profile: OwnProfile) -> tuple[ValueRow, ...]:
-    """The values of a profile beside those that predictions use now."""
+def values_of(profile: OwnProfile, stack: str | None = None) -> tuple[ValueRow, ...]:
+    """The values of a profile beside those that predictions use now.
+
+    `stack`: the one that values of GPUs were found with; none: the first that they are for, or that the profile names.
+    """
     now = Profiles.load()
+    beside = stack or next(iter((*profile.for_stacks, *profile.stacks)), GENERIC)
     rows = []
     for name, given in profile.gpus.items():
         family = now.gpu_profile(catalogue().gpu(name))[0]
-        rows += _rows(name, given, now.coefficients([family], [GENERIC]))
+        rows += _rows(name, given, now.coefficients([family], [beside]))
     for name, given in profile.stacks.items():
         rows += _rows(name, given, now.coefficients([GENERIC], [name]))
     return tuple(rows)

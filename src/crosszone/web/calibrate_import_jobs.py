@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from crosszone.plan.search import Progress
 from crosszone.predict.answer import answer, predictor_of
 from crosszone.schedule.difference import difference
 from crosszone.schedule.view import view_of
-from crosszone.store.text import MAX_DOCUMENT
+from crosszone.store.text import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
 from crosszone.web.calibrate_found import RunFound, StepColumns
 from crosszone.web.calibrate_jobs import renamed, told, watched
@@ -25,8 +24,6 @@ from crosszone.web.jobs import Cancelled
 DEGREES = ("tp", "cp", "dp", "pp")
 SHOWN = ("step_time_s", "tokens_per_s", "memory_gib")
 """Figures of a prediction that are kept beside what was measured."""
-SPARE = 200_000
-"""Bytes of a kept timeline besides its trace."""
 
 
 def run_job(
@@ -63,7 +60,7 @@ def run_job(
         view=view,
         predicted=predicted,
         difference=against,
-        notices=told(found.notices, source, language),
+        notices=told(found.bounded(one.step, MAX_DOCUMENT).notices, source, language),
     )
     return json_bytes(answered.model_dump(mode="json"))
 
@@ -79,7 +76,10 @@ def kept_job(
     progress: Progress,
     cancelled: Cancelled,
 ) -> bytes:
-    """What the store keeps of a trace or a workbook; a file with rows that are wrong is refused, each row named."""
+    """What the store keeps of a trace or a workbook; a file with rows that are wrong is refused, each row named.
+
+    Where its timeline is too large to be kept whole, the note of the result says so.
+    """
     _, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
     if found.bad_rows:
         wrong = [notice for notice in found.notices if notice.level != "note"]
@@ -87,8 +87,11 @@ def kept_job(
             raise InvalidError(
                 Notice(code="trace_not_saved", value=source.name, params={"count": found.bad_rows}), *wrong
             )
-    kept = found.kept(**about)
-    kept["timeline"] = _bounded(kept["timeline"], found.at(iteration).step)
+    short = found.bounded(found.at(iteration).step, MAX_DOCUMENT)
+    kept = short.kept(**about)
+    for lost in short.notices[len(found.notices) :]:
+        note = f"{kept['note']}\n{lost.message(language)} {lost.hint(language)}".strip()
+        kept["note"] = note if len(note.encode()) <= MAX_NOTE else kept["note"]
     if loaded is not None:
         said = headline_of(outcome_of(answer(loaded, language).prediction))
         kept["headline"] |= {"predicted": {key: said[key] for key in SHOWN}}
@@ -128,18 +131,3 @@ def _degrees(loaded: Loaded | None) -> dict[str, int] | None:
     strategy = predictor_of(loaded).strategy
     found = {key: getattr(strategy, key, None) for key in DEGREES}
     return {key: value for key, value in found.items() if isinstance(value, int)}
-
-
-def _bounded(timeline: dict[str, Any] | None, step: int) -> dict[str, Any] | None:
-    """A timeline that can be kept: all of it, else the iteration that was chosen, else its phases alone."""
-    trace = (timeline or {}).get("trace")
-    if timeline is None or trace is None or len(trace) < MAX_DOCUMENT - SPARE:
-        return timeline
-    whole = json.loads(trace)
-    at = next((one for one in whole.get("steps", ()) if one["step"] == step), None)
-    if at is not None:
-        inside = [one for one in whole["spans"] if one["end_s"] > at["start_s"] and one["start_s"] < at["end_s"]]
-        short = json.dumps({**whole, "spans": inside, "steps": [at]})
-        if len(short) < MAX_DOCUMENT - SPARE:
-            return {**timeline, "trace": short}
-    return {key: value for key, value in timeline.items() if key != "trace"} or None

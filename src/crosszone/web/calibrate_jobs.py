@@ -6,12 +6,12 @@ What is wrong with a file is told under the name the user gave it, not under the
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from crosszone.cost.own_profiles import name_from
 from crosszone.errors import InputError, Notice
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import CancelledError, Progress
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
     from crosszone.calibrate.one_log import OneLog
     from crosszone.web.calibrate_found import ErrorRow, IterationsFound
 
-NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
-
 
 def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """Errors of predictions against the measured data of a folder; kept by the worker until a file changes."""
     from crosszone.calibrate.figures_data import FILES, accuracy_report
-    from crosszone.web.calibrate_accuracy import VARIABLE
+    from crosszone.calibrate.measured_folder import VARIABLE
 
     watched(progress, cancelled)("scoring", 0, 1)
     report = {key: value for key, value in accuracy_report(Path(folder), language).items() if key != "folder"}
@@ -48,7 +46,7 @@ def samples_job(
         read = dataclasses.replace(read_samples([Path(source.path)], how["gpu"]), source=source.name)
         counted = _counted(watched(progress, cancelled), len(fittable(read)))
         made = fitted_profile(read, correction=how["correction"], progress=counted)
-    profile = own_profile(made, profile_name(made.gpu, "samples"))
+    profile = own_profile(made, name_from(made.gpu, "samples"))
     stay = [Notice(code="calibrate_kept", level="note", params={"fields": kept(made)})] if kept(made) else []
     found = FitFound(
         name=source.name,
@@ -127,9 +125,9 @@ def log_job(source: Source, loaded: Loaded, language: str, *, progress: Progress
     tell = watched(progress, cancelled)
     tell("reading", 0, 1)
     with renamed(source):
-        name = profile_name(Path(source.name).stem)
+        name = name_from(Path(source.name).stem)
         found = calibrate_log(Path(source.path), loaded.scenario, name=name, progress=tell)
-        iterations = _iterations(Path(source.path), loaded, found.format)
+        iterations = _iterations(Path(source.path), loaded, found.format, tell)
     measured, before, after = (one["step"] for one in (found.measured_s, found.before_s, found.after_s))
     apart = {code: [one for one in found.notices if one.code == code] for code in ("log_untold", "log_next_run")}
     rest = [one for one in found.notices if one.code not in (*apart, "log_moved")]
@@ -138,7 +136,7 @@ def log_job(source: Source, loaded: Loaded, language: str, *, progress: Progress
         source=found.profile.source,
         facts=_log_facts(found),
         errors=_part_errors(found, language),
-        values=values_of(found.profile),
+        values=values_of(found.profile, found.stack),
         step=StepFound(
             measured_s=measured,
             before_s=before,
@@ -182,8 +180,11 @@ def _part_errors(found: OneLog, language: str) -> tuple[ErrorRow, ...]:
     )
 
 
-def _iterations(path: Path, loaded: Loaded, form: str) -> IterationsFound | None:
-    """Steps of a log as it tells them; None of a profiler's trace, which is decoded once."""
+def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> IterationsFound | None:
+    """Steps of a log as it tells them; None of a profiler's trace, which is decoded once.
+
+    A run that was started again tells some numbers twice: each time counts.
+    """
     from crosszone.calibrate.log_lines import Told
     from crosszone.calibrate.log_read import KINETO, read_log
     from crosszone.calibrate.stability import stability
@@ -195,15 +196,12 @@ def _iterations(path: Path, loaded: Loaded, form: str) -> IterationsFound | None
     case = predictor_of(loaded)
     job, gpus = case.case.job, case.strategy.ranks
     given = Told(file=str(path), gpus=gpus, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step)
-    steps = read_log(path, given, form).steps
-    seconds = {at if one.step is None else one.step: one.seconds for at, one in enumerate(steps, 1)}
-    columns = StepColumns(step=tuple(seconds), seconds=tuple(seconds.values()))
-    return IterationsFound(steps=columns, statistics=stability(seconds))
-
-
-def profile_name(*words: str) -> str:
-    """A name that an own profile may have."""
-    return NOT_IN_A_NAME.sub("-", " ".join(words).lower()).strip("-")[:60].rstrip("-") or "measured"
+    steps = read_log(path, given, form, progress=tell).steps
+    numbers = tuple(at if one.step is None else one.step for at, one in enumerate(steps, 1))
+    columns = StepColumns(step=numbers, seconds=tuple(one.seconds for one in steps))
+    found = stability(dict(enumerate(columns.seconds)))
+    statistics = found.model_copy(update={"best_step": numbers[found.best_step]})
+    return IterationsFound(steps=columns, statistics=statistics)
 
 
 @contextmanager

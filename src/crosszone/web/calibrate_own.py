@@ -11,11 +11,11 @@ from statistics import median
 from typing import Any
 
 from crosszone.cost import own_profiles
-from crosszone.cost.own_profiles import NAME, OwnProfile
+from crosszone.cost.own_profiles import OwnProfile
 from crosszone.cost.profile import Profiles
 from crosszone.cost.profile_files import Coefficient
-from crosszone.errors import InputError, Notice, UnknownNameError
-from crosszone.inputs.value import Value, nearest
+from crosszone.errors import InputError
+from crosszone.inputs.value import Value
 
 
 class OwnRow(Value):
@@ -83,24 +83,6 @@ def listed(language: str) -> ProfileList:
         notices = _worded(error, language)
     rows = tuple(_row(path, default, language) for path in sorted(own_profiles.folder().glob("*.yaml")))
     return ProfileList(default=default, own=rows, operators=operators(), notices=notices)
-
-
-def named(name: str) -> OwnProfile:
-    """The profile of a name, never of a path; `UnknownNameError` names the nearest ones."""
-    path = own_profiles.folder() / f"{name}.yaml"
-    if not NAME.fullmatch(name) or not path.is_file():
-        known = [one.stem for one in sorted(own_profiles.folder().glob("*.yaml"))]
-        params = {"known": known, "nearest": nearest(name, known)[:3]}
-        raise UnknownNameError(Notice(code="own_profile_unknown", field="profile", value=name, params=params))
-    return own_profiles.read(path)
-
-
-def known_names(name: str) -> str:
-    """The name where a file of it is there, readable or not; else `UnknownNameError`."""
-    path = own_profiles.folder() / f"{name}.yaml"
-    if not NAME.fullmatch(name) or not path.is_file():
-        named(name)
-    return name
 
 
 def usable(profile: OwnProfile) -> OwnProfile:

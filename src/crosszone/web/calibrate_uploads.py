@@ -26,7 +26,7 @@ from crosszone.web.refusals import refused
 MOST_BYTES = 512 * 1024 * 1024
 """Of one file."""
 MOST_KEPT = 2 * 1024 * 1024 * 1024
-"""Of all files together; the oldest go first."""
+"""Of all files together, also those on their way: the oldest that are here go first, then new ones are refused."""
 MOST_FILES = 200
 KEPT_S = 3600.0
 """Seconds after which a file that nobody asked for is dropped."""
@@ -55,28 +55,34 @@ class Uploads:
     most_bytes: int = MOST_BYTES
     most_kept: int = MOST_KEPT
     _kept: dict[str, tuple[Upload, float]] = field(default_factory=dict)
+    _coming: dict[str, int] = field(default_factory=dict)
+    """Bytes that are on disk of files on their way."""
     _folder: Path | None = None
     _lock: Lock = field(default_factory=Lock)
 
     async def keep(self, body: AsyncIterator[bytes], name: str) -> Upload:
-        """Write a body to disk as it comes; 413 when it is too large, 408 when it is too slow, 422 when it is empty."""
+        """Write a body to disk as it comes.
+
+        413 when it is too large, 408 when it is too slow, 422 when it is empty, 429 when too much comes at once.
+        """
         id = secrets.token_urlsafe(12).replace("-", "a").replace("_", "b")
         called = _UNSEEN.sub(" ", name)[-LONGEST_NAME:].strip() or "file"
         made = Upload(id=id, name=called, bytes=0)
         path = self._made() / _file_name(made)
         try:
             async with asyncio.timeout(UPLOAD_S):
-                size = await self._write(body, path)
+                size = await self._write(body, id, path)
             if not size:
                 raise refused(422, "upload_empty", field="file", value=name)
-        except TimeoutError:
+        except BaseException as error:
             path.unlink(missing_ok=True)
-            raise refused(408, "body_slow", seconds=int(UPLOAD_S)) from None
-        except BaseException:
-            path.unlink(missing_ok=True)
+            self._leave(id)
+            if isinstance(error, TimeoutError):
+                raise refused(408, "body_slow", seconds=int(UPLOAD_S)) from None
             raise
         made = made.replace(bytes=size)
         with self._lock:
+            self._coming.pop(id, None)
             self._kept[id] = (made, monotonic())
         self._sweep()
         return made
@@ -110,18 +116,38 @@ class Uploads:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    async def _write(self, body: AsyncIterator[bytes], path: Path) -> int:
-        size = 0
+    async def _write(self, body: AsyncIterator[bytes], id: str, path: Path) -> int:
+        size, room = 0, True
         with path.open("wb") as file:
             async for part in body:
                 size += len(part)
-                if size <= self.most_bytes:
-                    await asyncio.to_thread(file.write, part) if len(part) > 1 << 20 else file.write(part)
-                elif size > 2 * self.most_bytes:  # nobody reads more of it only to be heard
+                if size > 2 * self.most_bytes:  # nobody reads more of it only to be heard
                     break
+                if room and (size > self.most_bytes or not self._take(id, size)):
+                    room = False
+                    file.truncate(0)
+                    self._leave(id)
+                elif room:
+                    await asyncio.to_thread(file.write, part) if len(part) > 1 << 20 else file.write(part)
         if size > self.most_bytes:
             raise refused(413, "upload_too_large", field="file", value=size, limit_mib=self.most_bytes // 2**20)
+        if not room:
+            raise refused(429, "uploads_too_much", field="file", value=size, limit_mib=self.most_kept // 2**20)
         return size
+
+    def _take(self, id: str, size: int) -> bool:
+        """Count what is here of a file on its way; False where all of them together are too much."""
+        with self._lock:
+            self._coming[id] = size
+            coming = sum(self._coming.values())
+            over = coming + sum(one.bytes for one, _ in self._kept.values()) > self.most_kept
+        if over:
+            self._sweep()
+        return coming <= self.most_kept
+
+    def _leave(self, id: str) -> None:
+        with self._lock:
+            self._coming.pop(id, None)
 
     def _made(self) -> Path:
         with self._lock:
@@ -133,13 +159,11 @@ class Uploads:
         """Drop what is old, and the oldest of what is too much."""
         with self._lock:
             rows = sorted(self._kept.values(), key=lambda row: row[1])
-            total = sum(one.bytes for one, _ in rows)
+            total = sum(one.bytes for one, _ in rows) + sum(self._coming.values())
             gone = list[Upload]()
-            for at, (one, asked) in enumerate(rows):
-                newest = at == len(rows) - 1
-                if monotonic() - asked > KEPT_S or (
-                    not newest and (total > self.most_kept or len(rows) - len(gone) > MOST_FILES)
-                ):
+            for one, asked in rows:
+                many = total > self.most_kept or len(rows) - len(gone) > MOST_FILES
+                if many or monotonic() - asked > KEPT_S:
                     gone.append(one)
                     total -= one.bytes
             for one in gone:

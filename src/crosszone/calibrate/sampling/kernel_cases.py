@@ -49,6 +49,7 @@ class Bench:
                 self.dtypes["fp8"] = torch.float8_e4m3fn
             torch.backends.cuda.enable_math_sdp(False)  # torch chooses among its fused kernels, as it does in training
         self.grouped = self.cuda and hasattr(torch, "_grouped_mm") and torch.cuda.get_device_capability() >= (9, 0)
+        self.flash = self.cuda and torch.cuda.get_device_capability(self.device) >= (8, 0)
 
     def take(self, dtype: str, *shape: int, grad: bool = False) -> Any:
         """A view of random numbers, further along in the pool at each call, so that it is not in the cache."""
@@ -144,7 +145,7 @@ def layer_function(b: Bench, point: Point, d: dict[str, Any]) -> tuple[list[tupl
     if op == "attention":
         q = (d["batch"], d["seq"], d["heads"], d["head_dim"])
         kv = (*q[:2], d["kv_heads"], d["head_dim"])
-        return [q, kv, kv], lambda q, k, v: attention(b, q, k, v)
+        return [q, kv, kv], flash_attention(b) if point.mode == "flash" else lambda q, k, v: attention(b, q, k, v)
     if op == "rotary":
         cos, sin = b.take(point.dtype, 1, 1, rows, d["head_dim"]), b.take(point.dtype, 1, 1, rows, d["head_dim"])
         shape = (1, rows, d["heads"], d["head_dim"])
@@ -177,6 +178,17 @@ def attention(b: Bench, q: Any, k: Any, v: Any) -> Any:
     if more and tuple(int(one) for one in b.torch.__version__.split(".")[:2]) < (2, 5):
         k, v, more = *(one.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for one in (k, v)), {}
     return b.functional.scaled_dot_product_attention(q, k, v, is_causal=True, **more).transpose(1, 2)
+
+
+def flash_attention(b: Bench) -> Callable[[Any, Any, Any], Any]:
+    """The same by torch's FlashAttention-2 alone, which cuDNN's kernel would be chosen over on recent GPUs."""
+    choice = import_module("torch.nn.attention")
+
+    def only(q: Any, k: Any, v: Any) -> Any:
+        with choice.sdpa_kernel(choice.SDPBackend.FLASH_ATTENTION):
+            return attention(b, q, k, v)
+
+    return only
 
 
 def rotary(b: Bench, x: Any, cos: Any, sin: Any) -> Any:

@@ -88,15 +88,23 @@ class Point(NamedTuple):
         return zlib.crc32(",".join((*self.key[:2], *self.key[3:])).encode()) % parts + 1
 
 
-def plan(tiny: bool = False, grouped: bool = True) -> dict[str, list[Point]]:
-    """All points in the order of importance, by phase; every prefix of a phase holds all its operators."""
+def plan(tiny: bool = False, grouped: bool = True, flash: bool = True) -> dict[str, list[Point]]:
+    """All points in the order of importance, by phase; every prefix of a phase holds all its operators.
+
+    `grouped`, `flash`: the device has such kernels; tiny points, which only try the code, are without the latter.
+    """
     low, high = (4, 64) if tiny else (256, 32768)
     most = {name: max(4, count // 40) if tiny else count for name, count in COUNTS.items()}
+    flashes = (
+        (7, _attention("bf16", tiny, most["attention"] // 2, "flash")),
+        (1, _attention("fp16", tiny, most["fp16"] // 8, "flash")),
+    )
     streams: list[tuple[float, Iterator[list[Point]]]] = [
         *((weight, _matmuls(dtype, tiny, most[dtype])) for dtype, weight in (("bf16", 40), ("fp16", 5), ("fp8", 8))),
         (8, _grouped(tiny, grouped, most["grouped"])),
         (14, _attention("bf16", tiny, most["attention"])),
         (2, _attention("fp16", tiny, most["fp16"] // 4)),
+        *(flashes if flash and not tiny else ()),
         *((3, _simple(op, low, high, tiny, most["simple"])) for op in SIMPLE),
         (4, _adamw(tiny, most["simple"] // 2)),
         (2, _copies(tiny, most["simple"] // 2)),
@@ -166,7 +174,8 @@ def _grouped(tiny: bool, grouped: bool, count: int) -> Iterator[list[Point]]:
             yield _points("bf16", "grouped_matmul", "fwd dgrad wgrad", mode, groups=groups, m=m, n=n, k=k)
 
 
-def _attention(dtype: str, tiny: bool, count: int) -> Iterator[list[Point]]:
+def _attention(dtype: str, tiny: bool, count: int, mode: str = "eager") -> Iterator[list[Point]]:
+    """Heads and lengths of published models; each mode has the first of the same shapes."""
     rng, made = random.Random("attention " + dtype), 0
     while made < count:
         head_dim = _pick(rng, (16, 32)) if tiny else _pick(rng, (64, 80, 96, 128, 128, 128, 192, 256))
@@ -180,9 +189,8 @@ def _attention(dtype: str, tiny: bool, count: int) -> Iterator[list[Point]]:
         if heads > 128 or not (tiny or 1024 <= tokens <= 65536) or 2.0 * tokens * seq * heads * head_dim > 1e13:
             continue
         made += 1
-        yield _points(
-            dtype, "attention", "fwd bwd", batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, seq=seq
-        )
+        dims = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "seq": seq}
+        yield _points(dtype, "attention", "fwd bwd", mode, **dims)
 
 
 def _simple(op: str, low: int, high: int, tiny: bool, count: int) -> Iterator[list[Point]]:

@@ -5,11 +5,13 @@
     python kernels.py --ops matmul,attention --dtypes bf16 -o samples.csv
     python kernels.py --plan | head                               # what would be measured, in order (needs no torch)
 
-One row a point, written as soon as it is measured; a file that has rows is continued. What the columns mean:
+One row a point, written as soon as it is measured; a file that has rows is continued, and points that failed are tried
+again. What the columns mean:
 
     m, n, k     tokens, outputs, inputs of a linear layer in all three passes: fwd  Y[m,n] = X[m,k] W[n,k]^T,
                 dgrad dX[m,k] = dY[m,n] W[n,k], wgrad dW[n,k] = dY[m,n]^T X[m,k], in autograd's own memory layouts
-    mode        eager, compiled, fused (torch's rms_norm, where eager is Hugging Face's code), loop (over experts)
+    mode        eager, compiled, fused (torch's rms_norm, where eager is Hugging Face's code), loop (over experts),
+                flash (attention by FlashAttention-2 alone, where eager is torch's own choice)
     time_us     device time: median of event times without outliers, operands cold in L2; train_step: what really passed
     host_us     time the host took to launch it; where this is above time_us, the host is the brake
     flops,bytes the least an operator can do; roof_us is the time they need at the device's peak rates
@@ -137,18 +139,20 @@ def sample(b: Bench, point: Point) -> dict[str, Any]:
 
 
 def done_keys(path: Path) -> set[tuple[str, ...]]:
-    """Points a file already holds, with their device; the file must be one of samples."""
-    if not path.exists() or path.stat().st_size == 0:
-        return set()
-    text = path.read_bytes()
-    if not text.endswith(b"\n"):  # the run was killed within a row
+    """Points a file already holds, with their device, but for failed ones; a file of anything else is left as it is."""
+    text = path.read_bytes() if path.exists() else b""
+    head = text.partition(b"\n")[0].decode("utf-8", "replace").strip()
+    started = b"\n" not in text and ",".join(COLUMNS).startswith(head)  # killed within the header, or an empty file
+    if not started and head.split(",") != COLUMNS:
+        raise SystemExit("kernels: " + str(path) + " is not a file of kernel samples; choose another name")
+    if text and not text.endswith(b"\n"):  # the run was killed within a row
         path.write_bytes(text[: text.rfind(b"\n") + 1])
+    if started:
+        return set()
     with path.open(newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        if list(rows.fieldnames or ()) != COLUMNS:
-            raise SystemExit("kernels: " + str(path) + " is not a file of kernel samples; choose another name")
-        names = ("device", "dtype", "op", "pass", "mode", *DIMS)
-        return {(*(one[name] or "" for name in names), one["bytes"] if one["op"] == "copy" else "") for one in rows}
+        rows = [one for one in csv.DictReader(file) if one["flag"] != "failed"]
+    names = ("device", "dtype", "op", "pass", "mode", *DIMS)
+    return {(*(one[name] or "" for name in names), one["bytes"] if one["op"] == "copy" else "") for one in rows}
 
 
 class Progress:
@@ -234,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             and one.dtype in (wanted["dtype"] or DTYPES)
             and (b is None or one.dtype in b.dtypes)
         ]
-        for name, points in plan(tiny, b is None or b.grouped).items()
+        for name, points in plan(tiny, b is None or b.grouped, b is None or b.flash).items()
     }
     if b is None:
         for point in (point for points in phases.values() for point in points):

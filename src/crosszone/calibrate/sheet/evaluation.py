@@ -27,6 +27,10 @@ MOST_FORMULAS = 20_000
 """Formulas that are evaluated for one workbook."""
 MOST_RANGE, MOST_READS = 100_000, 2_000_000
 """Cells that one reference may span, and those of all formulas together."""
+MOST_TEXT, MOST_TEXTS = 32_767, 2**24
+"""Characters of one cell, as in Excel; those that one formula may put together, and all computed texts."""
+LONG_NUMBER = 25
+"""Characters of a number that is put into a text."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ class Cells:
     values: dict[Place, Any] = field(default_factory=dict)
     reads: int = 0
     """Cells that the formulas so far refer to."""
+    characters: int = 0
+    """Of all texts that the formulas so far came to."""
     _parsed: dict[Place, Parsed] = field(default_factory=dict)
 
     @cached_property
@@ -119,6 +125,7 @@ class Cells:
                 waiting.pop()
                 continue
             content, computed = self._content(here)
+            self._limit_text(here, content)
             if not computed:
                 self.values[here] = content
                 waiting.pop()
@@ -127,6 +134,7 @@ class Cells:
             missing = [cell for one in parsed.references for cell in one.cells() if cell not in self.values]
             if not missing:
                 self.values[here] = self._compute(here, parsed)
+                self._limit_texts(here)
                 open_.discard(here)
                 waiting.pop()
                 continue
@@ -136,6 +144,30 @@ class Cells:
                 raise InvalidError(self._notice("sheet_circular", cell_name(here), other=cell_name(circle)))
             waiting.extend(missing)
         return self.values[at]
+
+    def _limit_text(self, at: Place, text: Any) -> None:
+        if isinstance(text, str) and len(text) > MOST_TEXT:
+            raise InvalidError(self._notice("sheet_text_long", cell_name(at), limit=MOST_TEXT))
+
+    def _limit_texts(self, at: Place) -> None:
+        """Texts double from cell to cell with `=A1&A1`: none may grow long, nor all of them together."""
+        found = self.values[at]
+        self._limit_text(at, found)
+        self.characters += len(found) if isinstance(found, str) else 0
+        if self.characters > MOST_TEXTS:
+            raise InvalidError(self._notice("sheet_text_long", cell_name(at), limit=MOST_TEXTS))
+
+    def _limit_joined(self, at: Place, parsed: Parsed) -> None:
+        """What a formula puts together on its way, at most: every text it reads, in every row and column it spans."""
+        if "&" not in parsed.template and "CONCAT" not in parsed.template:
+            return
+        read = (self.values[cell] for one in parsed.references for cell in one.cells())
+        longest = max((len(value) for value in read if isinstance(value, str)), default=0)
+        rows = max((one.bottom - one.top + 1 for one in parsed.references), default=1)
+        columns = max((one.right - one.left + 1 for one in parsed.references), default=1)
+        each = len(parsed.template) + parsed.template.count("x_") * max(longest, LONG_NUMBER)
+        if each * rows * columns > MOST_TEXTS:
+            raise InvalidError(self._notice("sheet_text_long", cell_name(at), limit=MOST_TEXTS))
 
     def _content(self, at: Place) -> tuple[Any, bool]:
         """What stands in a cell, and whether it is a formula; nothing where it has never been written."""
@@ -192,10 +224,12 @@ class Cells:
         """The cells that a text in a formula means: `A1`, `$A$1:$B$2`, `Sheet!A1`, or a name; None: none of these."""
         from openpyxl.utils.cell import range_boundaries  # type: ignore[import-untyped]
 
-        if text in self.book.defined_names:
-            return self._reference(self.book.defined_names[text].attr_text or "", ("", 0, 0))
-        if text.lower() in self._names:
-            return self._reference(self._names[text.lower()], at)
+        seen = set[str]()
+        while (name := text if text in self.book.defined_names else self._names.get(text.lower())) is not None:
+            if name in seen:
+                raise InvalidError(self._notice("sheet_name_circular", name))
+            seen.add(name)
+            text, at = self.book.defined_names[name].attr_text or "", ("", 0, 0)
         sheet, _, cells = text.rpartition("!")
         sheet = sheet.strip("'").replace("''", "'") or at[0]
         if sheet.lower() not in self._sheets:
@@ -216,6 +250,7 @@ class Cells:
             program = _compiled(parsed.template)
         except Exception:
             raise InvalidError(self._notice("sheet_formula_odd", cell_name(at), formula=self._content(at)[0])) from None
+        self._limit_joined(at, parsed)
         inputs = [self._array(parsed.references[int(name.split("_")[1])]) for name in program.inputs]
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
-from typing import TYPE_CHECKING, Any
+import zlib
+from typing import IO, TYPE_CHECKING, Any
 
 from crosszone.errors import FileError, Notice
 
@@ -27,6 +28,10 @@ SMALL = 2**20
 """Parts up to this size may shrink by any ratio: a blank sheet is all zeros and commas."""
 OLD = b"\xd0\xcf\x11\xe0"
 """Beginning of an old .xls, and of a workbook behind a password."""
+MARKS = (b"<!DOCTYPE", b"<!ENTITY")
+"""How a part of a workbook would define entities."""
+CHUNK = 2**16
+"""Bytes of a part that are looked at together."""
 PASSWORD = "EncryptedPackage".encode("utf-16-le")
 
 
@@ -53,7 +58,7 @@ def _check(data: bytes, file: str) -> None:
             parts = archive.infolist()
             _check_parts(parts, file)
             _check_texts(archive, parts, file)
-    except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError, RuntimeError, ValueError):
+    except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError, RuntimeError, ValueError, zlib.error):
         raise _refused("sheet_not_xlsx", file) from None
 
 
@@ -78,12 +83,22 @@ def _check_parts(parts: list[zipfile.ZipInfo], file: str) -> None:
 
 
 def _check_texts(archive: zipfile.ZipFile, parts: list[zipfile.ZipInfo], file: str) -> None:
-    """No part may define entities: they are how a small XML file grows without end."""
+    """No part, whatever it is called, may define entities: they are how a small XML file grows without end."""
     for part in parts:
-        if part.filename.endswith((".xml", ".rels")):
-            with archive.open(part) as text:
-                if b"<!DOCTYPE" in text.read(4096) or b"<!ENTITY" in text.read(4096):
-                    raise _refused("sheet_broken", file, reason="DOCTYPE")
+        with archive.open(part) as text:
+            if _defines_entities(text):
+                raise _refused("sheet_broken", file, reason=f"DOCTYPE, {part.filename}")
+
+
+def _defines_entities(text: IO[bytes]) -> bool:
+    """A text has a DOCTYPE or an ENTITY anywhere, also where two chunks meet, also with two bytes a letter."""
+    end = b""
+    while chunk := text.read(CHUNK):
+        here = end + chunk.replace(b"\0", b"")
+        if any(mark in here for mark in MARKS):
+            return True
+        end = here[-max(map(len, MARKS)) + 1 :]
+    return False
 
 
 def _refused(code: str, file: str, **params: Any) -> FileError:

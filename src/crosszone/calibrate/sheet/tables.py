@@ -171,6 +171,9 @@ def list_tables(book: Book, profiles: Profiles) -> None:
             "graphed_from": [e["settings"].get("graphed_from") or 0.0 for e in profiles.stacks.values()],
         },
     )
+    cases = [(family, stack) for family in profiles.gpus for stack in profiles.stacks]
+    heads = [_head(_homes(profiles, "gpu", family, stack)) for family, stack in cases]
+    book.table("Lists", "families", {"case": [f"{family}, {stack}" for family, stack in cases], "home": heads})
 
 
 def coefficient_tables(book: Book, p: Predictor) -> None:
@@ -179,8 +182,8 @@ def coefficient_tables(book: Book, p: Predictor) -> None:
     from openpyxl.utils import get_column_letter  # type: ignore[import-untyped]
 
     profiles, sheet = p.profiles, "Coefficients"
-    families = list(profiles.gpus)
-    homes = ["own", "common", *(f"gpu {n}" for n in families), *(f"stack {n}" for n in profiles.stacks)]
+    columns = _columns(profiles)
+    homes = ["own", *columns]
     to = book.sheet(sheet)
     heads = ("name", "value", "error", "origin", "home", "column", "what it is")
     for at, head in enumerate(heads, 1):
@@ -193,7 +196,7 @@ def coefficient_tables(book: Book, p: Predictor) -> None:
     span = {k: (get_column_letter(c), get_column_letter(c + len(homes) - 1)) for k, c in blocks.items()}
     book.name("homes", sheet, f"${span['value'][0]}$1:${span['value'][1]}$1")
     for row, field in enumerate(FIELDS, 2):
-        found = _homes(profiles, families, field)
+        found = _found(profiles, columns, field)
         if field in values:
             found["own"] = {"value": values[field], "error": NONE, "origin": "own"}
         for at, home in enumerate(homes):
@@ -218,26 +221,44 @@ def coefficient_tables(book: Book, p: Predictor) -> None:
 
 
 def home_lines(p: Predictor) -> list[Line]:
-    """Which columns of the coefficients GPU and stack read."""
+    """Which columns of the coefficients GPU and stack read; a family may be for some stacks only."""
+    of_case = 'INDEX(families_home,MATCH(gpu_family&", "&stack,families_case,0))'
     return [
         line("own_gpu", Text(p.case.cluster.zones[0].nodes[0].gpu.name)),
         line("own_stack", Text(p.stack)),
         line("stack_home", '=MATCH("stack "&stack,homes,0)'),
-        line("family_home", f'=IFERROR(MATCH("gpu "&gpu_family,homes,0),{COMMON})'),
+        line("family_column", f'=IFERROR({of_case},"common")'),
+        line("family_home", "=MATCH(family_column,homes,0)"),
     ]
 
 
-def _homes(profiles: Profiles, families: list[str], field: str) -> dict[str, Mapping[str, Any]]:
-    """The field in every home that has it, or finds it in the home it is like."""
-    found: dict[str, Mapping[str, Any]] = {"common": _entry(profiles, "common", field)}
-    for kind, names, entries in (("gpu", families, profiles.gpus), ("stack", list(profiles.stacks), profiles.stacks)):
-        for name in names:
-            here: str | None = name
-            while here is not None and here in entries:
-                if (f"{kind} {here}", field) in profiles.place:
-                    found[f"{kind} {name}"] = _entry(profiles, f"{kind} {here}", field)
-                    break
-                here = entries[here].get("like")
+def _homes(profiles: Profiles, kind: str, family: str, stack: str) -> tuple[str, ...]:
+    """Where a case looks for a coefficient among GPU families or among stacks, nearest first; maybe nowhere."""
+    return tuple(home for home in profiles.homes_of(family, stack) if home.startswith(f"{kind} "))
+
+
+def _head(homes: Sequence[str]) -> str:
+    """Head of the column that has what these homes have."""
+    return ", ".join(homes) or "common"
+
+
+def _columns(profiles: Profiles) -> dict[str, tuple[str, ...]]:
+    """Columns of coefficients by their heads: the common one, one for all that GPU families may read, the stacks."""
+    found: dict[str, tuple[str, ...]] = {"common": ("common",)}
+    for family in profiles.gpus:
+        for stack in profiles.stacks:
+            homes = _homes(profiles, "gpu", family, stack)
+            found.setdefault(_head(homes), homes)
+    return found | {f"stack {stack}": _homes(profiles, "stack", "", stack) for stack in profiles.stacks}
+
+
+def _found(profiles: Profiles, columns: Mapping[str, Sequence[str]], field: str) -> dict[str, Mapping[str, Any]]:
+    """The field in every column one of whose homes has it."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for head, homes in columns.items():
+        home = next((one for one in homes if (one, field) in profiles.place), None)
+        if home is not None:
+            found[head] = _entry(profiles, home, field)
     return found
 
 

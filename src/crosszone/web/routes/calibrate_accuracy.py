@@ -7,8 +7,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
+from crosszone.calibrate.measured_folder import VARIABLE, measurements
 from crosszone.web.answers import Json, errors_documented
-from crosszone.web.calibrate_accuracy import VARIABLE, AccuracyReport, SavedAccuracy, measurements, saved_accuracy
+from crosszone.web.calibrate_accuracy import AccuracyReport, SavedAccuracy, saved_accuracy
 from crosszone.web.calibrate_jobs import accuracy_job
 from crosszone.web.events import STREAMED, answered
 from crosszone.web.language import Language

@@ -35,7 +35,7 @@ def routes(state: State) -> APIRouter:
         "",
         status_code=201,
         response_model=Upload,
-        responses=errors_documented(400, 403, 408, 413, 415),
+        responses=errors_documented(400, 403, 408, 413, 415, 429),
         openapi_extra={"requestBody": _BODY},
     )
     async def hand_in(

@@ -12,12 +12,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone.cost import own_profiles
-from crosszone.cost.own_profiles import OwnProfile
+from crosszone.cost.own_profiles import OwnProfile, named
 from crosszone.errors import InvalidError, RequestError
 from crosszone.inputs.value import parse
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import body_documented, read_body
-from crosszone.web.calibrate_own import ProfileList, known_names, listed, named, usable
+from crosszone.web.calibrate_own import ProfileList, listed, usable
 from crosszone.web.language import Language
 from crosszone.web.saved import attachment, kept
 from crosszone.web.state import State
@@ -102,7 +102,7 @@ def routes(state: State) -> APIRouter:
 
     @router.get("/profiles/{name}/yaml", response_class=Response, responses={200: _YAML, **errors_documented(404)})
     def file(name: OwnName, language: Language) -> Response:
-        """Give an own profile as a file, which `crosszone predict --profile FILE` takes."""
+        """Give an own profile as a file, which `crosszone --profile FILE predict` takes."""
         del language
         with kept():
             found = named(name)
@@ -116,7 +116,7 @@ def routes(state: State) -> APIRouter:
         """Delete an own profile; where it was the default, the shipped values are used from now on."""
         del language
         with kept(), _writing:
-            own_profiles.remove(known_names(name))
+            own_profiles.remove(name)
         return Response(status_code=204)
 
     @router.put(
