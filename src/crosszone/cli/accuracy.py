@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.output import amount, console, language, print_json, said, table
+from crosszone.cli.accuracy_table import RIG, Columns, print_table
+from crosszone.cli.output import amount, console, language, print_json, said
 from crosszone.errors import InputError, Notice
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ SCORES = (
     ("memory_rows", "right"),
     ("memory_mape_pct", "right"),
 )
-Columns = Sequence[tuple[str, str]]
 
 
 def accuracy(
@@ -175,7 +175,7 @@ def _print_checks(checks: Sequence[CrossValidation]) -> None:
     if checks:
         columns = (("left_out", "left"), ("folds", "right"), *SCORES[2:8])
         lines = [{"left_out": said(f"left_out_{one.kind}"), "folds": one.folds, **one.scores} for one in checks]
-        _print_table(said("cv_title"), columns, lines)
+        print_table(said("cv_title"), columns, lines, MOST_ROWS)
 
 
 def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
@@ -195,11 +195,11 @@ def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValid
 def _print_runs(found: Accuracy) -> None:
     first = (("source", "left"),)
     total = {"source": said("total"), **found.summary}
-    _print_table(said("accuracy_title"), (*first, *SCORES), [*found.by_source, total])
+    print_table(said("accuracy_title"), (*first, *SCORES), [*found.by_source, total], MOST_ROWS)
     lines = [{"subset": said(f"subset_{name}"), **values} for name, values in found.subsets.items()]
     if found.doubtful["rows"]:
         lines.append({"subset": said("subset_doubtful"), **found.doubtful})
-    _print_table(said("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines)
+    print_table(said("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines, MOST_ROWS)
     rank = found.ranking
     if rank.mean_regret is not None:
         line = said(
@@ -213,10 +213,10 @@ def _print_runs(found: Accuracy) -> None:
         console().print(line, soft_wrap=True)
     if found.assumed:
         columns = (("source", "left"), ("rows", "right"), ("assumed", "left"))
-        _print_table(said("assumed_title"), columns, found.assumed, MOST_ASSUMED)
+        print_table(said("assumed_title"), columns, found.assumed, MOST_ASSUMED)
     if found.skipped:
         columns = (("source", "left"), ("rows", "right"), ("reason", "left"))
-        _print_table(said("skipped_title"), columns, found.skipped)
+        print_table(said("skipped_title"), columns, found.skipped, MOST_ROWS)
 
 
 def _components(path: Path, wanted: _Wanted) -> None:
@@ -235,9 +235,9 @@ def _components(path: Path, wanted: _Wanted) -> None:
         return
     print_jobs(report)
     columns: Columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
-    _print_table(said("parts_error_title"), columns, told["by_part"])
+    print_table(said("parts_error_title"), columns, told["by_part"], MOST_ROWS)
     if report["skipped"]:
-        _print_table(
+        print_table(
             said("skipped_title"),
             (("run", "left"), ("source", "left"), ("reason", "left")),
             [{"run": one["id"], **one} for one in report["skipped"]],
@@ -270,16 +270,7 @@ def _rig(path: Path, as_json: bool) -> None:
         ]
         print_json({"summaries": lines, "rows": rows, "skipped": skipped})
         return
-    columns: Columns = (
-        ("experiment", "left"),
-        ("op", "left"),
-        ("rows", "right"),
-        ("predicted", "right"),
-        ("median_best_pct", "right"),
-        ("p90_best_pct", "right"),
-        ("median_median_pct", "right"),
-    )
-    _print_table(said("rig_title"), columns, lines)
+    print_table(said("rig_title"), RIG, lines, MOST_ROWS)
 
 
 def _published(path: Path, as_json: bool) -> None:
@@ -299,7 +290,7 @@ def _published(path: Path, as_json: bool) -> None:
         print_json({"families": families, "grid": cells._asdict(), "two_sites": told, "rows": rows})
         return
     columns: Columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *SCORES[3:6])
-    _print_table(said("published_summary_title"), columns, families)
+    print_table(said("published_summary_title"), columns, families, MOST_ROWS)
     if cells.cells:
         console().print(said("published_cells", **cells._asdict()), soft_wrap=True)
     if sites is not None:
@@ -321,7 +312,7 @@ def _published(path: Path, as_json: bool) -> None:
         }
         for one in rows
     ]
-    _print_table(said("published_title"), columns, lines, len(lines))
+    print_table(said("published_title"), columns, lines, len(lines))
 
 
 def _print_sites(sites: TwoSites) -> None:
@@ -333,28 +324,12 @@ def _print_sites(sites: TwoSites) -> None:
     console().print(line, soft_wrap=True)
     lines = [{"gbps": amount(at), "published_efficiency_pct": pct} for at, pct in sites.efficiency_pct.items()]
     columns: Columns = (("gbps", "right"), ("published_efficiency_pct", "right"))
-    _print_table(said("published_two_sites_title"), columns, lines)
+    print_table(said("published_two_sites_title"), columns, lines, MOST_ROWS)
 
 
 def _reason(reason: str) -> str:
     """A reason in the user's language where it is the key of one."""
     return said(reason) if reason.startswith("published_") else reason
-
-
-def _print_table(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> None:
-    made = table(title, columns)
-    for line in lines[:most]:
-        made.add_row(*(_cell(line.get(key)) for key, _ in columns))
-    if lines:
-        console().print(made)
-    if len(lines) > most:
-        console().print(said("rows_more", count=amount(len(lines) - most)))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:.1f}" if isinstance(value, float) else amount(value)
 
 
 def _lines(path: Path) -> int:

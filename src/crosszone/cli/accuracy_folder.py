@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from crosszone.cli.accuracy_table import RIG, Columns, cell, print_table
 from crosszone.cli.files import refuse_to_overwrite, write_bytes
 from crosszone.cli.output import amount, console, language, said, table
 from crosszone.errors import InputError, Notice
@@ -14,7 +15,6 @@ MOST_RUNS = 20
 """Runs shown in the terminal: those farthest off; --csv and --json have all."""
 MOST_JOBS = 10
 """Jobs shown in the terminal side by side."""
-Columns = Sequence[tuple[str, str]]
 SCORES = ("scored", "mape_pct", "median_ape_pct", "within_10_pct", "within_20_pct", "bias_pct", "band_coverage_pct")
 STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
 
@@ -97,7 +97,7 @@ def print_jobs(report: Mapping[str, Any]) -> None:
         ("setups_mape_pct", "right"),
         ("left_out_pct", "right"),
     )
-    _print(said("clusters_title"), columns, [{**one, "jobs": one["scored"]} for one in report["clusters"]])
+    print_table(said("clusters_title"), columns, [{**one, "jobs": one["scored"]} for one in report["clusters"]])
     _component_error(report["components"])
     _shares(report["shares"])
 
@@ -109,8 +109,8 @@ def _sources(report: Mapping[str, Any]) -> None:
     subsets = [{"source": said(f"subset_{name}"), **line} for name, line in report["subsets"].items()]
     if report["doubtful"] and report["doubtful"]["rows"]:
         subsets.append({"source": said("subset_doubtful"), **report["doubtful"]})
-    _print(said("accuracy_title"), columns, [*lines, *totals])
-    _print(said("subsets_title"), columns, subsets)
+    print_table(said("accuracy_title"), columns, [*lines, *totals])
+    print_table(said("subsets_title"), columns, subsets)
 
 
 def _runs(report: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ def _runs(report: Mapping[str, Any]) -> None:
         {**run, "run": run["id"], **{key: f"{run[key]:.4g}" for key in ("measured_s", "predicted_s")}} for run in worst
     ]
     if counted:
-        _print(said("worst_runs_title", shown=len(worst), count=amount(len(counted))), columns, lines)
+        print_table(said("worst_runs_title", shown=len(worst), count=amount(len(counted))), columns, lines)
 
 
 def _component_error(found: Mapping[str, Any]) -> None:
@@ -148,7 +148,7 @@ def _component_error(found: Mapping[str, Any]) -> None:
     for row in found["rows"]:
         means = [row["means"][cluster] for cluster in found["clusters"]]
         cells = [_signed(error) for error in row["errors_pct"][:MOST_JOBS]]
-        cells += [_cell(one[key]) for one in means for key in ("all_pct", "fastest_pct")]
+        cells += [cell(one[key]) for one in means for key in ("all_pct", "fastest_pct")]
         made.add_row(row["name"], *cells)
     console().print(made)
 
@@ -181,22 +181,18 @@ def _stability(rows: Sequence[Mapping[str, Any]]) -> None:
         }
         for row in rows
     ]
-    _print(said("stability_title"), columns, lines)
+    print_table(said("stability_title"), columns, lines)
 
 
 def _transfers(report: Mapping[str, Any]) -> None:
+    print_table(said("rig_title"), RIG, report["transfers"])
     columns: Columns = (
-        ("experiment", "left"),
-        ("op", "left"),
+        ("family", "left"),
         ("rows", "right"),
         ("predicted", "right"),
-        ("median_best_pct", "right"),
-        ("p90_best_pct", "right"),
-        ("median_median_pct", "right"),
+        *((k, "right") for k in SCORES[2:5]),
     )
-    _print(said("rig_title"), columns, report["transfers"])
-    columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *((k, "right") for k in SCORES[2:5]))
-    _print(said("published_summary_title"), columns, report["published"])
+    print_table(said("published_summary_title"), columns, report["published"])
 
 
 def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
@@ -217,22 +213,7 @@ def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
         }
         for one in lines
     ]
-    _print(said("operators_title"), columns, rows)
-
-
-def _print(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]]) -> None:
-    if not lines:
-        return
-    made = table(title, columns)
-    for line in lines:
-        made.add_row(*(_cell(line.get(key)) for key, _ in columns))
-    console().print(made)
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:.1f}" if isinstance(value, float) else amount(value)
+    print_table(said("operators_title"), columns, rows)
 
 
 def _signed(value: float | None) -> str:

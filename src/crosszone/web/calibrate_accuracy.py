@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from statistics import fmean, median
 from typing import Any
 
-from crosszone.calibrate.measured_folder import VARIABLE
 from crosszone.inputs.value import Value
 from crosszone.store import ResultRow
 from crosszone.store.results import Results
 from crosszone.store.table import MAX_PAGE
 
-__all__ = ["VARIABLE", "AccuracyReport", "RunRow", "SavedAccuracy", "saved_accuracy"]
+__all__ = ["AccuracyReport", "RunRow", "SavedAccuracy", "saved_accuracy"]
 
 MOST_ROWS = 1000
 """Saved results that are looked at, newest first."""
