@@ -65,6 +65,9 @@ def test_an_array_alone_is_read_as_events(events, cuts):
     assert whole(pieces(data, cuts)) == {EVENTS: json.loads(data)}
 
 
+@example({EVENTS: [10.5]}, 18, 1)
+@example({EVENTS: [10.5]}, 20, 7)
+@example({EVENTS: [1e300]}, 19, 2)
 @given(DOCUMENTS, st.integers(0, 10_000), st.integers(1, 7))
 def test_what_is_cut_off_gives_what_came_before_and_says_so(document, end, step):
     data = json.dumps(document).encode()

@@ -149,8 +149,8 @@ def test_nodes_that_share_a_machine_end_by_themselves(store, tmp_path, starts):
 
 
 def test_a_rank_that_fails_takes_the_group_with_it_which_starts_again(store, tmp_path, starts):
-    done = "while [ ! -e {0}/1 ] || [ $(wc -l < {0}/1) -lt $(wc -l < {0}/0) ]; do sleep 0.05; done; [ $(wc -l < {0}/0) -ge 3 ] && exit 0"
-    both = done.format(starts)
+    same = f"""[ "$(cat {starts}/0 | wc -l)" = "$(cat {starts}/1 | wc -l)" ]"""
+    both = f"while ! {same}; do sleep 0.05; done; [ $(wc -l < {starts}/0) -ge 3 ] && exit 0"
     ends = (f"{both}; echo 'error: a bad rank'; exit 7", f"{both}; sleep 600")
     id = task_of(store, maxRestarts=5)
     task = advanced(made(store, tmp_path, work(starts, ends=ends)), id)

@@ -34,6 +34,7 @@ _MARGIN = 16
 """Characters before the end of what was read within which a mistake may only be an event that goes on."""
 _scan: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder(strict=False))  # type: ignore[attr-defined]
 _space = re.compile(r"[ \t\r\n]*").match
+_begun = re.compile(r"[-+.eE]*\Z").match
 _comma = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=[^ \t\r\n])").match
 
 
@@ -220,11 +221,12 @@ class _Reader:
                     over = place is None or place >= len(self.text.rstrip())
                     raise (self.cut() if over else self.wrong(reason)) from None
             else:
-                # A number that ends where the text ends may go on in the next chunk.
-                if self.ended or self.text[end - 1] in '}]"' or end + _MARGIN < len(self.text):
+                # A number that ends where the text ends ("12." of 12.5) may go on, or have been cut with the file.
+                if self.text[end - 1] in '}]"' or _begun(self.text, end) is None:
                     self.at = end
                     return found
-                self.more()
+                if not self.more():
+                    raise self.cut()
 
     def wrong(self, reason: str) -> FileError:
         """What to raise when the document is not JSON."""
