@@ -89,6 +89,14 @@ def test_waves_fill_all_processors():
     assert terms("matmul", "fwd", at(m=384, n=257, k=1000), 2.0, 2)["gflop_odd"].item() > 0
 
 
+def test_groups_fill_waves_together_or_each_alone():
+    """[K22] 4 groups of 128 x 256 on 4 processors: together one full wave, in a loop 4 waves of which a quarter works."""
+    found = terms("grouped_matmul", "fwd", at(groups=4, m=512, n=256, k=1000), 2.0, 4)
+    assert found["gflop_128x256"].item() == pytest.approx(found["gflop"].item())
+    assert found["gflop_each"].item() == pytest.approx(4 * found["gflop"].item())
+    assert found["groups"].item() == 4
+
+
 def test_heads_have_a_term_for_each_block_of_32():
     """[K23] A head of 96 has three blocks, one of 80 too and it is ragged."""
     sizes = {"batch": 1, "heads": 8, "kv_heads": 8, "seq": 1024}
@@ -105,6 +113,10 @@ def test_long_rows_of_a_softmax_and_tables_have_their_own_terms():
     assert (short, long) == (0, pytest.approx(2e-6 * 2 * 2000 * 2048))
     found = terms("embedding", "fwd", at(tokens=10, width=1000, vocab=1000), 2.0, 132)
     assert (found["mb_table"].item(), found["kvocab"].item()) == (pytest.approx(2.0), pytest.approx(1.0))
+    assert "sorted" not in found
+    few, many = (terms("embedding", "bwd", at(tokens=t, width=1000, vocab=1000), 2.0, 132) for t in (3072, 3073))
+    assert (few["sorted"].item(), few["mb_sorted"].item()) == (0, 0)
+    assert (many["sorted"].item(), many["mb_sorted"].item()) == (1, pytest.approx(2e-3 * 3073))
 
 
 def test_twos_count_how_often_two_divides():

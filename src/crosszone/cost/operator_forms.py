@@ -79,6 +79,8 @@ QUERY_TILE = 128
 """Queries that one block of a fused attention kernel takes."""
 LONG_ROW = 1024
 """A softmax over longer rows is another kernel."""
+SORTED_TOKENS = 3072
+"""With more of them torch sorts tokens before it adds the gradient of an embedding (ATen's Embedding.cu)."""
 CACHE_MB = 50.0
 """Tensors below about this stay in the cache of a recent GPU between kernels."""
 _PASSES = {"fwd": (2.0, 1.0), "bwd": (3.0, 2.0), "step": (2.0, 1.0)}
@@ -150,11 +152,11 @@ def terms(op: str, which: str, sizes: Sizes, word: float, processors: int) -> di
     else:
         found["mb"] = done.mb
         found["mb_uncached"] = np.maximum(done.mb - CACHE_MB, 0.0)
-        found |= _further_terms(op, s, done, word)
+        found |= _further_terms(op, which, s, done, word)
     return {name: np.broadcast_to(value, found["launch"].shape) for name, value in found.items()}
 
 
-def _further_terms(op: str, s: Sizes, done: Work, word: float) -> dict[str, Floats]:
+def _further_terms(op: str, which: str, s: Sizes, done: Work, word: float) -> dict[str, Floats]:
     """Rows and tables of an operator that memory binds: what each costs beyond its bytes. [K24]"""
     if op == "copy":
         return {}
@@ -164,6 +166,10 @@ def _further_terms(op: str, s: Sizes, done: Work, word: float) -> dict[str, Floa
     if op == "embedding":
         found |= {"mb_table": 1e-6 * word * s["vocab"] * s["width"], "kwidth": 1e-3 * s["width"]}
         found["kvocab"] = 1e-3 * s["vocab"]
+        if which == "bwd":
+            many = s["tokens"] > SORTED_TOKENS
+            found |= {"sorted": np.where(many, 1.0, 0.0)}
+            found["mb_sorted"] = np.where(many, 1e-6 * word * s["tokens"] * s["width"], 0.0)
     if op in ("softmax", "causal_softmax"):
         long = s["width"] > LONG_ROW
         found |= {"mb_long": np.where(long, done.mb, 0.0), "krow_long": np.where(long, 1e-3 * s["tokens"], 0.0)}
@@ -184,6 +190,10 @@ def _product_terms(op: str, which: str, s: Sizes, done: Work, processors: int) -
     for tall, wide in TILES:
         waves = [_in_waves(*one, many, tall, wide, processors) for one in outputs]
         found[f"gflop_{tall}x{wide}"] = np.sum(waves, axis=0)
+    if op == "grouped_matmul":
+        found["groups"] = many
+        each = [_in_waves(*one, np.ones(1), *TILES[1], processors) for one in outputs]
+        found["gflop_each"] = many * np.sum(each, axis=0)
     flat = [_in_waves(one[0], one[1], np.ones(1), many, *TILES[1], processors) for one in outputs]
     found["mtile"] = 1e3 * np.sum(flat, axis=0)
     aligned = np.minimum(twos(n), twos(k))
