@@ -12,8 +12,8 @@ again. What the columns mean:
                 dgrad dX[m,k] = dY[m,n] W[n,k], wgrad dW[n,k] = dY[m,n]^T X[m,k], in autograd's own memory layouts
     mode        eager, compiled, fused (torch's rms_norm, where eager is Hugging Face's code), loop (over experts),
                 flash (attention by FlashAttention-2 alone, where eager is torch's own choice)
-    time_us     device time: median of event times without outliers, operands cold in L2, once the clock has settled (a GPU
-                at its power limit keeps the clock of what ran before for a tenth of a second); train_step: what passed
+    time_us     device time: median of event times without outliers, operands cold in L2, once the clock has settled (a
+                GPU at its power limit keeps that of what ran before for a tenth of a second); train_step: what passed
     host_us     time the host took to launch it; where this is above time_us, the host is the brake
     flops,bytes the least an operator can do; roof_us is the time they need at the device's peak rates
     flag        above_roof (faster than 0.95 of the roof), noisy (spread over 10 %), failed (said on stderr), or empty
@@ -51,7 +51,6 @@ from crosszone.calibrate.sampling.kernel_points import (
     seconds_of,
     summary,
 )
-
 
 SETTLE_S = 0.1
 """A point runs at least this long before it counts: until then it has the clock that the point before it left."""
