@@ -217,7 +217,7 @@ def fuzz(api, examples):
 @pytest.mark.long
 def test_some_requests_to_every_route_are_answered_as_documented(api):
     wrong, statuses = fuzz(api, 4)
-    assert wrong == []
+    assert not wrong, "\n".join(wrong[:5])
     assert statuses[200] > 30
     assert statuses[422] > 30
 
@@ -225,7 +225,7 @@ def test_some_requests_to_every_route_are_answered_as_documented(api):
 @pytest.mark.long
 def test_thousands_of_requests_are_answered_as_documented(api):
     wrong, statuses = fuzz(api, 40)
-    assert wrong == []
+    assert not wrong, "\n".join(wrong[:5])
     assert statuses.total() > 2000
     assert statuses[200] > 300
 
