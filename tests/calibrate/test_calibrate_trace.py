@@ -186,7 +186,7 @@ def test_files_that_are_not_there_or_too_many_are_refused(tmp_path, say):
     path = written(tmp_path, "benchmark")
     assert say(tmp_path / "nothing.csv")[0] == 2
     assert say(path, path)[0] == 2
-    assert say(tmp_path)[0] == 2
+    assert say(tmp_path / "none")[0] == 2
     with pytest.raises(InputError):
         read_run([])
 

@@ -19,7 +19,7 @@ SIZES = tuple(4096 * 4**power for power in range(8))
 EXAMPLE = (ROOT / "examples" / "two-zones-7b.yaml").read_text(encoding="utf-8")
 
 
-def measured(scope, link: Tier, *, op="send_recv", zone="", nodes=2, width=1, groups=1, backend="gloo", sizes=SIZES):
+def measured(scope, link: Tier, *, op="send_recv", zone="", nodes=2, width=1, groups=1, backend="nccl", sizes=SIZES):
     where = Topology(
         op=op,
         scope=scope,
@@ -93,7 +93,9 @@ def test_a_pair_that_is_not_listed_gets_an_entry():
 def test_groups_together_show_the_link_and_one_alone_its_connection():
     """[K12] One group reaches a quarter of what four reach together."""
     single = Tier(1.206625e9 / 4, 10.05e-3)
-    rows = [measured(s, single, groups=g) for s in ("beijing>shanghai", "shanghai>beijing") for g in (1, 4)]
+    rows = [
+        measured(s, single, groups=g, backend="gloo") for s in ("beijing>shanghai", "shanghai>beijing") for g in (1, 4)
+    ]
     text = EXAMPLE.replace("flow_gbps: 5 ", "km: 1200 ")
     link = scenario_of(applied(text, "example.yaml", figures(*rows))).links[0, 1]
     assert (link.gbps, link.flow_gbps) == (10, 2.5)
@@ -179,3 +181,33 @@ def test_a_direction_that_was_not_measured_keeps_what_was_typed_for_both():
     rows = measured("beijing>shanghai", Tier(0.6033125e9, 10.05e-3))
     link = scenario_of(applied(EXAMPLE, "example.yaml", figures(rows))).links[0, 1]
     assert (link.gbps, link.gbps_back, link.rtt_ms.expected) == (5, 10, 20)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_links_of_gpus_take_what_was_measured_on_cpus_only_when_asked(asked):
+    inside = measured("node", Tier(2e9, 30e-6), op="all_reduce", zone="beijing", nodes=1, width=4, backend="gloo")
+    wire = measured("network", Tier(1e9, 60e-6), op="all_reduce", zone="beijing", nodes=2, width=1, backend="gloo")
+    told = applied(EXAMPLE, "example.yaml", figures(THERE, BACK, inside, wire), cpu_for_gpus=asked)
+    fields = {change.field for change in told.changes}
+    set_on_gpus = {field for field in fields if "nic_gbps" in field or "gb_per_s_both_ways" in field}
+    assert bool(set_on_gpus) == asked
+    (warning,) = [one for one in told.notices if one.level == "warning" and one.code.startswith("links_cpu")]
+    assert warning.code == ("links_cpu_taken" if asked else "links_cpu_left_out")
+    assert any("gb_per_s_both_ways" in field for field in warning.params["fields"])
+    assert any("nic_gbps" in field for field in warning.params["fields"])
+    assert all(field in warning.message() for field in set_on_gpus)
+
+
+def test_only_cpu_figures_for_gpus_are_refused_by_name():
+    inside = measured("node", Tier(2e9, 30e-6), op="all_reduce", zone="beijing", nodes=1, width=4, backend="gloo")
+    with pytest.raises(InputError) as caught:
+        applied(EXAMPLE, "example.yaml", figures(inside))
+    notice = caught.value.notices[0]
+    assert (notice.code, notice.level) == ("links_cpu_left_out", "error") and "--cpu-for-gpus" in notice.hint()
+
+
+def test_figures_between_zones_that_were_measured_on_cpus_are_used_and_named():
+    ways = [measured(s, Tier(1e9, 9e-3), backend="gloo") for s in ("beijing>shanghai", "shanghai>beijing")]
+    told = applied(EXAMPLE, "example.yaml", figures(*ways))
+    (note,) = [one for one in told.notices if one.code == "links_cpu_between"]
+    assert "cluster.links[0].rtt_ms" in note.params["fields"] and note.level == "note"

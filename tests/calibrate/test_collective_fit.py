@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conftest import ROOT
 from crosszone.calibrate.collective_fit import LinkFit, collective_s, concurrency, fitted
-from crosszone.calibrate.collective_samples import OPS, Sample, Topology, read_samples
+from crosszone.calibrate.collective_samples import OPS, Sample, Topology, read_collectives
 from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_s
 from crosszone.cost.tiers import Tier
 
@@ -138,7 +138,7 @@ def test_the_measured_clusters_are_about_those_of_the_shipped_file(data):
     path = data / "gpumodeling25" / "collectives.csv"
     if not path.exists():
         pytest.skip("the collectives of gpumodeling25 are not there")
-    read = read_samples(path)
+    read = read_collectives(path)
     fits, few = fitted(read.rows)
     assert not few and read.flagged == {"slow_outlier": 745, "bad_capture": 382}
     found = {(f.where.cluster, f.where.op, f.where.size_class, f.where.nodes, f.where.gpus_per_node): f for f in fits}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.collective_samples import parse_samples, read_samples
+from crosszone.calibrate.collective_samples import parse_samples, read_collectives
 from crosszone.errors import FileError, InputError, InvalidError
 from crosszone.text import LANGUAGES
 
-HEAD = "op,scope,zone,nodes,gpus_per_node,ranks,groups,bytes,time_us,spread_pct,bus_gbps,flag"
+HEAD = "op,scope,zone,nodes,gpus_per_node,ranks,groups,bytes,time_us,spread_pct,bus_gb_per_s,flag"
 GOOD = "all_reduce,node,a,1,4,4,1,1000000,100,2.0,15,"
 
 
@@ -29,7 +29,7 @@ def test_rows_are_read_with_their_place_and_seconds():
 
 
 def test_a_table_without_scope_and_groups_is_read():
-    head = "cluster,op,size_class,nodes,gpus_per_node,ranks,bytes,time_us,bus_gbps,flag"
+    head = "cluster,op,size_class,nodes,gpus_per_node,ranks,bytes,time_us,bus_gb_per_s,flag"
     read = parse_samples(
         text("here,all_gather,large,2,1,2,1000000,1000,1,", "there,send_recv,small,1,2,2,1000000,1000,1,odd", head=head)
     )
@@ -87,14 +87,14 @@ def test_a_row_with_too_few_cells_or_without_the_columns_is_refused():
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(FileError):
-        read_samples(tmp_path / "none.csv")
+        read_collectives(tmp_path / "none.csv")
 
 
 def test_bytes_that_are_no_text_are_refused(tmp_path):
     path = tmp_path / "samples.csv"
     path.write_bytes(bytes(range(256)) * 40)
     with pytest.raises(InputError):
-        read_samples(path)
+        read_collectives(path)
 
 
 def test_only_one_cluster_is_read_on_request():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib.util
 import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.collective_samples import read_samples
+from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.calibrate.sampling import collectives as sampler
 from crosszone.cli import _run
 
@@ -67,7 +69,7 @@ def test_the_time_of_a_message_is_without_the_way_back():
     case = sampler.Case("a>b", "", 2, 1, ((0, 1),))
     row = own._timed({}, case, "send_recv", 10**6, [12e-3] * 5, 4e-3 / 2)
     assert float(row["time_us"]) == pytest.approx(10_000)
-    assert float(row["bus_gbps"]) == pytest.approx(0.1)
+    assert float(row["bus_gb_per_s"]) == pytest.approx(0.1)
     assert own._timed({}, case, "send_recv", 10**6, [1e-3] * 5, 2e-3) == {"flag": "failed"}
     assert "faster than the way back" in next(iter(own.left_out))
 
@@ -99,12 +101,49 @@ def test_an_op_that_the_backend_refuses_is_told_and_not_tried_again(monkeypatch)
     case = sampler.Case("node", "", 1, 2, ((0, 1),))
     row = own.measure(case, "all_to_all", 4096, 0.5)
     assert (row["flag"], row["bytes"], row.get("time_us")) == ("failed", 4096, None)
-    assert list(own.left_out) == ["all_to_all over 2 ranks: NotImplementedError: gloo has no all_to_all"]
+    assert own.left_out == {"NotImplementedError: gloo has no all_to_all": [(4096, "all_to_all")]}
     assert own.measure(case, "all_to_all", 65536, 0.5) is None
     own.most_bytes = 1000
     assert own.measure(case, "all_reduce", 4096, 0.5) is None and "memory" in list(own.left_out)[-1]
     own.most_bytes, own.ends = 1e9, 0.0
     assert own.measure(case, "all_reduce", 4096, 0.5) is None and "budget" in list(own.left_out)[-1]
+
+
+def test_what_is_left_out_is_one_line_a_reason_in_mib():
+    cells = [(2**26, "all_gather"), (2**26, "send_recv"), (2**30, "all_gather"), (2**30, "all_gather"), (4096, "x")]
+    line = sampler.told_left_out("no time", cells)
+    assert line == (
+        "collectives: left out (5): no time: 0.003906 MiB x; 64 MiB all_gather, send_recv; 1024 MiB all_gather"
+    )
+
+
+@pytest.mark.parametrize(("left_s", "begun"), [(1.0, False), (4.0, False), (12.0, True)])
+def test_a_size_that_would_not_fit_into_the_budget_is_not_begun(left_s, begun):
+    """16 MiB took 0.1 s, so 64 MiB take 0.4 s; 5 repetitions of 3 calls and 4 tries need 7.6 s."""
+
+    class Alone:
+        rank, dtype = 0, SimpleNamespace(itemsize=4)
+
+        def most(self, values):
+            return list(values)
+
+    case = sampler.Case("node", "", 1, 2, ((0, 1),))
+    own: Any = sampler.Sampler(world=Alone(), ends=time.monotonic() + left_s)
+    own.last_s[case, "all_reduce"] = (2**24, 0.1, 0.1 / 2**24)
+    assert (own._share(case, "all_reduce", 2**26, 0.5) > 0) == begun
+    if not begun:
+        assert own.measure(case, "all_reduce", 2**26, 0.5) is None
+        assert own.left_out == {"no time left in the budget (--budget)": [(2**26, "all_reduce")]}
+
+
+def test_starting_counts_as_part_of_the_budget(monkeypatch):
+    monkeypatch.setenv("CROSSZONE_BEGAN", str(time.time() - 30.0))
+    spec = importlib.util.spec_from_file_location("again", SCRIPT)
+    assert spec and spec.loader
+    again = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "again", again)
+    spec.loader.exec_module(again)
+    assert time.monotonic() - again.BEGAN == pytest.approx(30.0, abs=5.0)
 
 
 @pytest.mark.parametrize(("text", "size"), [("4k", 4096), ("64MiB", 64 * 2**20), ("1g", 2**30), ("123", 123)])
@@ -151,7 +190,7 @@ def test_four_processes_in_two_zones_time_everything(tmp_path, capsys):
     assert {(row["groups"], row["zone"]) for row in rows} == {("1", "a"), ("1", "b"), ("1", ""), ("2", "")}
     assert all(row["nodes"] and row["ranks"] and row["bytes"] for row in rows)
     assert all(float(row["time_us"]) > 0 for row in rows if row["flag"] != "failed")
-    read = read_samples(out, keep_noisy=True)  # also checks each stated rate against bytes and time
+    read = read_collectives(out, keep_noisy=True)  # also checks each stated rate against bytes and time
     assert len(read.rows) >= 0.9 * len(rows)
     scenario = tmp_path / "scenario.yaml"
     node = "nodes: [{gpus: 2, gpu: a100-80gb-sxm, nic_gbps: 100}]"

@@ -11,7 +11,7 @@ from conftest import ROOT
 from crosszone.calibrate.collective_apply import applied
 from crosszone.calibrate.collective_fit import fitted
 from crosszone.calibrate.collective_links import link_figures
-from crosszone.calibrate.collective_samples import read_samples
+from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import load_scenario, read_scenario
 from crosszone.run.emulate.network import INTERFACE, Network
@@ -53,7 +53,7 @@ def test_rates_of_both_directions_and_the_round_trip_are_found(tmp_path):
         ]
         ends = [agent.communicate(timeout=240) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], ends
-    fits, _ = fitted(read_samples(out, keep_noisy=True).rows)
+    fits, _ = fitted(read_collectives(out, keep_noisy=True).rows)
     text = scenario({"gbps": 1, "rtt_ms": 200}).to_yaml()
     told = applied(text, "typed.yaml", link_figures(fits))
     link = read_scenario(parse_document(told.text, "new.yaml")).scenario.links[0, 1]

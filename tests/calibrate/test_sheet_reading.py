@@ -90,7 +90,7 @@ def test_values_left_by_a_program_give_way_to_the_formulas():
         ({"out_forward_s": "=MAGIC(3)"}, "sheet_function_unknown", "MAGIC"),
         ({"out_forward_s": "=RAND()"}, "sheet_function_unknown", "RAND"),
         ({"out_forward_s": "=out_steady_s/8"}, "sheet_circular", "Output!B"),
-        ({"out_forward_s": "=out_forward_s+1"}, "sheet_circular", "Output!B2"),
+        ({"out_forward_s": "=out_forward_s+1"}, "sheet_self", "Output!B2 refers to itself: =out_forward_s+1"),
         ({"out_forward_s": "=(1+2"}, "sheet_formula_odd", "Output!B2"),
         ({"out_forward_s": "quick"}, "sheet_no_number", "Output!B2 (out_forward_s) is 'quick'"),
         ({"out_forward_s": "=SUM(A1:XFD1048576)"}, "sheet_too_many_formulas", "Output!B2"),
@@ -203,7 +203,7 @@ def test_parts_longer_than_the_step_are_left_out():
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        (b"", "sheet_not_xlsx"),
+        (b"", "file_empty"),
         (b"label,seconds\n", "sheet_not_xlsx"),
         (b"PK\x03\x04 broken", "sheet_not_xlsx"),
         (b"\xd0\xcf\x11\xe0" + b"\0" * 600, "sheet_old"),

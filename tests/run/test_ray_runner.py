@@ -196,7 +196,8 @@ class TestRay:
 
     def test_a_machine_that_ray_chooses_tells_the_nodes_where_they_meet(self, store, head, starts):
         wanted = [{"zone": "a", "gpu": "a100-80gb-sxm", "nodes": 1, "gpus_per_node": 2}]
-        id = task_of(store, launchMode="new", allocation=wanted, distributedConfig={})
+        where = {"framework": "pytorch-ddp"}
+        id = task_of(store, launchMode="new", allocation=wanted, distributedConfig=where)
         engine = engine_of(store, head[3])
         task = advanced(engine, id)
         assert task.state == "succeeded", str(task.notice)

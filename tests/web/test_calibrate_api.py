@@ -26,6 +26,11 @@ job: {seq_len: 4096, global_batch: 256}
 cluster: {zones: [{name: here, nodes: [{count: 2, gpus: 8, gpu: a100-80gb-sxm, nic_gbps_per_gpu: 200}]}]}
 strategy: {tp: 2, pp: 1}
 """
+RUN_COLUMNS = (
+    "id,source,model,gpu,gpus,gpus_per_node,framework,precision,seq_len,global_batch,micro_batch,dp,tp,pp,recompute,"
+    "step_time_s,tokens_per_s_per_gpu,memory_gb"
+)
+MEASURED_RUN = "here-1,me,llama-2-7b,A100-80GB,8,8,Megatron-LM 2024,bf16,4096,64,1,8,1,1,none,{step},,"
 OWN = {
     "source": "one log",
     "created": "2026-11-16",
@@ -293,6 +298,16 @@ def test_benchmark_csv_is_looked_at_beside_the_prediction_and_kept(client):
     client.delete(f"/api/v1/results/{made['id']}")
 
 
+def test_a_run_that_was_kept_without_a_prediction_is_listed_and_counts_to_no_error(client):
+    made = client.post("/api/v1/calibrate/results", json={"content": BENCHMARK, "name": "alone"}).json()
+    runs = client.get("/api/v1/calibrate/accuracy/runs").json()
+    (mine,) = [one for one in runs["rows"] if one["id"] == made["id"]]
+    assert mine["measured_s"] == pytest.approx(0.792)
+    assert (mine["predicted_s"], mine["error_pct"], mine["inside"], mine["predicted_id"]) == (None, None, None, None)
+    assert all(one["error_pct"] is None for one in runs["rows"]) == (runs["mean_pct"] is None)
+    client.delete(f"/api/v1/results/{made['id']}")
+
+
 def test_a_packed_trace_is_read_from_its_file(client):
     id = hand_in(client, "benchmark.csv.gz", gzip.compress(BENCHMARK.encode())).json()["id"]
     found = client.post("/api/v1/calibrate/traces", json={"file": id}).json()
@@ -362,6 +377,36 @@ def test_without_measured_data_the_report_says_where_to_put_it(client, monkeypat
     found = client.get("/api/v1/calibrate/accuracy").json()
     assert (found["present"], found["report"], found["variable"]) == (False, None, "CROSSZONE_MEASUREMENTS")
     assert "measured_runs.csv" in found["files"]
+
+
+def test_a_report_is_told_while_it_is_made_and_kept_until_a_file_changes(client, monkeypatch, tmp_path):
+    monkeypatch.setenv("CROSSZONE_MEASUREMENTS", str(tmp_path))
+    file = tmp_path / "measured_runs.csv"
+    file.write_text(f"{RUN_COLUMNS}\n{MEASURED_RUN.format(step=20.0)}\n", "utf-8")
+    ask = {"Accept": "text/event-stream"}
+    first = client.get("/api/v1/calibrate/accuracy", headers=ask)
+    assert first.headers["content-type"].startswith("text/event-stream")
+    assert '{"what":"scoring","done":1,"of":1}' in first.text
+    again = client.get("/api/v1/calibrate/accuracy", headers=ask)  # kept, so there is nothing to wait for
+    assert again.headers["content-type"].startswith("application/json")
+    (run,) = again.json()["report"]["runs"]
+    assert (run["measured_s"], again.json()["report"]["summary"]["measured_runs.csv"]["scored"]) == (20.0, 1)
+    file.write_text(f"{RUN_COLUMNS}\n{MEASURED_RUN.format(step=40.25)}\n", "utf-8")
+    (changed,) = client.get("/api/v1/calibrate/accuracy").json()["report"]["runs"]
+    assert (changed["measured_s"], changed["predicted_s"]) == (40.25, pytest.approx(run["predicted_s"]))
+
+
+def test_jobs_that_were_timed_by_part_are_told_without_whole_runs(client, monkeypatch, tmp_path):
+    monkeypatch.setenv("CROSSZONE_MEASUREMENTS", str(tmp_path))
+    (tmp_path / "measured_runs.csv").write_text(f"{RUN_COLUMNS}\n{MEASURED_RUN.format(step=20.0)}\n", "utf-8")
+    found = client.get("/api/v1/calibrate/accuracy/parts").json()
+    assert found["present"]
+    assert {key: found["report"][key] for key in ("runs", "components", "shares", "stability")} == {
+        "runs": [], "components": None, "shares": [], "stability": [],
+    }  # fmt: skip
+    assert found["report"]["operators"]
+    (tmp_path / "measured_runs.csv").unlink()
+    assert client.get("/api/v1/calibrate/accuracy/parts").json()["present"] is False
 
 
 def test_long_work_is_told_while_it_is_done_and_stops(server_client):

@@ -55,6 +55,7 @@ def shown_step(page):
     """Seconds of the step that the panel says the plan has."""
     line = page.locator(".calibrate-scenario")
     expect(line).to_contain_text("predicted at", timeout=60_000)
+    expect(line).to_have_attribute("aria-busy", "false", timeout=60_000)  # the best plan is found
     return float(re.search(r"at ([\d.,]+) s", line.inner_text())[1].replace(",", ""))
 
 
@@ -153,3 +154,76 @@ def test_predicted_and_measured_timelines_share_one_axis(open_page, server, clea
     card.locator("summary").click()
     expect(card.locator("tbody tr")).to_have_count(2)
     expect(page.locator("tbody[data-group=phases] [data-figure=tail] td").nth(1)).to_contain_text("%")
+
+
+def test_percentages_have_one_digit_and_moments_are_written_as_elsewhere(open_page, server, clean):
+    profile = {
+        "source": "one log", "created": "2026-11-16T12:34:56Z",
+        "stacks": {"megatron-core": {"matmul": {"value": 0.8, "error": 0.02, "origin": "measured"}}},
+        "scores": {"error_before_pct": -4.7857, "step_measured_s": 18.6853, "steps_used": 7},
+    }  # fmt: skip
+    call(server, "calibrate/profiles", {"name": "mine", "profile": profile})
+    page = open_page("/?place=calibrate")
+    row = page.locator("[data-profile=mine]")
+    expect(row.locator("time")).to_have_text(re.compile(r"^Nov 16, 2026, \d+:\d\d [AP]M$"))
+    expect(row.get_by_role("button", name="Make default: “mine”")).to_have_text("Make default")
+    row.get_by_role("button", name="What it found").click()
+    told = page.locator(".calibrate-told .facts")
+    expect(told).to_contain_text("Error before")
+    expect(told).to_contain_text("-4.8 %")
+    expect(told).to_contain_text("18.69 s")
+    page.locator("#calibrate-shipped").wait_for()
+    shown = page.locator("[data-place=calibrate]").inner_text()
+    percents = re.findall(r"([\d.,]+) %", shown)
+    assert len(percents) > 20
+    assert [one for one in percents if not re.fullmatch(r"[\d,]+\.\d", one)] == []
+    assert not re.search(r"\d{4}-\d\d-\d\dT", shown)
+    assert "0 of 0" not in shown
+
+
+def test_a_run_without_a_prediction_stands_among_your_runs(open_page, server, clean):
+    made = call(server, "calibrate/results", {"name": "alone", "content": BENCHMARK})
+    page = open_page("/?place=calibrate&tab=accuracy")
+    expect(page.locator(f"[data-run='{made['id']}']")).to_contain_text("saved without a prediction", timeout=60_000)
+
+
+def test_jobs_that_are_called_alike_are_told_apart(open_page):
+    page = open_page("/?place=calibrate")
+    jobs = [{"id": id, "cluster": "c", "name": name} for id, name in (("1", "a"), ("2", "a"), ("3", "b"))]
+    names = "async ([jobs, narrow]) => (await import('/calibrate/words.js')).jobNames(jobs, narrow)"
+    assert page.evaluate(names, [jobs, False]) == ["c · a #1", "c · a #2", "c · b"]
+    assert page.evaluate(names, [jobs, True]) == ["c #1\na", "c #2\na", "c\nb"]
+
+
+def test_lanes_of_imported_runs_are_named_in_the_language_of_the_page(open_page):
+    page = open_page("/?place=calibrate&lang=zh")
+    named = "async ([lane, narrow]) => (await import('/charts/lane-name.js')).laneName(lane, (key, more) => key + JSON.stringify(more ?? ''), narrow)"
+    last, second = {"id": "stage-last", "name": "last stage"}, {"id": "stage-1", "name": "stage 1 (a)"}
+    assert page.evaluate(named, [last, False]) == 'timeline.lane.last""'
+    assert page.evaluate(named, [second, False]) == "stage 1 (a)"
+    assert page.evaluate(named, [second, True]) == 'timeline.lane.stage_number{"number":"1"}'
+    cut = "async ([name, most]) => (await import('/charts/lane-name.js')).cut(name, most)"
+    assert page.evaluate(cut, ["benchmark alone", 11]) == "bench…alone"
+    assert page.evaluate(cut, ["short", 11]) == "short"
+
+
+def test_the_strategy_that_the_scenario_writes_can_be_taken_for_a_log(open_page):
+    page = open_page(f"/?place=calibrate&tab=learn&{EXAMPLE}")
+    shown_step(page)
+    expect(page.locator("[data-way='1']")).to_be_visible()
+    page.get_by_role("button", name="Take the strategy that the scenario writes").click()
+    expect(page.locator("[data-way=given]")).to_have_text("The strategy is the one that the scenario writes.")
+    assert "plan=given" in page.url
+
+
+def test_a_fit_tells_how_far_it_is_and_can_be_stopped(open_page):
+    page = open_page(f"/?place=calibrate&tab=learn&kind=samples&{EXAMPLE}")
+    page.route("**/api/v1/calibrate/samples*", lambda route: None)  # never answered
+    page.locator("#drop-samples").set_input_files(text("samples.csv", SAMPLES))
+    panel = page.locator(".calibrate-drop")
+    expect(panel.get_by_role("status")).to_contain_text("Reading")
+    panel.get_by_role("button", name="Cancel").click()
+    expect(panel).to_contain_text("Stopped.")
+    page.unroute("**/api/v1/calibrate/samples*")
+    panel.get_by_role("button", name="Read it again").click()
+    expect(page.locator("[data-error='matmul bf16 fwd'] td").first).to_have_text("18", timeout=60_000)

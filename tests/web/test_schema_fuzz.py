@@ -186,7 +186,7 @@ def tried(operation, mode, examples):
             put_over(case, over, fields)
         begun = time.monotonic()
         try:
-            response = case.call(base_url=HERE)
+            response = case.call(base_url=HERE, timeout=2 * SECONDS)
             took = time.monotonic() - begun
             statuses[response.status_code] += 1
             assert took < SECONDS, f"{took:.1f} s: {case.as_curl_command()}"

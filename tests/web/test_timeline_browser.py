@@ -175,7 +175,7 @@ def test_the_timeline_fits_a_narrow_page_in_chinese_and_the_dark(open_page):
     page = drawn(open_page, f"{HOME}&lang=zh&theme=dark&micro=3", width=400)
     page.locator('[data-figure="usage"]').wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.locator("#timeline-phases").inner_text() == "时段"
+    assert page.locator("#timeline-phases").inner_text() == "阶段"
 
 
 def test_every_rank_is_in_the_grid_and_tells_its_place(open_page, three_cities):

@@ -47,7 +47,7 @@ def test_blocks_and_waiting_of_each_lane_add_up_to_the_step_the_prediction_names
 
 def test_lanes_have_names_in_the_language_of_the_request(client, three_cities):
     answer = client.post("/api/v1/timeline?lang=zh", json={"text": three_cities}).json()
-    assert answer["lanes"][0]["name"] == "阶段 0（beijing-a）"
+    assert answer["lanes"][0]["name"] == "流水段 0（beijing-a）"
 
 
 def test_the_gpu_usage_of_a_micro_batch_is_computed(client, three_cities):

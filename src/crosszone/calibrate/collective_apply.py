@@ -5,17 +5,19 @@
     told.changes                             # cluster.links[0].gbps: 10 -> 8.1 Gbit/s
 
 Between zones rtt_ms, gbps (and flow_gbps) of a link; inside a zone the NICs of its node groups and the fast link of its
-GPU kind. What was measured and has no field (latencies inside a zone, PCIe) is said, not dropped.
+GPU kind. What was measured and has no field (latencies inside a zone, PCIe) is said, not dropped. Gloo times processes
+on CPUs: links of GPUs take its figures only where that is asked for (`cpu_for_gpus`), and either way it is said.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from crosszone.calibrate.collective_links import LinkFigures, RingFigures, ZoneFigures, flow_gbps, gbps, rounded, rtt_ms
+from crosszone.calibrate.words import not_one_of
 from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, figure, link_figures
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
@@ -27,6 +29,8 @@ from crosszone.inputs.upgrade import upgraded
 
 WARNED = ("rtt_below_floor", "uplink_limits")
 """What is said of links with their new figures."""
+ON_CPUS = "gloo"
+"""The library that moves data between processes on CPUs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +68,17 @@ class _Edit:
     cluster: Cluster
     changes: list[Change] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
+    cpu_for_gpus: bool = False
+    on_cpus: list[str] = field(default_factory=list)
+    """Fields between zones that were measured on CPUs."""
+    gpus_on_cpus: list[str] = field(default_factory=list)
+    """Fields of GPUs' links that were measured on CPUs, set or not."""
+
+    def of_gpus(self, name: str, backend: str) -> bool:
+        """Whether a measured figure may become that of a link of GPUs."""
+        if backend == ON_CPUS:
+            self.gpus_on_cpus.append(name)
+        return backend != ON_CPUS or self.cpu_for_gpus
 
     def put(self, holder: dict[str, Any], path: str, key: str, after: Any, unit: str, op: str) -> None:
         """Set a field and note what it was; the path names the holder."""
@@ -78,24 +93,34 @@ class _Edit:
 
 
 def applied(
-    text: str, file: str, measured: LinkFigures, *, zone: str | None = None, output: str | None = None
+    text: str,
+    file: str,
+    measured: LinkFigures,
+    *,
+    zone: str | None = None,
+    output: str | None = None,
+    cpu_for_gpus: bool = False,
 ) -> Applied:
     """The text of a scenario with measured links in place of typed ones. [K12]
 
     `zone`: where samples that name none were taken. `output`: the file it will be, read as such before it is answered.
+    `cpu_for_gpus`: NICs and fast links of GPUs take what was measured between processes on CPUs too.
     """
     loaded = read_scenario(parse_document(text, file))
     fields, _ = upgraded(loaded.document)
-    edit = _Edit(copy.deepcopy(fields), loaded.scenario.cluster)
+    edit = _Edit(copy.deepcopy(fields), loaded.scenario.cluster, cpu_for_gpus=cpu_for_gpus)
     if isinstance(fields["cluster"], Mapping) and "file" in fields["cluster"]:
         edit.fields["cluster"] = loaded.scenario.to_fields()["cluster"]
         edit.note("links_cluster_copied", "cluster.file", fields["cluster"]["file"])
     names = [one.name for one in edit.cluster.zones]
     if zone is not None and zone not in names:
-        raise InvalidError(Notice(code="not_one_of", field="--zone", value=zone, params=_nearest(names)))
+        raise not_one_of("--zone", zone, names)
     _between(edit, measured, names)
     _network(edit, _placed(edit, measured.network, names, zone))
     _inside(edit, _placed(edit, measured.inside, names, zone))
+    _told_of_cpus(edit)
+    if not edit.changes and edit.gpus_on_cpus:
+        raise InvalidError(*(replace(one, level="error") if one.level == "warning" else one for one in edit.notices))
     if not edit.changes:
         raise InvalidError(Notice(code="links_nothing", value=file, params={"zones": names}), *edit.notices)
     changed = edited_text(text, edit.fields)
@@ -104,8 +129,13 @@ def applied(
     return Applied(text=changed, changes=tuple(edit.changes), notices=(*edit.notices, *found))
 
 
-def _nearest(names: list[str]) -> dict[str, Any]:
-    return {"allowed": names, "nearest": names[0]}
+def _told_of_cpus(edit: _Edit) -> None:
+    """Say which figures come from processes on CPUs, and which of them were not taken."""
+    if edit.gpus_on_cpus:
+        code = "links_cpu_taken" if edit.cpu_for_gpus else "links_cpu_left_out"
+        edit.notices.append(Notice(code=code, level="warning", params={"fields": edit.gpus_on_cpus}))
+    if edit.on_cpus:
+        edit.note("links_cpu_between", fields=edit.on_cpus)
 
 
 def _between(edit: _Edit, measured: LinkFigures, names: list[str]) -> None:
@@ -157,6 +187,8 @@ def _link(edit: _Edit, link: dict[str, Any], path: str, ways: Mapping[tuple[str,
         put.append(("flow_gbps", flow, "Gbit/s"))
     for key, value, unit in put:
         edit.put(link, path, key, value, unit, one.op)
+        if one.backend == ON_CPUS:
+            edit.on_cpus.append(f"{path}.{key}")
     if put:
         link["measured"] = True
 
@@ -192,10 +224,11 @@ def _network(edit: _Edit, rings: Mapping[str, RingFigures]) -> None:
             edit.note("links_mixed_zone", f"cluster.zones[{edit.cluster.zone_index(zone)}].nodes", zone)
             continue
         for fields, path, group in groups:
-            if group.nic_gbps_per_gpu is not None:
-                edit.put(fields, path, "nic_gbps_per_gpu", gbps(ring.gpu_bytes_per_s, group.fabric), "Gbit/s", ring.op)
-            else:
-                edit.put(fields, path, "nic_gbps", gbps(ring.bytes_per_s, group.fabric), "Gbit/s", ring.op)
+            each = group.nic_gbps_per_gpu is not None
+            key, rate = "nic_gbps_per_gpu" if each else "nic_gbps", ring.gpu_bytes_per_s if each else ring.bytes_per_s
+            if not edit.of_gpus(f"{path}.{key}", ring.backend):
+                continue
+            edit.put(fields, path, key, gbps(rate, group.fabric), "Gbit/s", ring.op)
             _latency(edit, path, ring, group.fabric)
 
 
@@ -217,8 +250,8 @@ def _inside(edit: _Edit, rings: Mapping[str, RingFigures]) -> None:
 
 
 def _fast_link(edit: _Edit, fields: dict[str, Any], path: str, group: NodeGroup, ring: RingFigures) -> None:
-    link = group.gpu.link
-    if link is None:
+    link, name = group.gpu.link, f"{path}.gpu.link.gb_per_s_both_ways"
+    if link is None or not edit.of_gpus(name, ring.backend):
         return
     known = link_figures()["fast_link"]["efficiency"]
     share = figure("fast_link", "efficiency", link.kind if link.kind in known else "other")
@@ -229,7 +262,6 @@ def _fast_link(edit: _Edit, fields: dict[str, Any], path: str, group: NodeGroup,
     before = inner.get("gb_per_s_both_ways", link.gb_per_s_both_ways)
     inner["gb_per_s_both_ways"] = both_ways
     if before != both_ways:
-        name = f"{path}.gpu.link.gb_per_s_both_ways"
         edit.changes.append(Change(field=name, before=before, after=both_ways, unit="GB/s", from_op=ring.op))
     _latency(edit, path, ring, "fast_link")
 

@@ -1,6 +1,6 @@
 """Latency and rate of links, fitted to timed collectives in the forms that predictions use.
 
-    fits, few = fitted(read_samples(Path("collectives.csv")).rows)
+    fits, few = fitted(read_collectives(Path("collectives.csv")).rows)
     fits[0].latency_s, fits[0].bytes_per_s, fits[0].error_pct, fits[0].unseen_pct
     factors = concurrency(rows)              # how much slower a group is when all of its kind run
 

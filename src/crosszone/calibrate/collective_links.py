@@ -50,6 +50,7 @@ class RingFigures:
     """Of one GPU that takes part."""
     latency_s: float | None
     """Of one step; None: the sizes do not show it."""
+    backend: str
     op: str
     nodes: int
     gpus_per_node: int
@@ -156,6 +157,7 @@ def _ring(fit: LinkFit, scope: str) -> RingFigures:
         bytes_per_s=node(fit),
         gpu_bytes_per_s=rate / where.gpus_per_node if scope == "network" else rate,
         latency_s=fit.latency_s if fit.latency_known else None,
+        backend=where.backend,
         op=where.op,
         nodes=where.nodes,
         gpus_per_node=where.gpus_per_node,

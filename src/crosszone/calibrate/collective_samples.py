@@ -1,6 +1,6 @@
 """Timed collectives: the rows of a CSV file, each checked; one wrong row and nothing of the file is used.
 
-    samples = read_samples(Path("collectives.csv"))
+    samples = read_collectives(Path("collectives.csv"))
     samples.rows, samples.flagged            # {"noisy": 3}
 
 Reads what `sampling/collectives.py` writes, and tables that state at least op, nodes, gpus_per_node, ranks, bytes and
@@ -18,6 +18,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from crosszone.calibrate.row_notices import RowNotices
+from crosszone.calibrate.text_files import check_head
+from crosszone.calibrate.words import not_one_of
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -31,6 +34,8 @@ MOST_BYTES, MOST_ROWS, MOST_TOLD = 64 * 2**20, 500_000, 10
 FASTEST_GB_PER_S = 10_000.0
 """No link of one GPU carries more."""
 LONGEST_US = 86_400e6
+RATES = ("bus_gb_per_s", "bus_gbps")
+"""The column of a rate, ours and as published tables name it; both count 1e9 bytes a second."""
 UNITS_TOLERANCE = 0.1
 """By how much a stated rate may differ from bytes / time."""
 _WHOLE = re.compile(r"\d{1,15}(\.0*)?")
@@ -82,8 +87,8 @@ class _RowError(Exception):
         self.notice = notice
 
 
-def read_samples(path: Path, *, keep_noisy: bool = False, cluster: str | None = None) -> Samples:
-    """The timings of a file; `InvalidError` names every wrong row (the first ten), `FileError` a file that is none.
+def read_collectives(path: Path, *, keep_noisy: bool = False, cluster: str | None = None) -> Samples:
+    """The timings of a file; `InvalidError` names what is wrong (ten mistakes), `FileError` a file that is none.
 
     `keep_noisy`: rows flagged so count too. `cluster`: only rows of that one.
     """
@@ -95,14 +100,15 @@ def read_samples(path: Path, *, keep_noisy: bool = False, cluster: str | None = 
         raise FileError(Notice(code="file_unreadable", value=str(path), params=params)) from None
     if len(data) > MOST_BYTES:
         raise FileError(Notice(code="file_too_large", value=str(path), params={"limit_mib": MOST_BYTES // 2**20}))
+    check_head(data, str(path))
     return parse_samples(data.decode("utf-8-sig", "replace"), str(path), keep_noisy=keep_noisy, cluster=cluster)
 
 
 def parse_samples(text: str, file: str = "<text>", *, keep_noisy: bool = False, cluster: str | None = None) -> Samples:
-    """The timings of a CSV text, as `read_samples` reads a file."""
+    """The timings of a CSV text, as `read_collectives` reads a file."""
     found: list[Sample] = []
     flagged: Counter[str] = Counter()
-    wrong: list[Notice] = []
+    wrong = RowNotices(most=MOST_TOLD)
     clusters: dict[str, None] = {}
     for line, row in _rows(text, file):
         clusters[row.get("cluster", "")] = None
@@ -112,19 +118,16 @@ def parse_samples(text: str, file: str = "<text>", *, keep_noisy: bool = False, 
         try:
             sample = _sample(line, row, flag)
         except _RowError as error:
-            wrong.append(error.notice.at(file, line))
-            if len(wrong) >= MOST_TOLD:
-                break
+            wrong.add(error.notice.at(file, line))
             continue
         if sample is None or (flag and not (keep_noisy and flag == NOISY)):
             flagged[flag or FAILED] += 1
         else:
             found.append(sample)
     if wrong:
-        raise InvalidError(*wrong)
+        raise InvalidError(*wrong.told())
     if cluster is not None and cluster not in clusters:
-        params = {"allowed": list(clusters), "nearest": next(iter(clusters), "-")}
-        raise InvalidError(Notice(code="not_one_of", field="--cluster", value=cluster, params=params))
+        raise not_one_of("--cluster", cluster, clusters)
     if not found:
         left = [f"{flag} {count}" for flag, count in flagged.items()] or ["-"]
         raise InvalidError(Notice(code="collective_none", value=file, params={"flags": left}))
@@ -191,7 +194,7 @@ def _topology(line: int, row: Mapping[str, str]) -> Topology:
 
 
 def bus_bytes(where: Topology, size_bytes: float) -> float:
-    """Bytes over the busiest link of a ring, as `bus_gbps` counts them."""
+    """Bytes over the busiest link of a ring, as `bus_gb_per_s` counts them."""
     n = where.ranks
     share = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "send_recv": 1.0}
     return share.get(where.op, (n - 1) / n) * size_bytes
@@ -203,12 +206,13 @@ def _check_rate(line: int, row: Mapping[str, str], where: Topology, size: float,
     if found > FASTEST_GB_PER_S:
         params = {"limit": FASTEST_GB_PER_S, "bytes": size}
         raise _RowError(_refused(line, "collective_impossible", "time_us", time_us, found=found, **params))
-    if not row.get("bus_gbps"):
+    column = next((name for name in RATES if row.get(name)), None)
+    if column is None:
         return
-    stated = _number(line, row, "bus_gbps", 1e12)
+    stated = _number(line, row, column, 1e12)
     if abs(stated / found - 1) > UNITS_TOLERANCE:
         params = {"bytes": size, "time_us": time_us}
-        raise _RowError(_refused(line, "collective_units", "bus_gbps", stated, found=found, **params))
+        raise _RowError(_refused(line, "collective_units", column, stated, found=found, **params))
 
 
 def _number(line: int, row: Mapping[str, str], key: str, most: float) -> float:

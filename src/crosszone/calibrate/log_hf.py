@@ -10,7 +10,6 @@ Versions 5 of transformers write the numbers of the summary as text.
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -32,6 +31,7 @@ from crosszone.calibrate.log_lines import (
     seconds_of_rate,
 )
 from crosszone.errors import FileError, Notice
+from crosszone.inputs.python_source import literal
 
 FORMAT = "hf-trainer"
 _BAR = re.compile(r"(?<!\d)(\d{1,12})/(\d{1,12}) \[([\d:]+)<[\d:?]+,\s*([^\s\]]+?)\s*(it/s|s/it)")
@@ -119,9 +119,9 @@ def _of_state(state: dict[str, Any], told: Told) -> LogStep | None:
 
 def _entry(text: str) -> dict[str, Any]:
     """A summary as it was printed: Python's or JSON's way; {} where it is neither."""
-    for read_it in (ast.literal_eval, json.loads):
+    for read_it in (literal, json.loads):
         try:
-            found = read_it(text.replace("nan", "'nan'") if read_it is ast.literal_eval else text)
+            found = read_it(text.replace("nan", "'nan'") if read_it is literal else text)
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
         if isinstance(found, dict):

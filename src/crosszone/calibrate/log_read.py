@@ -26,8 +26,9 @@ from crosszone.calibrate.log_lines import (
     lines_of,
     refuse_time,
 )
-from crosszone.errors import FileError, InvalidError, Notice
-from crosszone.inputs.value import nearest
+from crosszone.calibrate.text_files import check_head
+from crosszone.calibrate.words import not_one_of
+from crosszone.errors import FileError, Notice
 
 TEXT: dict[str, ModuleType] = {
     "megatron": log_megatron,
@@ -43,8 +44,11 @@ _HEAD = 4096
 def read_log(path: Path, told: Told, form: str = AUTO, *, progress: Progress | None = None) -> Log:
     """The steps of a log; an `InputError` names the line that is wrong, or says that no step was found."""
     if form not in (AUTO, *FORMATS):
-        params = {"allowed": [AUTO, *FORMATS], "nearest": nearest(form, FORMATS)[:1]}
-        raise InvalidError(Notice(code="not_one_of", field="--format", value=form, params=params))
+        raise not_one_of("--format", form, (AUTO, *FORMATS))
+    if path.is_dir() and not _metrics_of(path):
+        raise FileError(Notice(code="log_folder_empty", field="log", value=str(path), file=told.file))
+    if not path.is_dir():
+        check_head(_whole_head(path), path.name)
     found = form if form != AUTO else _kind(path)
     special: dict[str, Callable[[Path, Told, Progress | None], Log]] = {OWN: _own, KINETO: _kineto}
     if found in special:
@@ -91,15 +95,22 @@ def _text_kind(path: Path, told: Told, progress: Progress | None) -> str:
 
 def _head(path: Path) -> bytes:
     """How a file begins, expanded where it is compressed."""
-    found = next(bytes_of(path, MAX_BYTES), b"")
-    return found[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+    return _whole_head(path)[:_HEAD].lstrip(b"\xef\xbb\xbf \t\r\n")
+
+
+def _whole_head(path: Path) -> bytes:
+    return next(bytes_of(path, MAX_BYTES), b"")
+
+
+def _metrics_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("metrics-stage-*.jsonl"))
 
 
 def _own(path: Path, told: Told, progress: Progress | None) -> Log:
     """Our metrics: one file of a stage, or a folder with those of all stages."""
     from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
 
-    files = sorted(path.glob("metrics-stage-*.jsonl")) if path.is_dir() else [path]
+    files = _metrics_of(path) if path.is_dir() else [path]
     whole = [b"".join(bytes_of(file, MAX_METRICS_BYTES, progress)) for file in files]
     texts = [one.decode("utf-8-sig", "replace") for one in whole]
     _, rows = read_metrics(texts, [str(file) for file in files])

@@ -15,7 +15,7 @@ from crosszone.calibrate.log_lines import Log, LogStep
 WARM_UP = 1.1
 """Steps at the beginning that take more than this times the median of the second half are warm-up."""
 FEW = 3
-"""With fewer lines none is left out."""
+"""With fewer lines none is left out; the first steps of a run alone say nothing of the others."""
 DEVIATIONS = 4.0
 NARROW = 0.03
 """Steps this near to the median are never outliers."""
@@ -64,6 +64,12 @@ def steady_of(log: Log) -> Steady:
         outliers=len(kept) - len(used),
         parts_s={name: median(o.parts_s[name] for o in used if name in o.parts_s) for name in sorted(names)},
     )
+
+
+def only_warm_up(log: Log) -> bool:
+    """The log holds nothing but the first steps of a run, fewer than are needed to see how long a later one takes."""
+    numbers = [one.step for one in log.steps]
+    return len(numbers) < FEW and all(number is not None and number < FEW for number in numbers)
 
 
 def _warm_up(steps: Sequence[LogStep]) -> int:

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from crosszone.calibrate.log_lines import Log, Told
-from crosszone.calibrate.log_read import AUTO, read_log
-from crosszone.calibrate.log_steady import Steady, steady_of
+from crosszone.calibrate.log_read import AUTO, KINETO, read_log
+from crosszone.calibrate.log_steady import FEW, Steady, only_warm_up, steady_of
 from crosszone.calibrate.one_log_beliefs import Belief, beliefs_of
 from crosszone.calibrate.one_log_estimate import MODEL, PART, Estimate, estimate, sensitivities
 from crosszone.calibrate.one_log_next import Alternative, NextRun, next_runs, variations
@@ -65,11 +65,13 @@ class Moved:
     change_pct: float
     error_before_pct: float
     error_after_pct: float
+    at_limit: bool
+    """It ended at the limit of what is believed possible; what it could not explain moved others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Untold:
-    """A coefficient of which the log says nothing, though another strategy depends on it."""
+    """A coefficient that did not move, for the log says nothing of it, though another strategy depends on it."""
 
     field: str
     error_pct: float
@@ -136,6 +138,7 @@ def calibrate_log(
         file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
     )
     log = read_log(path, told, form, progress=progress)
+    _warmed_up(log, str(path))
     steady = steady_of(log)
     _possible(case, steady)
     there = observed(case, steady.parts_s)
@@ -147,12 +150,18 @@ def calibrate_log(
     found = estimate(at, believed, measured, [max(MODEL, steady.spread), *(PART for _ in names)])
     if not found.explained:
         params = {"predicted": _short(found.before[0]), "nearest": _short(found.after[0])}
-        raise InvalidError(Notice(code="log_not_explained", field="log", value=_short(steady.step_s), params=params))
+        far = Notice(code="log_not_explained", field="log", value=_short(steady.step_s), params=params)
+        raise InvalidError(far, *_few(steady, found.before[0]))
     moved = _moved(case, believed, found)
     farthest = max(moved, key=_distance, default=None)
     if farthest is not None and _distance(farthest) > IMPOSSIBLE:
-        far = {"coefficient": farthest.field, "times": round(_distance(farthest)), "predicted": _short(found.before[0])}
-        raise InvalidError(Notice(code="log_other_cause", field="log", value=_short(steady.step_s), params=far))
+        cause = {
+            "coefficient": farthest.field,
+            "times": round(_distance(farthest)),
+            "predicted": _short(found.before[0]),
+        }
+        far = Notice(code="log_other_cause", field="log", value=_short(steady.step_s), params=cause)
+        raise InvalidError(far, *_few(steady, found.before[0]))
     others = _alternatives(case, scenario, believed, found, progress)
     present = Alternative(
         name="",
@@ -161,10 +170,13 @@ def calibrate_log(
         sensitivity=sensitivities(_predict(case, []), believed, found.factors)[0],
     )
     memory = (log.memory_gib, case.memory().peak.expected) if log.memory_gib else None
-    untold = _untold(believed, found, [present, *others])
+    hardly = _untold(believed, found, [present, *others])
+    names_moved = {one.field for one in moved}
+    untold = [one for one in hardly if one.field not in names_moved]
+    loose = [one.field for one in hardly if one.field in names_moved]
     runs = next_runs(present, others, found.covariance)
     parts = ["step", *names]
-    notices = (*log.notices, *_doubts(farthest, apart), *_notes(log, steady, moved, untold, runs, memory))
+    notices = (*log.notices, *_doubts(farthest, apart), *_notes(log, steady, moved, loose, untold, runs, memory))
     profile = _profile(called, case, log, steady, found, moved, believed, notices, memory)
     return OneLog(
         format=log.format,
@@ -231,6 +243,20 @@ def _possible(case: Predictor, steady: Steady) -> None:
         raise InvalidError(Notice(code="log_too_fast", field="log", value=_short(steady.step_s), params=params))
 
 
+def _warmed_up(log: Log, file: str) -> None:
+    """Refuse a log of the first steps of a run alone: they compile, allocate and fetch."""
+    if log.format != KINETO and only_warm_up(log):
+        params = {"file": file, "needed": FEW}
+        raise InvalidError(Notice(code="log_only_warm_up", field="log", value=len(log.steps), params=params, file=file))
+
+
+def _few(steady: Steady, predicted_s: float) -> list[Notice]:
+    """What else may be the cause where few steps are logged, and they are slower than predicted."""
+    if steady.of >= FEW or steady.step_s < predicted_s:
+        return []
+    return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": FEW})]
+
+
 def _beliefs(case: Predictor) -> list[Belief]:
     """Of the coefficients that the case reads."""
     profiles = list(case.profile.values())
@@ -249,10 +275,15 @@ def _moved(case: Predictor, believed: list[Belief], found: Estimate) -> list[Mov
             change_pct=100.0 * (found.factors[one.field] - 1.0),
             error_before_pct=100.0 * one.sd,
             error_after_pct=100.0 * found.errors[one.field],
+            at_limit=_at_limit(one, one.value * found.factors[one.field]),
         )
         for one in sorted(believed, key=lambda b: -abs(math.log(found.factors.get(b.field, 1.0))))
         if abs(found.factors.get(one.field, 1.0) - 1.0) > MOVED
     ]
+
+
+def _at_limit(one: Belief, value: float) -> bool:
+    return any(math.isclose(value, limit, rel_tol=1e-6) for limit in (one.lower, one.upper))
 
 
 def _gpus(case: Predictor) -> list[str]:
@@ -329,6 +360,7 @@ def _notes(
     log: Log,
     steady: Steady,
     moved: list[Moved],
+    loose: list[str],
     untold: list[Untold],
     runs: list[NextRun],
     memory: tuple[float, float] | None,
@@ -341,6 +373,12 @@ def _notes(
     for one in moved:
         params = {"before": _short(one.before), "after": _short(one.after), "error": _short(one.error_after_pct)}
         notes.append(Notice(code="log_moved", level="note", value=one.field, params=params))
+        if one.at_limit:
+            notes.append(
+                Notice(code="log_at_limit", level="note", value=one.field, params={"after": _short(one.after)})
+            )
+    if loose:
+        notes.append(Notice(code="log_moved_loosely", level="note", params={"fields": loose}))
     if untold:
         notes.append(Notice(code="log_untold", level="note", params={"fields": [one.field for one in untold]}))
     if runs and runs[0].sd_after_pct < WORTH * runs[0].sd_before_pct:

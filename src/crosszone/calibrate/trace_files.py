@@ -4,12 +4,14 @@
     read_run(["out/metrics-stage-0.jsonl"])           # what the shipped trainer writes, one file a stage
     read_run(["run-7.json"])                          # our own trace, JSON or CSV
     read_run(["rank0.pt.trace.json.gz"])              # a profiler's trace, one file a rank
+    read_run(["out"])                                 # a folder: all its files of one run
 
 The format is seen from the first lines. All may be compressed with gzip; what expands without end is refused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +24,10 @@ from crosszone.calibrate.kineto import Progress
 from crosszone.calibrate.kineto_json import chunks_of
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.calibrate.stability import chosen, middle
+from crosszone.calibrate.text_files import check_head
+from crosszone.calibrate.words import not_one_of
 from crosszone.errors import FileError, InputError, InvalidError, Notice
+from crosszone.inputs.strategy import Strategy
 from crosszone.schedule.measured import Measured, read_measured
 from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
 from crosszone.schedule.table import NEEDED
@@ -36,6 +41,10 @@ LOOK = 2**16
 WANTED = ("model", "device", "framework", "torch")
 """What a trace should say of its run besides its times, and its degrees."""
 DEGREES = ("tp", "pp", "dp")
+ALONE = ("benchmark", "trace")
+"""Formats that have one file for a run."""
+ENDINGS = (".json", ".jsonl", ".csv")
+MOST_NAMED = 10
 
 
 def read_run(
@@ -72,14 +81,15 @@ def _read(
     degrees: Mapping[str, int] | None,
     progress: Progress | None,
 ) -> Imported:
-    paths = [Path(file) for file in files]
+    if form not in (AUTO, *FORMATS):
+        raise not_one_of("format", form, (AUTO, *FORMATS))
+    paths = [path for file in files for path in _within(Path(file), form)]
     if not paths:
         raise InvalidError(Notice(code="trace_no_file"))
+    for path in paths:
+        check_head(_head(path), path.name)
     told = form if form != AUTO else format_of(paths[0])
-    if told not in FORMATS:
-        params = {"allowed": [AUTO, *FORMATS], "nearest": AUTO}
-        raise InvalidError(Notice(code="not_one_of", field="format", value=form, params=params))
-    if len(paths) > 1 and told in ("benchmark", "trace"):
+    if len(paths) > 1 and told in ALONE:
         raise InvalidError(Notice(code="trace_one_file", value=told, params={"files": len(paths)}))
     title = name or paths[0].name
     if told == "kineto":
@@ -92,9 +102,37 @@ def _read(
     return _own(data, paths[0].name, name, iteration)
 
 
+def degrees_of(strategy: Strategy) -> dict[str, int]:
+    """The ways of splitting, by which process groups of a profiler's trace are told apart."""
+    found = {key: getattr(strategy, key, None) for key in ("tp", "cp", "dp", "pp")}
+    return {key: value for key, value in found.items() if isinstance(value, int)}
+
+
+def _within(path: Path, form: str) -> list[Path]:
+    """The file, or the files of one run in a folder: metrics of all stages, traces of all ranks, or a single file."""
+    if not path.is_dir():
+        return [path]
+    by_form: dict[str, list[Path]] = {}
+    for one in sorted(path.iterdir()):
+        if one.is_file() and not one.name.startswith(".") and one.name.removesuffix(".gz").endswith(ENDINGS):
+            with contextlib.suppress(InputError):
+                by_form.setdefault(format_of(one), []).append(one)
+    if form != AUTO:
+        by_form = {told: found for told, found in by_form.items() if told == form}
+    if not by_form:
+        raise FileError(Notice(code="trace_folder_empty", value=str(path), file=str(path)))
+    told, found = next(iter(by_form.items()))
+    if len(by_form) > 1 or (len(found) > 1 and told in ALONE):
+        names = [one.name for files in by_form.values() for one in files][:MOST_NAMED]
+        raise InvalidError(Notice(code="trace_folder_several", value=str(path), params={"files": names}))
+    return found
+
+
 def format_of(path: Path) -> str:
     """What a file holds, from its first bytes; `FileError` where it is nothing known."""
-    head = _head(path).decode("utf-8-sig", "replace").lstrip()
+    whole = _head(path)
+    check_head(whole, path.name)
+    head = whole.decode("utf-8-sig", "replace").lstrip()
     if head.startswith(("{", "[")):
         if head.startswith("{") and '"lanes"' in head:
             return "trace" if '"spans"' in head.split("\n", 1)[0] or not _is_json(head.split("\n", 1)[0]) else "metrics"

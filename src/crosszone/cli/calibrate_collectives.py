@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -64,6 +65,7 @@ def collectives(
     """
     from crosszone.cli.files import refuse_to_overwrite, write_file
 
+    began = time.time()
     asked = _asked(backend, zones, sizes, ops, budget)
     if script is not None:
         write_file(script, _sampler(), force)
@@ -82,7 +84,7 @@ def collectives(
     names = [] if zones is None else zones.split(",")
     if zones is not None and (len(names) not in (1, count) or any(set("> ") & set(one) or not one for one in names)):
         raise InvalidError(Notice(code="collectives_zones", field="--zones", value=zones, params={"count": count}))
-    told = _run(interpreter, count, output, [*asked, *(["--force"] if force else [])], as_json)
+    told = _run(interpreter, count, output, [*asked, *(["--force"] if force else [])], as_json, began)
     _show_run(output, told, as_json)
 
 
@@ -95,6 +97,9 @@ def links(
     zone: Annotated[str | None, typer.Option(help="Zone of the scenario that samples without a zone are of.")] = None,
     cluster: Annotated[str | None, typer.Option(help="Only rows of this cluster, where a file has several.")] = None,
     keep_noisy: Annotated[bool, typer.Option("--keep-noisy", help="Also use rows flagged as noisy.")] = False,
+    cpu_for_gpus: Annotated[
+        bool, typer.Option("--cpu-for-gpus", help="Take figures measured on CPUs (Gloo) for links of GPUs too.")
+    ] = False,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,13 +107,14 @@ def links(
 
     Every fit with its error, also for sizes it has not seen, and how much slower a group is when all of its kind run.
     With --scenario: what changes, from what to what; with -o the new scenario is written, its links told as measured.
+    Gloo measures between processes on CPUs: NVLink and NICs of GPUs stay as they are, unless --cpu-for-gpus is given.
 
     Example: crosszone calibrate links collectives.csv --scenario two-zones.yaml -o measured.yaml
     """
     from crosszone.calibrate.collective_apply import applied
     from crosszone.calibrate.collective_fit import concurrency, fitted
     from crosszone.calibrate.collective_links import link_figures
-    from crosszone.calibrate.collective_samples import read_samples
+    from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.cli.files import refuse_to_overwrite, write_file
     from crosszone.inputs.document import read_text
 
@@ -116,7 +122,7 @@ def links(
         raise InvalidError(Notice(code="links_scenario_needed", field="--output", value=str(output)))
     if output is not None:
         refuse_to_overwrite(output, force)
-    read = read_samples(samples, keep_noisy=keep_noisy, cluster=cluster)
+    read = read_collectives(samples, keep_noisy=keep_noisy, cluster=cluster)
     if scenario is not None and cluster is None and len(read.clusters) > 1:
         names = {"names": list(read.clusters)}
         raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params=names))
@@ -126,7 +132,9 @@ def links(
     if scenario is not None:
         name = "<stdin>" if scenario == "-" else scenario
         place = None if output is None else str(output)
-        told = applied(read_text(scenario), name, link_figures(fits), zone=zone, output=place)
+        told = applied(
+            read_text(scenario), name, link_figures(fits), zone=zone, output=place, cpu_for_gpus=cpu_for_gpus
+        )
     if told is not None and output is not None:
         write_file(output, told.text, force)
     if as_json:
@@ -159,8 +167,9 @@ def _asked(backend: str, zones: str | None, sizes: str | None, ops: str | None, 
 
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        params = {"allowed": list(allowed), "nearest": allowed[0]}
-        raise InvalidError(Notice(code="not_one_of", field=option, value=value, params=params))
+        from crosszone.calibrate.words import not_one_of
+
+        raise not_one_of(option, value, allowed)
 
 
 def _sampler() -> str:
@@ -206,8 +215,8 @@ def _print_lines(lines: list[str], script: Path | None, as_json: bool) -> None:
         typer.echo(line)
 
 
-def _run(python: str, count: int, output: Path, options: list[str], quiet: bool) -> list[str]:
-    """Start the sampler here; gives what it left out and why."""
+def _run(python: str, count: int, output: Path, options: list[str], quiet: bool, began: float) -> list[str]:
+    """Start the sampler here; gives what it left out and why. Its budget counts from `began`, seconds since 1970."""
     program = str(files("crosszone.calibrate.sampling").joinpath(SCRIPT))
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), program]
     watched = sys.stderr.isatty() and not quiet
@@ -217,7 +226,7 @@ def _run(python: str, count: int, output: Path, options: list[str], quiet: bool)
         stderr=None if watched else subprocess.PIPE,
         text=True,
         errors="replace",
-        env={"OMP_NUM_THREADS": "1", **os.environ},
+        env={"OMP_NUM_THREADS": "1", **os.environ, "CROSSZONE_BEGAN": str(began)},
         check=False,
     )
     said_lines = (done.stderr or "").splitlines()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,10 +16,16 @@ if TYPE_CHECKING:
     from crosszone.calibrate.operator_correction import Settings
     from crosszone.calibrate.operator_samples import Read
     from crosszone.calibrate.operator_search import Search
+    from crosszone.cli.progress import Progress
     from crosszone.cost.operator_profile import OperatorFit, OperatorProfile, OperatorTime
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
-Size = Annotated[float | None, typer.Option(min=0.0)]
+Size = Annotated[float | None, typer.Option()]
+MOST_SIZE, MOST_COUNT = 1e9, 1e13
+"""Largest side of an operator, and largest count of parameters or bytes, that one is asked for."""
+COUNTS = ("params", "bytes")
+LARGE_US = 1e9
+"""Longer times are shown with a power of ten."""
 
 
 def fit(
@@ -40,21 +48,28 @@ def fit(
 
     Example: crosszone calibrate fit samples.csv -o my-gpu.yaml --save my-gpu
     """
-    from crosszone.calibrate.operator_profiles import fitted_profile, kept, own_profile, text_of
-    from crosszone.calibrate.operator_samples import read_samples
+    from crosszone.calibrate.operator_profiles import kept, own_profile, text_of
+    from crosszone.cli.calibrate_samples import checked_samples, enough, gpu_notices, worth_saving
     from crosszone.cli.files import refuse_to_overwrite, write_file
+    from crosszone.cli.progress import progress_bar
     from crosszone.cost import own_profiles
 
     if output is not None:
         refuse_to_overwrite(output, force)
-    read = read_samples(samples, gpu)
-    searched = _searched(read) if tune and correction else {}
-    chosen = {key: one.best for key, one in searched.items()}
-    profile = _fitted(read, fitted_profile, correction, chosen, source)
+    if save is not None:
+        own_profiles.check_free(save, replace=force)
+    with progress_bar() as advance:
+        read = checked_samples(samples, gpu)
+        enough(read)
+        searched = _searched(read, advance) if tune and correction else {}
+        chosen = {key: one.best for key, one in searched.items()}
+        profile = _fitted(read, correction, chosen, source, advance)
+    own = None if save is None else worth_saving(own_profile(profile, save))
     if output is not None:
         write_file(output, text_of(profile), force)
-    if save is not None:
-        own_profiles.save(own_profile(profile, save), replace=force)
+    if own is not None:
+        own_profiles.save(own, replace=force)
+    notices = [one.as_dict(language()) for one in gpu_notices(read, gpu)]
     if as_json:
         told = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}})
         found = {key: _search_told(one) for key, one in searched.items()}
@@ -66,51 +81,50 @@ def fit(
                 "search": found,
                 "output": output and str(output),
                 "saved": save,
+                "notices": notices,
             }
         )
         return
     _print_profile(profile, kept(profile), searched)
+    print_notices(notices)
     if output is not None:
         console().print(said("operator_profile_written", path=str(output)), soft_wrap=True)
     if save is not None:
         console().print(said("operator_profile_saved", name=save), soft_wrap=True)
 
 
-def _fitted(read: Read, make: Any, correction: bool, chosen: dict[str, Settings], source: str) -> OperatorProfile:
-    from crosszone.calibrate.operator_profiles import fittable
-    from crosszone.cli.progress import progress_bar
+def _fitted(
+    read: Read, correction: bool, chosen: dict[str, Settings], source: str, advance: Progress | None
+) -> OperatorProfile:
+    from crosszone.calibrate.operator_profiles import fittable, fitted_profile
 
-    done, total = [0], len(fittable(read))
-    with progress_bar() as advance:
-
-        def one_more() -> None:
-            done[0] += 1
-            if advance is not None:
-                advance("operators", done[0], total)
-
-        found: OperatorProfile = make(read, correction=correction, settings=chosen, source=source, progress=one_more)
-    return found
+    one_more = _counted(advance, "operators", len(fittable(read)))
+    return fitted_profile(read, correction=correction, settings=chosen, source=source, progress=one_more)
 
 
-def _searched(read: Read) -> dict[str, Search]:
+def _counted(advance: Progress | None, what: str, of: int) -> Callable[[], None]:
+    """To be called after each of so many pieces; that there is something to wait for is told before the first."""
+    done = 0
+    if advance is not None:
+        advance(what, 0, of)
+
+    def one_more() -> None:
+        nonlocal done
+        done += 1
+        if advance is not None:
+            advance(what, done, of)
+
+    return one_more
+
+
+def _searched(read: Read, advance: Progress | None) -> dict[str, Search]:
     from crosszone.calibrate.operator_fit import LEAST_FOR_TREES
     from crosszone.calibrate.operator_profiles import fittable
     from crosszone.calibrate.operator_search import GRID, search
-    from crosszone.cli.progress import progress_bar
 
     some = [one for one in fittable(read) if len(one.time_us) >= LEAST_FOR_TREES]
-    found: dict[str, Search] = {}
-    with progress_bar() as advance:
-        done = [0]
-
-        def one_more() -> None:
-            done[0] += 1
-            if advance is not None:
-                advance("settings", done[0], len(some) * len(GRID))
-
-        for one in some:
-            found[one.key] = search(one, read.processors, progress=one_more)
-    return found
+    one_more = _counted(advance, "settings", len(some) * len(GRID))
+    return {one.key: search(one, read.processors, progress=one_more) for one in some}
 
 
 def _search_told(found: Search) -> dict[str, Any]:
@@ -199,19 +213,20 @@ def operator(
     vocab: Size = None,
     params: Size = None,
     layers: Size = None,
-    size_bytes: Annotated[float | None, typer.Option("--bytes", min=0.0)] = None,
+    size_bytes: Annotated[float | None, typer.Option("--bytes")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict the time of one operator, with its error; sizes outside of the samples' are flagged.
 
     Example: crosszone calibrate operator h200 matmul --m 8192 --n 4096 --k 4096
     """
+    from crosszone.cost.own_profiles import near
     from crosszone.errors import Notice, UnknownNameError
-    from crosszone.inputs.value import nearest
 
     given = {"m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads}
     given |= {"head_dim": head_dim, "seq": seq, "tokens": tokens, "width": width, "vocab": vocab, "params": params}
     given |= {"layers": layers, "bytes": size_bytes}
+    sizes = _sizes(given)
     profile = _profile(gpu)
     fits = [
         one
@@ -221,18 +236,18 @@ def operator(
     if not fits:
         wanted = " ".join(word for word in (op, dtype, which) if word)
         known = sorted(profile.operators)
-        params_ = {"gpu": profile.gpu, "known": known, "nearest": nearest(wanted, known)[:3]}
-        raise UnknownNameError(Notice(code="operator_not_fitted", field="op", value=wanted, params=params_))
-    sizes = {name: value for name, value in given.items() if value is not None}
+        params_ = {"gpu": profile.gpu, "known": known, "nearest": near(wanted, known)}
+        code = "operator_not_fitted_near" if params_["nearest"] else "operator_not_fitted"
+        raise UnknownNameError(Notice(code=code, field="op", value=wanted, params=params_))
     found = [profile.predict(one.op, sizes, dtype=one.dtype, which=one.which, mode=mode) for one in fits]
-    notices = [_outside(profile, one, sizes) for one in found if one.outside]
+    notices = _outside(profile, found, sizes)
     if as_json:
         told = [
             {
                 "operator": one.key,
-                "time_us": one.time_us,
-                "physical_us": one.physical_us,
-                "error_pct": one.error_pct,
+                "time_us": _short(one.time_us),
+                "physical_us": _short(one.physical_us),
+                "error_pct": _short(one.error_pct),
                 "outside": list(one.outside),
                 "ranges": dict(one.ranges),
             }
@@ -243,30 +258,73 @@ def operator(
     columns = (("operator", "left"), ("operator_time_us", "right"), ("operator_likely_pct", "right"))
     made = table(said("operator_times_title", gpu=profile.gpu), columns)
     for one in found:
-        made.add_row(one.key, digits(one.time_us), f"± {one.error_pct:.1f}")
+        shown = digits(one.time_us) if one.time_us < LARGE_US else f"{one.time_us:.3e}"
+        made.add_row(one.key, shown, f"± {one.error_pct:.1f}")
     console().print(made)
     print_notices(notices)
+
+
+def _sizes(given: Mapping[str, float | None]) -> dict[str, float]:
+    """The sizes that were given; an `InvalidError` names each that none can be."""
+    from crosszone.errors import InvalidError, Notice
+
+    wrong = []
+    for name, value in given.items():
+        most = MOST_COUNT if name in COUNTS else MOST_SIZE
+        if value is None:
+            continue
+        if not 1 <= value <= most:
+            limits = {"low": 1, "high": f"{most:,.0f}"}
+            wrong.append(Notice(code="operator_size", field=_option(name), value=_plain(value), params=limits))
+        elif value != math.floor(value):
+            wrong.append(Notice(code="operator_size_whole", field=_option(name), value=value))
+    if wrong:
+        raise InvalidError(*wrong)
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _short(value: float) -> float:
+    """Six digits: more are not known."""
+    return float(_plain(value))
 
 
 def _profile(gpu: str) -> OperatorProfile:
     from crosszone.cost.operator_profile import operator_profile, operator_profiles, read_operator_profile
     from crosszone.errors import Notice, UnknownNameError
     from crosszone.inputs.catalogue import catalogue
-    from crosszone.inputs.value import nearest
 
     if gpu.endswith((".yaml", ".yml")) or "/" in gpu:
         return read_operator_profile(Path(gpu))
     found = operator_profile(catalogue().gpu(gpu).name)
     if found is None:
-        known = operator_profiles()
-        params = {"known": known, "nearest": nearest(gpu, known)[:3]}
+        params = {"known": operator_profiles()}
         raise UnknownNameError(Notice(code="operator_profile_none", field="gpu", value=gpu, params=params))
     return found
 
 
-def _outside(profile: OperatorProfile, one: OperatorTime, sizes: dict[str, float]) -> dict[str, Any]:
+def _outside(profile: OperatorProfile, found: Sequence[OperatorTime], sizes: dict[str, float]) -> list[dict[str, Any]]:
+    """Which sizes lie outside of those that were sampled, once for operators that were sampled alike."""
     from crosszone.errors import Notice
 
-    told = ", ".join(f"{n} {sizes.get(n, 1.0):g} ({one.ranges[n][0]:g} - {one.ranges[n][1]:g})" for n in one.outside)
-    notice = Notice(code="operator_outside", field=one.key, value=told, params={"gpu": profile.gpu}, level="warning")
-    return notice.as_dict(language())
+    alike: dict[str, list[str]] = {}
+    for one in found:
+        told = (f"{n} {sizes.get(n, 1.0):g} ({one.ranges[n][0]:g} - {one.ranges[n][1]:g})" for n in one.outside)
+        if one.outside:
+            alike.setdefault(", ".join(told), []).append(one.key)
+    return [
+        Notice(
+            code="operator_outside",
+            field=", ".join(keys),
+            level="warning",
+            params={"gpu": profile.gpu, "value": told},
+        ).as_dict(language())
+        for told, keys in alike.items()
+    ]

@@ -14,6 +14,8 @@ from crosszone.cli.progress import progress_bar
 if TYPE_CHECKING:
     from crosszone.calibrate.one_log import OneLog
 
+IN_TABLES = ("log_moved", "log_next_run")
+"""What the tables say already."""
 Columns = Sequence[tuple[str, str]]
 MOST_RUNS = 5
 """Next runs shown in the terminal; --json has all."""
@@ -30,7 +32,7 @@ def log(
     ] = "auto",
     save: Annotated[str | None, typer.Option(metavar="NAME", help="Keep what was learned as an own profile.")] = None,
     use: Annotated[bool, typer.Option("--use", help="Predict with it from now on.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Write over a profile of that name.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a profile of that name.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> None:
     """Fit the few coefficients that explain one run; say what stays unknown and which short run to do next.
@@ -45,12 +47,12 @@ def log(
     if use and save is None:
         raise InvalidError(Notice(code="log_use_unsaved", field="--use"))
     if save is not None:
-        own_profiles.check_free(save, replace=replace)
+        own_profiles.check_free(save, replace=force)
     given = load_scenario(scenario)
     with progress_bar() as advance:
         found = calibrate_log(file, given, form=form, name=save, progress=advance)
     if save is not None:
-        own_profiles.save(found.profile, replace=replace)
+        own_profiles.save(found.profile, replace=force)
         if use:
             own_profiles.use(save)
     if as_json:
@@ -85,7 +87,8 @@ def _print(found: OneLog) -> None:
         made = table(said("log_moved_title"), columns)
         for one in found.moved:
             numbers = (one.before, one.after, one.error_before_pct, one.error_after_pct)
-            made.add_row(one.field, one.kept_with, *(amount(n, 3) for n in numbers))
+            name = one.field + (said("log_limit_mark") if one.at_limit else "")
+            made.add_row(name, one.kept_with, *(amount(n, 3) for n in numbers))
         console().print(made)
     if found.next_runs:
         columns = (
@@ -98,4 +101,4 @@ def _print(found: OneLog) -> None:
         for run in found.next_runs[:MOST_RUNS]:
             made.add_row(run.name, *(amount(n, 3) for n in (run.step_s, run.sd_before_pct, run.sd_after_pct)))
         console().print(made)
-    print_notices([notice.as_dict(language()) for notice in found.notices])
+    print_notices([notice.as_dict(language()) for notice in found.notices if notice.code not in IN_TABLES])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crosszone.cli.files import refuse_to_overwrite, write_file
-from crosszone.cli.kept import StoreOption, one_of, opened
+from crosszone.cli.kept import StoreOption, opened
 from crosszone.cli.output import console, language, print_json, print_notices, said, table
 from crosszone.errors import InvalidError, Notice
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from crosszone.calibrate.imported import Imported
     from crosszone.predict.predictor import Predictor
 
-FORMATS = ("auto", "benchmark", "trace", "metrics", "kineto")
 PIPELINE = ("warm_up", "steady", "cool_down", "tail")
 MOST_ROWS = 20
 """Iterations shown in the terminal; --json has all."""
@@ -25,11 +24,14 @@ MOST_ROWS = 20
 def trace(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="The trace; several: one for each stage (metrics) or rank (kineto)."),
+        typer.Argument(
+            metavar="FILE...",
+            help="The trace; several: one for each stage (metrics) or rank (kineto); or the folder of one run.",
+        ),
     ],
     form: Annotated[
         str, typer.Option("--format", help="auto, benchmark, trace, metrics or kineto (PyTorch profiler).")
-    ] = FORMATS[0],
+    ] = "auto",
     iteration: Annotated[str, typer.Option(metavar="WHICH", help="first, last, best or a number.")] = "best",
     skip: Annotated[int, typer.Option(metavar="N", help="Leave out the first N: a run needs to warm up.")] = 0,
     scenario: Annotated[
@@ -52,13 +54,15 @@ def trace(
 
     Example: crosszone calibrate trace rank0.pt.trace.json.gz --iteration best --scenario examples/three-cities.yaml
     """
-    one_of("--format", form, FORMATS)
+    from crosszone.calibrate.kineto_groups import told_ways
+    from crosszone.calibrate.trace_files import AUTO, FORMATS, degrees_of, read_run
+    from crosszone.calibrate.words import not_one_of
+    from crosszone.cli.progress import progress_bar
+
+    if form not in (AUTO, *FORMATS):
+        raise not_one_of("--format", form, (AUTO, *FORMATS))
     if output is not None:
         refuse_to_overwrite(Path(output), force)
-
-    from crosszone.calibrate.kineto_groups import told_ways
-    from crosszone.calibrate.trace_files import read_run
-    from crosszone.cli.progress import progress_bar
 
     ways = told_ways(group)
     predictor = None if scenario is None else _predictor(scenario)
@@ -69,10 +73,13 @@ def trace(
             iteration=iteration,
             skip=skip,
             groups=ways,
-            degrees=None if predictor is None else _degrees(predictor),
+            degrees=None if predictor is None else degrees_of(predictor.strategy),
             progress=progress,
         )
-    beside = None if predictor is None else _difference(predictor, found, iteration)
+    beside = None
+    if predictor is not None:
+        beside, differs = _difference(predictor, found, iteration)
+        found = found.model_copy(update={"notices": (*differs, *found.notices)})
     if output is not None and found.timeline is not None:
         import json
 
@@ -97,18 +104,25 @@ def _predictor(scenario: str) -> Predictor:
     return predictor_of(read_scenario(scenario))
 
 
-def _degrees(predictor: Predictor) -> dict[str, int]:
-    """The ways of splitting, by which ranks of groups are told apart."""
-    found = {key: getattr(predictor.strategy, key, None) for key in ("tp", "cp", "dp", "pp")}
-    return {key: value for key, value in found.items() if isinstance(value, int)}
-
-
-def _difference(predictor: Predictor, found: Imported, iteration: str) -> dict[str, Any]:
-    """The predicted step beside the measured one, phase by phase and kind by kind. [S15]"""
-    from crosszone.schedule.difference import difference
+def _difference(predictor: Predictor, found: Imported, iteration: str) -> tuple[dict[str, Any], list[Notice]]:
+    """The predicted step beside the measured one, phase by phase and kind by kind [S15], and where the runs differ."""
+    from crosszone.calibrate.trace_beside import beside, notices_of
 
     measured, _ = found.measured().timeline(found.at(iteration).step)
-    return difference(predictor.timeline(language()), measured)
+    predicted = predictor.timeline(language())
+    compared = beside(predicted, measured, pipeline=predictor.strategy.pp > 1 and _pipelined(found))
+    return compared, notices_of(found, predictor, measured, predicted)
+
+
+def _pipelined(found: Imported) -> bool:
+    """The run has a pipeline: it says so, its phases are of one, or it has several stages."""
+    stages = found.meta.get("pp") or found.meta.get("pipeline_group")
+    if isinstance(stages, int):
+        return stages > 1
+    if not set(found.steps[0].phases_s) <= set(PIPELINE):
+        return bool({"warm_up", "pipeline"} & set(found.steps[0].phases_s))
+    lanes = (found.timeline or {}).get("lanes", ())
+    return len([lane for lane in lanes if lane.get("group") == "stages"]) > 1
 
 
 def _saved(
@@ -151,7 +165,8 @@ def _print(found: Imported, iteration: str, beside: dict[str, Any] | None) -> No
     steady.add_row(_ms(s.min_s), _ms(s.max_s), _ms(s.mean_s), _ms(s.std_s), f"{s.mean_to_min_pct:.2f} %")
     terminal.print(steady)
     terminal.print(said("trace_best", step=s.best_step), soft_wrap=True)
-    _print_phases(found, iteration)
+    if _pipelined(found) or not set(found.at(iteration).phases_s) <= set(PIPELINE):
+        _print_phases(found, iteration)
     if found.timeline is not None and set(found.at(iteration).phases_s) <= set(PIPELINE):
         _print_kinds(found, iteration)
     if beside is not None:

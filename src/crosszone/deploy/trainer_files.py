@@ -6,6 +6,8 @@ import ast
 from functools import cache
 from importlib.resources import files
 
+from crosszone.inputs.python_source import parsed
+
 ENTRY = {
     "ddp": "train_ddp.py",
     "fsdp": "train_fsdp.py",
@@ -37,7 +39,7 @@ def trainer_files(framework: str) -> dict[str, str]:
 def _needed(name: str, seen: set[str]) -> set[str]:
     """Shipped files that a file imports, directly or not."""
     folder = files("crosszone.deploy.trainer")
-    for node in ast.walk(ast.parse(shipped(name))):
+    for node in ast.walk(parsed(shipped(name))):
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             modules = [node.module]

@@ -21,6 +21,7 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Placement
+from crosszone.inputs.python_source import parsed
 from crosszone.inputs.region import Region
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
@@ -73,7 +74,7 @@ def _meanings(cls: type[Value]) -> dict[str, str]:
     """The docstring after each field of a class. Read here and not by pydantic, which would do it at every start."""
     found: dict[str, str] = {}
     for base in reversed([b for b in cls.__mro__ if issubclass(b, Value) and b is not Value]):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
+        tree = parsed(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(tree, ast.ClassDef)
         for field, after in pairwise(tree.body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):

@@ -31,6 +31,8 @@ ORDER = (
     "jitter",
 )
 _NAMES = {"tp": "tensor", "cp": "context", "ep": "expert"}
+ROUNDING = 1e-12
+"""A wait of a smaller share of the pipeline's span is what sums in another order differ by."""
 
 
 def breakdown_of(p: Predictor) -> dict[str, float]:
@@ -53,7 +55,8 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
         parts["pipeline"] = m * cell(sends, row, stage)
     else:
         parts["pipeline"] = float(spans[row] - spans[bare])
-    parts["bubble"] = max(0.0, float(spans[row]) - own - parts["pipeline"])
+    waits = float(spans[row]) - own - parts["pipeline"]
+    parts["bubble"] = waits if waits > ROUNDING * float(spans[row]) else 0.0
     parts["gradients"] = float(p.step.reduced_s[row] - spans[row])
     last = int(np.argmax(row_of(t.update + t.gather, row)))
     parts["optimizer"] = cell(t.update, row, last)

@@ -1,6 +1,6 @@
 """Accuracy as the page shows it: measured data on the server, and saved runs beside what was predicted of them.
 
-saved_accuracy(store.results)      # every saved run that has a prediction, and its error
+saved_accuracy(store.results)      # every saved run, and its error where a prediction was kept with it
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_ROWS = 1000
 
 
 class RunRow(Value):
-    """A saved run and what was predicted of it."""
+    """A saved run and what was predicted of it, where that is known."""
 
     id: str
     """The saved result."""
@@ -33,14 +33,14 @@ class RunRow(Value):
     """The saved prediction it belongs to; null: none was saved by itself."""
     measured_s: float
     """Step that was measured."""
-    predicted_s: float
-    """Step that was predicted."""
+    predicted_s: float | None
+    """Step that was predicted; null: no prediction was kept with it."""
     low_s: float | None
     """Low end of the prediction."""
     high_s: float | None
     """High end of the prediction."""
-    error_pct: float
-    """(predicted - measured) / measured."""
+    error_pct: float | None
+    """(predicted - measured) / measured; null: nothing was predicted."""
     inside: bool | None
     """The measured step lies within the range; null: it has none."""
     tokens_error_pct: float | None
@@ -76,9 +76,9 @@ class AccuracyReport(Value):
 
 
 def saved_accuracy(results: Results) -> SavedAccuracy:
-    """Errors of all saved runs that have a prediction. [Q5]"""
+    """All saved runs, and the errors of those that have a prediction. [Q5]"""
     rows = tuple(found for row in _measured(results) if (found := _row(row)) is not None)
-    sizes = [abs(row.error_pct) for row in rows]
+    sizes = [abs(row.error_pct) for row in rows if row.error_pct is not None]
     inside = [row.inside for row in rows if row.inside is not None]
     return SavedAccuracy(
         rows=rows,
@@ -92,28 +92,28 @@ def _measured(results: Results) -> Iterator[ResultRow]:
     before, seen = None, 0
     while seen < MOST_ROWS:
         page = results.page(limit=MAX_PAGE, before=before)
-        yield from (row for row in page.rows if row.kind == "measured" and row.headline.get("predicted"))
+        yield from (row for row in page.rows if row.kind == "measured")
         seen, before = seen + len(page.rows), page.before
         if before is None:
             return
 
 
 def _row(row: ResultRow) -> RunRow | None:
-    measured, predicted = row.headline, row.headline["predicted"]
+    measured, predicted = row.headline, row.headline.get("predicted") or {}
     step, said = _value(measured, "step_time_s"), _value(predicted, "step_time_s")
-    if not step or not said:
+    if not step:
         return None
-    low, high = (predicted["step_time_s"].get(end) for end in ("low", "high"))
+    low, high = (predicted["step_time_s"].get(end) if said else None for end in ("low", "high"))
     return RunRow(
         id=row.id,
         name=row.name,
         created=row.created,
-        predicted_id=row.id.replace("measured-", "predicted-", 1) if row.id.startswith("measured-") else None,
+        predicted_id=row.id.replace("measured-", "predicted-", 1) if said and row.id.startswith("measured-") else None,
         measured_s=step,
         predicted_s=said,
         low_s=low,
         high_s=high,
-        error_pct=100.0 * (said / step - 1.0),
+        error_pct=100.0 * (said / step - 1.0) if said else None,
         inside=None if low is None or high is None else low <= step <= high,
         tokens_error_pct=_error(predicted, measured, "tokens_per_s"),
         memory_error_pct=_error(predicted, measured, "memory_gib"),

@@ -6,7 +6,7 @@ SAMPLE_COLUMNS = (
     "device,torch,dtype,op,pass,mode,m,n,k,groups,batch,heads,kv_heads,head_dim,seq,tokens,width,vocab,params,layers,hidden,"
     "ffn,recompute,time_us,spread_pct,host_us,memory_gib,flops,bytes,roof_us,reps,sm_mhz,power_w,flag"
 )
-COLLECTIVE_COLUMNS = "op,scope,nodes,gpus_per_node,ranks,groups,bytes,time_us,bus_gbps,flag"
+COLLECTIVE_COLUMNS = "op,scope,nodes,gpus_per_node,ranks,groups,bytes,time_us,bus_gb_per_s,flag"
 PEAK_FLOPS_PER_US, SHARE, LAUNCH_US = 312e6, 0.75, 4.0
 """Of an A100 in bf16; the share of it that a large matmul reaches; what any kernel takes."""
 BYTES_PER_US, STEP_US = 20_000.0, 12.0

@@ -21,7 +21,6 @@ from crosszone.web.calibrate_jobs import renamed, told, watched
 from crosszone.web.calibrate_source import Source
 from crosszone.web.jobs import Cancelled
 
-DEGREES = ("tp", "cp", "dp", "pp")
 SHOWN = ("step_time_s", "tokens_per_s", "memory_gib")
 """Figures of a prediction that are kept beside what was measured."""
 
@@ -116,18 +115,9 @@ def _read(source: Source, what: str, iteration: str, loaded: Loaded | None, prog
 
             with path.open("rb") as file:
                 return "sheet", read_workbook(file.read(MOST_BYTES + 1), source.name)
-        from crosszone.calibrate.trace_files import format_of, read_run
+        from crosszone.calibrate.trace_files import degrees_of, format_of, read_run
 
         form = format_of(path)
-        degrees = _degrees(loaded)
+        degrees = None if loaded is None else degrees_of(predictor_of(loaded).strategy)
         name = source.name[:100]
         return form, read_run([path], form, name=name, iteration=iteration, degrees=degrees, progress=progress)
-
-
-def _degrees(loaded: Loaded | None) -> dict[str, int] | None:
-    """The ways of splitting, by which process groups of a profiler's trace are told apart."""
-    if loaded is None:
-        return None
-    strategy = predictor_of(loaded).strategy
-    found = {key: getattr(strategy, key, None) for key in DEGREES}
-    return {key: value for key, value in found.items() if isinstance(value, int)}

@@ -1,4 +1,4 @@
-"""Jobs of calibration, as workers do them: scoring, and fitting samples, collectives and logs. Each answers JSON.
+"""Jobs of calibration, as workers do them: fitting samples, collectives and logs. Each answers JSON.
 
 What is wrong with a file is told under the name the user gave it, not under the one it is kept by.
 """
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
     from crosszone.web.calibrate_found import ErrorRow, IterationsFound
 
 
-def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
-    """Errors of predictions against the measured data of a folder; kept by the worker until a file changes."""
-    from crosszone.calibrate.figures_data import FILES, accuracy_report
-    from crosszone.calibrate.measured_folder import VARIABLE
-
-    watched(progress, cancelled)("scoring", 0, 1)
-    report = {key: value for key, value in accuracy_report(Path(folder), language).items() if key != "folder"}
-    return json_bytes({"present": True, "variable": VARIABLE, "files": list(FILES), "report": report})
-
-
 def samples_job(
     source: Source, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
 ) -> bytes:
@@ -42,9 +32,11 @@ def samples_job(
     from crosszone.calibrate.operator_samples import read_samples
     from crosszone.web.calibrate_found import ErrorRow, FitFound, values_of
 
+    tell = watched(progress, cancelled)
+    tell("reading", 0, 0)
     with renamed(source):
         read = dataclasses.replace(read_samples([Path(source.path)], how["gpu"]), source=source.name)
-        counted = _counted(watched(progress, cancelled), len(fittable(read)))
+        counted = _counted(tell, len(fittable(read)))
         made = fitted_profile(read, correction=how["correction"], progress=counted)
     profile = own_profile(made, name_from(made.gpu, "samples"))
     stay = [Notice(code="calibrate_kept", level="note", params={"fields": kept(made)})] if kept(made) else []
@@ -87,13 +79,13 @@ def collectives_job(
     from crosszone.calibrate.collective_apply import applied
     from crosszone.calibrate.collective_fit import concurrency, fitted
     from crosszone.calibrate.collective_links import link_figures
-    from crosszone.calibrate.collective_samples import read_samples
+    from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.web.calibrate_found import LinksFound
 
     tell = watched(progress, cancelled)
     tell("reading", 0, 2)
     with renamed(source):
-        read = read_samples(Path(source.path))
+        read = read_collectives(Path(source.path))
     fits, few = fitted(read.rows)
     tell("reading", 1, 2)
     changed, notices = None, list[Notice]()

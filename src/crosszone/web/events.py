@@ -7,7 +7,7 @@ then `result` or `error`. Hanging up stops the work, and so does `DELETE /api/v1
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -33,13 +33,18 @@ STREAMED: dict[str, Any] = {
 """How the description of the API states the second form of an answer."""
 
 
-async def answered(request: Request, workers: Workers, job: Job, *arguments: Any) -> Response:
-    """The answer of a piece of long work, in the form the request asks for."""
+async def answered(
+    request: Request, workers: Workers, job: Job, *arguments: Any, keep: Callable[[bytes], None] | None = None
+) -> Response:
+    """The answer of a piece of long work, in the form the request asks for; `keep` is handed it too."""
     if STREAM in request.headers.get("accept", ""):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        stream = _stream(request, workers, job, arguments)
+        stream = _stream(request, workers, job, arguments, keep)
         return StreamingResponse(stream, media_type=STREAM, headers=headers)
-    return Response(await finished(request, workers, job, *arguments), media_type="application/json")
+    done = await finished(request, workers, job, *arguments)
+    if keep is not None:
+        keep(done)
+    return Response(done, media_type="application/json")
 
 
 async def finished(request: Request, workers: Workers, job: Job, *arguments: Any) -> bytes:
@@ -57,7 +62,9 @@ async def finished(request: Request, workers: Workers, job: Job, *arguments: Any
         work.cancelled.set()
 
 
-async def _stream(request: Request, workers: Workers, job: Job, arguments: tuple[Any, ...]) -> AsyncIterator[bytes]:
+async def _stream(
+    request: Request, workers: Workers, job: Job, arguments: tuple[Any, ...], keep: Callable[[bytes], None] | None
+) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     told: asyncio.Queue[bytes] = asyncio.Queue()
 
@@ -78,6 +85,8 @@ async def _stream(request: Request, workers: Workers, job: Job, arguments: tuple
             if not event:
                 break
             yield event
+        if keep is not None and not doing.cancelled() and doing.exception() is None:
+            keep(doing.result())
         yield _ending(request, doing)
     finally:
         work.cancelled.set()

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Literal
 
 from crosszone.analyse.worked import is_sum, number
+from crosszone.inputs.python_source import parsed
 
 Origin = Literal["scenario", "catalogue", "profile", "figure", "rule", "constant", "simulated"]
 """Where a number comes from: typed, a datasheet, a coefficient, another figure, a rule over what was typed, ..."""
@@ -149,7 +150,7 @@ def named(given: Given, **changes: object) -> Given:
 
 def evaluated(text: str) -> float:
     """The value of an expression that holds only numbers, signs, brackets and the six functions."""
-    return float(_value(ast.parse(text, mode="eval").body))
+    return float(_value(parsed(text, mode="eval").body))
 
 
 def _value(node: ast.expr) -> float:

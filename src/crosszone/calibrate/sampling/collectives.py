@@ -1,6 +1,5 @@
 """Time collectives between the ranks of a job: one file that needs torch and the standard library, to copy anywhere.
 
-    torchrun --nproc-per-node 4 collectives.py -o collectives.csv
     torchrun --nproc-per-node 4 collectives.py -o collectives.csv --zones a,a,b,b --sizes 4k,1m,64m --budget 90s
     torchrun --nnodes 4 --node-rank 0 --nproc-per-node 8 --master-addr HOST --master-port 29500 collectives.py ...
 
@@ -11,15 +10,15 @@ every two zones groups of one rank each. Each first alone, then with all groups 
 
 Columns: device, torch, backend, dtype; op; scope (node | network | a>b: zone a to zone b; collectives go both ways);
 zone (of a node or network group); nodes, gpus_per_node, ranks of one group; groups at the same time; bytes; time_us;
-spread_pct; reps; bus_gbps; flag. `bytes` is the tensor each rank passes in: for all_gather one rank's share (the result
-is `ranks` times as large), for all others the whole. `bus_gbps`, 1e9 B/s over the busiest link of a ring:
+spread_pct; reps; bus_gb_per_s; flag. `bytes` is the tensor each rank passes in: for all_gather one rank's share (the
+result is `ranks` times as large), for all others the whole. `bus_gb_per_s`, 1e9 B/s over the busiest link of a ring:
 all_reduce 2(n-1)/n bytes/t, all_gather (n-1) bytes/t, reduce_scatter and all_to_all (n-1)/n bytes/t, send_recv bytes/t.
 `flag`: empty = good; `noisy` = the median is uncertain by more than 10 %; `failed` = no time (the reason is printed).
 
 A time is the median over repetitions (outliers left out) of the slowest rank's time of one call, several calls in a row
 where one is short, with a barrier of all ranks before each repetition. Of send_recv it is the way there: a message and
-one element back, less half of the shortest round trip of one element. What memory, budget or backend leave out, and
-why, is printed at the end. Gloo may build reduce_scatter from an all_reduce: the time is what the library takes.
+one element back, less half of the shortest round trip of one element. The budget counts from the start; what would not
+fit is not begun, and is printed. Gloo may build reduce_scatter from an all_reduce: the time is what the library takes.
 """
 
 from __future__ import annotations
@@ -34,12 +33,13 @@ import socket
 import statistics
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+BEGAN = time.monotonic() - time.time() + float(os.environ.get("CROSSZONE_BEGAN") or time.time())  # before torch loads
 
 try:
     import torch  # type: ignore[import-not-found]
@@ -50,21 +50,18 @@ except ImportError:  # `main` says so
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 COLUMNS = (
     *("device", "torch", "backend", "dtype", "op", "scope", "zone", "nodes", "gpus_per_node", "ranks", "groups"),
-    *("bytes", "time_us", "spread_pct", "reps", "bus_gbps", "flag"),
+    *("bytes", "time_us", "spread_pct", "reps", "bus_gb_per_s", "flag"),
 )
-SIZES = tuple(4096 * 4**power for power in range(10))
-"""4 KiB to 1 GiB."""
+SIZES = tuple(4096 * 4**power for power in range(10))  # 4 KiB to 1 GiB
 NOISY_PCT, MEDIAN_ERROR = 10.0, 0.49
 """A time is noisy whose median is uncertain by more than this: 1.25 / 2.56 x spread / sqrt(repetitions)."""
 OUTLIER = 5.0
 """Spreads (median absolute deviations, scaled to a standard deviation) beyond which a repetition is left out."""
-LEAST_REPS, MOST_REPS, LEAST_CALLS, MOST_CALLS = 5, 25, 3, 20
-REPETITION_S = 0.02
-"""Seconds one repetition should last, so that starting it matters little."""
-SLOW_S = 0.5
+LEAST_REPS, MOST_REPS, LEAST_CALLS, MOST_CALLS, TRIES = 5, 25, 3, 20, 4
+REPETITION_S, CELL_S = 0.02, 0.3
+"""Seconds one repetition should last, so that starting it matters little; those a small size may take too."""
+SLOW_S, PATIENCE = 0.5, timedelta(minutes=10)
 """A collective this long is timed one by one, a shorter one some times in a row, for ranks do not start it together."""
-CELL_S = 0.3
-"""Seconds that a small size may take too, where the budget allows."""
 MEMORY_SHARE, ACK_ELEMENTS = 0.3, 1
 """Share of the free memory that buffers may take; elements that a receiver of a message sends back."""
 
@@ -228,7 +225,7 @@ class Sampler:
     world: World
     ends: float
     """When the budget is spent, by rank 0's clock."""
-    left_out: Counter[str] = field(default_factory=Counter)
+    left_out: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     last_s: dict[tuple[Case, str], tuple[int, float, float]] = field(default_factory=dict)
     """Bytes of the size before, its seconds, and seconds that each further byte took."""
     refused: set[tuple[str, int]] = field(default_factory=set)
@@ -240,19 +237,18 @@ class Sampler:
         moved = count * self.world.dtype.itemsize
         if (op, case.ranks) in self.refused:
             return None
-        if moved * (1 + case.ranks if op == "all_gather" else 2) > self.most_bytes:
-            self.left_out[f"{op} of {size} bytes over {case.ranks} ranks: not enough free memory"] += 1
-            return None
-        share = self._share(case, op, moved, part)
+        fits = moved * (1 + case.ranks if op == "all_gather" else 2) <= self.most_bytes
+        share = self._share(case, op, moved, part) if fits else 0.0
         if share <= 0:
-            self.left_out[f"{op} of {size} bytes: the time budget is spent (--budget)"] += 1
+            reason = "no time left in the budget (--budget)" if fits else "not enough free memory"
+            self.left_out.setdefault(reason, []).append((size, op))
             return None
         row = self._row(case, op, moved)
         mine = next((members for members in case.groups if self.world.rank in members), None)
         call, reason = self._tried(op, mine, count)
         if reason:
             self.refused.add((op, case.ranks))
-            self.left_out[f"{op} over {case.ranks} ranks: {reason}"] += 1
+            self.left_out.setdefault(reason, []).append((size, op))
             return {**row, "flag": "failed"}
         back_s = 0.0
         if op == "send_recv":
@@ -287,7 +283,7 @@ class Sampler:
         self.last_s[case, op] = (moved, middle, max(0.0, middle - took) / max(moved - before, 1))
         taken = middle - back_s
         if taken <= 0:
-            self.left_out[f"{op} of {moved} bytes {case.scope}: faster than the way back of one element"] += 1
+            self.left_out.setdefault("faster than the way back of one element", []).append((moved, op))
             return {**row, "flag": "failed"}
         spread *= middle / taken
         return {
@@ -295,13 +291,13 @@ class Sampler:
             "time_us": f"{taken * 1e6:.2f}",
             "spread_pct": f"{spread:.1f}",
             "reps": kept,
-            "bus_gbps": f"{bus_bytes(op, moved, case.ranks) / taken / 1e9:.5g}",
+            "bus_gb_per_s": f"{bus_bytes(op, moved, case.ranks) / taken / 1e9:.5g}",
             "flag": "noisy" if MEDIAN_ERROR * spread / math.sqrt(kept) > NOISY_PCT else "",
         }
 
     def _row(self, case: Case, op: str, moved: int) -> dict[str, Any]:
-        dtype = str(self.world.dtype).removeprefix("torch.")
-        about = (self.world.name, torch.__version__, self.world.backend, dtype, op, case.scope, case.zone)
+        world, dtype = self.world, str(self.world.dtype).removeprefix("torch.")
+        about = (world.name, torch.__version__, world.backend, dtype, op, case.scope, case.zone)
         counts = (case.nodes, case.gpus_per_node, case.ranks, len(case.groups), moved)
         return dict(zip(COLUMNS, (*about, *counts), strict=False))
 
@@ -313,7 +309,8 @@ class Sampler:
     def _share(self, case: Case, op: str, moved: int, part: float) -> float:
         """Seconds this case may take; 0: what is left is not enough. What it does not need is left to larger sizes."""
         before, took, each = self.last_s.get((case, op), (moved, 0.0, 0.0))
-        needed = (LEAST_REPS + 2) * (took + each * (moved - before))
+        one = took + each * (moved - before)  # and LEAST_REPS times it, after TRIES
+        needed = (LEAST_REPS * (1 if op == "send_recv" or one > SLOW_S else LEAST_CALLS) + TRIES) * one
         left = self.ends - time.monotonic()
         return self.world.most([max(left * part, needed) if left > needed and self.world.rank == 0 else 0.0])[0]
 
@@ -326,6 +323,8 @@ class Sampler:
         one = self.world.most([self._once(call, 1)])[0] if one < share / 4 else one
         least = 1 if message or one > SLOW_S else LEAST_CALLS
         calls = min(MOST_CALLS, max(least, math.ceil(REPETITION_S / max(one, 1e-6))))
+        left = self.world.most([self.ends - time.monotonic() if self.world.rank == 0 else -math.inf])[0]
+        calls = 1 if LEAST_REPS * calls * one > left else calls  # slower than smaller sizes let expect
         reps = int(min(MOST_REPS, max(LEAST_REPS, share / max(one * calls, 1e-6))))
         times = [self._once(call, calls) for _ in range(reps)]
         return self.world.most(times if counts else [0.0] * reps)
@@ -340,6 +339,13 @@ class Sampler:
         return (time.perf_counter() - began) / calls
 
 
+def told_left_out(reason: str, cells: Sequence[tuple[int, str]]) -> str:
+    """One line: how many, why, and which ops of which sizes."""
+    ops = {size: [op for its, op in dict.fromkeys(cells) if its == size] for size, _ in sorted(cells)}
+    sizes = "; ".join(f"{size / 2**20:.4g} MiB {', '.join(names)}" for size, names in ops.items())
+    return f"collectives: left out ({len(cells)}): {reason}: {sizes}"
+
+
 def joined(backend: str, given: str | None) -> World:
     """Meet the other ranks, and learn who lies where."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -351,15 +357,13 @@ def joined(backend: str, given: str | None) -> World:
     device = torch.device("cuda", local) if backend == "nccl" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    patience = timedelta(minutes=10)
-    dist.init_process_group(backend, timeout=patience)
-    control = dist.new_group(backend="gloo", timeout=patience) if backend != "gloo" else dist.group.WORLD
+    dist.init_process_group(backend, timeout=PATIENCE)
+    control = dist.new_group(backend="gloo", timeout=PATIENCE) if backend != "gloo" else dist.group.WORLD
     agent = os.environ.get("GROUP_RANK", socket.gethostname())
     said: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(said, (agent, os.environ.get("CROSSZONE_ZONE", "")), group=control)
     agents = [one[0] for one in said]
-    by_rank = _zones(given, agents, [one[1] for one in said])
-    whose = list(zip(agents, by_rank, strict=True))
+    whose = list(zip(agents, _zones(given, agents, [one[1] for one in said]), strict=True))
     places = list(dict.fromkeys(whose))
     nodes = [[rank for rank, place in enumerate(whose) if place == one] for one in places]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
@@ -379,22 +383,20 @@ def _zones(given: str | None, agents: list[str], told: list[str]) -> list[str]:
         return [names[order.index(agent)] for agent in agents]
     if len(names) == len(agents):
         return names
-    wanted = f"give one a node ({len(order)}) or one a rank ({len(agents)})"
-    raise SystemExit(f"collectives: --zones names {len(names)}; {wanted}")
+    raise SystemExit(f"collectives: --zones names {len(names)}, not {len(order)} nodes or {len(agents)} ranks")
 
 
 def _cpu_name() -> str:
     told = Path("/proc/cpuinfo")
-    text = told.read_text(encoding="utf-8", errors="replace") if told.exists() else ""
+    text = told.read_text("utf-8", "replace") if told.exists() else ""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1].strip().replace(",", " ") if found else platform.processor() or platform.machine() or "cpu"
 
 
 def _free_bytes(world: World) -> float:
     """Bytes of buffers a rank may hold, the same on all ranks."""
-    if world.device.type == "cuda":
-        free = float(torch.cuda.mem_get_info()[0])
-    else:
+    free = float(torch.cuda.mem_get_info()[0]) if world.device.type == "cuda" else 0.0
+    if world.device.type != "cuda":
         pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 2**20
         free = float(pages * os.sysconf("SC_PAGE_SIZE")) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return -world.most([-free * MEMORY_SHARE])[0]
@@ -405,8 +407,7 @@ def size_of(text: str) -> int:
     found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)i?b?", text.strip().lower())
     if not found or not int(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4k, 64m, 1g or bytes")
-    factor: int = 1024 ** " kmg".index(found[2] or " ")
-    return int(found[1]) * factor
+    return int(found[1]) * int(1024 ** " kmg".index(found[2] or " "))
 
 
 def seconds_of(text: str) -> float:
@@ -428,9 +429,8 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     found = parser.parse_args(given)
     found.ops = [one.strip() for one in found.ops.split(",")]
-    unknown = [one for one in found.ops if one not in OPS]
-    if unknown:
-        parser.error(f"--ops: {unknown[0]!r} is none of {', '.join(OPS)}")
+    for unknown in (one for one in found.ops if one not in OPS):
+        parser.error(f"--ops: {unknown!r} is none of {', '.join(OPS)}")
     if found.output.exists() and not found.force and os.environ.get("RANK", "0") == "0":
         parser.error(f"{found.output} exists already; choose another name, or add --force")
     return found
@@ -439,16 +439,16 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def run(world: World, asked: argparse.Namespace) -> None:
     """Measure all cases, small sizes first; rank 0 writes each row as soon as it is measured."""
     found = cases(world.nodes, world.zones)
-    for case in found:
-        for members in case.groups:
-            world.group(members)
-    sampler = Sampler(world, time.monotonic() + asked.budget, most_bytes=_free_bytes(world))
+    for members in (group for case in found for group in case.groups):
+        world.group(members)
+    ends = max(BEGAN + asked.budget, time.monotonic() + asked.budget / 2)
+    sampler = Sampler(world, ends, most_bytes=_free_bytes(world))
     cells = [(size, case, op) for size in sorted(set(asked.sizes)) for case in found for op in case.ops(asked.ops)]
+    parts = _parts([size for size, _, _ in cells], asked.budget)
     rows, file = 0, asked.output.open("w", encoding="utf-8", newline="") if world.rank == 0 else None
     writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n") if file else None
     if writer:
         writer.writeheader()
-    parts = _parts([size for size, _, _ in cells], asked.budget)
     for done, (size, case, op) in enumerate(cells):
         row = sampler.measure(case, op, size, parts[done])
         if writer and file and row is not None:
@@ -459,8 +459,8 @@ def run(world: World, asked: argparse.Namespace) -> None:
     if file:
         file.close()
         print(f"collectives: {rows} rows in {asked.output}", file=sys.stderr)
-        for reason, count in sampler.left_out.items():
-            print(f"collectives: left out ({count}): {reason}", file=sys.stderr)
+        for reason, left in sampler.left_out.items():
+            print(told_left_out(reason, left), file=sys.stderr)
 
 
 def _parts(sizes: Sequence[int], budget_s: float) -> list[float]:
@@ -474,8 +474,9 @@ def _parts(sizes: Sequence[int], budget_s: float) -> list[float]:
 
 def _progress(done: int, of: int, what: str) -> None:
     if sys.stderr.isatty():
-        bar = "#" * (30 * done // of)
-        sys.stderr.write(f"\r[{bar:<30}] {done}/{of} {what[:60]:<60}" + ("\n" if done == of else ""))
+        sys.stderr.write(
+            f"\r[{'#' * (30 * done // of):<30}] {done}/{of} {what[:60]:<60}" + ("\n" if done == of else "")
+        )
         sys.stderr.flush()
 
 
@@ -484,8 +485,7 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = _arguments(given)
     wrong = f"{sys.executable} has no torch" if torch is None else ""
     if wrong or int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        wrong = wrong or "at least two ranks are needed: torchrun --nproc-per-node 2 ..."
-        print(f"collectives: {wrong}", file=sys.stderr)
+        print(f"collectives: {wrong or 'at least two ranks are needed: --nproc-per-node 2 ...'}", file=sys.stderr)
         return 2
     world = joined(asked.backend, asked.zones)
     try:

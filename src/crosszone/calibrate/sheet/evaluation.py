@@ -140,6 +140,8 @@ class Cells:
                 continue
             open_.add(here)
             circle = next((cell for cell in missing if cell in open_), None)
+            if circle == here:
+                raise InvalidError(self._notice("sheet_self", cell_name(here), formula=content))
             if circle is not None:
                 raise InvalidError(self._notice("sheet_circular", cell_name(here), other=cell_name(circle)))
             waiting.extend(missing)

@@ -53,6 +53,8 @@ def _check(data: bytes, file: str) -> None:
         raise _refused("sheet_too_large", file, size=round(len(data) / 2**20, 1), limit=MOST_BYTES // 2**20)
     if data.startswith(OLD):
         raise _refused("sheet_password" if PASSWORD in data else "sheet_old", file)
+    if not data:
+        raise _refused("file_empty", file)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             parts = archive.infolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -10,15 +12,29 @@ from starlette.responses import Response
 from crosszone.calibrate.measured_folder import VARIABLE, measurements
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.calibrate_accuracy import AccuracyReport, SavedAccuracy, saved_accuracy
-from crosszone.web.calibrate_jobs import accuracy_job
+from crosszone.web.calibrate_report import KeptReports, accuracy_job, key_of, parts_job
 from crosszone.web.events import STREAMED, answered
 from crosszone.web.language import Language
 from crosszone.web.state import State
+from crosszone.web.workers import Job
 
 
 def routes(state: State) -> APIRouter:
     """Tell errors."""
     router = APIRouter(prefix="/calibrate/accuracy", tags=["calibrate"])
+    reports = KeptReports()
+
+    async def told(request: Request, job: Job, language: str) -> Response:
+        folder = await run_in_threadpool(measurements)
+        if folder is None:
+            return Json(absent().model_dump(mode="json"))
+        key: Hashable = await run_in_threadpool(key_of, folder, job.__name__, language)
+        made = reports.get(key)
+        if made is not None:
+            return Response(made, media_type="application/json")
+        return await answered(
+            request, state.workers, job, str(folder), language, keep=lambda answer: reports.put(key, answer)
+        )
 
     @router.get(
         "",
@@ -27,10 +43,16 @@ def routes(state: State) -> APIRouter:
     )
     async def accuracy(request: Request, language: Language) -> Response:
         """Predict the measured runs that lie on the server: error tables and what figures are drawn of."""
-        folder = await run_in_threadpool(measurements)
-        if folder is None:
-            return Json(absent().model_dump(mode="json"))
-        return await answered(request, state.workers, accuracy_job, str(folder), language)
+        return await told(request, accuracy_job, language)
+
+    @router.get(
+        "/parts",
+        response_model=AccuracyReport,
+        responses={200: {"content": STREAMED}, **errors_documented(409, 429)},
+    )
+    async def parts(request: Request, language: Language) -> Response:
+        """Tell of the jobs that were timed part by part alone: errors, shares, steadiness. It takes a moment."""
+        return await told(request, parts_job, language)
 
     @router.get("/runs", response_model=SavedAccuracy, responses=errors_documented(503))
     def runs(language: Language) -> Json:

@@ -1,6 +1,18 @@
 import { html, useState } from "../lib/dom.js";
 import { useText } from "../lib/text.js";
 import { Refusals } from "../compare/refusals.js";
+import { usePercent } from "./words.js";
+
+const TOLD = ["trace", "fitting", "variations"];
+
+/** What is being done with a file, in words. @param {import("./file-work.js").FileWork["file"]} file @param {import("./file-work.js").FileWork["progress"]} progress */
+function useDoing(file, progress) {
+  const { t, amount } = useText();
+  const { pct } = usePercent();
+  if (file && !file.id) return t("calibrate.doing.sending");
+  if (!progress?.of || !TOLD.includes(progress.what)) return t("calibrate.doing.reading");
+  return t(`calibrate.doing.${progress.what}`, { done: amount(progress.done), of: amount(progress.of), share: pct((100 * progress.done) / progress.of) });
+}
 
 /**
  * Where a file is chosen or dropped, with what the server is doing with it and what is wrong with it.
@@ -26,6 +38,7 @@ export function Drop({ id, label, accept, work, disabled = false }) {
     setOver(true);
   };
   const { file, progress } = work;
+  const doing = useDoing(file, progress);
   return html`
     <div class=${`calibrate-drop${over ? " over" : ""}`} onDragOver=${dragged} onDragLeave=${() => setOver(false)} onDrop=${dropped}>
       <label class="button calibrate-file" aria-disabled=${disabled ? "true" : null}>
@@ -36,9 +49,11 @@ export function Drop({ id, label, accept, work, disabled = false }) {
       ${file ? html`<span class="calibrate-name">${file.name} <span class="quiet-text">${t("calibrate.kib", { size: amount(Math.ceil(file.bytes / 1024)) })}</span></span>` : html`<span class="hint">${t("calibrate.drop")}</span>`}
       ${work.busy && html`
         <span role="status" class="calibrate-busy">
-          <progress max=${progress?.of || null} value=${progress?.of ? progress.done : null} aria-label=${t("calibrate.reading")}></progress>
-          ${t("calibrate.reading")} <button type="button" class="link" onClick=${work.cancel}>${t("calibrate.cancel")}</button>
+          <progress max=${progress?.of || null} value=${progress?.of ? progress.done : null} aria-label=${doing}></progress>
+          <span>${doing}</span> <button type="button" class="link" onClick=${work.cancel}>${t("calibrate.cancel")}</button>
         </span>`}
+      ${work.stopped && html`
+        <span role="status" class="calibrate-busy">${t("calibrate.stopped")} ${file?.id && html`<button type="button" class="link" onClick=${() => work.look()}>${t("calibrate.doing.again")}</button>`}</span>`}
       ${file && !work.busy && html`<button type="button" class="small" onClick=${work.drop}>${t("calibrate.forget")}</button>`}
     </div>
     <div id=${`${id}-wrong`} class="calibrate-said"><${Refusals} notices=${work.notices} failed=${work.failed} /></div>`;

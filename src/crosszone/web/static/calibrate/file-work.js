@@ -10,6 +10,7 @@ import { useText } from "../lib/text.js";
  * @property {import("../lib/api.js").Notice[]} notices what is wrong with it
  * @property {boolean} failed the server is out of reach
  * @property {boolean} busy
+ * @property {boolean} stopped the user has stopped the work
  * @property {{what: string, done: number, of: number} | null} progress
  * @property {(file: File) => Promise<void>} take hand a file in and look at it
  * @property {(more?: any) => Promise<void>} look look at it again with another question
@@ -17,7 +18,7 @@ import { useText } from "../lib/text.js";
  * @property {() => void} drop forget it
  */
 
-const NOTHING = { file: null, found: null, notices: [], failed: false, busy: false, progress: null };
+const NOTHING = { file: null, found: null, notices: [], failed: false, busy: false, stopped: false, progress: null };
 
 /** @param {string} path that reads the file @param {(more?: any) => any} question what is asked besides the file @returns {FileWork} */
 export function useFileWork(path, question) {
@@ -34,12 +35,12 @@ export function useFileWork(path, question) {
     running.current?.abort();
     const stop = (running.current = new AbortController());
     const put = (changes) => mounted.current && running.current === stop && setState((old) => ({ ...old, ...changes }));
-    put({ busy: true, notices: [], failed: false, progress: null });
+    put({ busy: true, stopped: false, notices: [], failed: false, progress: null });
     try {
       await work(stop.signal, put);
       put({ busy: false, progress: null });
     } catch (error) {
-      if (error.name === "AbortError") put({ busy: false, progress: null });
+      if (error.name === "AbortError") put({ busy: false, stopped: true, progress: null });
       else put({ busy: false, progress: null, found: null, notices: error.notices ?? [], failed: !error.notices?.length });
     }
   };

@@ -96,6 +96,7 @@ function Errors({ rows, run }) {
 
 function Values({ rows }) {
   const { t, amount } = useText();
+  const { pct } = usePercent();
   return html`
     <h3 class="calibrate-sub">${t("calibrate.found.values")}</h3>
     <${TableFrame} label=${t("calibrate.found.values")}>
@@ -105,7 +106,7 @@ function Values({ rows }) {
         <tr key=${`${row.home} ${row.field}`} data-value=${row.field}>
           <th scope="row"><code>${row.field}</code><span class="below">${t(`coefficient.${row.field}`)}</span></th><td>${row.home}</td>
           <td class="number">${amount(row.before)}</td><td class="number">${amount(row.after)} <span class="unit">${t(`unit.${row.unit.replace("/", "_per_")}`)}</span></td>
-          <td class="number">±${amount(row.error_pct)} %</td><td><span class="origin">${t(`rate_origin.${row.origin}`)}</span></td>
+          <td class="number">±${pct(row.error_pct)}</td><td><span class="origin">${t(`rate_origin.${row.origin}`)}</span></td>
         </tr>`)}</tbody>
     <//>`;
 }

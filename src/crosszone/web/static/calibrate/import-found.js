@@ -19,22 +19,22 @@ const WORDS = ["first", "last", "best"];
  * @param {{found: any, iteration: string, choose: (word: string) => void, bodyOf: (name: string) => any, change: any}} given
  */
 export function ImportFound({ found, iteration, choose, bodyOf, change }) {
-  const { t } = useText();
+  const { t, framework } = useText();
   const { time } = useTime();
   const { figure } = useFigures();
   const groups = useMemo(() => [...new Set((found.view?.lanes ?? []).map((lane) => lane.group))], [found]);
   const figures = Object.entries(found.figures).filter(([key, value]) => key !== "breakdown_s" && value !== null);
+  const phases = found.steps.step.length > 1 ? t("calibrate.found.phases", { step: found.step }) : t("calibrate.found.phases_only");
   const meta = Object.entries(found.meta).slice(0, 24);
   return html`
-    <${Iterations} found=${found}>
-      ${found.steps.step.length > 1 && html`<${Choose} found=${found} iteration=${iteration} choose=${choose} />`}
-    <//>
+    ${found.steps.step.length > 1 && html`
+      <${Iterations} found=${found}><${Choose} found=${found} iteration=${iteration} choose=${choose} /><//>`}
     <${Card} id="calibrate-import" title=${t("calibrate.found.heading", { name: found.name })} aside=${t(`calibrate.format.${found.format}`)}>
-      <${Facts} facts=${figures.map(([key, value]) => [key === "framework" ? t("column.framework") : t(`compare.figure.${key}`), typeof value === "number" ? figure(key, value) : value])} />
+      <${Facts} facts=${figures.map(([key, value]) => [key === "framework" ? t("column.framework") : t(`compare.figure.${key}`), typeof value === "number" ? figure(key, value) : key === "framework" ? framework(value) : value])} />
       <${Remarks} notices=${found.notices} />
       ${Object.keys(found.phases_s).length > 0 && html`
-        <h3 class="calibrate-sub">${t("calibrate.found.phases", { step: found.step })}</h3>
-        <div class="calibrate-narrow"><${TableFrame} label=${t("calibrate.found.phases", { step: found.step })}>
+        <h3 class="calibrate-sub">${phases}</h3>
+        <div class="calibrate-narrow"><${TableFrame} label=${phases}>
           <tbody class="capital">${Object.entries(found.phases_s).map(([phase, seconds]) => html`<tr key=${phase} data-phase=${phase}><th scope="row">${t(`calibrate.phase.${phase}`)}</th><td class="number">${time(seconds)}</td></tr>`)}</tbody>
         <//></div>`}
       ${found.view && html`

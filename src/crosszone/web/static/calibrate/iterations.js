@@ -25,6 +25,9 @@ export function Iterations({ found, children }) {
     <//>`;
 }
 
+/** A smaller share of the mean is what rounding leaves. */
+const NOTHING = 1e-9;
+
 /** Iterations in a few numbers. @param {{statistics: any}} given */
 export function Statistics({ statistics: one }) {
   const { t, amount } = useText();
@@ -33,7 +36,7 @@ export function Statistics({ statistics: one }) {
   return html`
     <${Facts} facts=${[
       [t("calibrate.stat.count"), amount(one.count)], [t("calibrate.stat.min_s"), time(one.min_s)], [t("calibrate.stat.max_s"), time(one.max_s)],
-      [t("calibrate.stat.mean_s"), time(one.mean_s)], [t("calibrate.stat.std_s"), time(one.std_s)], [t("calibrate.stat.mean_to_min_pct"), pct(one.mean_to_min_pct)],
+      [t("calibrate.stat.mean_s"), time(one.mean_s)], [t("calibrate.stat.std_s"), time(one.std_s < NOTHING * one.mean_s ? 0 : one.std_s)], [t("calibrate.stat.mean_to_min_pct"), pct(one.mean_to_min_pct)],
       [t("calibrate.stat.best_step"), amount(one.best_step)],
     ]} />`;
 }

@@ -2,12 +2,13 @@ import { html } from "../lib/dom.js";
 import { useText } from "../lib/text.js";
 import { Card } from "../components/card.js";
 import { TableFrame } from "../components/table-frame.js";
+import { usePercent } from "./words.js";
 
 /** Errors of operators by GPU: cross-validated, and on sizes that were left out. @param {{operators: any[] | null}} given */
 export function OperatorsCard({ operators }) {
   const { t, amount } = useText();
   const families = [...new Set((operators ?? []).flatMap((row) => Object.keys(row.families)))];
-  const pct = (value) => (value === null || value === undefined ? "-" : `${amount(Number(value.toPrecision(3)))} %`);
+  const { pct } = usePercent();
   return html`
     <${Card} id="calibrate-operators" title=${t("calibrate.operators.heading")} aside=${t("calibrate.operators.about")}>
       ${operators?.length === 0 && html`<p class="empty">${t("calibrate.operators.empty")}</p>`}

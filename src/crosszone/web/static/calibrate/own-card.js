@@ -6,6 +6,7 @@ import { TableFrame } from "../components/table-frame.js";
 import { Refusals } from "../compare/refusals.js";
 import { Sure } from "../compare/sure.js";
 import { Scores } from "./scores.js";
+import { usePercent, useWhen } from "./words.js";
 
 /** Own profiles: which one is in use, how good each is, and what can be done with it. @param {{own: import("./own.js").Own, learn: () => void}} given */
 export function OwnCard({ own, learn }) {
@@ -47,6 +48,8 @@ export function OwnCard({ own, learn }) {
 
 function Row({ row, own, remove }) {
   const { t, amount, language } = useText();
+  const { pct } = usePercent();
+  const when = useWhen();
   const [open, setOpen] = useState(false);
   const origins = Object.entries(row.origins).map(([origin, count]) => `${amount(count)} ${t(`rate_origin.${origin}`)}`).join(", ");
   const told = row.notes.length > 0 || Object.keys(row.scores).length > 0;
@@ -54,12 +57,12 @@ function Row({ row, own, remove }) {
     <tr data-profile=${row.name} class=${row.default ? "chosen" : ""}>
       <th scope="row">
         ${row.name}${row.default && html` <span class="calibrate-tag">${t("calibrate.own.default")}</span>`}
-        <span class="below">${row.created}</span>
+        <span class="below"><time datetime=${row.created}>${when(row.created)}</time></span>
         <${Refusals} notices=${row.notices} />
       </th>
       <td>${[...row.gpus, ...row.stacks].join(", ") || "-"}</td>
       <td class="number">${amount(row.coefficients)}<span class="below">${origins}</span></td>
-      <td class="number">${row.error_pct === null ? "-" : `±${amount(row.error_pct)} %`}</td>
+      <td class="number">${row.error_pct === null ? "-" : `±${pct(row.error_pct)}`}</td>
       <td class="calibrate-source">${row.source}
         ${told && html`<button type="button" class="link below" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${t(open ? "calibrate.own.less" : "calibrate.own.more")}</button>`}
       </td>

@@ -6,6 +6,7 @@ import { Card } from "../components/card.js";
 import { More } from "../components/more.js";
 import { TableFrame } from "../components/table-frame.js";
 import { Refusals } from "../compare/refusals.js";
+import { usePercent } from "./words.js";
 
 /** Homes of coefficients in use, with where they come from and how far predictions with them may be off. @param {{used: string | null}} given */
 export function ShippedCard({ used }) {
@@ -15,13 +16,19 @@ export function ShippedCard({ used }) {
   useEffect(() => {
     fetchJson("profiles", language).then((found) => (setRows(found), setLost(null)), setLost);
   }, [language, used]);
-  const range = (row) => `${amount(Math.round(100 * (row.low - 1)))} … +${amount(Math.round(100 * (row.high - 1)))} %`;
+  const { signed } = usePercent();
+  const range = (row) => `${signed(100 * (row.low - 1))} … ${signed(100 * (row.high - 1))}`;
+  const seen = (row) => t(!row.measured ? "catalogue.no" : row.fitted ? "yes" : "calibrate.shipped.seen");
+  const fitted = (row) => {
+    if (row.coefficients) return t("calibrate.shipped.fitted", { fitted: amount(row.fitted), all: amount(row.coefficients) });
+    return row.like ? t("calibrate.shipped.none_like", { name: row.like }) : t("calibrate.shipped.none_common");
+  };
   const shown = (row) => html`
     <tr key=${`${row.kind} ${row.name}`}>
       <th scope="row"><a href=${linkTo({ place: "catalogue", kind: "profiles", entry: row.name, tab: null })}>${row.name}</a></th>
-      <td>${t(`catalogue.profile_kind.${row.kind}`)}${row.framework && html`<span class="below">${called(row.framework)}</span>`}</td>
-      <td>${row.measured ? t("yes") : t("catalogue.no")}</td>
-      <td class="number">${t("calibrate.shipped.fitted", { fitted: amount(row.fitted), all: amount(row.coefficients) })}</td>
+      <td>${t(`catalogue.profile_kind.${row.kind}`)}${row.framework && html`<span class="below">${row.framework === "any" ? t("calibrate.shipped.any") : called(row.framework)}</span>`}</td>
+      <td class="calibrate-short">${seen(row)}</td>
+      <td class=${row.coefficients ? "number" : "number calibrate-short"}>${fitted(row)}</td>
       <td class="number">${range(row)}</td>
       <td class="calibrate-source">${row.source}</td>
     </tr>`;

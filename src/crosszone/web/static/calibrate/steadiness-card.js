@@ -5,7 +5,7 @@ import { useTokens } from "../lib/tokens.js";
 import { Card } from "../components/card.js";
 import { Chart } from "../components/chart.js";
 import { steadinessHeight, steadinessOption } from "../charts/steadiness.js";
-import { usePercent } from "./words.js";
+import { jobNames, usePercent } from "./words.js";
 
 const COLUMNS = ["count", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct"];
 
@@ -13,14 +13,18 @@ const COLUMNS = ["count", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct"
 export function SteadinessCard({ runs }) {
   const { t } = useText();
   const { time } = useTime();
-  const { pct } = usePercent();
+  const { pct, tick } = usePercent();
   const tokens = useTokens();
-  const named = useMemo(() => runs.map((run) => ({ ...run, name: [run.cluster, run.name].filter(Boolean).join(" · ") })), [runs]);
-  const say = { above: t("calibrate.steady.above"), time, percent: pct, mean: t("calibrate.stat.mean_to_min_pct") };
-  const option = useMemo(() => steadinessOption(named, say, tokens), [named, tokens, t]);
+  const narrow = useMemo(() => matchMedia("(max-width: 700px)").matches, []);
+  const named = useMemo(() => {
+    const names = jobNames(runs, narrow);
+    return runs.map((run, at) => ({ ...run, name: names[at] }));
+  }, [runs, narrow]);
+  const say = { above: t("calibrate.steady.above"), time, percent: pct, tick, mean: t("calibrate.stat.mean_to_min_pct") };
+  const option = useMemo(() => steadinessOption(named, say, tokens, narrow), [named, tokens, t]);
   const table = useMemo(() => ({
     columns: [t("calibrate.column.name"), ...COLUMNS.map((key) => t(`calibrate.stat.${key}`))],
-    rows: named.map((run) => [run.name, ...COLUMNS.map((key) => run[key])]),
+    rows: named.map((run) => [run.name.replace("\n", " · "), ...COLUMNS.map((key) => run[key])]),
   }), [named, t]);
   return html`
     <${Card} id="calibrate-steady" title=${t("calibrate.steady.heading")} aside=${t("calibrate.steady.about")}>

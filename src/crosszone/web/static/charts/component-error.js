@@ -9,23 +9,23 @@ export const clusterToken = (at) => COLOURS[at % COLOURS.length];
 export const errorsHeight = (table) => table.rows.length * ROW + 40;
 
 /**
- * @param {any} table components of the accuracy report
- * @param {{percent: (value: number) => string, mean: string, signed: (value: number) => string}} say
- * @param {import("../lib/tokens.js").Tokens} tokens
+ * @param {any} table components of the accuracy report @param {string[]} names of its jobs
+ * @param {{percent: (value: number) => string, tick: (value: number) => string, mean: string, signed: (value: number) => string}} say
+ * @param {import("../lib/tokens.js").Tokens} tokens @param {boolean} narrow
  */
-export function errorsOption(table, say, tokens) {
+export function errorsOption(table, names, say, tokens, narrow) {
   const parts = table.rows;
   const jobs = (row, cluster) =>
-    table.jobs.flatMap((job, at) => (job.cluster === cluster && row.errors_pct[at] !== null ? [`${job.name}  ${say.signed(row.errors_pct[at])}`] : []));
+    table.jobs.flatMap((job, at) => (job.cluster === cluster && row.errors_pct[at] !== null ? [`${names[at]}  ${say.signed(row.errors_pct[at])}`] : []));
   return {
-    grid: { left: 8, right: 44, top: 8, bottom: 8, containLabel: true },
+    grid: { left: 8, right: 52, top: 8, bottom: 8, containLabel: true },
     xAxis: {
-      type: "value", min: 0, axisLabel: { color: tokens.quiet, formatter: (value) => say.percent(value), hideOverlap: true },
+      type: "value", min: 0, splitNumber: narrow ? 3 : 6, axisLabel: { color: tokens.quiet, formatter: (value) => say.tick(value), hideOverlap: true },
       splitLine: { lineStyle: { color: tokens["line-soft"] } },
     },
     yAxis: {
       type: "category", inverse: true, data: parts.map((row) => row.name), axisTick: { show: false }, axisLine: { lineStyle: { color: tokens.line } },
-      axisLabel: { color: tokens.text, fontSize: 11, width: 130, overflow: "break", lineHeight: 13 },
+      axisLabel: { color: tokens.text, fontSize: narrow ? 10 : 11, width: narrow ? 105 : 190, overflow: "break", lineHeight: 12 },
     },
     tooltip: {
       trigger: "item", confine: true,

@@ -10,7 +10,8 @@ export function curveOption(points, band, words, tokens) {
   const values = points.map(([, value]) => value).filter((value) => value !== null);
   const all = band ? [...values, band.expected] : values;
   const [least, most] = [Math.min(...all), Math.max(...all)];
-  const room = (most - least || Math.abs(most) || 1) * 0.08;
+  const spread = most - least > 1e-9 * Math.abs(most) ? most - least : 0; // less is what rounding leaves
+  const room = (spread || Math.abs(most) || 1) * 0.08;
   return {
     grid: { left: 8, right: 16, top: 14, bottom: 8, outerBoundsMode: "same" },
     tooltip: {

@@ -5,6 +5,7 @@ import { useTime } from "../lib/time.js";
 import { Chart } from "../components/chart.js";
 import { drawnRow, registerBars } from "./gantt-row.js";
 import { barsOf, CHUNK, END, firstAt, KIND, MICRO, rowsOf, START } from "./gantt-rows.js";
+import { laneName } from "./lane-name.js";
 
 const NARROW = "(max-width: 700px)";
 const ROW_HEIGHT = 22;
@@ -40,14 +41,14 @@ export function Gantt({ name, label, view, measured = null, groups, hidden, sele
 
   const option = useMemo(() => {
     const beneath = (row, at) => row.measured && view && rows[at - 1] && (rows[at - 1].lane?.id === row.lane?.id);
-    const called = (row, at) => (beneath(row, at) ? `↳ ${t("timeline.measured_lane")}` : !row.lane ? t("timeline.phases") : narrow ? row.lane.id : row.lane.name);
+    const called = (row, at) => (beneath(row, at) ? `↳ ${t("timeline.measured_lane")}` : !row.lane ? t("timeline.phases") : laneName(row.lane, t, narrow));
     const told = ({ dataIndex }) => {
       const row = rows[dataIndex];
       const bar = barAt(dataIndex, mouse.current);
-      if (!bar) return row.lane?.name ?? "";
+      if (!bar) return row.lane ? laneName(row.lane, t) : "";
       const what = row.lane ? t(`timeline.kind.${bar[KIND]}`) : t(`timeline.phase.${bar[KIND]}`);
       return [
-        row.lane ? row.lane.name : t("timeline.phases"),
+        row.lane ? laneName(row.lane, t) : t("timeline.phases"),
         row.measured ? `${what} (${t("timeline.measured_lane")})` : what,
         bar[MICRO] >= 0 ? t("timeline.micro_batch_number", { number: bar[MICRO] }) + (bar[CHUNK] > 0 ? `, ${t("timeline.chunk_number", { number: bar[CHUNK] })}` : "") : null,
         `${time(bar[END] - bar[START])}   ${between(bar[START], bar[END])}`,

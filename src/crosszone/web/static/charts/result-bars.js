@@ -1,4 +1,5 @@
 // Results as stacked bars to one scale, the range of a prediction as a thin line at the end of its bar.
+import { cut } from "./lane-name.js";
 
 const TOKENS = {
   classes: { compute: "work-forward", communication: "kind-pipeline", pipeline: "work-idle", host: "work-optimizer", other: "work-idle" },
@@ -26,9 +27,9 @@ export const barsHeight = (found) => found.sides.length * BAR + 46;
  * @param {string} way classes, parts or phases
  * @param {any[]} step cells of the step time, with its range
  * @param {{word: (name: string) => string, figure: (name: string, value: number) => string, percent: (hundredths: number) => string, step: string}} say
- * @param {import("../lib/tokens.js").Tokens} tokens
+ * @param {import("../lib/tokens.js").Tokens} tokens @param {boolean} narrow
  */
-export function barsOption(found, way, step, say, tokens) {
+export function barsOption(found, way, step, say, tokens, narrow) {
   const ends = step.map((cell) => cell.high ?? cell.value);
   const seconds = (value) => `${say.figure("step_time_s", value)} s`;
   return {
@@ -40,7 +41,7 @@ export function barsOption(found, way, step, say, tokens) {
     },
     yAxis: {
       type: "category", inverse: true, data: found.sides.map((_, at) => String(at)),
-      axisLabel: { color: tokens.text, formatter: (at) => found.sides[at].name, width: 120, overflow: "truncate" },
+      axisLabel: { color: tokens.text, formatter: (at) => cut(found.sides[at].name, narrow ? 17 : 34) },
       axisTick: { show: false }, axisLine: { lineStyle: { color: tokens.line } },
     },
     tooltip: {

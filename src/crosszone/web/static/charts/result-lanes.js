@@ -1,6 +1,7 @@
 // Steps of several results beneath each other on one axis: the phases of each, then its stages.
 import { drawnRow } from "./gantt-row.js";
 import { barsOf, END, firstAt, KIND, rowsOf, START } from "./gantt-rows.js";
+import { cut } from "./lane-name.js";
 
 export const ROW = 18;
 const TOP = 26;
@@ -29,21 +30,21 @@ export const lanesHeight = (rows) => TOP + 8 + rows.length * ROW;
  * @param {ReturnType<typeof lanesOf>} rows
  * @param {any[]} views
  * @param {number} scale the end of the axis, s
- * @param {{time: (s: number) => string, phase: (name: string) => string, kind: (name: string) => string}} say
+ * @param {{time: (s: number) => string, phase: (name: string) => string, kind: (name: string) => string, lane: (lane: {id: string, name: string}, narrow?: boolean) => string}} say
  * @param {import("../lib/tokens.js").Tokens} tokens
  * @param {{narrow: boolean, at: () => number | null}} how `at`: seconds beneath the pointer
  */
 export function lanesOption(rows, views, scale, say, tokens, { narrow, at }) {
-  const called = (row) => (row.lane === undefined ? "" : row.lane ? `  ${narrow ? row.lane.id : row.lane.name}` : views[row.of].name);
+  const called = (row) => (row.lane === undefined ? "" : row.lane ? `  ${say.lane(row.lane, narrow)}` : cut(views[row.of].name, narrow ? 13 : 30));
   return {
-    grid: { left: narrow ? 96 : 212, right: 16, top: TOP, bottom: 8 },
+    grid: { left: narrow ? 124 : 212, right: 16, top: TOP, bottom: 8 },
     tooltip: {
       trigger: "item", confine: true,
       formatter: ({ dataIndex }) => {
         const row = rows[dataIndex];
         const time = at();
         const bar = time === null ? null : row.bars[firstAt(row.bars, time)];
-        const head = [views[row.of].name, row.lane?.name].filter(Boolean).join(" · ");
+        const head = [views[row.of].name, row.lane && say.lane(row.lane)].filter(Boolean).join(" · ");
         if (!bar || bar[START] > time) return head;
         return `${head}\n${row.lane ? say.kind(bar[KIND]) : say.phase(bar[KIND])}  ${say.time(bar[END] - bar[START])}`;
       },
@@ -55,7 +56,7 @@ export function lanesOption(rows, views, scale, say, tokens, { narrow, at }) {
     yAxis: {
       type: "category", inverse: true, data: rows.map((_, index) => index), axisTick: { show: false }, axisLine: { show: false },
       axisLabel: {
-        interval: 0, align: "left", margin: narrow ? 90 : 206, width: narrow ? 86 : 200, overflow: "truncate",
+        interval: 0, align: "left", margin: narrow ? 118 : 206, width: narrow ? 114 : 200, overflow: "truncate",
         formatter: (_, index) => (rows[index].lane === null ? `{head|${called(rows[index])}}` : `{lane|${called(rows[index])}}`),
         rich: { head: { color: tokens.text, fontWeight: 600, fontSize: 12 }, lane: { color: tokens.quiet, fontSize: 11 } },
       },

@@ -7,20 +7,20 @@ export const steadinessHeight = (runs) => runs.length * ROW + 44;
 
 /**
  * @param {{name: string, seconds: number[], min_s: number, mean_to_min_pct: number}[]} runs
- * @param {{above: string, time: (s: number) => string, percent: (value: number) => string, mean: string}} say
- * @param {import("../lib/tokens.js").Tokens} tokens
+ * @param {{above: string, time: (s: number) => string, percent: (value: number) => string, tick: (value: number) => string, mean: string}} say
+ * @param {import("../lib/tokens.js").Tokens} tokens @param {boolean} narrow
  */
-export function steadinessOption(runs, say, tokens) {
+export function steadinessOption(runs, say, tokens, narrow) {
   const above = (run, seconds) => 100 * (seconds / run.min_s - 1); // where the dot lies
   return {
     grid: { left: 8, right: 24, top: 8, bottom: 26, containLabel: true },
     xAxis: {
-      type: "value", min: 0, name: say.above, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: tokens.quiet },
-      axisLabel: { color: tokens.quiet, formatter: "{value} %", hideOverlap: true }, splitLine: { lineStyle: { color: tokens["line-soft"] } },
+      type: "value", min: 0, splitNumber: narrow ? 3 : 6, name: say.above, nameLocation: "middle", nameGap: 24, nameTextStyle: { color: tokens.quiet },
+      axisLabel: { color: tokens.quiet, formatter: (value) => say.tick(value), hideOverlap: true }, splitLine: { lineStyle: { color: tokens["line-soft"] } },
     },
     yAxis: {
       type: "category", inverse: true, data: runs.map((_, at) => String(at)), axisTick: { show: false }, axisLine: { lineStyle: { color: tokens.line } },
-      axisLabel: { color: tokens.text, fontSize: 11, width: 170, overflow: "truncate", formatter: (at) => runs[at].name },
+      axisLabel: { color: tokens.text, fontSize: 11, lineHeight: 12, width: narrow ? 112 : 200, overflow: "truncate", formatter: (at) => runs[at].name },
     },
     tooltip: {
       trigger: "item", confine: true,

@@ -15,10 +15,11 @@ export function Bars({ found, by, choose }) {
   const { t } = text;
   const { figure, percent } = useFigures();
   const tokens = useTokens();
+  const narrow = useMemo(() => matchMedia("(max-width: 700px)").matches, []);
   const way = WAYS.includes(by) ? by : "classes";
   const word = useMemo(() => wordOf(text, way), [text, way]);
   const step = found.figures.find((row) => row.name === "step_time_s").cells;
-  const option = useMemo(() => barsOption(found, way, step, { word, figure, percent, step: t("compare.step") }, tokens), [found, way, word, tokens]);
+  const option = useMemo(() => barsOption(found, way, step, { word, figure, percent, step: t("compare.step") }, tokens, narrow), [found, way, word, tokens, narrow]);
   const table = useMemo(
     () => ({
       columns: [t("compare.column.name"), ...found[way].map((row) => word(row.name)), t("compare.figure.step_time_s")],

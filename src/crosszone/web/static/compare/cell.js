@@ -5,6 +5,7 @@ import { useFigures } from "./figures.js";
 export function Cell({ name, cell, first }) {
   const { figure, range, difference, percent } = useFigures();
   if (!cell) return html`<td class="number">-</td>`;
+  const change = cell.difference === null ? "" : difference(name, cell.difference);
   const between = range(name, cell);
   return html`
     <td class="number" title=${between}>
@@ -12,6 +13,6 @@ export function Cell({ name, cell, first }) {
       ${first
         ? between && html`<span class="below">${between}</span>`
         : cell.difference !== null && html`
-            <span class=${`below compare-change ${cell.verdict ?? ""}`}>${difference(name, cell.difference)}${cell.percent !== null && cell.difference !== 0 ? ` (${percent(cell.percent)})` : ""}</span>`}
+            <span class=${`below compare-change ${change === "0" ? "" : cell.verdict ?? ""}`}>${change}${cell.percent !== null && change !== "0" ? ` (${percent(cell.percent)})` : ""}</span>`}
     </td>`;
 }

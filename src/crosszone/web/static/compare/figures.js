@@ -17,7 +17,7 @@ export function useFigures() {
       const large = new Intl.NumberFormat(language, { notation: "compact", maximumSignificantDigits: 4, ...options });
       const small = new Intl.NumberFormat(language, { maximumFractionDigits: 4, ...options });
       const whole = new Intl.NumberFormat(language, { maximumFractionDigits: 0, ...options });
-      const share = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 1, ...options });
+      const share = new Intl.NumberFormat(language, { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1, ...options });
       return (name, value) => {
         if (value === null || value === undefined) return "-";
         if (SHARES.includes(name)) return share.format(value);
@@ -28,14 +28,15 @@ export function useFigures() {
     };
     const figure = written({});
     const difference = written({ signDisplay: "exceptZero" });
-    const part = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 1, signDisplay: "exceptZero" });
+    const part = new Intl.NumberFormat(language, { style: "percent", minimumFractionDigits: 1, maximumFractionDigits: 1, signDisplay: "exceptZero" });
+    const most = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 0, signDisplay: "exceptZero" });
     const chance = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 0 });
     return {
       figure,
       difference,
       chance: (share) => (share === null ? "-" : share > 0.99 ? `>${chance.format(0.99)}` : share < 0.01 ? `<${chance.format(0.01)}` : chance.format(share)),
       range: (name, found) => (found?.low ?? null) === null ? "" : `${figure(name, found.low)} – ${figure(name, found.high)}`,
-      percent: (hundredths) => (hundredths > MOST_PERCENT ? `>${part.format(MOST_PERCENT / 100)}` : part.format(hundredths / 100)),
+      percent: (hundredths) => (hundredths > MOST_PERCENT ? `>${most.format(MOST_PERCENT / 100)}` : part.format(hundredths / 100)),
     };
   }, [language]);
 }

@@ -8,6 +8,7 @@ import { Card } from "../components/card.js";
 import { Chart } from "../components/chart.js";
 import { registerBars } from "../charts/gantt-row.js";
 import { KIND_TOKENS, kindsOf } from "../charts/gantt-rows.js";
+import { laneName } from "../charts/lane-name.js";
 import { lanesHeight, lanesOf, lanesOption } from "../charts/result-lanes.js";
 
 const MOST = 8;
@@ -67,7 +68,7 @@ function Drawn({ views }) {
   const kinds = useMemo(() => kindsOf(views).filter((kind) => kind !== "idle"), [views]);
   const option = useMemo(() => {
     const at = () => chart.current?.convertFromPixel({ xAxisIndex: 0 }, mouse.current) ?? null;
-    const say = { time, phase: (name) => t(`timeline.phase.${name}`), kind: (name) => t(`timeline.kind.${name}`) };
+    const say = { time, phase: (name) => t(`timeline.phase.${name}`), kind: (name) => t(`timeline.kind.${name}`), lane: (lane, short) => laneName(lane, t, short) };
     return lanesOption(rows, views, scale, say, tokens, { narrow, at });
   }, [rows, tokens, t, narrow, scale]);
   const table = useMemo(() => ({
