@@ -84,7 +84,7 @@ def accuracy_report(folder: Path, language: str) -> dict[str, Any]:
                 could go below over all
     summary (by file), subsets, doubtful, ranking, transfers, skipped, missing, own: as their names say
     """
-    key = (folder, _state(folder), Profiles.load(), language)  # the same profiles are one object
+    key = (folder, state_of(folder), Profiles.load(), language)  # the same profiles are one object
     if key not in _kept:
         while len(_kept) >= KEPT:
             _kept.pop(next(iter(_kept)))
@@ -171,7 +171,7 @@ def operators() -> list[dict[str, Any]]:
     return lines
 
 
-def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Time and size of every file the report is made of."""
     found = []
     for name in (*FILES, DOUBTFUL):
@@ -181,6 +181,15 @@ def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
             continue
         found.append((name, told.st_mtime_ns, told.st_size))
     return tuple(found)
+
+
+def rows_in(path: Path) -> int:
+    """About how many rows a file has; 0 where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return max(0, sum(1 for _ in file) - 1)
+    except OSError:
+        return 0
 
 
 def _sources(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:

@@ -114,11 +114,11 @@ def _no_files(path: Path, wanted: _Wanted) -> None:
 
 
 def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
-    from crosszone.calibrate.figures_data import MAIN, RUNS, found_in, report_of
+    from crosszone.calibrate.figures_data import MAIN, RUNS, found_in, report_of, rows_in
     from crosszone.calibrate.training import doubtful_of
     from crosszone.cli.accuracy_folder import print_report, print_written, write_report
 
-    total = sum(_lines(folder / name) for name in RUNS)
+    total = sum(rows_in(folder / name) for name in RUNS)
     with _progress(said("accuracy_rows"), total) as advance:
         found = found_in(folder, advance, doubtful=doubtful, published=True)
     report = report_of(found, language())
@@ -153,14 +153,13 @@ def _kind(path: Path) -> str:
 
 def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
     from crosszone.calibrate.accuracy import score_runs
+    from crosszone.calibrate.figures_data import found_of, rows_in
     from crosszone.calibrate.training import doubtful_of
 
     reasons = doubtful_of(path, doubtful)
-    with _progress(said("accuracy_rows"), _lines(path)) as advance:
+    with _progress(said("accuracy_rows"), rows_in(path)) as advance:
         found = score_runs(path, doubtful=reasons, progress=advance)
     if wanted.csv is not None or wanted.figures is not None:
-        from crosszone.calibrate.figures_data import found_of
-
         wanted.write(found_of(path, found))
     checks = _cross_validated(path, reasons) if cv else []
     if wanted.as_json:
@@ -330,15 +329,6 @@ def _print_sites(sites: TwoSites) -> None:
 def _reason(reason: str) -> str:
     """A reason in the user's language where it is the key of one."""
     return said(reason) if reason.startswith("published_") else reason
-
-
-def _lines(path: Path) -> int:
-    """About how many rows a file has; 0 where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return max(0, sum(1 for _ in file) - 1)
-    except OSError:
-        return 0
 
 
 @contextmanager

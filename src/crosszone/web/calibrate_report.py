@@ -46,7 +46,9 @@ class KeptReports:
 
 def key_of(folder: Path, *asked: str) -> Hashable:
     """What a report depends on: the files, the profile in use, and what was asked."""
-    return (folder, _state(folder), Profiles.load(), *asked)  # the same profiles are one object
+    from crosszone.calibrate.figures_data import state_of
+
+    return (folder, state_of(folder), Profiles.load(), *asked)  # the same profiles are one object
 
 
 def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
@@ -79,11 +81,11 @@ def _answer(report: dict[str, Any]) -> bytes:
 
 def _found(folder: Path, tell: Progress) -> Any:
     """What a folder holds; the last one is kept, since the other language asks for the same."""
-    from crosszone.calibrate.figures_data import RUNS, found_in
+    from crosszone.calibrate.figures_data import RUNS, found_in, rows_in
 
     key = key_of(folder)
     if key not in _last:
-        rows = [_rows(folder / name) for name in RUNS]
+        rows = [rows_in(folder / name) for name in RUNS]
         done, of = 0, sum(rows)
         tell("scoring", 0, of)
 
@@ -99,26 +101,3 @@ def _found(folder: Path, tell: Progress) -> Any:
 
 
 _last: dict[Hashable, Any] = {}
-
-
-def _rows(path: Path) -> int:
-    """Lines of a file less its heading; 0: there is none."""
-    try:
-        with path.open("rb") as file:
-            return max(0, sum(1 for _ in file) - 1)
-    except OSError:
-        return 0
-
-
-def _state(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Time and size of every file that a report is made of."""
-    from crosszone.calibrate.figures_data import DOUBTFUL, FILES
-
-    found = []
-    for name in (*FILES, DOUBTFUL):
-        try:
-            told = (folder / name).stat()
-        except OSError:
-            continue
-        found.append((name, told.st_mtime_ns, told.st_size))
-    return tuple(found)
