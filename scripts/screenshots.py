@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -68,7 +69,9 @@ def _photograph(address: str) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=ARGUMENTS)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         for name, query in PICTURES.items():
-            page.goto(f"{address}/{query.format(results=results)}", wait_until="networkidle")
+            page.goto(f"{address}/{query.format(results=results)}", wait_until="load")
+            expect(page.locator("main")).to_contain_text(re.compile("(.|\\s){60}"), timeout=60_000)
+            page.wait_for_timeout(1500)  # what comes later has begun
             expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=60_000)
             page.wait_for_timeout(1500)  # what lights up has gone dark, charts are drawn
             page.screenshot(path=FOLDER / f"{name}.png")
@@ -111,7 +114,7 @@ def _free_port() -> int:
 
 
 def _wait(port: int) -> None:
-    for _ in range(100):
+    for _ in range(600):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return
