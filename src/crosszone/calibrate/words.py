@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from crosszone.cost.own_profiles import near
 from crosszone.errors import InvalidError, Notice
+from crosszone.inputs.value import near
 
 
 def not_one_of(field: str, value: str, allowed: Iterable[str]) -> InvalidError:

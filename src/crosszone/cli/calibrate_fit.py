@@ -220,8 +220,8 @@ def operator(
 
     Example: crosszone calibrate operator h200 matmul --m 8192 --n 4096 --k 4096
     """
-    from crosszone.cost.own_profiles import near
     from crosszone.errors import Notice, UnknownNameError
+    from crosszone.inputs.value import near
 
     given = {"m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads}
     given |= {"head_dim": head_dim, "seq": seq, "tokens": tokens, "width": width, "vocab": vocab, "params": params}

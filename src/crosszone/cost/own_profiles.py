@@ -9,10 +9,9 @@ What an own profile does not name keeps its shipped value.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -26,7 +25,7 @@ from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 from crosszone.inputs.catalogue.entries import home
 from crosszone.inputs.catalogue.own import replace_file, unwritable
 from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
-from crosszone.inputs.value import Name, Value, parse, refuse
+from crosszone.inputs.value import Name, Value, near, parse, refuse
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
 """Names of own profiles: they are names of files too."""
@@ -36,8 +35,6 @@ NONE = "none"
 """What `use` is told on the command line for the shipped values."""
 UNNAMED = "measured"
 """What a profile is called where nothing else names it."""
-ALIKE, MOST_NEAR = 0.5, 3
-"""Likeness of two names from which one may be meant by the other, and how many such are named."""
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -101,13 +98,6 @@ def name_from(*words: str) -> str:
     """A name that an own profile may have, made of words or of a file's name: `Train run` gives `train-run`."""
     made = _NOT_IN_A_NAME.sub("-", " ".join(words).lower()).strip("-")[:60].rstrip("-") or UNNAMED
     return made if is_name(made) else f"{made}-{UNNAMED}"
-
-
-def near(word: str, known: Iterable[str]) -> list[str]:
-    """The known names that `word` may stand for, best first; none where none is near."""
-    spelled = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(word.lower(), spelled, n=MOST_NEAR, cutoff=ALIKE)
-    return [spelled[one] for one in found]
 
 
 def now() -> str:

@@ -209,10 +209,14 @@ def refuse_as(notice: Notice) -> PydanticCustomError:
 
 def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The known names most like `word`, best first; where none is much like it, the one that is least unlike."""
+    names = list(known)
+    return near(word, names, most) or near(word, names, 1, least=0.0)
+
+
+def near(word: str, known: Iterable[str], most: int = 3, *, least: float = 0.5) -> list[str]:
+    """The known names that `word` may stand for, best first; none where none is near."""
     lowered = {k.lower(): k for k in known}
-    spelled = str(word).lower()
-    found = difflib.get_close_matches(spelled, lowered, n=most, cutoff=0.5)
-    found = found or difflib.get_close_matches(spelled, lowered, n=1, cutoff=0.0)
+    found = difflib.get_close_matches(str(word).lower(), lowered, n=most, cutoff=least)
     return [lowered[f] for f in found]
 
 

@@ -12,7 +12,6 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import answer, predictor_of
-from crosszone.schedule.difference import difference
 from crosszone.schedule.view import view_of
 from crosszone.store.text import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
@@ -36,6 +35,8 @@ def run_job(
     cancelled: Cancelled,
 ) -> bytes:
     """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
+    from crosszone.calibrate.trace_beside import beside, notices_of
+
     form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
     one = found.at(iteration)
     view = predicted = against = None
@@ -43,8 +44,11 @@ def run_job(
         timeline, _ = found.measured().timeline(one.step)
         view = {**view_of(timeline), "micro_batch": None}
         if loaded is not None:
-            ours = predictor_of(loaded).timeline(language)
-            predicted, against = {**view_of(ours), "micro_batch": None}, difference(ours, timeline)
+            predictor = predictor_of(loaded)
+            ours = predictor.timeline(language)
+            predicted, against = {**view_of(ours), "micro_batch": None}, beside(ours, timeline, pipeline=True)
+            differs = notices_of(found, predictor, timeline, ours) if found.kind == "measured" else []
+            found = found.model_copy(update={"notices": (*differs, *found.notices)})
     answered = RunFound(
         name=found.name,
         kind=found.kind,
