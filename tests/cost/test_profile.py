@@ -15,6 +15,7 @@ from crosszone.cost.profile import GENERIC, Profiles
 from crosszone.cost.profile_files import FIELDS, checked
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
+from crosszone.inputs.document import parse_document
 from crosszone.inputs.frameworks import frameworks
 
 MOST_COEFFICIENTS = 100
@@ -161,12 +162,12 @@ def test_other_values_leave_the_shipped_ones_alone(profiles):
 )
 def test_a_mistake_in_a_profile_file_is_found_when_it_is_read(name, old, new, code):
     whole = text(name)
-    assert checked(name, whole)
+    assert checked(name, parse_document(whole, name))
     at = re.search(rf"{re.escape(old)}", "\n".join(line.partition("  #")[0] for line in whole.split("\n")))
     assert at
     lines = [line if line.startswith("#") else line.replace(old, new) for line in whole.split("\n")]
     if "\n" in old:
         lines = whole.replace(old, new, 1).split("\n")
     with pytest.raises(InvalidError) as error:
-        checked(name, "\n".join(lines))
+        checked(name, parse_document("\n".join(lines), name))
     assert code in {notice.code for notice in error.value.notices}

@@ -10,7 +10,6 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from importlib.resources import files
 from statistics import NormalDist
 from typing import Any, Literal, get_args
 
@@ -20,9 +19,9 @@ import numpy.typing as npt
 from crosszone.analyse.link_use import LinkUse, link_uses
 from crosszone.cost.tiers import figure
 from crosszone.errors import Notice
-from crosszone.inputs.document import parse_document
 from crosszone.inputs.geography import Band
 from crosszone.inputs.links import ZoneLink
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
 from crosszone.plan.chance import TENTH
 from crosszone.plan.plan import Told
@@ -95,8 +94,7 @@ class Rating(Value):
 @cache
 def rating_figures() -> dict[str, dict[str, Any]]:
     """Figures of `rating.yaml` with origin and source, by name."""
-    text = files("crosszone.analyse").joinpath("rating.yaml").read_text("utf-8")
-    found: dict[str, dict[str, Any]] = parse_document(text, "rating.yaml").value
+    found: dict[str, dict[str, Any]] = read_shipped("crosszone.analyse", "rating.yaml").value
     return found
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from crosszone.analyse.buckets import best_bucket_mb
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.document import parse_document, scalar
+from crosszone.inputs.document import scalar
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.states import state_bytes
 from crosszone.inputs.value import Name, Value, parse
 from crosszone.predict.batch import bucket_bytes
@@ -96,8 +96,7 @@ def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
 @cache
 def switches() -> dict[str, Switch]:
     """All switches by name."""
-    text = files("crosszone.analyse").joinpath("switches.yaml").read_text("utf-8")
-    document = parse_document(text, "switches.yaml")
+    document = read_shipped("crosszone.analyse", "switches.yaml")
     return {name: parse(Switch, {"name": name, **one}, document, at=(name,)) for name, one in document.value.items()}
 
 

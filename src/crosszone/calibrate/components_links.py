@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, Tier, node_tiers, ring_tier
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 
 SECONDS_PER_US = 1e-6
 
@@ -110,8 +109,7 @@ def _profiles() -> dict[str, ClusterProfile]:
 
 @cache
 def _file() -> dict[str, Any]:
-    text = files("crosszone.calibrate").joinpath("clusters.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "clusters.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.calibrate", "clusters.yaml").value
     return loaded
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from crosszone.calibrate.fit import Beliefs, Vector
 from crosszone.cost.profile import Profiles
 from crosszone.cost.profile_files import COMMON
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Positive, Value, parse
 
 SPREAD = 0.3
@@ -32,7 +31,7 @@ class Prior(Value):
 @cache
 def priors() -> dict[str, Prior]:
     """Prior by field."""
-    document = parse_document(files("crosszone.calibrate").joinpath("priors.yaml").read_text("utf-8"), "priors.yaml")
+    document = read_shipped("crosszone.calibrate", "priors.yaml")
     found: dict[str, Any] = document.value["fields"]
     return {name: parse(Prior, entry, document, at=("fields", name)) for name, entry in found.items()}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 
 FLOAT_BYTES = 4.0
 MIB = 2.0**20
@@ -110,6 +109,5 @@ def variants() -> dict[str, Variant]:
 
 @cache
 def _data() -> dict[str, Any]:
-    text = files("crosszone.calibrate").joinpath("rig_job.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "rig_job.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.calibrate", "rig_job.yaml").value
     return loaded

@@ -6,10 +6,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib.resources import files
 from typing import Any, TypeAlias
 
-import yaml
+from crosszone.inputs.shipped import read_shipped
 
 Row: TypeAlias = Mapping[str, str]
 Fact: TypeAlias = bool | int | str
@@ -100,8 +99,7 @@ def stack_names() -> tuple[str, ...]:
 @cache
 def _rules() -> dict[str, Any]:
     """The rules with their patterns compiled."""
-    text = files("crosszone.calibrate").joinpath("runs.yaml").read_text(encoding="utf-8")
-    rules: dict[str, Any] = yaml.safe_load(text)
+    rules: dict[str, Any] = read_shipped("crosszone.calibrate", "runs.yaml").value
     for name, group in rules.items():
         if isinstance(group, list):
             rules[name] = [_compiled(rule) for rule in group]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 
 
 def band_factors(
@@ -38,6 +37,5 @@ def pair_spread() -> float:
 @cache
 def band_parts() -> dict[str, Any]:
     """Log widths of `step` and `memory` by what makes them wide, and the spread of a `pair` of strategies."""
-    text = files("crosszone.cost").joinpath("profiles", "bands.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "bands.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.cost", "profiles/bands.yaml").value
     return loaded

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from crosszone.cost.columns import Numbers, stacked
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +56,7 @@ class MemoryCoefficients:
 @cache
 def memory_profiles() -> dict[str, Any]:
     """`memory.yaml`: `common` holds every field, `stacks` what differs."""
-    text = files("crosszone.cost").joinpath("profiles", "memory.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "memory.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.cost", "profiles/memory.yaml").value
     return loaded
 
 

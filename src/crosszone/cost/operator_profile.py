@@ -26,7 +26,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from crosszone.cost.operator_forms import DIMS, FAMILIES, OPTIONAL, WORDS, Floats, signs, terms
 from crosszone.cost.profile_files import Coefficient, known_fields
 from crosszone.errors import InvalidError, Notice, UnknownNameError
-from crosszone.inputs.document import Document, parse_document, read_document
+from crosszone.inputs.document import Document, read_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Name, NotNegative, Value, nearest, parse, refuse
 
 MOST_CORRECTION = 0.7
@@ -381,7 +382,7 @@ def operator_profile(gpu: str) -> OperatorProfile | None:
     place = files("crosszone.cost").joinpath("profiles", "operators", f"{gpu}.yaml")
     if not gpu.replace("-", "").isalnum() or not place.is_file():
         return None
-    return checked(parse_document(place.read_text("utf-8"), f"profiles/operators/{gpu}.yaml"))
+    return checked(read_shipped("crosszone.cost", f"profiles/operators/{gpu}.yaml"))
 
 
 def operator_profiles() -> list[str]:

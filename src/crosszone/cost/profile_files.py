@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from pydantic import field_validator
 
 from crosszone.cost.coefficients import Coefficients
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.document import Document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Flag, Name, NotNegative, Positive, Value, nearest, parse, refuse
 
 FIELDS = tuple(f.name for f in fields(Coefficients))
@@ -102,13 +102,11 @@ class Stack(Home):
 @cache
 def shipped(name: str) -> dict[str, Any]:
     """A profile file that comes with the program, checked: an `InvalidError` names each field that is wrong."""
-    text = files("crosszone.cost").joinpath("profiles", f"{name}.yaml").read_text("utf-8")
-    return checked(name, text)
+    return checked(name, read_shipped("crosszone.cost", f"profiles/{name}.yaml"))
 
 
-def checked(name: str, text: str) -> dict[str, Any]:
+def checked(name: str, document: Document) -> dict[str, Any]:
     """The content of `common`, `gpus` or `stacks`.yaml; an `InvalidError` names each field that is wrong."""
-    document = parse_document(text, f"{name}.yaml")
     if name == COMMON:
         return _plain(parse(Common, document.value, document))
     kinds: dict[str, type[Home]] = {"gpus": Family, "stacks": Stack}

@@ -7,15 +7,14 @@ Every field may be an array, so that many groups are looked at in one call.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from crosszone.inputs.cluster import Cluster, NodeGroup
-from crosszone.inputs.document import parse_document
 from crosszone.inputs.geography import routes
+from crosszone.inputs.shipped import read_shipped
 
 Numbers: TypeAlias = float | npt.ArrayLike
 """A number or an array of them."""
@@ -58,8 +57,7 @@ class NodeTiers(NamedTuple):
 @cache
 def link_figures() -> dict[str, Any]:
     """The figures of links.yaml with their origin and source."""
-    text = files("crosszone.cost").joinpath("links.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "links.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.cost", "links.yaml").value
     return loaded
 
 

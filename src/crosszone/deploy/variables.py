@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse
 
 
@@ -20,8 +19,7 @@ class Variable(Value):
 @cache
 def variables() -> dict[str, Variable]:
     """All that may be set, by name."""
-    text = files("crosszone.deploy").joinpath("variables.yaml").read_text("utf-8")
-    document = parse_document(text, "variables.yaml")
+    document = read_shipped("crosszone.deploy", "variables.yaml")
     return {name: parse(Variable, {"name": name, **one}, document, at=(name,)) for name, one in document.value.items()}
 
 

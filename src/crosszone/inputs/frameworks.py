@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Flag, Name, Positive, Value, parse
 
 
@@ -70,8 +69,7 @@ class Framework(Value):
 @cache
 def frameworks() -> dict[str, Framework]:
     """All frameworks by name, in the order they are tried."""
-    text = files("crosszone.inputs").joinpath("frameworks.yaml").read_text("utf-8")
-    document = parse_document(text, "frameworks.yaml")
+    document = read_shipped("crosszone.inputs", "frameworks.yaml")
     return {
         name: parse(Framework, {"name": name, **entry}, document, at=(name,)) for name, entry in document.value.items()
     }

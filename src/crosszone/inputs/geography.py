@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 
 EARTH_RADIUS_KM = 6371.0088
 """Mean radius (IUGG)."""
@@ -35,8 +34,7 @@ class Band:
 @cache
 def routes() -> dict[str, Any]:
     """The measured route factors and the labelled example values."""
-    text = files("crosszone.inputs.catalogue").joinpath("routes.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "routes.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.inputs.catalogue", "routes.yaml").value
     return loaded
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
-from crosszone.inputs.document import parse_document
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.job import Job
+from crosszone.inputs.shipped import read_shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +29,7 @@ class StateBytes:
 @cache
 def numerics() -> dict[str, Any]:
     """Bytes by precision and moments by optimizer (`numerics.yaml`)."""
-    loaded: dict[str, Any] = parse_document(
-        files("crosszone.inputs").joinpath("numerics.yaml").read_text("utf-8"), "numerics.yaml"
-    ).value
+    loaded: dict[str, Any] = read_shipped("crosszone.inputs", "numerics.yaml").value
     return loaded
 
 

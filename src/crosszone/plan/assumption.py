@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib.resources import files
 from typing import Literal
 
 from crosszone.errors import Notice
-from crosszone.inputs.document import parse_document
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import SIZE_TOLERANCE
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
 
 What = Literal["params_b", "steps", "replicas"]
@@ -138,5 +137,4 @@ def _nearest(zones: int) -> list[Measured]:
 @cache
 def measurements() -> tuple[Measured, ...]:
     """Everything that `local_update.yaml` holds."""
-    text = files("crosszone.plan").joinpath("local_update.yaml").read_text("utf-8")
-    return tuple(Measured(**one) for one in parse_document(text, "local_update.yaml").value["measured"])
+    return tuple(Measured(**one) for one in read_shipped("crosszone.plan", "local_update.yaml").value["measured"])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.strategy import LocalUpdate
 from crosszone.inputs.value import parse
 from crosszone.plan.candidate import Candidate
@@ -21,8 +20,7 @@ MOST_SIMULATED = 16
 @cache
 def variants() -> dict[str, LocalUpdate]:
     """Ways to average that are tried, by name (`local_update.yaml`)."""
-    text = files("crosszone.plan").joinpath("local_update.yaml").read_text("utf-8")
-    document = parse_document(text, "local_update.yaml")
+    document = read_shipped("crosszone.plan", "local_update.yaml")
     named = document.value["variants"]
     return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in named.items()}
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
-from crosszone.inputs.document import parse_document
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.parameters import parameters
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.states import state_bytes
 from crosszone.predict.prediction import Goodput, Run, Triple
 from crosszone.predict.site import Site
@@ -25,8 +24,7 @@ Used = list[tuple[Zone, NodeGroup, int]]
 @cache
 def power_entries() -> dict[str, dict[str, Any]]:
     """Figures of `cost/power.yaml` with origin and source, by name."""
-    text = files("crosszone.cost").joinpath("power.yaml").read_text("utf-8")
-    found: dict[str, dict[str, Any]] = parse_document(text, "power.yaml").value
+    found: dict[str, dict[str, Any]] = read_shipped("crosszone.cost", "power.yaml").value
     return found
 
 

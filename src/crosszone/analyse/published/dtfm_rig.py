@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,10 @@ import numpy as np
 
 from crosszone.cost.wan import Transport, zone_ring
 from crosszone.inputs.cluster import Cluster
-from crosszone.inputs.document import parse_document, read_text
+from crosszone.inputs.document import read_text
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.placement import Block, Placement
+from crosszone.inputs.shipped import read_shipped
 from crosszone.predict.crossing import Crossings
 from crosszone.predict.site import EXPECTED, Site
 
@@ -221,6 +221,5 @@ def _one(pattern: re.Pattern[str], text: str) -> str:
 @cache
 def told() -> dict[str, Any]:
     """What the table of runs does not say."""
-    text = files("crosszone.analyse.published").joinpath("dtfm.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "dtfm.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.analyse.published", "dtfm.yaml").value
     return loaded

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from crosszone.analyse.published.result import Result
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.schedule.averaging import Averaging, utilisation
 
 FAMILY = "intellect-1"
@@ -69,6 +68,5 @@ def _result(
 
 @cache
 def _data() -> dict[str, Any]:
-    text = files("crosszone.analyse.published").joinpath("intellect.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "intellect.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.analyse.published", "intellect.yaml").value
     return loaded

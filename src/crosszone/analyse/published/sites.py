@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, Literal
 
 from crosszone.analyse.published.result import Result
-from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
 from crosszone.predict.predictor import predictor
 
@@ -128,6 +127,5 @@ def _least_gbps(told: Mapping[str, Any], longest_s: float) -> float | None:
 
 @cache
 def _data() -> dict[str, Any]:
-    text = files("crosszone.analyse.published").joinpath("sites.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "sites.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.analyse.published", "sites.yaml").value
     return loaded

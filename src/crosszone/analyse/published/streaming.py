@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from crosszone.analyse.published.result import Result
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.schedule.averaging import Averaging, every_layer, streamed, utilisation
 
 FAMILY = "streaming-diloco"
@@ -148,6 +147,5 @@ def _without(row: Mapping[str, str], reason: str) -> Result:
 
 @cache
 def _data() -> dict[str, Any]:
-    text = files("crosszone.analyse.published").joinpath("streaming.yaml").read_text("utf-8")
-    loaded: dict[str, Any] = parse_document(text, "streaming.yaml").value
+    loaded: dict[str, Any] = read_shipped("crosszone.analyse.published", "streaming.yaml").value
     return loaded

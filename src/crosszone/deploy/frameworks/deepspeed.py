@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.resources import files as resources
 from typing import Any
 
 from crosszone.deploy.launch import Agent, Launch, refused
@@ -12,7 +11,7 @@ from crosszone.deploy.option import Option, Where, option
 from crosszone.deploy.program import dumped
 from crosszone.deploy.shell import Raw
 from crosszone.deploy.torchrun import ARGUMENTS, torchrun
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.shipped import read_shipped
 
 CONFIG, HOSTFILE = "ds_config.json", "hostfile"
 WITHOUT = "0.19.7"
@@ -94,8 +93,7 @@ def config_of(told: tuple[Option, ...]) -> dict[str, Any]:
 @cache
 def keys() -> Mapping[str, Any]:
     """The allow-list (`deepspeed_keys.yaml`)."""
-    text = resources("crosszone.deploy").joinpath("deepspeed_keys.yaml").read_text("utf-8")
-    found: Mapping[str, Any] = parse_document(text, "deepspeed_keys.yaml").value
+    found: Mapping[str, Any] = read_shipped("crosszone.deploy", "deepspeed_keys.yaml").value
     return found
 
 

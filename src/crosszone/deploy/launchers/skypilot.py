@@ -7,13 +7,11 @@ be given with --env.
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files as package_files
 from typing import Any
-
-import yaml
 
 from crosszone.deploy.launch import Launch, Node, refused
 from crosszone.deploy.launchers.request import job_name, runs, yaml_text
+from crosszone.inputs.shipped import read_shipped
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
@@ -45,8 +43,7 @@ def how(launch: Launch) -> tuple[str, ...]:
 @cache
 def accelerators() -> dict[str, str]:
     """GPU -> SkyPilot's name of it."""
-    text = package_files(__package__).joinpath("skypilot_gpus.yaml").read_text("utf-8")
-    loaded: dict[str, str] = yaml.safe_load(text)
+    loaded: dict[str, str] = read_shipped("crosszone.deploy.launchers", "skypilot_gpus.yaml").value
     return loaded
 
 

@@ -17,10 +17,11 @@ from pydantic import ValidationInfo
 
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 from crosszone.inputs.catalogue.entry import KINDS, Entry, FailureRate, Kind, ModelEntry, normal, read_entries
-from crosszone.inputs.document import Document, parse_document, read_document
+from crosszone.inputs.document import Document, read_document
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import MeasuredPair, Region
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import nearest, parse, refuse, refuse_as
 
 _DATA = files("crosszone.inputs.catalogue")
@@ -300,7 +301,7 @@ def _built_in(folder: str) -> tuple[Document, ...]:
 
 
 def _built_in_file(path: str) -> Document:
-    return parse_document(_DATA.joinpath(path).read_text("utf-8"), path)
+    return read_shipped("crosszone.inputs.catalogue", path)
 
 
 @lru_cache(maxsize=8)
