@@ -9,10 +9,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Annotated, TextIO
+from copy import copy
+from functools import cache
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from crosszone import __version__
 from crosszone.cli import (
@@ -138,11 +141,22 @@ def _language_first(arguments: list[str]) -> list[str]:
     return arguments
 
 
+@cache
+def _command(verb: str) -> Any:
+    """Build the command of one verb, or of all when there is no such verb: all sixty take as long as a prediction."""
+    single = copy(app)
+    single.registered_commands = [command for command in app.registered_commands if command.name == verb]
+    single.registered_groups = [group for group in app.registered_groups if group.name == verb]
+    return get_command(single if single.registered_commands or single.registered_groups else app)
+
+
 def _run(given: list[str]) -> int:
     arguments = _language_first(given)
     as_json = wants_json(arguments)
     try:
-        outcome = app(args=arguments, prog_name="crosszone", standalone_mode=False)
+        outcome = _command(arguments[0] if arguments else "")(
+            args=arguments, prog_name="crosszone", standalone_mode=False
+        )
         return outcome if isinstance(outcome, int) else 0
     except CrossZoneError as error:
         report_failure(error.notices, as_json)
