@@ -1,7 +1,7 @@
 """How accurate predictions are; `python benchmarks/accuracy.py` prints the tables and updates RESULTS.md.
 
-Runs lie in ../shared/data (or the folder given). With --quick the cross-validation, which takes minutes, is left out
-and its last section kept.
+Runs are those that come with the program (or of the folder given). With --quick the cross-validation, which takes
+minutes, is left out and its last section kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from crosszone import measured
 from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
 from crosszone.calibrate.component_table import component_table, job_of, shares
 from crosszone.calibrate.components import ComponentScores, read_components, score_components
@@ -31,7 +32,6 @@ from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.profile import Profiles
 from results import write_section
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 COLUMNS = {
     "rows": "scored",
     "mean %": "mape_pct",
@@ -298,7 +298,7 @@ def operators() -> list[str]:
 def main() -> None:
     """Score everything and put the tables into RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, nargs="?", default=DATA)
+    parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
     parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
     given = parser.parse_args()
     profiles = Profiles.shipped()

@@ -1,6 +1,6 @@
 """How quickly a what-if is answered, and how far published results over wide-area links are met.
 
-`python benchmarks/communication.py FOLDER` takes the folder with cross_zone_runs.csv and crosszone_rig.csv, prints the
+`python benchmarks/communication.py [FOLDER]` takes cross_zone_runs.csv and crosszone_rig.csv of the folder, prints the
 figures and updates RESULTS.md. CPU times, best of many; scenarios are already read.
 """
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from crosszone import measured
 from crosszone.analyse.published.result import Result
 from crosszone.analyse.published.streaming import cells_within
 from crosszone.analyse.published.table import published_results
@@ -91,30 +92,35 @@ def rig(folder: Path) -> list[str]:
 def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, nargs="?", help="Folder with cross_zone_runs.csv and crosszone_rig.csv.")
+    parser.add_argument(
+        "folder",
+        type=Path,
+        nargs="?",
+        default=measured.FOLDER,
+        help="Folder with cross_zone_runs.csv and crosszone_rig.csv.",
+    )
     folder = parser.parse_args().folder
     text = [
-        f"`.venv/bin/python benchmarks/communication.py FOLDER`, one of {os.cpu_count()} cores.",
+        f"`.venv/bin/python benchmarks/communication.py`, one of {os.cpu_count()} cores.",
         "",
         "| answer | CPU ms |",
         "|---|---|",
         *speed(),
     ]
-    if folder is not None:
-        text += [
-            "",
-            "Published by others, predicted with the models here (errors are |predicted / published - 1|):",
-            "",
-            "| publication | figures | predicted | median % | mean % | within 15 % | |",
-            "|---|---|---|---|---|---|---|",
-            *published(folder),
-            "",
-            "Measured between emulated zones (Gloo over TCP; DDP rows with their sign):",
-            "",
-            "| operation | rows | against the best run % | against the median run % |",
-            "|---|---|---|---|",
-            *rig(folder),
-        ]
+    text += [
+        "",
+        "Published by others, predicted with the models here (errors are |predicted / published - 1|):",
+        "",
+        "| publication | figures | predicted | median % | mean % | within 15 % | |",
+        "|---|---|---|---|---|---|---|",
+        *published(folder),
+        "",
+        "Measured between emulated zones (Gloo over TCP; DDP rows with their sign):",
+        "",
+        "| operation | rows | against the best run % | against the median run % |",
+        "|---|---|---|---|",
+        *rig(folder),
+    ]
     write_section("Communication", "\n".join(text))
 
 

@@ -16,6 +16,7 @@ from statistics import mean, median
 
 import numpy as np
 
+from crosszone import measured
 from crosszone.calibrate.fit import Fit
 from crosszone.calibrate.one_log_runs import Choice, each_row
 from crosszone.calibrate.runs import Run, read_runs
@@ -23,7 +24,6 @@ from crosszone.calibrate.training import doubtful_of, refit, training, usable
 from crosszone.cost.profile import Profiles
 from results import RESULTS, write_section
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 TITLE = "Calibrated from one log"
 SOURCES = {
     "vTrain": ("vtrain-multi", ("vtrain-multi", "vtrain-single")),
@@ -77,7 +77,7 @@ def line(name: str, stack: str, found: Sequence[Choice]) -> str:
 def main() -> None:
     """Calibrate on every row and put the table into RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, nargs="?", default=DATA)
+    parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
     parser.add_argument("--only", nargs="*", choices=SOURCES, default=list(SOURCES), help="keep the others' old rows")
     given = parser.parse_args()
     doubtful = doubtful_of(given.data / "measured_runs.csv", None)

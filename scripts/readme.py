@@ -111,9 +111,9 @@ PUBLISHED_HEAD = (("over wide-area links", "figures", "median error %"), ("广�
 RIG = ("all-reduce between emulated zones, best run", "仿真可用区之间的 all-reduce，最佳一次")
 CHANGED = (
     "A what-if takes {what_if} ms of CPU time, a sweep of 20 x 20 cells of three cities, each planned anew, {sweep} s "
-    "on two cores (`.venv/bin/python benchmarks/communication.py FOLDER`, `benchmarks/sweep.py`).",
+    "on two cores (`.venv/bin/python benchmarks/communication.py`, `benchmarks/sweep.py`).",
     "一次假设分析占用 CPU {what_if} ms；三座城市 20 x 20 格的扫描（每格重新规划）在两核上用 {sweep} 秒"
-    "（`.venv/bin/python benchmarks/communication.py FOLDER`、`benchmarks/sweep.py`）。",
+    "（`.venv/bin/python benchmarks/communication.py`、`benchmarks/sweep.py`）。",
 )
 SEARCHES = {
     ("whole grid", "GPT-3 175B"): (

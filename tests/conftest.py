@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from crosszone import measured
+
 ROOT = Path(__file__).resolve().parents[1]
-SHARED = ROOT.parent / "shared"
 
 settings.register_profile("crosszone", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("crosszone")
@@ -26,8 +27,5 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def data() -> Path:
-    """The measured runs beside the checkout, where there are any."""
-    folder = SHARED / "data"
-    if not folder.is_dir():
-        pytest.skip("the measured runs (../shared/data) are not beside this checkout")
-    return folder
+    """The measured runs that come with the program."""
+    return measured.FOLDER

@@ -12,6 +12,7 @@ from conftest import ROOT
 PACKAGE = ROOT / "src" / "crosszone"
 ORDER = [
     "text",
+    "measured",
     "errors",
     "inputs",
     "cost",

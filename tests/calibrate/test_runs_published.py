@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SHARED
+from crosszone import measured
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
 from crosszone.calibrate.runs_rules import stack_names
 from crosszone.inputs.parameters import parameters
@@ -22,11 +22,8 @@ def cells_of(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def published() -> dict[str, Run]:
-    folder = SHARED / "data"
-    if not folder.is_dir():
-        pytest.skip("the measured runs (../shared/data) are not beside this checkout")
     files = ("measured_runs.csv", "measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
-    return {run.id: run for name in files for run in read_runs(folder / name)[0]}
+    return {run.id: run for name in files for run in read_runs(measured.FOLDER / name)[0]}
 
 
 def test_a_published_rate_of_operations_gives_a_step_time_where_its_definition_is_known(published):

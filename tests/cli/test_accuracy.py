@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from component_rows import TIMED, iterations
 from component_rows import written as jobs
+from crosszone import measured
 from crosszone.calibrate import measured_folder
+from crosszone.calibrate.figures_data import RUNS
 from crosszone.cli import _run
 from crosszone.text import LANGUAGES, label
 
@@ -171,18 +174,14 @@ def test_a_folder_that_is_a_file_cannot_be_written_into(say, folder, tmp_path):
     assert status == 2 and "not a folder" in err
 
 
-def test_without_runs_the_folder_beside_the_checkout_is_taken_or_asked_for(say, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(measured_folder, "_checkout", lambda: tmp_path / "elsewhere" / "checkout")
+def test_without_runs_those_that_come_with_the_program_are_scored(say, monkeypatch):
     monkeypatch.delenv(measured_folder.VARIABLE, raising=False)
-    here = tmp_path / "work" / "checkout"
-    here.mkdir(parents=True)
-    monkeypatch.chdir(here)
-    status, _, err = say("accuracy")
-    assert status == 2 and "crosszone accuracy FOLDER" in err and "measured_runs.csv" in err
-    (tmp_path / "work" / "shared").mkdir()
-    folder.rename(tmp_path / "work" / "shared" / "data")
     status, out, _ = say("accuracy", "--json")
-    assert status == 0 and len(json.loads(out)["runs"]) == 4
+    report = json.loads(out)
+    assert status == 0 and report["missing"] == []
+    for name in RUNS:
+        with (measured.FOLDER / name).open(encoding="utf-8", newline="") as file:
+            assert report["summary"][name]["rows"] == sum(1 for _ in csv.DictReader(file))
 
 
 def test_without_runs_the_folder_that_is_named_or_the_users_own_goes_first(say, folder, tmp_path, home, monkeypatch):

@@ -6,6 +6,7 @@
 A folder holds any of these files; what it lacks is told in `missing`, and its part of the report is empty:
 
     measured_runs*.csv             whole steps, by source; doubtful_rows.csv beside them: scored apart
+    ultrascale_sweep.csv           the same: one sweep of 900 strategies
     gpumodeling25/runs.csv         jobs timed part by part
     gpumodeling25/iterations.csv   seconds of their iterations
     crosszone_rig.csv              transfers between emulated zones
@@ -34,7 +35,14 @@ from crosszone.errors import FileError, InputError, Notice
 
 MAIN = "measured_runs.csv"
 """The rows that coefficients were fitted to."""
-RUNS = (MAIN, "measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
+RUNS = (
+    MAIN,
+    "measured_runs_2.csv",
+    "measured_runs_vtrain_single.csv",
+    "measured_runs_h200.csv",
+    "ultrascale_sweep.csv",
+)
+"""Whole steps; each file has averages of its own."""
 DOUBTFUL = "doubtful_rows.csv"
 COMPONENTS = "gpumodeling25/runs.csv"
 ITERATIONS = "gpumodeling25/iterations.csv"

@@ -1,6 +1,6 @@
 """Where measured runs lie when nobody says: for the command line and the server alike.
 
-measurements()                     # the folder with measured runs; None: there is none
+measurements()                     # the folder with measured runs; None: the one that is named has none
 places()[0]                        # where they are looked for first
 """
 
@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import crosszone
+from crosszone import measured
 from crosszone.calibrate.figures_data import FILES
 from crosszone.inputs.catalogue.entries import home
 
 VARIABLE = "CROSSZONE_MEASUREMENTS"
 """Names the folder with measured data."""
-BESIDE = Path("shared") / "data"
-"""The same beside a checkout."""
 
 
 def measurements() -> Path | None:
@@ -25,13 +23,8 @@ def measurements() -> Path | None:
 
 
 def places() -> list[Path]:
-    """The folder that is named; else the user's own, one beside where one stands, and one beside the checkout."""
+    """The folder that is named; else the user's own, then the runs that come with the program."""
     named = os.environ.get(VARIABLE)
     if named:
         return [Path(named).expanduser()]
-    return [home() / "measurements", Path("..") / BESIDE, _checkout().parent / BESIDE]
-
-
-def _checkout() -> Path:
-    """The checkout that the program runs from."""
-    return Path(crosszone.__file__).resolve().parents[2]
+    return [home() / "measurements", measured.FOLDER]

@@ -42,7 +42,7 @@ def accuracy(
         Path | None,
         typer.Argument(
             help="Runs (CSV): whole steps, components, transfers of a rig, or results across zones; or a folder of "
-            "them. Without it: the folder shared/data beside the checkout.",
+            "them. Without it: the measured runs that come with the program.",
             show_default=False,
         ),
     ] = None,
@@ -63,7 +63,7 @@ def accuracy(
 ) -> None:
     """Predict measured runs and show how far off: per run, source and component, with what was assumed.
 
-    Without a file everything beside the checkout is scored; a folder is scored as a whole.
+    Without a file the runs that come with the program are scored; a folder is scored as a whole.
 
     Example: crosszone accuracy my-runs.csv
     """
