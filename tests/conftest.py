@@ -1,18 +1,28 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
+import effort  # noqa: F401  (registers the profiles)
 from crosszone import measured
 
 ROOT = Path(__file__).resolve().parents[1]
 
-settings.register_profile("crosszone", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("crosszone")
 os.environ.pop("CROSSZONE_LANG", None)
+
+pytest_plugins = ["timing"]
+
+REAL_S = 240
+"""Limit of a test that starts frameworks, browsers or clusters; others have that of pyproject.toml."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("browser", "framework", "cluster")):
+            item.add_marker(pytest.mark.timeout(REAL_S))
 
 
 @pytest.fixture(autouse=True)
@@ -29,3 +39,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def data() -> Path:
     """The measured runs that come with the program."""
     return measured.FOLDER
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Call a command in this process; gives exit status, standard output and standard error."""
+    from crosszone.cli import _run
+
+    def call(*arguments: object, language: str = "en") -> tuple[int, str, str]:
+        words = [str(argument) for argument in arguments]
+        status = _run(words if "--lang" in words else ["--lang", language, *words])
+        return (status, *capsys.readouterr())
+
+    return call

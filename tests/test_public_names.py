@@ -39,7 +39,7 @@ def test_the_public_names_are_these():
         assert getattr(crosszone, name) is not None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", "import crosszone.predict", "import crosszone.predict.predictor"])
 def test_predict_is_a_function_whatever_was_imported_before(before):
     """A folder of the same name takes its place as soon as it is imported."""

@@ -20,7 +20,7 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "language"), [("README.md", "en"), ("README_zh.md", "zh")])
 def test_the_program_answers_as_shown(file, language):
     text = (ROOT / file).read_text(encoding="utf-8")

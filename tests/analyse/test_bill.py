@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import scenario
 from crosszone.analyse.bill import Bill, bill, trades
@@ -14,6 +14,7 @@ from crosszone.plan.plan import filled
 from crosszone.plan.planner import plan
 from crosszone.predict.predictor import predictor
 from crosszone.predict.run import goodput_of
+from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
 
 JOB = MEGATRON | {"tokens": 1e10}
@@ -25,7 +26,7 @@ PADDED_GB = (6_738_415_616 + 2 * 768 * 4096) * 4 / 1e9
 APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": "a", "count": 8}, {"zone": "b", "count": 8}]}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(predictors())
 def test_lines_add_up_to_the_totals_of_the_run(p):
     """[A15] Money, egress, GPU-hours, energy and carbon; and the same money by hour, step and token."""

@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import scenario
 from conftest import ROOT
@@ -16,6 +16,7 @@ from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
 from crosszone.predict.predictor import predictor
 from crosszone.text import texts
+from effort import examples
 from predict.given import predictors
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
@@ -70,8 +71,8 @@ def test_every_figure_of_an_example_opens_and_works_out(name):
     assert len(found) > 100
 
 
-@pytest.mark.long
-@settings(max_examples=40)
+@pytest.mark.slow
+@examples(40)
 @given(predictors())
 def test_every_figure_of_any_scenario_works_out(p):
     works_out(p)

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import A100, scenario
@@ -16,6 +16,7 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.plan.planner import plan
 from crosszone.plan.search import CancelledError
+from effort import examples
 from predict.given import MEGATRON, one_zone, zones
 
 PRICED = {"usd_per_gpu_hour": 2.0}
@@ -277,8 +278,8 @@ def test_progress_is_told_and_a_cancelled_one_ends():
         marginal(asked, cancelled=lambda: True)
 
 
-@pytest.mark.long
-@settings(max_examples=6)
+@pytest.mark.slow
+@examples(6)
 @given(gbps=st.sampled_from([0.1, 10, 200]), price=st.floats(0.5, 10), batch=st.sampled_from([32, 64]))
 def test_more_of_anything_is_never_slower_and_less_never_faster(gbps, price, batch):
     """[A16] The planner may leave idle what is added; figures agree with each other."""

@@ -191,7 +191,7 @@ def test_what_no_such_run_had_is_not_predicted(tmp_path):
     assert read_rates(path) == {frozenset(("Ohio", "Virginia")): Rate(delay_ms=11, gbps=1.12)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_half_the_iterations_are_predicted_within_15_percent(published, data):
     """[A27] Over all rows, and over those of every network but the first."""
     results = predicted(published["dtfm"], data)
@@ -201,7 +201,7 @@ def test_half_the_iterations_are_predicted_within_15_percent(published, data):
     assert np.median(errors) <= 12 and np.median(errors[others]) <= 12
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_methods_come_in_the_published_order(published, data):
     """[A27] All but the pairs with a known cause: eight stages of Megatron-LM over shared NICs (networks 1 and 2), and its
     default order against DT-FM's random one over regions, predicted within 10 % of each other.

@@ -65,7 +65,7 @@ def test_headlines_without_their_links_are_not_guessed():
     assert [r.reason for r in headline_results([one, sites])[:2]] == ["published_unstated", "published_rate"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_row_of_the_file_has_a_prediction_or_a_reason(data):
     found = published_results(data / "cross_zone_runs.csv")
     assert {one.family for one in found} == {"dtfm", "tc-micro", "intellect-1", "streaming-diloco", "headline"}

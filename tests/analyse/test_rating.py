@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import zone
 from crosszone.analyse.link_use import LinkUse
 from crosszone.analyse.rating import DOUBTS, Rating, _by_chance, _skewed, rating
 from crosszone.predict.predictor import Predictor
+from effort import examples
 from predict.given import MEGATRON, placed, predictors, zones
 
 JOB = MEGATRON | {"tokens": 1e10}
@@ -114,7 +115,7 @@ def test_a_skewed_draw_has_its_median_and_one_in_ten_beyond_each_end():
     assert _skewed(even, 2.0, 3.0, 9.0) == pytest.approx([2.0, 3.0, 9.0])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_each_doubt_adds_is_what_is_gone_without_it():
     """[A18] Each is switched off in turn; the largest stands first."""
     got = rating(far(jitter_ms=3.0, loss_pct=0.001))
@@ -126,7 +127,7 @@ def test_what_each_doubt_adds_is_what_is_gone_without_it():
     assert by["profile"].widens_s == pytest.approx(got.step_s.p95 - without.step_s.p95)
 
 
-@settings(max_examples=8)
+@examples(8)
 @given(predictors())
 def test_p95_is_never_below_p50_and_p50_is_near_the_prediction(p):
     """[A18] Skewed errors move the middle a little; jitter, which only ever delays, may move it further."""

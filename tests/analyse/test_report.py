@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import scenario
 from crosszone.analyse.groups import crossing_groups
 from crosszone.analyse.report import boundness_of, communication_report
 from crosszone.analyse.scaling import one_zone as together
 from crosszone.predict.predictor import predictor
+from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
 
 APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} for z in "ab"]}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(predictors())
 def test_lines_add_up_and_their_formulas_work_out(p):
     """[A1] F75, F83: kinds, tiers and links each hold all bytes; every formula with numbers gives the bytes of its row."""
@@ -36,7 +37,7 @@ def test_lines_add_up_and_their_formulas_work_out(p):
     assert {(line.kind, line.link) for line in report.lines} - {("checkpoint", "storage")} == set(rows)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(predictors())
 def test_exposed_and_compute_are_those_of_the_step(p):
     """[A1] F49: what is exposed of all kinds is what the breakdown says of communication; nothing is counted twice."""

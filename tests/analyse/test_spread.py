@@ -60,7 +60,7 @@ def quick(scenario: Scenario, kind: type[Cells] = Cells) -> Cells:
     return kind(scenario=scenario, fields=(GBPS,), mode="predict")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_processes_find_what_this_one_finds_in_the_same_order(cities):
     told: list[tuple[str, int, int]] = []
     alone = spread(quick(cities), POINTS, workers=1)
@@ -70,7 +70,7 @@ def test_processes_find_what_this_one_finds_in_the_same_order(cities):
     assert active_children() == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_plans_on_two_processes_are_the_same(cities):
     one, two = (sweep(cities, f"{GBPS}=2,20", workers=workers) for workers in (1, 2))
     assert one.cells == two.cells and one.flips == two.flips
@@ -123,7 +123,7 @@ def children(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "killed"])
 def test_a_sweep_that_is_stopped_leaves_nobody_behind(tmp_path, how):

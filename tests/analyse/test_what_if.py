@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from builders import scenario
@@ -11,6 +11,7 @@ from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.what_if import between_zones, what_if
 from crosszone.errors import IllegalError, InputError
 from crosszone.predict.predictor import predict, predictor
+from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, strategies, zones
 
 ROUNDING = 1 + 1e-9
@@ -48,7 +49,7 @@ def test_a_field_may_not_be_set_and_switched():
         what_if(base, {"strategy.communication.flows": 2}, [("flows", 4)])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(strategies(ranks=16), st.sampled_from([100, 3000, 9000]))
 def test_distance_makes_no_bytes(strategy, km):
     """F08: the volume of every link is the same however far the zones lie apart."""
@@ -65,7 +66,7 @@ def test_distance_makes_no_bytes(strategy, km):
     assert sizes[0] == pytest.approx(sizes[1])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(strategies(ranks=16), st.sampled_from(["a,b", "a,c", "b,c"]))
 def test_halving_a_link_changes_only_what_uses_it(strategy, pair):
     """F07: three zones; a strategy whose traffic does not cross the pair takes exactly as long as before."""
@@ -82,7 +83,7 @@ def test_halving_a_link_changes_only_what_uses_it(strategy, pair):
     assert after.step_s[1] >= before.step_s[1] / ROUNDING
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(strategies(ranks=16), st.floats(0, 1), st.floats(0, 1))
 def test_the_overlap_coefficient_is_monotone_from_the_sum_to_the_maximum(strategy, one, other):
     """F49, F71: 0 hides nothing, so all gradients are exposed; more never takes longer; 1 is never below what overlaps."""

@@ -120,7 +120,7 @@ def test_a_row_with_tokens_per_second_only_is_scored_on_them(tmp_path):
     assert by_tokens.predicted_s == by_time.predicted_s
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rows_are_predicted_alike_whatever_they_stand_beside(data, monkeypatch):
     """Buckets by depth of the pipeline and chunks of a long file do not show."""
     runs, _ = read_runs(data / "measured_runs.csv")

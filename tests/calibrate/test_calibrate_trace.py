@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.trace_files import format_of, read_run
-from crosszone.cli import _run
 from crosszone.errors import FileError, InputError
 from crosszone.store import open_store
 from kineto_traces import EXPECTED_US, steps
@@ -51,15 +51,8 @@ TABLE = "lane,kind,start_s,end_s,step\nstage-0,forward,0,0.5,1\nstage-0,backward
 
 
 @pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = _run(["--lang", "en", "calibrate", "trace", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+def say(say):
+    return partial(say, "calibrate", "trace")
 
 
 def written(folder: Path, form: str) -> Path:
@@ -125,7 +118,7 @@ def test_one_json_document_has_everything(tmp_path, say):
     assert found["difference"] is None and found["saved"] is None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_predicted_step_stands_beside_it_with_its_difference(tmp_path, say):
     status, out, _ = say(written(tmp_path, "kineto"), "--scenario", SCENARIO, "--json")
     beside = json.loads(out)["difference"]

@@ -10,24 +10,11 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.collective_fit import collective_s
-from crosszone.cli import _run
 from crosszone.cost.tiers import Tier
 from crosszone.text import LANGUAGES
 
 EXAMPLE = ROOT / "examples" / "two-zones-7b.yaml"
 HEAD = "backend,op,scope,zone,nodes,gpus_per_node,ranks,groups,bytes,time_us,flag"
-
-
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = _run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
 
 
 def written(folder: Path, *more: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
@@ -13,6 +13,7 @@ from crosszone.calibrate.collective_fit import LinkFit, collective_s, concurrenc
 from crosszone.calibrate.collective_samples import OPS, Sample, Topology, read_collectives
 from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_s
 from crosszone.cost.tiers import Tier
+from effort import examples
 
 SIZES = tuple(4096 * 4**power for power in range(9))
 
@@ -119,7 +120,7 @@ times = st.lists(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     op=st.sampled_from(OPS), ranks=st.integers(2, 64), measured=times, one=st.floats(1, 1e11), more=st.floats(1, 1e3)
 )
@@ -132,7 +133,7 @@ def test_more_bytes_are_never_faster_in_a_fit(op, ranks, measured, one, more):
     assert np.isfinite(fit.error_pct)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_measured_clusters_are_about_those_of_the_shipped_file(data):
     """[K10] Rates of Perlmutter and Vista within 2 %; 8 % for activations, which the file takes from the fastest quarter."""
     path = data / "gpumodeling25" / "collectives.csv"

@@ -175,7 +175,7 @@ def test_zones_are_given_by_node_or_by_rank():
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.long
+@pytest.mark.slow
 def test_four_processes_in_two_zones_time_everything(tmp_path, capsys):
     """Started by the command line, fitted by it, and put into a scenario that then shows its links as measured."""
     out = tmp_path / "collectives.csv"
@@ -214,7 +214,7 @@ def test_four_processes_in_two_zones_time_everything(tmp_path, capsys):
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_nodes_of_two_processes_time_the_network_between_them(tmp_path):
     out = tmp_path / "collectives.csv"
     with socket.socket() as free:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from component_rows import ROW
@@ -24,6 +24,7 @@ from crosszone.calibrate.components_read import ComponentRun, is_components, rea
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
 from crosszone.schedule.simulation import simulate
+from effort import examples
 
 ALONE = {
     "cluster": "",
@@ -129,7 +130,7 @@ def test_the_kind_of_a_file_is_told_by_its_columns():
     assert not is_components(["id", "gpu", "gpus", "framework", "step_time_s"])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.dictionaries(
         st.sampled_from(list(ROW)),

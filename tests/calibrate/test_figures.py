@@ -150,7 +150,7 @@ def test_no_cell_of_a_table_is_a_formula(folder):
     assert read(csv_files(accuracy_report(folder, "en"))["runs.csv"])[1][0] == "'=1+1"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_pictures_are_png_and_svg_files(report, language):
     files = draw(report, language)
@@ -234,7 +234,7 @@ def test_what_there_is_nothing_of_is_not_drawn(report):
     assert "runs.csv" not in csv_files(empty)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_published_runs_are_drawn(data):
     report = accuracy_report(data, "en")
     assert report["missing"] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,6 @@ import pytest
 from conftest import ROOT
 from crosszone.calibrate.row_notices import grouped
 from crosszone.calibrate.text_files import LOOK, check_head
-from crosszone.cli import _run
 from crosszone.cost import own_profiles
 from crosszone.errors import FileError, Notice
 from crosszone.predict.predictor import predictor
@@ -23,15 +23,8 @@ COLLECTIVES = "op,scope,nodes,gpus_per_node,ranks,groups,bytes,time_us,bus_gb_pe
 
 
 @pytest.fixture
-def say(capsys):
-    """Run a verb of `calibrate`; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object, language: str = "en") -> tuple[int, str, str]:
-        status = _run(["--lang", language, "calibrate", *map(str, arguments)])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+def say(say):
+    return partial(say, "calibrate")
 
 
 def samples(folder: Path, *, device: str = "NVIDIA A100-SXM4-80GB", op: str = "matmul", rows: int = 18) -> Path:

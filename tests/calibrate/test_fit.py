@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.calibrate.fit import Beliefs, fit
 from crosszone.calibrate.priors import beliefs, priors, start
 from crosszone.cost.profile import FIELDS, Profiles
+from effort import examples
 
 SIZE = np.linspace(1.0, 9.0, 12)
 
@@ -36,7 +37,7 @@ INDEX = {"rate": np.zeros((12, 1), dtype=int), "fixed": np.ones((12, 1), dtype=i
 
 
 @given(rate=st.floats(0.1, 10.0), fixed=st.floats(0.1, 10.0))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_values_that_made_the_rows_are_found(rate, fixed):
     """[Q3]"""
     found = fit(line, INDEX, rate * SIZE + fixed, np.array([1.0, 1.0]), believed([1.0, 1.0], sd=20.0))

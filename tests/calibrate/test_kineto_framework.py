@@ -11,7 +11,7 @@ from conftest import ROOT
 from crosszone.calibrate.kineto_trace import read_kineto
 
 PYTHON = ROOT / ".venv-train" / "bin" / "python"
-pytestmark = [pytest.mark.framework, pytest.mark.long]
+pytestmark = [pytest.mark.framework, pytest.mark.slow]
 PROGRAM = """
 import sys, os, torch, torch.nn as nn, torch.distributed as dist
 from torch.utils.checkpoint import checkpoint

@@ -17,7 +17,7 @@ from crosszone.cost.profile import Profiles
 SOURCE, TAKEN = "bigscience-bloom", 8
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_row_of_bloom_mends_the_prediction_of_the_others(data):
     """A newcomer's case: profiles that have not seen the source, the framework's default stack, one row as the log."""
     path = data / "measured_runs.csv"

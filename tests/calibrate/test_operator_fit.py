@@ -15,7 +15,6 @@ from crosszone.calibrate.operator_profiles import fitted_profile, kept, own_prof
 from crosszone.calibrate.operator_samples import read_samples
 from crosszone.calibrate.operator_search import search
 from crosszone.calibrate.operator_stacks import layer_parts
-from crosszone.cli import _run
 from crosszone.cost import own_profiles
 from crosszone.cost.operator_profile import checked, read_operator_profile
 from crosszone.inputs.catalogue import catalogue
@@ -201,17 +200,6 @@ def test_a_search_ranks_settings_and_scores_the_best_apart(tmp_path):
     assert found.test_pct < found.physical_pct
 
 
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = _run([str(argument) for argument in arguments])
-        return (status, *capsys.readouterr())
-
-    return run
-
-
 def test_the_command_fits_writes_and_saves(say, tmp_path):
     path, output = written(tmp_path, products()), tmp_path / "made.yaml"
     status, out, _ = say("calibrate", "fit", path, "-o", output, "--save", "mine", "--json")
@@ -255,7 +243,7 @@ def test_a_wrong_table_is_refused_and_nothing_is_written(say, tmp_path):
     assert own_profiles.saved() == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "name"), [("A100", "a100-80gb-sxm"), ("GH200", "gh200-96gb")])
 def test_operators_of_gpumodeling25_are_within_5_percent_on_unseen_hidden_sizes(data, gpu, name):
     """The shipped errors hold: some operators are fitted again, and the mean over all of them is at most 5 %."""

@@ -8,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.calibrate.runs import MEASURED, NEEDED, Run, Skipped, read_runs, source_of
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
+from effort import examples
 
 PLAIN = {
     "id": "mine-0001",
@@ -244,7 +245,7 @@ def test_rubbish_between_good_rows_does_not_stop_the_reading(tmp_path):
     assert len(skipped) == 3 and all(row.id for row in skipped)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     changes=st.dictionaries(
         st.sampled_from(sorted(set(PLAIN) - {"id"})),
@@ -263,7 +264,7 @@ def test_no_cell_makes_the_reader_raise(changes, tmp_path_factory):
     assert all(run.step_time_s is None or 0 < run.step_time_s < float("inf") for run in runs)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_twenty_thousand_rows_are_read_in_seconds(tmp_path):
     """Times and notes differ in each row, a few hundred set-ups repeat: 100,000 rows must not take minutes."""
     rows = (

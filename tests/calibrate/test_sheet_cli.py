@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 
 from calibrate.sheets import small
 from conftest import ROOT
-from crosszone.cli import _run
 from crosszone.store import open_store
 
 
 @pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        status = _run(["--lang", "en", "calibrate", "sheet", *arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+def say(say):
+    return partial(say, "calibrate", "sheet")
 
 
 def test_without_a_scenario_the_example_is_written(say, tmp_path):

@@ -40,7 +40,7 @@ def same(found, figures):
             assert found[name] == value
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_prediction_keeps_its_formulas_and_comes_back_the_same():
     loaded = CASES["sharded weights, no pipeline"]()
     data, formulas = export_result(predicted(loaded))

@@ -41,20 +41,20 @@ def agree(data, scenario):
     return found["step_time_s"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_family_counts_for_its_stacks_only(stack):
     scenario = on_h200(stack)
     agree(workbook_of(scenario), scenario)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_lookup_follows_the_stack_cell():
     for stack, other in (("hf-eager", "megatron-core"), ("megatron-core", "fsdp")):
         agree(edited(workbook_of(on_h200(stack)), {"stack": other}), on_h200(other))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("for_stacks", [("hf-eager",), ("megatron-core",)])
 def test_an_own_profile_counts_for_its_stacks_only(own, for_stacks):
     """One for Megatron-Core alone leads past the H200's family, which is not for it, to that of the H100."""

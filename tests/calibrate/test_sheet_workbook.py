@@ -27,7 +27,7 @@ def agree(found, prediction):
         assert found.figures["breakdown_s"].get(part, 0.0) == pytest.approx(seconds, rel=1e-6, abs=1e-12), part
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_cells_come_to_what_predict_says(case):
     scenario = CASES[case]()
@@ -39,7 +39,7 @@ def test_the_cells_come_to_what_predict_says(case):
         assert found.figures["days"] == pytest.approx(prediction.run.days.expected, rel=1e-9)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_changed_inputs_come_to_the_prediction_of_the_changed_scenario():
     job = {"tokens": 2.0e10, "global_batch": 48, "precision": "fp8"}
     strategy = {"tp": 2, "pp": 4, "dp": 2, "micro_batch": 2, "recompute": "full", "zero": 0}
@@ -50,7 +50,7 @@ def test_changed_inputs_come_to_the_prediction_of_the_changed_scenario():
     agree(read_workbook(data, "book.xlsx"), answer(other).prediction)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_custom_formula_in_the_middle_moves_what_rests_on_it():
     plain = read_workbook(workbook_of(example()), "book.xlsx")
     data = edited(workbook_of(example()), {"tp_exposed_s": "=0", "out_other_s": "=2*fixed_s"})
@@ -61,7 +61,7 @@ def test_a_custom_formula_in_the_middle_moves_what_rests_on_it():
     assert found.figures["step_time_s"] < plain.figures["step_time_s"] - saved / 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_checks_say_that_changed_inputs_do_not_go_together():
     found = read_workbook(edited(workbook_of(example()), {"dp": 4}), "book.xlsx")
     assert [notice.value for notice in found.notices] == ["check_gpus"]

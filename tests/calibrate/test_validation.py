@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.calibrate import validation
@@ -18,6 +18,7 @@ from crosszone.calibrate.training import Training, doubtful_of, refit, refit_sta
 from crosszone.calibrate.validation import CrossValidation, cross_validate, folds, thinned
 from crosszone.calibrate.widths import memory_width, step_widths
 from crosszone.cost.profile import Profiles
+from effort import examples
 
 FEW = ("megatron-2020", "korthikanti-2022", "nanotron")
 """Sources of a quick fit: the last has a stack of its own."""
@@ -35,7 +36,7 @@ def few(runs) -> Training:
 
 
 @given(labels=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=60), most=st.integers(1, 10))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_every_row_is_left_out_once_together_with_its_kind(labels, most):
     """[Q8]"""
     parts = folds(labels, most)
@@ -53,7 +54,7 @@ def test_large_kinds_are_spread_over_the_parts():
     assert [int(part.sum()) for part in parts] == [5, 5]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_sources_are_predicted_without_themselves(few, monkeypatch):
     """[Q8] Figures ten times as high move the predictions of other sources, never those of their own."""
     monkeypatch.setattr(validation, "ROUNDS", 1)
@@ -89,7 +90,7 @@ def test_stacks_of_other_files_move_no_other_value(data, few):
     assert moved == {"stack hf-eager", "stack hf-compile"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_fit_ends_at_the_same_cost_from_another_start(runs):
     few = training([run for run in runs if run.source == "korthikanti-2022"])
     one, other = (refit(few, Profiles.load(), strewn=strewn) for strewn in (0.0, 1.0))

@@ -13,7 +13,6 @@ from component_rows import written as jobs
 from crosszone import measured
 from crosszone.calibrate import measured_folder
 from crosszone.calibrate.figures_data import RUNS
-from crosszone.cli import _run
 from crosszone.text import LANGUAGES, label
 
 HEAD = "id,source,model,gpu,gpus,gpus_per_node,framework,precision,seq_len,global_batch,micro_batch,dp,tp,pp,recompute"
@@ -23,18 +22,6 @@ ROWS = (
     "here-0002,me,llama-2-7b,A100-80GB,8,8,Megatron-LM 2024,bf16,4096,64,1,4,2,1,none,11,,",
     "there-0001,you,unheard-of,A100-80GB,8,8,DDP,bf16,4096,64,1,8,1,1,none,10,,",
 )
-
-
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = _run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
 
 
 def written(folder: Path, *rows: str) -> Path:
@@ -136,7 +123,7 @@ def test_a_folder_as_json_is_one_document(say, folder):
     assert told["clusters"][0]["scored"] == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_pictures_and_tables_are_written_and_not_overwritten_unasked(say, folder, tmp_path):
     pictures, tables = tmp_path / "new" / "pictures", tmp_path / "tables"
     status, _, err = say("accuracy", folder, "--figures", pictures, "--csv", tables)
@@ -150,7 +137,7 @@ def test_pictures_and_tables_are_written_and_not_overwritten_unasked(say, folder
     assert status == 0 and (tables / "runs.csv").read_text(encoding="utf-8").startswith("id,source")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_file_is_drawn_too(say, folder, tmp_path):
     status, _, _ = say("accuracy", folder / "measured_runs.csv", "--figures", tmp_path / "a")
     assert status == 0

@@ -44,7 +44,7 @@ def test_a_report_has_ratio_links_suggestions_bill_and_rating(capsys, small):
         assert words in shown
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_part_speaks_chinese_and_json(capsys, small):
     shown = output(capsys, "--lang", "zh", "analyse", small, "--all", "--formulas")
     for words in ("通信受限", "扩展效率", "账单", "失去的区", "建议"):
@@ -62,7 +62,7 @@ def test_one_part_alone(capsys, small):
     assert "--part" in refusal(capsys, "analyse", small, "--part", "ratings")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_more_money_a_day_buys_speed(capsys, tmp_path):
     """B07: the sentence says what JSON holds."""
     path = tmp_path / "free.yaml"
@@ -112,7 +112,7 @@ def test_a_wrong_change_is_refused_with_the_remedy(capsys, arguments, words):
     assert words in refusal(capsys, "what-if", SEVEN, *arguments)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_is_a_heat_map_a_table_and_a_picture(capsys, small, tmp_path):
     table, picture = tmp_path / "s.csv", tmp_path / "s.png"
     axes = ["--x", "cluster.links[*].gbps=1:1000:log4", "--y", "cluster.links[*].rtt_ms=1,100"]

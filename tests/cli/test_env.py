@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from crosszone.cli import _run
 from crosszone.inputs.measured_link import MeasuredLink
 from crosszone.store import open_store
 from crosszone.text import LANGUAGES
@@ -23,18 +22,6 @@ environments:
      address: 10.0.5.7, gpu: h100-80gb-sxm, gpus: 8, cpus: 64, memory_gb: 512}
 """
 DAY = 86_400
-
-
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = _run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
 
 
 @pytest.fixture

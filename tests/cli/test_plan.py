@@ -14,7 +14,6 @@ import pytest
 from builders import fields
 from conftest import ROOT
 from crosszone import Scenario, load_scenario
-from crosszone.cli import _run
 from crosszone.cli import plans as report
 from crosszone.cli import progress as bars
 from crosszone.errors import IllegalError, Notice
@@ -99,19 +98,6 @@ def search(plans, monkeypatch):
     module.plan = found.plan  # type: ignore[attr-defined]
     monkeypatch.setattr("crosszone.plan.answer.plan", module.plan)
     return found
-
-
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        words = [str(argument) for argument in arguments]
-        status = _run(words if "--lang" in words else ["--lang", "en", *words])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from builders import fields, zone
 from conftest import ROOT
-from crosszone.cli import _run, figures
+from crosszone.cli import figures
 from crosszone.cli import prediction as report
 from crosszone.cli.files import write_file
 from crosszone.cost.memory import MOMENTS, PARTS
@@ -25,18 +25,6 @@ from crosszone.text import LANGUAGES, texts
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 THREE = str(ROOT / "examples" / "three-cities.yaml")
-
-
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        status = _run(["--lang", "en", *arguments] if "--lang" not in arguments else list(arguments))
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
 
 
 def written(tmp_path: Path, **changes) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.cli import _run
 from crosszone.store import open_store
 from crosszone.store.tasks import LIVE
 from crosszone.text import LANGUAGES
@@ -26,18 +25,6 @@ INTERRUPTIBLE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from crosszone.cli import main; main()"
 )
 """The command line, with Ctrl-C also where whoever runs the tests ignores it."""
-
-
-@pytest.fixture
-def say(capsys):
-    """Run a command; gives exit status, standard output and standard error."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        status = _run([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
 
 
 @pytest.fixture
@@ -251,7 +238,7 @@ def test_both_languages(known, say, language):
         assert any("\u4e00" <= c <= "\u9fff" for c in out) is (language == "zh"), out
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.skipif(not TRAIN_PYTHON.exists(), reason="no Python with torch: .venv-train is missing")
 def test_a_run_survives_its_watcher_is_stopped_and_goes_on_from_its_checkpoint(known, say, told, store, tmp_path):

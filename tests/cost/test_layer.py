@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.worked import EXPERTS, cost, gpu, model, neutral, stack, work
 from crosszone.cost.columns import MXFP8, ROWWISE
 from crosszone.cost.layer import LayerCost
+from effort import examples
 
 PARTS = ("matmul", "attention", "elementwise", "routing", "tp", "ep", "cp", "host")
 
@@ -177,7 +178,7 @@ def test_overlap_leaves_a_share_of_the_collective():
     assert float(cost(w=work(tp=4, overlap_tensor=1), tp_exposed=0.25).dense.forward.tp) == pytest.approx(2 * 9.6)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from([2, 4, 8]), st.integers(1, 8), st.sampled_from([16, 64, 256]), st.integers(1, 64))
 def test_tensor_parallel_time_is_linear_in_tokens_times_width_and_blind_to_the_weights(t, samples, length, ffn):
     """[X1] 2 (t-1)/t x 2 s b h bytes, whatever the MLP's width; none at t = 1."""
@@ -261,7 +262,7 @@ def test_a_batch_gives_what_each_strategy_gives_alone():
         assert batch.backward_s[at, 0] == pytest.approx(float(alone.backward_s), rel=1e-12)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(["flops_16", "memory_bytes_per_s", "link_bytes_per_s", "nic_bytes_per_s"]),
     st.floats(1, 100),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import catalogue
@@ -22,6 +22,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.cost.replicas import stage_parameters
 from crosszone.cost.stages import StageLayers, stage_layers
 from crosszone.predict.batch import batch_of
+from effort import examples
 
 ADAM = {"weight_bytes": 2, "gradient_bytes": 2, "wire_bytes": 2, "optimizer_bytes": 12}
 MEGATRON = ADAM | {"gradient_bytes": 4, "wire_bytes": 4}
@@ -330,7 +331,7 @@ def counts(m: ModelColumns, p: int) -> tuple[int, ...]:
     return (int(m.layers // p),) * p + (0,) * (4 - p)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(strategies(), STACKS, st.booleans())
 def test_parts_add_up_and_less_recomputation_never_needs_less(given_: dict[str, Any], stack: str, unfused: bool):
     """[M7] Every part is 0 or more, and the worst stage with `none` is at least that with `full`."""
@@ -348,7 +349,7 @@ def test_parts_add_up_and_less_recomputation_never_needs_less(given_: dict[str, 
         assert smaller.peak <= found.peak * (1 + 1e-9)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.tuples(strategies(), STACKS), min_size=1, max_size=6))
 def test_a_batch_gives_what_its_strategies_give_one_by_one(several: list[tuple[dict[str, Any], str]]):
     m = model("mixtral-8x7b")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.operator_forms import DIMS, signs, terms, twos, work
@@ -18,6 +18,7 @@ from crosszone.cost.operator_profile import (
 )
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
+from effort import examples
 
 TEXT = """
 gpu: h200-141gb-sxm
@@ -128,7 +129,7 @@ COEFFICIENTS = st.floats(0.0, 10.0)
 
 
 @pytest.mark.parametrize("op", [op for op in DIMS if op not in ("layer", "train_step", "copy")])
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_a_larger_operator_of_one_class_never_takes_less(op, data):
     """[K21] Whatever the coefficients: sizes are multiples of 64 (heads: of 32; rows of 64 for each of the 64 groups), so

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.worked import EXPERTS, cost, gpu, links, model, work
 from crosszone.cost.replicas import Exchange, exchange, optimizer_s, replicas, ring_share, stage_parameters
 from crosszone.cost.stages import stage_layers
+from effort import examples
 
 
 def exchanged(
@@ -123,7 +124,7 @@ def test_zones_that_train_on_their_own_exchange_nothing_every_step():
     assert np.ravel(sent.reduce).tolist() == pytest.approx([614.4])
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.sampled_from([1, 2, 4, 8, 32]), st.sampled_from([1, 2, 8]), st.integers(0, 3), st.data())
 def test_bytes_follow_the_ring_factor_and_time_never_beats_the_best_link(dp, tp, zero, data):
     """[X6] [X7] All-reduce 2 (d-1)/d, scatter (d-1)/d of what a GPU holds; never quicker than over the fast link alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import zone
@@ -24,6 +24,7 @@ from crosszone.cost.wan import (
 )
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink, zone_links
+from effort import examples
 
 GBIT = 1e9 / 8 * 0.9653
 HOSTS = 50e-6
@@ -136,7 +137,7 @@ def flows_and_limits(draw):
     return senders, receivers, Limits(np.array(a), np.array(b), np.array(pair).reshape(zones, zones)), caps
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(flows_and_limits())
 def test_rates_keep_every_limit_and_each_flow_has_a_limit_it_cannot_ask_more_of(case):
     """[T12] Max-min: a flow below its cap meets a full limit in which no other flow gets more than it does."""
@@ -184,7 +185,7 @@ def test_a_ring_of_three_takes_every_edge_and_of_one_none():
     assert zone_ring(np.zeros((1, 1))) == (0,)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.integers(9, 40), st.integers(0, 10**6))
 def test_a_long_ring_visits_every_zone_and_beats_the_order_of_names(zones, seed):
     """[T13]"""
@@ -251,7 +252,7 @@ def test_one_zone_exchanges_nothing():
 
 
 @given(st.floats(1, 1e12), st.integers(2, 6), st.floats(0.1, 400), st.floats(0.1, 300), st.integers(1, 64))
-@settings(max_examples=50)
+@examples(50)
 def test_more_bandwidth_less_delay_and_fewer_bytes_are_never_slower(size, zones, gbps, rtt, groups):
     """[T14]"""
     now = zone_exchange_s(size, zone_paths(cluster(zones, gbps=gbps, rtt_ms=rtt)), groups=groups)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from commands import call
 from conftest import ROOT
 
 TINY = {"layers": 4, "hidden": 256, "heads": 4, "ffn_hidden": 688, "vocab": 1000}
@@ -60,8 +59,7 @@ def deploy(tmp_path):
     def made(fields, *arguments: str, status: int = 0) -> Path:
         file, folder = tmp_path / "scenario.yaml", tmp_path / "bundle"
         file.write_text(yaml.safe_dump(fields, allow_unicode=True), encoding="utf-8")
-        command = [sys.executable, "-m", "crosszone", "deploy", str(file), "-o", str(folder), "--force", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = call("deploy", file, "-o", folder, "--force", *arguments)
         assert done.returncode == status, done.stdout + done.stderr
         return folder
 

@@ -175,7 +175,7 @@ def hostile(name: str, local: bool, framework: str):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("name", [NASTY[0], *(pytest.param(name, marks=pytest.mark.long) for name in NASTY[1:])])
+@pytest.mark.parametrize("name", [NASTY[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NASTY[1:])])
 def test_names_never_run_and_never_break_a_file(name, framework, tmp_path):
     """Every launcher's files parse, every script is sound, and starting a node does what was planned and nothing else."""
     local = framework == "torchft"

@@ -443,7 +443,7 @@ def losses(out: Path) -> dict[int, float | None]:
 
 
 @pytest.mark.framework
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_way_to_split_trains_the_same(deploy, train_python):
     found = {}
     for name, strategy in KINDS.items():
@@ -460,7 +460,7 @@ def test_every_way_to_split_trains_the_same(deploy, train_python):
 
 
 @pytest.mark.framework
-@pytest.mark.long
+@pytest.mark.slow
 def test_replicas_in_two_zones_of_a_pipeline_train_and_go_on(deploy, train_python):
     blocks = [{"zone": "a", "count": 2}, {"zone": "b", "count": 2}]
     placement = {"order": ["tp", "cp", "pp", "dp"], "blocks": blocks}
@@ -474,7 +474,7 @@ def test_replicas_in_two_zones_of_a_pipeline_train_and_go_on(deploy, train_pytho
 
 
 @pytest.mark.framework
-@pytest.mark.long
+@pytest.mark.slow
 def test_states_shared_inside_a_zone_train_as_those_shared_by_all_and_go_on(deploy, train_python):
     found = {}
     for within in ("all", "zone"):

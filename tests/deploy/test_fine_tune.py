@@ -10,7 +10,7 @@ import pytest
 from deploy.conftest import scenario
 from deploy.test_start import losses, start
 
-pytestmark = [pytest.mark.framework, pytest.mark.long]
+pytestmark = [pytest.mark.framework, pytest.mark.slow]
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn_hidden": 48, "vocab": 61}
 MAKE = """
 import json, sys, torch

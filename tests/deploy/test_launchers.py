@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.deploy.launchers import kubernetes, skypilot, slurm, ssh
@@ -16,6 +16,7 @@ from crosszone.deploy.launchers.request import job_name
 from crosszone.errors import IllegalError, InvalidError
 from crosszone.inputs.catalogue import catalogue
 from deploy.launching import UNEQUAL, bundle, fields, group, launch_of, node_rank, stubbed
+from effort import examples
 
 CHECKS = Path(__file__).with_name("launcher_checks.py")
 IMAGE = "pytorch/pytorch:2.13.0"
@@ -258,7 +259,7 @@ def named(name: str, **settings_of):
 
 
 @given(st.text(min_size=1, max_size=300))
-@settings(max_examples=150)
+@examples(150)
 def test_a_job_has_a_name_that_dns_takes_whatever_the_scenario_is_called(name):
     made = job_name(named(name))
     assert len(made) <= 40
@@ -274,8 +275,8 @@ def test_names_that_look_alike_stay_apart():
     st.text(min_size=1, max_size=300),
     st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), min_size=1),
 )
-@pytest.mark.long
-@settings(max_examples=40)
+@pytest.mark.slow
+@examples(40)
 def test_no_name_breaks_a_file(name, folder):
     launch = named(name, workdir=folder, python=folder)
     for module in LAUNCHERS.values():

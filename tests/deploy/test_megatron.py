@@ -308,7 +308,7 @@ def test_experts_in_the_other_order_need_to_stay_inside_a_replica() -> None:
     assert refusal.value.notices[0].code == "megatron_expert_order"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_catalogue_model_has_flags_or_a_refusal_that_names_its_fields() -> None:
     able = 0
     for name in catalogue().names("models"):

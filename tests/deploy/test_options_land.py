@@ -11,7 +11,7 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import read_scenario
 from deploy.conftest import scenario
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 BASE = {"ddp": {"dp": 8}, "fsdp": {"dp": 8, "zero": 3}, "deepspeed": {"dp": 8, "zero": 1}, "horovod": {"dp": 8}}
 BASE["megatron"] = {"dp": 4, "tp": 2, "zero": 1, "communication": {"overlap_parameters": False}}
 MODEL = {"layers": 8, "hidden": 512, "heads": 8, "ffn_hidden": 1376, "vocab": 1000}

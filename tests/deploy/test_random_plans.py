@@ -22,7 +22,7 @@ from deploy import megatron_plans
 from deploy.plans import FRAMEWORKS, random_plans, random_scenario
 from deploy.test_deepspeed import asked
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 EACH = 60
 HERE = Path(__file__).parent
 SETTINGS = LaunchSettings(image="registry.example.org/train:1", steps=100)

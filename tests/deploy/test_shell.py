@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.deploy.shell import Raw, command_line, comment, quoted, slug
+from effort import examples
 
 NASTY = [
     "$(touch pwned)",
@@ -29,7 +30,7 @@ text = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(text, min_size=1, max_size=5))
 def test_a_command_line_gives_every_word_back_as_it_was(words):
     shown = subprocess.run(["bash", "-c", f"printf '%s\\0' {command_line(words)}"], capture_output=True, check=True)

@@ -15,7 +15,7 @@ import pytest
 from crosszone.schedule.measured_lines import read_metrics
 from deploy.conftest import scenario
 
-pytestmark = [pytest.mark.framework, pytest.mark.long]
+pytestmark = [pytest.mark.framework, pytest.mark.slow]
 LIMIT_S = 900
 """DeepSpeed compiles an operator at its first start."""
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import fields, scenario, zone
 from conftest import ROOT
 from crosszone import InputError, load_scenario
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.scenario import parse_scenario, read_scenario
+from effort import examples
 from inputs.scenarios import scenario_fields
 
 GOOD = """\
@@ -28,8 +29,8 @@ cluster:
 """
 
 
-@pytest.mark.long
-@settings(max_examples=300)
+@pytest.mark.slow
+@examples(300)
 @given(scenario_fields)
 def test_any_valid_scenario_round_trips(given_fields):
     first = load_scenario(given_fields)

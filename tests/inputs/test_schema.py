@@ -6,7 +6,7 @@ import json
 
 import jsonschema
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 
 from conftest import ROOT
 from crosszone.inputs.document import read_document
@@ -15,6 +15,7 @@ from crosszone.inputs.schema import file_name, json_schema, key_tables
 from crosszone.plan.planner import plan
 from crosszone.plan.schema import ROOTS
 from crosszone.predict.predictor import predictor
+from effort import examples
 from inputs.scenarios import scenario_fields
 
 DOCS = ROOT / "docs"
@@ -51,8 +52,8 @@ def test_plans_meet_their_schema():
             jsonschema.validate(told | wrong, json_schema("plans", ROOTS))
 
 
-@pytest.mark.long
-@settings(max_examples=50, phases=[Phase.explicit, Phase.generate])
+@pytest.mark.slow
+@examples(50, phases=[Phase.explicit, Phase.generate])
 @given(scenario_fields)
 def test_any_valid_scenario_meets_the_schema(fields):
     jsonschema.validate(json.loads(json.dumps(fields)), json_schema("scenario"))

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.memory import GIB
 from crosszone.plan.search import Search
+from effort import examples
 from plan.given import FRAMEWORKS, SHOWN_AS_FOUND, grids, problem_of, problems, seeded
 
 NEAR = 1.0 + 1e-9
@@ -70,16 +71,16 @@ def draw_and_check(problem: Any, pick: Any, each: int) -> int:
     return count
 
 
-@pytest.mark.long
-@settings(max_examples=40, phases=SHOWN_AS_FOUND)
+@pytest.mark.slow
+@examples(40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=8), st.data())
 def test_no_bound_is_above_a_closer_one_or_the_simulation(problem, data):
     """[V3] [S12] Any strategy of any framework on one to three zones."""
     draw_and_check(problem, lambda size: data.draw(st.integers(0, size - 1)), each=4)
 
 
-@pytest.mark.long
-@settings(max_examples=15, phases=SHOWN_AS_FOUND)
+@pytest.mark.slow
+@examples(15, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=24, zones=(2, 3)), st.data())
 def test_no_bound_is_above_the_simulation_on_larger_clusters(problem, data):
     """[V3] [S12] Where not every layout is tried."""

@@ -7,13 +7,14 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.columns import LinkColumns
 from crosszone.plan import scores
 from crosszone.plan.search import Search
 from crosszone.predict.batch import Batch
+from effort import examples
 from plan.given import SHOWN_AS_FOUND, grids, problems
 
 BEST_CASE = "boundary_fast"
@@ -54,7 +55,7 @@ def assert_same(found: Any, expected: Any, shapes: tuple[tuple[int, int], tuple[
         np.testing.assert_allclose(ours[name], values, rtol=1e-12, atol=0, err_msg=name)
 
 
-@settings(max_examples=40, phases=SHOWN_AS_FOUND)
+@examples(40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=10), st.data())
 def test_columns_are_those_of_the_predictor(problem, data):
     """Work, GPUs and links of every stage of every kind of replica; boundaries inside a fast domain left out."""
@@ -76,7 +77,7 @@ def test_columns_are_those_of_the_predictor(problem, data):
             assert np.array_equal(np.unique(ours.counts, axis=0), np.unique(theirs.counts, axis=0))
 
 
-@settings(max_examples=40, phases=SHOWN_AS_FOUND)
+@examples(40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=12), st.data())
 def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
     """Where the search says that no boundary lies inside a fast-link domain, there is a replica of which none does."""

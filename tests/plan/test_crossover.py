@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import scenario
@@ -13,6 +13,7 @@ from crosszone import InputError, Scenario
 from crosszone.inputs.links import zone_links
 from crosszone.plan.crossover import Crossover, flip_gbps, scaled
 from crosszone.predict.predictor import predictor
+from effort import examples
 from predict.given import FSDP, one_zone, zones
 
 PARAMETERS = 6_738_415_616
@@ -44,8 +45,8 @@ def test_the_flip_is_where_two_lines_meet():
     assert (found.below, found.above, found.more) == ("other", "one", ())
 
 
-@pytest.mark.long
-@settings(max_examples=8)
+@pytest.mark.slow
+@examples(8)
 @given(st.sampled_from([2, 10, 100]), st.sampled_from([1, 10, 100]), st.sampled_from([None, 0.0]))
 def test_local_updates_win_below_the_flip_and_synchronous_steps_above(steps, gbps, overlap):
     """[W3] Equal at the flip; on either side the advantage keeps its sign; the order of the plans only swaps names."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from crosszone.plan.difference import Difference, difference, link_bytes
+from effort import examples
 from predict.given import DDP, FSDP, one_zone, predicted, predictors, zones
 
 PARAMETERS = 6_738_415_616
@@ -62,7 +63,7 @@ def test_money_and_energy_need_both_plans():
     assert found.kwh == pytest.approx(other.run.kwh.expected - known.run.kwh.expected) and found.kwh != 0
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(predictors(), predictors())
 def test_parts_add_up_and_the_way_back_is_the_opposite(one, other):
     """[W1]"""
@@ -79,7 +80,7 @@ def test_parts_add_up_and_the_way_back_is_the_opposite(one, other):
     assert Difference.model_validate_json(there.model_dump_json()) == there
 
 
-@settings(max_examples=10)
+@examples(10)
 @given(predictors())
 def test_a_plan_differs_from_itself_in_nothing(one):
     """[W1]"""

@@ -416,7 +416,7 @@ def test_both_languages_give_identical_json_apart_from_sentences():
 # F39: objectives
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_objective_ranks_by_the_numbers_shown():
     """F39: changing the objective changes the order consistently with the numbers shown."""
     of = scenario(model={"size_b": 1}, job=FSDP | {"tokens": 1e9}, cluster=zones(gpus=2, gbps=1))

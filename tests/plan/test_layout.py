@@ -6,13 +6,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import scenario, zone
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layout import REPLICAS_NEAR, STAGES_NEAR, Chain, Layout, splits
 from crosszone.plan.search import Search
+from effort import examples
 from plan.given import SHOWN_AS_FOUND, problems
 
 TWO_ZONES = scenario(
@@ -20,7 +21,7 @@ TWO_ZONES = scenario(
 ).cluster
 
 
-@settings(max_examples=60, phases=SHOWN_AS_FOUND)
+@examples(60, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=16), st.data())
 def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data):
     """[R1] No GPU twice; every stage of every replica in its chain's node group; cells whole."""
@@ -40,7 +41,7 @@ def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data)
         assert all(counts[g] <= problem.groups[g].total_gpus for g in counts)
 
 
-@settings(max_examples=40, phases=SHOWN_AS_FOUND)
+@examples(40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=16), st.data())
 def test_tensor_parallel_groups_stay_in_a_node_or_take_whole_ones(problem, data):
     """No TP group lies in more nodes than it needs."""

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import load_scenario
 from crosszone.errors import IllegalError
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Search
+from effort import examples
 from plan.given import SHOWN_AS_FOUND, fields_of, problem_of, profiles, seeded
 
 NEAR = 1.0 + 1e-9
@@ -45,7 +46,7 @@ def test_two_searches_find_the_same(seed):
     assert answer(Search(seeded(seed, gpus=8), top=4)) == answer(Search(seeded(seed, gpus=8), top=4))
 
 
-@settings(max_examples=8, phases=SHOWN_AS_FOUND)
+@examples(8, phases=SHOWN_AS_FOUND)
 @given(scenarios(), st.sampled_from([2.0, 10.0]))
 def test_more_bandwidth_never_makes_the_best_slower(fields, factor):
     """Every link between the zones so many times as fast."""
@@ -59,7 +60,7 @@ def test_more_bandwidth_never_makes_the_best_slower(fields, factor):
     assert best_s(faster) <= best_s(fields) * NEAR
 
 
-@settings(max_examples=8, phases=SHOWN_AS_FOUND)
+@examples(8, phases=SHOWN_AS_FOUND)
 @given(scenarios(), st.sampled_from([0.0, 0.5]))
 def test_a_shorter_round_trip_never_makes_the_best_slower(fields, factor):
     """Every round-trip time so many times as long."""
@@ -69,7 +70,7 @@ def test_a_shorter_round_trip_never_makes_the_best_slower(fields, factor):
     assert best_s(nearer) <= best_s(fields) * NEAR
 
 
-@settings(max_examples=8, phases=SHOWN_AS_FOUND)
+@examples(8, phases=SHOWN_AS_FOUND)
 @given(scenarios(), st.sampled_from([1.5, 3.0]))
 def test_a_faster_gpu_never_makes_the_best_slower(fields, factor):
     """All GPUs of one kind; then the same kind with a higher peak and bandwidth of memory."""
@@ -86,7 +87,7 @@ def test_a_faster_gpu_never_makes_the_best_slower(fields, factor):
     assert steps[1] <= steps[0] * NEAR
 
 
-@settings(max_examples=8, phases=SHOWN_AS_FOUND)
+@examples(8, phases=SHOWN_AS_FOUND)
 @given(scenarios(zones=(1,)), st.sampled_from([1, 10]), st.sampled_from([5, 50]))
 def test_one_zone_is_never_slower_than_two(fields, gbps, rtt_ms):
     """Twice the nodes in one zone, or half of them behind a slow link between zones."""
@@ -97,8 +98,8 @@ def test_one_zone_is_never_slower_than_two(fields, gbps, rtt_ms):
     assert best_s(whole) <= best_s(apart) * NEAR
 
 
-@pytest.mark.long
-@settings(max_examples=6, phases=SHOWN_AS_FOUND)
+@pytest.mark.slow
+@examples(6, phases=SHOWN_AS_FOUND)
 @given(scenarios(gpus=12, zones=(2, 3)))
 def test_tensor_parallel_groups_never_cross_zones(fields):
     """Links of 1 Gbit/s: whatever crosses them, it is not tensor or context parallelism."""
@@ -110,7 +111,7 @@ def test_tensor_parallel_groups_never_cross_zones(fields):
         assert (zones == zones[:, :, :1, :1]).all()
 
 
-@settings(max_examples=8, phases=SHOWN_AS_FOUND)
+@examples(8, phases=SHOWN_AS_FOUND)
 @given(scenarios(gpus=10))
 def test_every_gpu_is_used_or_listed_as_idle_and_every_plan_fits(fields):
     """Ranks and idle GPUs add up to the cluster; plans are in order; what is recommended fits."""

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import Plans, Scenario, load_scenario, plan, predict
@@ -16,6 +16,7 @@ from crosszone.inputs.rules import Case, broken_rules, refusals
 from crosszone.plan.plan import OBJECTIVES, Plan
 from crosszone.predict.site import Site
 from crosszone.text import LANGUAGES
+from effort import examples
 from plan.given import Pick, profiles
 
 KINDS = (
@@ -136,8 +137,8 @@ def is_predicted_alike(of: Scenario, one: Plan) -> None:
     assert Plan.model_validate_json(one.model_dump_json()) == one
 
 
-@pytest.mark.long
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@pytest.mark.slow
+@examples(60)
 @given(st.data())
 def test_any_cluster_gets_legal_plans_or_a_reason(data):
     """F25: satisfies every legality rule for random clusters."""
@@ -150,7 +151,7 @@ def test_any_cluster_gets_legal_plans_or_a_reason(data):
     judged(load_scenario(fields), {"objective": objective, "top": pick([1, 5, 5, 20]), "budget_s": BUDGET_S})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_a_thousand_random_clusters_get_legal_plans_or_a_reason(block):
     """F25: result satisfies every legality rule for 1000 random clusters."""

@@ -6,10 +6,11 @@ from itertools import pairwise, permutations
 from math import comb, factorial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from builders import scenario, zone
 from crosszone.plan.routes import Ground, ground_of, routes
+from effort import examples
 from plan.enumeration import groupings
 from plan.given import problems
 
@@ -63,7 +64,7 @@ def test_a_link_faster_one_way_keeps_the_direction():
     assert ground([zone("a", 1), zone("b", 1)], links=[link]).swaps == ()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(problems(gpus=12, pins=False))
 def test_routes_are_all_ways_up_to_swaps(problem):
     """Small clusters: the same as plain loops, each class of swaps once."""

@@ -69,7 +69,7 @@ GOOD = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("given", GOOD.values(), ids=[name.split(":")[0] for name in GOOD])
 def test_where_the_prototypes_failed_there_is_a_legal_plan_that_fits(given):
     found = plan(scenario(**given), local_updates=False)
@@ -157,7 +157,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
 def test_the_command_line_refuses_with_status_2_and_a_sentence(given, language, tmp_path, capsys):

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import zone
@@ -18,6 +18,7 @@ from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
 from crosszone.predict.simulated import too_long
+from effort import examples
 from plan.enumeration import beaten_alone, described, effects
 from plan.given import SHOWN_AS_FOUND, candidates, grids, problem_of, problems
 
@@ -70,7 +71,7 @@ def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> Non
         assert not [strategy for effect, strategy in found.items() if effect not in expected], "illegal"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLUSTERS)
 @pytest.mark.parametrize("framework", SETTLED)
 def test_every_degree_and_layout_is_in_the_space(name, framework):
@@ -95,7 +96,7 @@ def test_every_degree_and_layout_is_in_the_space(name, framework):
         ("megatron", {"pp": 2, "tp": 1, "cp": 1, "dp": 2, "schedule": "1f1b", "recompute": "none"}),
     ],
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_option_is_in_the_space(framework, degrees):
     """The same over all options of few degrees: sharding, recomputation, offload, types, overlap, reductions."""
     problem = tiny(CLUSTERS["unequal zones"], framework, micro_batch=1, **degrees)
@@ -110,7 +111,7 @@ def test_every_expert_degree_is_in_the_space(count):
     assert_same_strategies(tiny(zones, "megatron", EXPERTS, **pinned), [{0: 1, 1: 0}] if count == 2 else [])
 
 
-@settings(max_examples=40, phases=SHOWN_AS_FOUND)
+@examples(40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=12), st.data())
 def test_every_strategy_is_legal(problem, data):
     """[R1] [R2] Rules, refusals of the framework, placement and zones of any strategy of the space."""
@@ -127,7 +128,7 @@ def test_every_strategy_is_legal(problem, data):
             assert too_long(case.strategy, case.job.global_batch) is None
 
 
-@settings(max_examples=25, phases=SHOWN_AS_FOUND)
+@examples(25, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=8), st.data())
 def test_options_left_out_are_no_better_than_one_that_stays(problem, data):
     """A row that is not `best` has one beside it, alike but for overlap and gradients, that is as fast and as lean."""

@@ -6,11 +6,12 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import InputError, load_scenario
 from crosszone.predict.predictor import predictor
+from effort import examples
 from inputs.scenarios import scenario_fields
 from predict.given import MEGATRON, predicted, zones
 
@@ -44,8 +45,8 @@ def _rounded(link: dict[str, Any]) -> dict[str, Any]:
     return {key: round(value, 6) if isinstance(value, float) else value for key, value in link.items()}
 
 
-@pytest.mark.long
-@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@pytest.mark.slow
+@examples(80)
 @given(scenario_fields, degrees)
 def test_every_scenario_gives_finite_numbers_that_add_up_or_a_reason(fields, chosen):
     """[V3] [S10]"""

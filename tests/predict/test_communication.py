@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, one_zone, placed, predicted, traffic, zones
 
 PARAMETERS = 6_738_415_616
@@ -38,7 +39,7 @@ def test_tensor_parallel_bytes_are_four_rings_a_layer():
     assert row.bytes_per_step == pytest.approx(8 * 64 * 130 * 2 * 7 / 8 * ACTIVATION)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     st.sampled_from([2, 4, 8]),
     st.sampled_from([1, 2, 4]),
@@ -124,7 +125,7 @@ def test_each_boundary_lies_on_its_own_link():
     assert set(traffic(predicted({"tp": 8, "pp": 4, "dp": 1}, cluster=one_zone(32)), "pipeline")) == {"network"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("dp", [2, 4, 8])
 def test_gradients_follow_the_ring_factor(dp):
     """[X7] F46: 2 (d-1)/d x 4 bytes of every parameter (Megatron keeps fp32 gradients) from each replica; half in bf16."""

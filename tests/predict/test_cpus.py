@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.gloo import gloo_all_reduce_s
 from crosszone.inputs.parameters import parameters
+from effort import examples
 from predict.given import DDP, one_zone, placed, predicted, zones
 
 CPU = {"name": "cpu", "architecture": "cpu", "memory_gib": 256, "memory_gb_per_s": 20, "dense_tflops": {"bf16": 0.1}}
@@ -29,7 +30,7 @@ def test_gradients_of_two_cpus_take_the_time_of_gloos_all_reduce():
     assert found.breakdown_s["gradients"] == pytest.approx(float(whole), rel=0.02)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.sampled_from([2, 3, 4]), st.floats(0.05, 20), st.floats(0.5, 200), st.floats(1.0, 20))
 def test_gloo_is_never_quicker_on_a_slower_line(count, gbps, rtt_ms, factor):
     here = in_zones(count, CPU, gbps=gbps, rtt_ms=rtt_ms).step_time_s.expected

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from crosszone.errors import IllegalError
+from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, one_zone, placed, predicted, step, strategies, zones
 
 ROUNDING = 1 + 1e-9
@@ -27,14 +28,14 @@ def in_two(strategy: dict[str, Any], node: dict[str, Any] | None = None, **link:
         raise
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     strategies(ranks=32),
     st.sampled_from(["gbps", "rtt_ms", "loss_pct", "flow_gbps"]),
     st.floats(1.1, 50),
     st.sampled_from([0.5, 8, 100]),
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_better_line_between_zones_never_slows_a_step(strategy, figure, factor, gbps):
     """[V3] More bandwidth, less latency, less loss, a higher ceiling of one connection."""
     line = {"gbps": gbps, "rtt_ms": 30.0, "loss_pct": 0.02, "flow_gbps": 1.0}
@@ -42,7 +43,7 @@ def test_a_better_line_between_zones_never_slows_a_step(strategy, figure, factor
     assert in_two(strategy, **better) <= in_two(strategy, **line) * ROUNDING
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(strategies(), st.sampled_from(["nic", "nvlink"]), st.floats(1.1, 20), st.booleans())
 def test_a_better_network_or_fast_link_never_slows_a_step(strategy, which, factor, two):
     """[V3]"""
@@ -56,7 +57,7 @@ def test_a_better_network_or_fast_link_never_slows_a_step(strategy, which, facto
     assert after <= before * ROUNDING
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     strategies(ranks=32, most_cp=1),
     st.sampled_from([1, 10, 50]),
@@ -97,7 +98,7 @@ def test_fewer_bytes_on_the_wire_speed_a_step_over_a_slow_line_up(job, strategy,
     assert both[1] < both[0]
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(strategies(), st.sampled_from(["overlap_gradients", "overlap_parameters", "overlap"]))
 def test_overlap_never_slows_a_step(strategy, option):
     """[V1]"""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from effort import examples
 from predict.given import DDP, FSDP, one_zone, predicted, traffic, zones
 
 PARAMETERS = 6_738_415_616
@@ -62,7 +63,7 @@ def test_nothing_else_crosses_zones():
     assert crossing == {"local update"}
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.sampled_from([1, 2, 10, 50]), st.sampled_from([2, 5]), st.sampled_from([0, 1, 3]), st.sampled_from([0.5, 10]))
 def test_rarer_averages_are_cheaper_and_later_ones_too(steps, factor, delay, gbps):
     """[V5]"""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, bottleneck_of
 from crosszone.predict.predictor import Predictor
+from effort import examples
 from predict.given import FSDP, MEGATRON, one_zone, placed, predicted, predictors, traffic, zones
 
 NOTHING = dict.fromkeys((*COMPUTE, *COMMUNICATION, *HOST, "bubble"), 0.0)
@@ -20,7 +21,7 @@ KINDS = {
 }
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(predictors())
 def test_parts_of_a_step_add_up_and_none_is_negative(p: Predictor):
     """[V3]"""
@@ -32,8 +33,8 @@ def test_parts_of_a_step_add_up_and_none_is_negative(p: Predictor):
     assert got.bottleneck == max(got.shares, key=lambda name: got.shares[name])
 
 
-@pytest.mark.long
-@settings(max_examples=60)
+@pytest.mark.slow
+@examples(60)
 @given(predictors())
 def test_exposed_communication_is_that_of_the_breakdown(p: Predictor):
     """[V3] Rows of one kind add up to its part; a link is never exposed for longer than it is busy or waited for."""
@@ -54,7 +55,7 @@ def test_exposed_communication_is_that_of_the_breakdown(p: Predictor):
     )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(predictors())
 def test_memory_parts_add_up_and_the_fullest_stage_decides(p: Predictor):
     """[M1]"""
@@ -69,7 +70,7 @@ def test_memory_parts_add_up_and_the_fullest_stage_decides(p: Predictor):
     assert memory.peak.low < memory.peak.expected < memory.peak.high
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(predictors())
 def test_the_timeline_ends_with_the_step_and_lanes_are_busy_or_idle(p: Predictor):
     """[S10] F78: the last span ends with the step; spans of a lane do not overlap; spans and idle time are the step."""

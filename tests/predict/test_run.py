@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.predict.run import power_figures
+from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predicted, traffic, zones
 
 JOB = MEGATRON | {"tokens": 1e10}
@@ -49,7 +50,7 @@ def test_a_run_costs_its_hours_times_its_price():
     assert got.run.usd_egress == 0.0
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(st.floats(0.1, 50), st.floats(0, 1))
 def test_price_and_egress_change_the_total_as_arithmetic_says(price, per_gb):
     """[E2] F63: total = GPU-hours x price + bytes a step x steps x price of a GB, both ways of the line."""

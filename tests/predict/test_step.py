@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.worked import gpu, links, model, neutral, stack, work
@@ -15,6 +15,7 @@ from crosszone.predict.batch import Batch
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.simulated import simulated_step
 from crosszone.predict.step import exposed_s, stage_times, step_s
+from effort import examples
 from predict.given import FSDP, MEGATRON, one_zone, placed, predicted, predictors, step, strategies, zones
 
 seconds = st.floats(0, 1e4)
@@ -137,7 +138,7 @@ def test_the_update_waits_for_every_stages_gradients():
     assert hidden == pytest.approx(base + 307.2 - min(307.2, float(np.ravel(stages.cost.backward_s)[0])), rel=1e-3)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(strategies(), st.data())
 def test_the_quick_form_is_never_above_the_simulated_step(strategy, data):
     """[V3] 1F1B in one zone or two: a search may trust it as a bound."""
@@ -180,7 +181,7 @@ def test_the_quick_form_is_within_a_percent_where_head_and_embedding_make_stages
     assert 0.99 * simulated(p) <= quick(p) <= simulated(p) * (1 + 1e-9)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(predictors())
 def test_identities_of_throughput_hold(p):
     """[V6] F51: tokens/s x step = tokens; MFU recomputes from tokens/s and FLOPs a token; total = steps x step / goodput."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.worked import gpu, links, model, neutral, stack, work
@@ -16,6 +16,7 @@ from crosszone.predict.batch import Batch
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.simulated import MOST, simulated_step, too_long
 from crosszone.predict.step import step_s
+from effort import examples
 from predict.given import DDP, FSDP, one_zone, placed, predicted, traffic, zones
 
 PARAMETERS = 6_738_415_616
@@ -155,7 +156,7 @@ def test_bytes_in_all_are_those_of_the_same_samples(strategy, uneven):
     assert len(rows[0]) > 2
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.tuples(*[st.integers(1, 30)] * 2), st.sampled_from([1, 2, 4]), st.sampled_from([1, 100]))
 def test_parts_and_timeline_of_uneven_replicas_add_up(counts, stages, rate):
     """[R2] [V3] [S10] The step is the longest row; parts and the timeline are of the replica that takes it."""

@@ -35,7 +35,7 @@ cluster:
 strategy: {{tp: 1, pp: 2}}
 """
 
-pytestmark = pytest.mark.long  # plans
+pytestmark = pytest.mark.slow  # plans
 
 
 @pytest.fixture(scope="module")

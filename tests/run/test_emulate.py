@@ -15,7 +15,7 @@ from crosszone.cost.gloo import gloo_all_reduce_s
 from crosszone.run.emulate.network import Network
 from run.zones import SLOW, TRAIN_PYTHON, cluster, needs_torch, needs_zones, started, until
 
-pytestmark = [*needs_zones, *needs_torch, pytest.mark.long]
+pytestmark = [*needs_zones, *needs_torch, pytest.mark.slow]
 
 COLLECTIVES = """
 import json, os, sys, time

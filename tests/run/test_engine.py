@@ -20,7 +20,7 @@ from crosszone.run.runners.supervised import Supervised
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 LIMIT_S = 40
 STEPS = """#!/usr/bin/env bash
 echo "$CROSSZONE_TOKEN" >> "$STARTS/{number}"

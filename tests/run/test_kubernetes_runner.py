@@ -41,7 +41,7 @@ from run.test_slurm_task import STUB, started
 CHECK = ROOT / ".venv-check"
 PACKAGES = CHECK / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not (PACKAGES / "kubernetes").exists(), reason=".venv-check is not installed; ./test installs it"
     ),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.deploy.bundle import Bundle, BundleFile
@@ -18,6 +18,7 @@ from crosszone.run.progress import METRICS, Progress
 from crosszone.run.runners.runner import Sight
 from crosszone.run.work import Work, WorkNode
 from crosszone.schedule.measured_lines import read_metrics
+from effort import examples
 
 
 def header(stage: int = 0, unix_s: float = 1000.0) -> dict:
@@ -119,7 +120,7 @@ def test_only_as_much_is_read_as_is_asked_for(tmp_path, monkeypatch):
     assert [row["step"] for row in rows_of(runner, limit=7, newest=True)] == list(range(194, 201))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     most=st.integers(3_000, 60_000),
     starts=st.lists(st.integers(1, 120), min_size=1, max_size=6),

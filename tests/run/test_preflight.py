@@ -145,7 +145,7 @@ def fakes(places, **second):
     return {"env-0": Fake("env-0"), "env-1": Fake("env-1", **second)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_is_well_and_each_check_says_what_it_saw(turn, store, places, work, monkeypatch):
     monkeypatch.setattr(link_checks, "measured", measured)
     assert found(turn, store, places, work, fakes(places)) == []
@@ -304,7 +304,7 @@ def test_a_preflight_that_nobody_waits_for_asks_no_more(turn, store, places, wor
     assert {one.about["check"] for one in store.tasks.events(turn.task.id) if one.kind == "check"} == {"reach"}
 
 
-@pytest.mark.parametrize("try_s", [pytest.param(15.0, marks=[*needs_sshd, pytest.mark.long])])
+@pytest.mark.parametrize("try_s", [pytest.param(15.0, marks=[*needs_sshd, pytest.mark.slow])])
 def test_machines_over_ssh(turn, store, places, work, tmp_path, monkeypatch, try_s):
     """Both answer, though they have nothing; then sshd of one is killed."""
     monkeypatch.setattr(link_checks, "TRY_S", try_s)
@@ -326,7 +326,7 @@ def test_machines_over_ssh(turn, store, places, work, tmp_path, monkeypatch, try
         assert notices[0].params["machine"] == "env-1"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_trial_that_a_killed_driver_left_is_taken_away(tmp_path):
     machine = Local()
     old, new = tmp_path / "trials" / "old", tmp_path / "trials" / "new"

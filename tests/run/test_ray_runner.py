@@ -54,7 +54,7 @@ def spoken(folder: Path, doing, *, number: int = 0, **more) -> subprocess.Popen:
     return subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, text=True, **more)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_node_that_speaks_tells_its_log_its_metrics_and_its_end(tmp_path):
     (tmp_path / "starts").mkdir()
     end = 'echo "at $MASTER_ADDR:$MASTER_PORT"; mkdir -p "$PET_LOG_DIR/0"; printf "no end" > "$PET_LOG_DIR/0/stderr.log"; exit 3'
@@ -69,7 +69,7 @@ def test_a_node_that_speaks_tells_its_log_its_metrics_and_its_end(tmp_path):
     assert heard.read("logs/node.log", 3, 4) == ({"size": 18, "offset": 3}, b"10.0")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_node_that_speaks_ends_when_it_is_told_to(tmp_path):
     (tmp_path / "starts").mkdir()
     node = spoken(tmp_path, work(tmp_path / "starts", nodes=1, pause=600))

@@ -158,7 +158,7 @@ def test_why_there_is_no_prediction_is_said(store, tmp_path):
 # --- environments -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_probe_stores_what_the_machine_says_and_one_that_is_away_is_unreachable(store, tmp_path):
     service = Service(store, home=tmp_path)
     store.environments.add(Environment(name="here", zone="z", runner="local", workdir=str(tmp_path)), id="here")
@@ -193,7 +193,7 @@ def test_a_request_is_refused_before_anything_is_stored(service):
     assert service.store.tasks.page().total == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_task_from_its_creation_to_its_removal(service, tmp_path, monkeypatch):
     kept = []
     monkeypatch.setattr(service, "_keep", lambda task, work, runner: kept.append(task.id))
@@ -220,7 +220,7 @@ def test_a_task_from_its_creation_to_its_removal(service, tmp_path, monkeypatch)
         service.logs(task.id)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_log_is_read_in_parts(service):
     service.ends = ("printf 'ein Wort, 一个词\\n'; exit 0",)
     task, _, _ = service.create(request_for("env-0"))
@@ -247,7 +247,7 @@ def test_a_log_is_read_in_parts(service):
             service.log(task.id, node=node, name=name)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_stopped_task_goes_on_where_it_was_when_resumed(service):
     service.pause = 600
     task, _, _ = service.create(request_for("env-0", "env-1"))
@@ -274,7 +274,7 @@ def test_a_stopped_task_goes_on_where_it_was_when_resumed(service):
     assert kinds.count("resume") == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_an_interrupted_attempt_left_running_is_ended_before_the_next(service, starts):
     service.pause = 600
     task, _, _ = service.create(request_for("env-0", "env-1"))
@@ -293,7 +293,7 @@ def test_what_an_interrupted_attempt_left_running_is_ended_before_the_next(servi
     assert [len(one.read_text().split()) for one in sorted(starts.iterdir())] == [2, 2]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_task_can_be_stopped_in_the_middle_of_a_preflight_that_hangs(service, monkeypatch):
     entered, go = threading.Event(), threading.Event()
 
@@ -313,7 +313,7 @@ def test_a_task_can_be_stopped_in_the_middle_of_a_preflight_that_hangs(service, 
         assert service.store.tasks.get(task.id).state == "stopped"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_driver_keeps_its_task_through_a_long_step(service, store, tmp_path, monkeypatch):
     monkeypatch.setattr(driving, "LEASE_S", 1.0)
     monkeypatch.setattr(driving, "RENEW_S", 0.2)
@@ -332,7 +332,7 @@ def test_a_driver_keeps_its_task_through_a_long_step(service, store, tmp_path, m
     assert len(who) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_error_of_our_own_ends_a_task_with_a_notice(service, monkeypatch):
     monkeypatch.setattr(serving_module, "check", lambda *_, **__: 1 / 0)
     task, _, _ = service.create(request_for("env-0"))
@@ -341,7 +341,7 @@ def test_an_error_of_our_own_ends_a_task_with_a_notice(service, monkeypatch):
     assert (ended.state, ended.notice["code"]) == ("failed", "internal")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_port_that_was_taken_meanwhile_is_changed_for_the_next_start(service, starts, monkeypatch):
     import socket
 
@@ -357,7 +357,7 @@ def test_a_port_that_was_taken_meanwhile_is_changed_for_the_next_start(service, 
     assert ended.plan["port"] not in (None, first)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["initializing", "preflight", "running", "stopping"])
 def test_a_server_that_is_killed_loses_nothing(store, tmp_path, starts, state):
     """A process drives; it is killed in a state; another drives to the end."""
@@ -390,7 +390,7 @@ def test_a_server_that_is_killed_loses_nothing(store, tmp_path, starts, state):
         after.wait()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_preflight_stops_a_launch_unless_it_is_told_not_to(service, monkeypatch):
     monkeypatch.undo()
     service.pause = 0.01

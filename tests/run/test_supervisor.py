@@ -15,7 +15,7 @@ from crosszone.run.machine import Local
 from crosszone.run.remote.processes import processes_of
 from crosszone.run.remote.supervisor import LOG, STATE, is_supervised, look
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.slow
 LIMIT_S = 20
 HERE = Local()
 FAMILY = """

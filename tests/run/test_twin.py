@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.inputs.scenario import parse_scenario
@@ -13,6 +13,7 @@ from crosszone.run.measured_parts import NAMES, covered, predicted_parts
 from crosszone.run.steps import WARM_UP, averaged, split, typical
 from crosszone.run.twin import keep, twin_of, worded
 from crosszone.store import open_store
+from effort import examples
 from run.measured_runs import rows, work
 
 
@@ -66,13 +67,13 @@ def test_in_one_zone_slow_communication_is_not_laid_on_a_link_between_zones():
     assert drift.notice["code"] == "twin_communication_slow" and drift.link is None
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(seed=st.integers(0, 10**6), noise=st.floats(0.0, 0.08), count=st.integers(WARM_UP + 1, 120))
 def test_noise_about_the_prediction_is_no_drift(seed, noise, count):
     assert twin_of(work(), rows(work(), count, seed=seed, noise=noise)).drifts == ()
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     seed=st.integers(0, 10**6),
     noise=st.floats(0.0, 0.08),
@@ -86,7 +87,7 @@ def test_half_as_much_again_is_found_within_the_window(seed, noise, since, more)
     assert drift.ratio == pytest.approx(more, rel=0.1)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(values=st.lists(st.floats(0.9, 1.1), min_size=1, max_size=300), outlier=st.integers(0, 10**6))
 def test_single_slow_steps_change_no_level(values, outlier):
     slow = list(values)
@@ -127,7 +128,7 @@ def test_too_few_steps_say_nothing_but_that():
         assert twin.drifts == () and "twin_few_steps" in {one["code"] for one in twin.notices}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_plan_is_proposed_only_where_it_repays_its_cost():
     slow = {"slow": {"communication": 3.0}, "since": 60}
     far = twin_of(work(100_000), rows(work(100_000), 100, **slow)).replan

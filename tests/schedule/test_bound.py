@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.schedule.bound import pipeline_bound_s
 from crosszone.schedule.simulation import simulate
+from effort import examples
 
 ROUNDING = 1e-9
 
@@ -68,7 +69,7 @@ def test_stages_that_do_not_exist_change_nothing():
 times = st.floats(0.1, 10)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), st.integers(1, 8), st.integers(1, 24))
 def test_it_is_never_above_the_simulation_of_1f1b(data, stages, micro_batches):
     """[S12] Any stages, any sends and delays between them."""
@@ -83,7 +84,7 @@ def test_it_is_never_above_the_simulation_of_1f1b(data, stages, micro_batches):
     assert least <= simulated("1f1b", forward, backward, micro_batches=micro_batches, **links) * (1 + ROUNDING)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(times, times, st.integers(1, 8), st.integers(1, 40))
 def test_it_is_the_simulation_of_1f1b_for_equal_stages(forward, backward, stages, micro_batches):
     """[S12] F64: (m + p - 1) (f + b)."""
@@ -94,7 +95,7 @@ def test_it_is_the_simulation_of_1f1b_for_equal_stages(forward, backward, stages
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(times, times, st.integers(2, 6), st.integers(1, 6), st.sampled_from([2, 4]))
 def test_it_is_never_above_the_simulation_of_interleaved_stages(forward, backward, stages, groups, chunks):
     """[S12] Equal when the micro-batches come in whole groups of p."""
@@ -104,7 +105,7 @@ def test_it_is_never_above_the_simulation_of_interleaved_stages(forward, backwar
     assert least == pytest.approx(truly, rel=ROUNDING)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.data(), st.integers(1, 20))
 def test_a_stage_that_stands_for_several_gives_what_they_give(data, micro_batches):
     """[S12] Repeats of equal stages in a row, as a search lumps them."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.schedule.closed_form import makespan_bound_s
 from crosszone.schedule.simulation import simulate
+from effort import examples
 
 CHUNKS = {"interleaved": (2, 3), "zbv": (2,), "dualpipev": (2,)}
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev", "delay-aware")
@@ -54,7 +55,7 @@ def test_gpipe_fills_and_drains_at_the_pace_of_its_slowest_stage_or_link():
     assert both("gpipe", stages=2, micro_batches=5, **times) == (40, 40)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.sampled_from(SCHEDULES), st.integers(1, 8), st.integers(1, 40), st.integers(0, 2**32 - 1), st.data())
 def test_it_is_never_above_the_simulation(schedule, stages, micro_batches, seed, data):
     """[S6] [S7] [S8]"""
@@ -70,7 +71,7 @@ def test_it_is_never_above_the_simulation(schedule, stages, micro_batches, seed,
     assert bound <= simulated * (1 + ROUNDING)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(st.sampled_from(SCHEDULES), st.integers(1, 8), st.integers(1, 5), st.integers(0, 7), st.integers(0, 2**32 - 1))
 def test_equal_stages_without_links_are_met_exactly(schedule, stages, rounds, more, seed):
     """[S6] [S9] GPipe, 1F1B, delay-aware: always; interleaved: m a multiple of p; ZB-H1: m >= p; V-shaped: m >= 2p and
@@ -133,7 +134,7 @@ def gaps(schedule, chunks, cases=250, spread=0.5, sends=0.0, delay=0.0):
         ("dualpipev", 2, 0.001, 0.01),
     ],
 )
-@pytest.mark.long
+@pytest.mark.slow
 def test_uneven_stages_are_met_closely(schedule, chunks, median, ninetieth):
     """[S6] Stages that differ by up to half, 2 to 8 of them, 8 to 64 micro-batches: the medians that the docs state."""
     below = gaps(schedule, chunks)
@@ -149,7 +150,7 @@ def test_1f1b_over_links_is_met_closely(sends, ninetieth):
     assert np.percentile(below, 90) <= ninetieth
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "delay-aware"])
 def test_a_delay_of_up_to_ten_passes_is_met_within_two_percent_in_the_middle(schedule):
     """[S8] One boundary late by up to ten forward passes each way: half of the cases within 2 %, nine of ten within 8 %."""

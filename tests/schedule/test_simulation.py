@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.schedule.eager import eager_orders
 from crosszone.schedule.orders import BACKWARD, FORWARD, WEIGHT, spread_warmup, stages_in_order, virtual_stages
 from crosszone.schedule.simulation import simulate
+from effort import examples
 
 CHUNKS = {"interleaved": (2, 3), "zbv": (2,), "dualpipev": (2,)}
 FIXED = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev")
@@ -225,7 +226,7 @@ def test_a_send_that_blocks_is_never_quicker(case):
     assert simulate(**{**case, "blocking": True}).makespan_s >= simulate(**{**case, "blocking": False}).makespan_s
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(steps(schedules=FIXED, batch=70))
 def test_a_batch_gives_what_each_step_gives_alone(case):
     together = simulate(**case)

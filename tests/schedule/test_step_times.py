@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.schedule.simulation import simulate
 from crosszone.schedule.step_times import step_times
+from effort import examples
 
 CHUNKS = {"interleaved": 2, "zbv": 2, "dualpipev": 2}
 SAME = 1e-9
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev"]),
     st.integers(1, 5),

@@ -75,7 +75,7 @@ def test_ids_cannot_be_guessed_from_one_another(store):
     assert len({one[:4] for one in ids}) == 3  # nothing counts up
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_thousand_nodes_take_little_room(store, url):
     made = bundle(2048)
     kept = store.bundles.add(name="large", bundle=made)

@@ -129,7 +129,7 @@ def test_documents_may_hold_any_character(store):
     assert store.results.get(kept.id).document == document
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_too_large_is_refused_with_both_sizes(store):
     for field, fields in (("document", {"document": {"a": "x" * MAX_DOCUMENT}}), ("timeline", {"timeline": {"a": "x" * MAX_DOCUMENT}}),
                           ("scenario", {"scenario": "三" * (MAX_DOCUMENT // 3 + 1)}), ("note", {"note": "x" * 10_001})):  # fmt: skip

@@ -17,7 +17,7 @@ with open_store(sys.argv[1]) as store:
         store.scenarios.add(name=f"{sys.argv[2]}-{i}", text="x")
 """
 
-pytestmark = pytest.mark.long  # starts processes
+pytestmark = pytest.mark.slow  # starts processes
 
 
 def names(store):

@@ -7,11 +7,12 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.errors import InvalidError, UnknownNameError
 from crosszone.store.tasks import LIVE, MOVES, RESUMABLE, STATES
+from effort import examples
 
 REQUEST = {"taskName": "gpt3-pretraining"}
 
@@ -64,7 +65,7 @@ def kept(tmp_path_factory):
         yield opened
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(walk=st.lists(st.sampled_from(STATES), max_size=12))
 def test_any_walk_leaves_a_history_that_holds_together(kept, walk):
     task = made(kept)

@@ -224,7 +224,7 @@ def test_a_cluster_of_too_many_nodes_is_refused_before_any_work(client):
     assert (answer.status_code, answer.json()["code"]) == (422, "bundle_too_many_nodes")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_bundle_of_two_thousand_nodes_is_saved_and_handed_out(client):
     text = body(hosts="")["text"].replace("count: 2", "count: 2048").replace("dp: 16", "dp: 16384")
     sent = {"text": text.replace("256", "16384"), "template": True, "launcher": "ssh"}

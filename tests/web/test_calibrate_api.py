@@ -332,7 +332,7 @@ def test_a_bomb_is_refused(client):
     assert answer.status_code in (413, 422)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_sheet_goes_out_and_comes_back_with_the_same_step(client):
     book = client.post("/api/v1/calibrate/sheet/download", json={"text": SCENARIO})
     assert book.status_code == 200
@@ -433,7 +433,7 @@ def long_trace(steps, spans):
     return json.dumps({**head, "spans": rows, "steps": marks}).encode()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "spans", "code"), [(20, 3000, "trace_kept_part"), (1, 45_000, "trace_kept_without")])
 def test_a_trace_too_large_to_be_kept_whole_is_kept_in_part_and_that_is_told(client, steps, spans, code):
     id = hand_in(client, "long.json", long_trace(steps, spans)).json()["id"]

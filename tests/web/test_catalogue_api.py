@@ -1,11 +1,10 @@
 """Own entries through the API: kept as files, seen by every surface, refused with the field and the status."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+
+from commands import call
 
 GPU = {"dense_tflops": {"bf16": 300}, "memory_gib": 64, "memory_gb_per_s": 2000, "usd_per_hour": 0}
 SCENARIO = """
@@ -21,11 +20,10 @@ def add(client, kind="gpus", name="my-gpu", fields=GPU):
 
 
 def crosszone(*words):
-    command = [sys.executable, "-m", "crosszone", *words, "--json"]
-    return json.loads(subprocess.run(command, capture_output=True, check=True, env=os.environ).stdout)
+    return json.loads(call(*words, "--json").stdout)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_added_gpu_is_in_the_api_the_command_line_and_a_server_started_later(client, tmp_path):
     from starlette.testclient import TestClient
 

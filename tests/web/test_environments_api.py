@@ -146,7 +146,7 @@ def test_a_scheduler_that_is_not_there_is_said_so(api, monkeypatch, tmp_path):
         assert api("POST", "environments/import", {"format": format}, status=424)["code"] == code
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_this_machine_is_probed(api):
     local = {"id": "here", "name": "here", "zone": "z", "runner": "local", "python": sys.executable}
     api("POST", "environments", local, status=201)
@@ -176,7 +176,7 @@ def test_a_machine_out_of_reach_is_marked_and_told(api, monkeypatch):
     assert refusal["code"] == "measure_same"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_link_is_measured_becomes_part_of_a_cluster_and_goes_with_its_environment(api):
     for id, zone in (("a", "beijing-a"), ("b", "shenzhen-c")):
         local = {"id": id, "name": id, "zone": zone, "runner": "local", "address": "127.0.0.1", **A100, "gpus": 2}
@@ -214,7 +214,7 @@ def test_the_three_environments_together(api):
     assert api("POST", "environments/selection", {})["master"] is None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_selection_with_a_model_is_predicted(api):
     api.seed()
     where = {"nodeIds": list(SEED), "masterNode": "env-001", "framework": "pytorch-fsdp"}

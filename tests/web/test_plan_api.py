@@ -3,12 +3,11 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+from commands import call
 from crosszone.web.examples import examples_folder
 from crosszone.web.workers import _Worker
 
@@ -19,8 +18,8 @@ SLOW = {"x": "cluster.links[*].gbps=1:100:log30", "y": "cluster.links[*].rtt_ms=
 
 
 def command_line(*arguments):
-    done = subprocess.run([sys.executable, "-m", "crosszone", *arguments], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
+    done = call(*arguments)
+    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
@@ -41,7 +40,7 @@ def events(text):
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("route", "body", "arguments"),
     [
@@ -144,7 +143,7 @@ def test_wrong_fields_are_named(client, three_cities, route, body, field):
     assert field in [error["field"] for error in answer.json()["errors"]], answer.text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_work_can_be_cancelled_by_its_id(server_client):
     with server_client.stream(
         "POST", "/api/v1/sweep", json={"text": TWO_ZONES, **SLOW}, headers={"Accept": "text/event-stream"}
@@ -161,7 +160,7 @@ def test_work_can_be_cancelled_by_its_id(server_client):
     assert gone.status_code == 404 and gone.json()["code"] == "work_unknown"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_work_of_a_client_that_hung_up_is_stopped(server_client):
     for _ in range(4):  # more than there are workers: those that go on would block what follows
         with server_client.stream(

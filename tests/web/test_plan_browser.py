@@ -2,15 +2,13 @@
 
 import base64
 import json
-import os
 import re
-import subprocess
-import sys
 import urllib.request
 import zlib
 
 import pytest
 
+from commands import call
 from crosszone.inputs.document import parse_document
 from crosszone.web.examples import examples_folder
 
@@ -91,9 +89,7 @@ def test_page_api_and_command_line_give_the_same_numbers(open_page, server, tmp_
         assert tile(page, key) == expected(best["prediction"], path), key
     file = tmp_path / "three-cities.yaml"
     file.write_text(example("three-cities"), "utf-8")
-    command = [sys.executable, "-m", "crosszone", "plan", str(file), "--json"]
-    home = {**os.environ, "CROSSZONE_HOME": str(tmp_path)}
-    said = json.loads(subprocess.run(command, capture_output=True, check=True, env=home).stdout)
+    said = json.loads(call("plan", file, "--json", CROSSZONE_HOME=str(tmp_path)).stdout)
     for key, path in TILES.items():
         assert tile(page, key) == expected(said["plans"][0]["prediction"], path), key
     page.locator(".minor button").click()  # the parts under 0.1 %

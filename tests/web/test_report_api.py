@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.long  # starts servers, or plans in worker processes
+pytestmark = pytest.mark.slow  # starts servers, or plans in worker processes
 
 
 def undated(text):

@@ -214,7 +214,7 @@ def fuzz(api, examples):
     return wrong, statuses
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_some_requests_to_every_route_are_answered_as_documented(api):
     wrong, statuses = fuzz(api, 4)
     assert not wrong, "\n".join(wrong[:5])
@@ -222,7 +222,7 @@ def test_some_requests_to_every_route_are_answered_as_documented(api):
     assert statuses[422] > 30
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_thousands_of_requests_are_answered_as_documented(api):
     wrong, statuses = fuzz(api, 20)
     assert not wrong, "\n".join(wrong[:5])
@@ -320,7 +320,7 @@ LONG = {
 are hundreds of predictions, each slow where a thousand groups meet. Both are done beside the server and can be cancelled."""
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("extreme", EXTREMES)
 def test_extreme_scenarios_are_answered_in_time(extreme, client):
     text = yaml.safe_dump(EXTREMES[extreme])

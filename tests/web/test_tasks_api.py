@@ -302,7 +302,7 @@ def running(tmp_path, monkeypatch):
                 send_signal(processes_of(task.token), signal.SIGKILL)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_task_runs_to_its_end_and_is_deleted(running, tmp_path):
     id = running.created(scripts())
     task = running.until(id, "succeeded", "failed")
@@ -332,7 +332,7 @@ def test_a_task_runs_to_its_end_and_is_deleted(running, tmp_path):
     assert not any((tmp_path / "work-1").rglob("node.log"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_events_come_in_pages_and_as_a_stream_that_ends_with_the_task(running):
     id = running.created(scripts(pause=0.1))
     streamed = running.stream(f"training-tasks/{id}/events")
@@ -355,7 +355,7 @@ def test_events_come_in_pages_and_as_a_stream_that_ends_with_the_task(running):
     assert any(name == "task" and data["progress"].get("step") for _, name, data in streamed)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_logs_are_listed_paged_and_followed(running):
     id = running.created(scripts(pause=0.1))
     running.until(id, "running", "succeeded")
@@ -377,7 +377,7 @@ def test_logs_are_listed_paged_and_followed(running):
     assert "".join(data["text"] for _, name, data in again if name == "log") == rest["text"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_log_cannot_leave_the_tasks_folder(running, tmp_path):
     (tmp_path / "secret").write_text("secret")
     id = running.created(scripts())
@@ -398,7 +398,7 @@ def test_a_log_cannot_leave_the_tasks_folder(running, tmp_path):
     running.api("GET", f"training-tasks/{id}/logs/-1", status=422)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_task_is_stopped_and_resumed(running):
     id = running.created(scripts(pause=30))
     running.until(id, "running")
@@ -415,7 +415,7 @@ def test_a_task_is_stopped_and_resumed(running):
     assert "resume" in kinds
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_why_a_task_failed_is_told_in_the_callers_language(running):
     id = running.created(scripts(ends=("echo 'RuntimeError: no room'; exit 3",)), maxRestarts=0)
     task = running.until(id, "failed", "succeeded")
@@ -432,13 +432,13 @@ def test_why_a_task_failed_is_told_in_the_callers_language(running):
     assert events[-1]["about"]["notice"]["message"] == chinese
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_several_tasks_run_side_by_side(running):
     ids = [running.created(scripts(pause=0.05), name=f"t{n}") for n in range(6)]
     assert [running.until(id, "succeeded", "failed")["state"] for id in ids] == ["succeeded"] * 6
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tasks_outlive_the_server_and_the_next_one_takes_them_up(tmp_path, monkeypatch):
     store = str(tmp_path / "crosszone.db")
     for number in range(2):

@@ -219,7 +219,7 @@ def test_two_environments_of_one_zone_train_together(open_page, seeded, language
     assert body["distributedConfig"] == where
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_three_zones_train_together_and_the_slowdown_is_told(open_page, seeded, language):
     page = opened(open_page, f"&lang={language}")
@@ -463,7 +463,7 @@ def test_datasets_and_models_are_added_where_they_are_chosen(open_page, bare):
     assert call(bare, "training-models/tiny")["value"]["model"]["layers"] == 2
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_empty_place_adds_this_machine_by_one_click(open_page, bare):
     page = opened(open_page, "&lang=zh")
     page.get_by_role("button", name="添加本机").click()
@@ -578,7 +578,7 @@ def asked(page, name, steps):
     field(page, "job.precision").select_option("fp32")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.skipif(not TORCH.exists(), reason="PyTorch is not installed in .venv-train")
 def test_a_task_runs_here_and_is_watched_until_its_end(open_page, here):
@@ -616,7 +616,7 @@ def test_a_task_runs_here_and_is_watched_until_its_end(open_page, here):
     page.get_by_text("No task was created yet.").wait_for(timeout=60_000)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.framework
 @pytest.mark.skipif(not TORCH.exists(), reason="PyTorch is not installed in .venv-train")
 def test_a_running_task_is_stopped_and_resumed(open_page, here):

@@ -1,11 +1,10 @@
 """The HTTP API: the numbers of the command line, and one shape for every refusal."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from commands import call
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.summary import describe
@@ -36,8 +35,7 @@ def unplaced(description):
 
 
 def command_line(*arguments):
-    done = subprocess.run([sys.executable, "-m", "crosszone", *arguments], capture_output=True, check=False)
-    return json.loads(done.stdout)
+    return json.loads(call(*arguments).stdout)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -14,7 +14,7 @@ from run.measured_runs import rows, work
 API = "/api/v1"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_finished_run_stands_in_the_history_beside_its_prediction(tmp_path):
     path = str(tmp_path / "history.db")
     with open_store(path) as store:

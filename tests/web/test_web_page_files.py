@@ -72,7 +72,7 @@ def test_no_string_is_left_that_nothing_asks_for():
         assert key.removesuffix("_one") in source or word in source or grouped, key
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_figure_of_the_catalogue_has_a_name(client, language):
     known = set(strings(language))

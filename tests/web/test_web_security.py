@@ -22,7 +22,7 @@ from crosszone.web.page import Page
 
 DESCRIBE = "/api/v1/scenarios/describe"
 
-pytestmark = pytest.mark.long  # waits for slow and broken connections
+pytestmark = pytest.mark.slow  # waits for slow and broken connections
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8000", "localhost", "LOCALHOST:1", "[::1]", "[::1]:65535"])

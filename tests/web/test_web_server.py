@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pytest
 
-pytestmark = pytest.mark.long  # starts servers, or plans in worker processes
+pytestmark = pytest.mark.slow  # starts servers, or plans in worker processes
 
 
 def free_port():
