@@ -7,12 +7,15 @@ from what this would write.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
+
+from crosszone.cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
 README = {"README.md": "en", "README_zh.md": "zh"}
@@ -243,10 +246,11 @@ def _said(scenario: str, language: str, *verb: str) -> str:
     """What a command prints on a scenario of that name in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "my.yaml").write_text(scenario, encoding="utf-8")
-        command = [sys.executable, "-m", "crosszone", "--lang", language, *verb, "my.yaml"]
-        environment = {**os.environ, "CROSSZONE_HOME": folder}
-        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
-    return done.stdout or done.stderr
+        out, err = io.StringIO(), io.StringIO()
+        home = patch.dict(os.environ, {"CROSSZONE_HOME": folder})
+        with contextlib.chdir(folder), home, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            run(["--lang", language, *verb, "my.yaml"])
+    return out.getvalue() or err.getvalue()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import effort  # noqa: F401  (registers the profiles)
+import effort
 from crosszone import measured
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -15,14 +15,15 @@ os.environ.pop("CROSSZONE_LANG", None)
 
 pytest_plugins = ["timing"]
 
-REAL_S = 240
-"""Limit of a test that starts frameworks, browsers or clusters; others have that of pyproject.toml."""
+REAL = ("browser", "framework", "cluster")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What starts frameworks, browsers or clusters may take longer than the limit of pyproject.toml."""
+    limit_s = effort.amount(usual=240, long=1800)
     for item in items:
-        if any(item.get_closest_marker(name) for name in ("browser", "framework", "cluster")):
-            item.add_marker(pytest.mark.timeout(REAL_S))
+        if any(item.get_closest_marker(name) for name in REAL):
+            item.add_marker(pytest.mark.timeout(limit_s))
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def data() -> Path:
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Call a command in this process; gives exit status, standard output and standard error."""
-    from crosszone.cli import _run
+    from crosszone.cli import run as _run
 
     def call(*arguments: object, language: str = "en") -> tuple[int, str, str]:
         words = [str(argument) for argument in arguments]

@@ -9,8 +9,10 @@ Examples are drawn the same way in each run of the first two, so that a run says
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _COMMON: dict[str, Any] = {
@@ -31,3 +33,13 @@ settings.load_profile("usual")  # --hypothesis-profile, where given, is loaded a
 def examples(count: int, **more: Any) -> settings:
     """Settings with `count` examples of a hundred usual ones."""
     return settings(max_examples=max(FEWEST, count * settings.default.max_examples // 100), **more)
+
+
+def amount(usual: int, long: int) -> int:
+    """How many to look at; mark the test `scaled`, so that `./test --long` takes it too."""
+    return long if settings.default.max_examples == PROFILES["long"] else usual
+
+
+def mostly_long(values: Iterable[Any], *usual: Any) -> list[Any]:
+    """Parameters of which `./test` takes the named ones, and `./test --long` the others."""
+    return [value if value in usual else pytest.param(value, marks=pytest.mark.long) for value in values]

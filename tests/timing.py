@@ -39,13 +39,6 @@ def pytest_runtest_makereport(item):
     return report
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session):
-    """A worker tells its whole CPU time; its reports hold only that of tests."""
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[CPU] = cpu_seconds()
-
-
 class Timing:
     """Adds up, in the process that prints, what the reports of all workers say."""
 
@@ -53,14 +46,10 @@ class Timing:
         self.begin = time.monotonic()
         self.wall: dict[str, float] = defaultdict(float)
         self.cpu: dict[str, float] = defaultdict(float)
-        self.workers = 0.0
 
     def pytest_runtest_logreport(self, report):
         self.wall[report.nodeid] += report.duration
         self.cpu[report.nodeid] += dict(report.user_properties).get(CPU, 0.0)
-
-    def pytest_testnodedown(self, node):
-        self.workers += getattr(node, "workeroutput", {}).get(CPU, 0.0)
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(self, terminalreporter, config):
@@ -74,7 +63,7 @@ class Timing:
         for name, seconds in self.cpu.items():
             parts = name.split("::")[0].split("/")
             by_folder[parts[1] if len(parts) > 2 else "(top)"] += seconds
-        total = max(self.workers + cpu_seconds(), sum(by_folder.values()))
+        total = cpu_seconds()  # the workers are children of this process, and have ended
         by_folder["start, collection, session fixtures"] = total - sum(by_folder.values())
         terminalreporter.write_sep("=", "CPU seconds by folder")
         for folder, seconds in sorted(by_folder.items(), key=lambda item: item[1], reverse=True):

@@ -9,7 +9,7 @@ import pytest
 from crosszone.analyse.published.result import Result
 from crosszone.analyse.published.sites import _data, headline_results, pipeline_against_data, site_scenario, two_sites
 from crosszone.analyse.published.table import NEEDED, published_results, summaries
-from crosszone.cli import _run
+from crosszone.cli import run as _run
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
 from crosszone.predict.predictor import predictor

@@ -137,7 +137,7 @@ class TestCells:
             changes = {"job.global_batch": cell.x, "cluster.links[beijing-a,shanghai-a].gbps": cell.y}
             equal(cell, scenario_with(cities, changes))
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_links_that_change_the_order_of_zones_are_planned_as_alone(self, cities):
         base = load_scenario({k: v for k, v in cities.to_fields().items() if k != "strategy"})
         field = "cluster.links[beijing-a,shenzhen-c].gbps"
@@ -303,7 +303,7 @@ class TestFlips:
         (flip,) = places(Axis(field="x", values=(1, 1000), scale="log", whole=True), [at(1), at(1000)], at)
         assert (flip.start[0], flip.end[0]) == (69.0, 70.0)
 
-    @pytest.mark.slow
+    @pytest.mark.long
     def test_the_place_of_a_flip_is_planned_anew_on_both_sides(self, cities):
         """[A12] Synchronous plans win at high rates only; on each side of the place plan says so itself."""
         base = load_scenario({k: v for k, v in cities.to_fields().items() if k != "strategy"})

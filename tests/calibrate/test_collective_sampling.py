@@ -20,7 +20,7 @@ import pytest
 from conftest import ROOT
 from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.calibrate.sampling import collectives as sampler
-from crosszone.cli import _run
+from crosszone.cli import run as _run
 
 TORCH = ROOT / ".venv-train" / "bin" / "python"
 SCRIPT = ROOT / "src/crosszone/calibrate/sampling/collectives.py"

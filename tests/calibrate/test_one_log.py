@@ -15,7 +15,7 @@ from crosszone.calibrate.one_log import calibrate_log, observed, with_factors
 from crosszone.calibrate.one_log_beliefs import SEEN, SITES, UNSEEN, Belief, beliefs_of
 from crosszone.calibrate.one_log_estimate import chosen, estimate, remaining, sensitivities, update
 from crosszone.calibrate.one_log_next import Alternative, next_runs, variations
-from crosszone.cli import _run
+from crosszone.cli import run as _run
 from crosszone.cost import own_profiles
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InvalidError

@@ -243,7 +243,7 @@ def test_a_wrong_table_is_refused_and_nothing_is_written(say, tmp_path):
     assert own_profiles.saved() == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("gpu", "name"), [("A100", "a100-80gb-sxm"), ("GH200", "gh200-96gb")])
 def test_operators_of_gpumodeling25_are_within_5_percent_on_unseen_hidden_sizes(data, gpu, name):
     """The shipped errors hold: some operators are fitted again, and the mean over all of them is at most 5 %."""

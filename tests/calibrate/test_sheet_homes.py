@@ -9,6 +9,7 @@ from crosszone.calibrate.sheet import read_workbook, workbook_of
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.predict.answer import answer
+from effort import mostly_long
 
 STACKS = ("hf-eager", "fsdp", "megatron-core")
 """Stacks of which the H200's own family is for the first two only."""
@@ -42,20 +43,20 @@ def agree(data, scenario):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", mostly_long(STACKS, "hf-eager"))
 def test_a_family_counts_for_its_stacks_only(stack):
     scenario = on_h200(stack)
     agree(workbook_of(scenario), scenario)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_lookup_follows_the_stack_cell():
     for stack, other in (("hf-eager", "megatron-core"), ("megatron-core", "fsdp")):
         agree(edited(workbook_of(on_h200(stack)), {"stack": other}), on_h200(other))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("for_stacks", [("hf-eager",), ("megatron-core",)])
+@pytest.mark.parametrize("for_stacks", mostly_long([("hf-eager",), ("megatron-core",)], ("megatron-core",)))
 def test_an_own_profile_counts_for_its_stacks_only(own, for_stacks):
     """One for Megatron-Core alone leads past the H200's family, which is not for it, to that of the H100."""
     shipped = {stack: answer(on_h200(stack)).prediction.step_time_s.expected for stack in STACKS}

@@ -15,6 +15,7 @@ from crosszone.calibrate.sheet.example import example
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.answer import answer
+from effort import mostly_long
 
 
 def agree(found, prediction):
@@ -28,7 +29,7 @@ def agree(found, prediction):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", mostly_long(CASES, "tensor and pipeline parallel", "experts"))
 def test_the_cells_come_to_what_predict_says(case):
     scenario = CASES[case]()
     found = read_workbook(workbook_of(scenario), "book.xlsx")

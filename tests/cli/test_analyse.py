@@ -10,7 +10,7 @@ import pytest
 
 from builders import fields
 from conftest import ROOT
-from crosszone.cli import _run
+from crosszone.cli import run as _run
 from crosszone.inputs.document import dump_yaml
 from predict.given import FSDP, zones
 

@@ -1,4 +1,4 @@
-"""300 plans of random clusters, on every framework and launcher: what is written holds together."""
+"""Plans of random clusters, on every framework and launcher: what is written holds together."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ from crosszone.plan.planner import plan
 from deploy import megatron_plans
 from deploy.plans import FRAMEWORKS, random_plans, random_scenario
 from deploy.test_deepspeed import asked
+from effort import amount
 
-pytestmark = pytest.mark.slow
-EACH = 60
+pytestmark = [pytest.mark.slow, pytest.mark.scaled]
+EACH = amount(usual=10, long=60)
 HERE = Path(__file__).parent
 SETTINGS = LaunchSettings(image="registry.example.org/train:1", steps=100)
 
 
 @pytest.fixture(scope="module", params=FRAMEWORKS)
 def bundles(request):
-    """Bundles of 60 plans of a framework, the launchers in turn; and how many were refused, by reason."""
+    """Bundles of some plans of a framework, the launchers in turn; and how many were refused, by reason."""
     made, refused = [], Counter()
     for number, scenario in enumerate(random_plans(request.param, EACH)):
         launcher = LAUNCHERS[number % len(LAUNCHERS)]
@@ -50,7 +51,7 @@ def test_what_the_planner_finds_can_be_deployed(bundles):
     made, refused = bundles
     assert set(refused) <= {"averaging_dtype"}
     assert len(made) + sum(refused.values()) == EACH
-    assert len(made) >= EACH - 8
+    assert len(made) >= 0.8 * EACH
 
 
 def test_ranks_are_a_permutation_and_every_gpu_is_used_once(bundles):
@@ -115,7 +116,7 @@ def test_shellcheck_finds_nothing(bundles, tmp_path):
 
 def in_sets(within):
     """Bundles of DeepSpeed plans whose states are shared inside zones or nodes (MiCS), where that can be."""
-    for seed in range(1, 25):
+    for seed in range(1, amount(usual=5, long=25)):
         fields = random_scenario(seed, "deepspeed").to_fields()
         asked_for = fields.get("strategy", {}) | {"zero": 3, "shard_within": within, "offload": "none"}
         pinned = load_scenario(fields | {"strategy": asked_for})
@@ -138,7 +139,7 @@ def test_deepspeed_accepts_every_configuration(bundles, train_python):
         questions.append(["config", config, bundle.world_size, s["dp"]])
         expected.append({"batch": [batch, s["micro_batch"], s["micro_batches"]], "world": s["dp"], "stage": s["zero"]})
     assert asked(train_python, *questions) == expected
-    assert needed["<0.19.7"] >= 5
+    assert needed["<0.19.7"] >= amount(usual=1, long=5)
 
 
 @pytest.mark.framework
@@ -153,7 +154,10 @@ def test_schedulers_read_every_job(bundles, check_python, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(done.stdout.splitlines()[-1])
-    assert bundles[0][0].framework in ("horovod", "torchft") or (counted["kubernetes"] > 3 and counted["skypilot"] > 3)
+    assert (
+        bundles[0][0].framework in ("horovod", "torchft")
+        or min(counted["kubernetes"], counted["skypilot"]) >= EACH // 12
+    )
 
 
 @pytest.mark.parametrize("bundles", ["megatron"], indirect=True)

@@ -151,7 +151,7 @@ def test_any_cluster_gets_legal_plans_or_a_reason(data):
     judged(load_scenario(fields), {"objective": objective, "top": pick([1, 5, 5, 20]), "budget_s": BUDGET_S})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("block", range(10))
 def test_a_thousand_random_clusters_get_legal_plans_or_a_reason(block):
     """F25: result satisfies every legality rule for 1000 random clusters."""

@@ -9,7 +9,7 @@ import pytest
 
 from builders import fields, scenario, zone
 from crosszone import InputError, Plan, plan
-from crosszone.cli import _run
+from crosszone.cli import run as _run
 from crosszone.errors import Notice
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.frameworks import frameworks

@@ -18,7 +18,7 @@ from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
 from crosszone.predict.simulated import too_long
-from effort import examples
+from effort import examples, mostly_long
 from plan.enumeration import beaten_alone, described, effects
 from plan.given import SHOWN_AS_FOUND, candidates, grids, problem_of, problems
 
@@ -72,7 +72,7 @@ def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", mostly_long(CLUSTERS, "unequal zones", "two groups in a zone"))
 @pytest.mark.parametrize("framework", SETTLED)
 def test_every_degree_and_layout_is_in_the_space(name, framework):
     """Plain loops over degrees, ways through the node groups, schedules and micro-batches find the same strategies."""
@@ -85,15 +85,20 @@ def test_every_degree_and_layout_is_in_the_space(name, framework):
     [
         ("ddp", {}),
         ("horovod", {}),
-        ("deepspeed", {"pp": 1, "tp": 1, "dp": 4}),
+        pytest.param(*("deepspeed", {"pp": 1, "tp": 1, "dp": 4}), marks=pytest.mark.long),
         ("deepspeed", {"pp": 1, "tp": 1, "dp": 1}),
-        ("deepspeed", {"pp": 2, "tp": 1, "recompute": "none"}),
+        pytest.param(*("deepspeed", {"pp": 2, "tp": 1, "recompute": "none"}), marks=pytest.mark.long),
         ("deepspeed", {"pp": 1, "tp": 2, "recompute": "full"}),
         ("fsdp", {"pp": 1, "tp": 1, "cp": 1, "dp": 4, "recompute": "none"}),
-        ("fsdp", {"pp": 2, "tp": 2, "cp": 1, "schedule": "1f1b", "recompute": "full"}),
-        ("megatron", {"pp": 1, "tp": 1, "cp": 1, "dp": 4, "recompute": "none"}),
+        pytest.param(
+            *("fsdp", {"pp": 2, "tp": 2, "cp": 1, "schedule": "1f1b", "recompute": "full"}), marks=pytest.mark.long
+        ),
+        pytest.param(*("megatron", {"pp": 1, "tp": 1, "cp": 1, "dp": 4, "recompute": "none"}), marks=pytest.mark.long),
         ("megatron", {"pp": 1, "tp": 2, "cp": 1, "dp": 2, "recompute": "selective"}),
-        ("megatron", {"pp": 2, "tp": 1, "cp": 1, "dp": 2, "schedule": "1f1b", "recompute": "none"}),
+        pytest.param(
+            *("megatron", {"pp": 2, "tp": 1, "cp": 1, "dp": 2, "schedule": "1f1b", "recompute": "none"}),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 @pytest.mark.slow

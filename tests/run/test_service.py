@@ -25,6 +25,7 @@ from crosszone.run.service import Service
 from crosszone.run.trial import Trial
 from crosszone.store import open_store
 from crosszone.store.tasks import LIVE
+from effort import mostly_long
 from run.test_engine import work as scripts
 
 LIMIT_S = 90
@@ -358,7 +359,7 @@ def test_a_port_that_was_taken_meanwhile_is_changed_for_the_next_start(service, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("state", ["initializing", "preflight", "running", "stopping"])
+@pytest.mark.parametrize("state", mostly_long(["initializing", "preflight", "running", "stopping"], "running"))
 def test_a_server_that_is_killed_loses_nothing(store, tmp_path, starts, state):
     """A process drives; it is killed in a state; another drives to the end."""
     filled(store, tmp_path)

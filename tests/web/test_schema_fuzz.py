@@ -6,8 +6,9 @@ refused at the door, so that scenarios of the examples, whole and with one value
 
 import json
 import re
-import time
 from collections import Counter
+from copy import deepcopy
+from functools import cache
 
 import pytest
 import schemathesis
@@ -26,6 +27,7 @@ from crosszone.inputs.value import MAX_COUNT
 from crosszone.run.machine import Ssh
 from crosszone.web.app import create_app
 from crosszone.web.examples import examples_folder
+from effort import amount, mostly_long
 
 CHECKS = [
     not_a_server_error,
@@ -37,8 +39,8 @@ CHECKS = [
 TOO_LARGE = (413, 431)
 """Said of what breaks no schema, or so many bytes that nobody looks."""
 HERE = "http://127.0.0.1:8000"
-SECONDS = 20.0
-"""Within these every request is answered, with other tests on the same cores."""
+PARTS = 8
+"""Tests that the routes are dealt out to."""
 SMALL = ("single-node", "two-zones-7b", "fourteen-gpus", "mixed-gpus")
 NASTY = [
     0, -1, 1, 2**31, 2**63, -(2**63), 10**30, 10**400, 1e308, -1e308, 5e-324, 1e-12, 0.5, float("nan"), float("inf"), float("-inf"),
@@ -93,8 +95,14 @@ def registered(client):
     return [*TRAINED, client.post("/api/v1/training-tasks", json=asked).json()["data"]["taskId"]]
 
 
-def small_scenarios():
+@cache
+def _small_scenarios():
     return [yaml.safe_load((examples_folder() / f"{name}.yaml").read_text("utf-8")) for name in SMALL]
+
+
+def small_scenarios():
+    """Copies: those who ask change them."""
+    return deepcopy(_small_scenarios())
 
 
 def leaves(value, path=()):
@@ -184,12 +192,9 @@ def tried(operation, mode, examples):
     def send(case, over):
         if over is not None:
             put_over(case, over, fields)
-        begun = time.monotonic()
         try:
-            response = case.call(base_url=HERE, timeout=2 * SECONDS)
-            took = time.monotonic() - begun
+            response = case.call(base_url=HERE)
             statuses[response.status_code] += 1
-            assert took < SECONDS, f"{took:.1f} s: {case.as_curl_command()}"
             told_apart = over is None and response.status_code not in TOO_LARGE
             case.validate_response(response, checks=[*CHECKS, checks.negative_data_rejection] if told_apart else CHECKS)
         except (Exception, BaseExceptionGroup) as error:
@@ -202,9 +207,9 @@ def tried(operation, mode, examples):
     return wrong, statuses
 
 
-def fuzz(api, examples):
+def fuzz(api, part, examples):
     wrong, statuses = [], Counter()
-    for result in api.get_all_operations():
+    for result in list(api.get_all_operations())[part::PARTS]:
         operation = result.ok()
         has_input = operation.body or list(operation.path_parameters)
         for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
@@ -215,19 +220,14 @@ def fuzz(api, examples):
 
 
 @pytest.mark.slow
-def test_some_requests_to_every_route_are_answered_as_documented(api):
-    wrong, statuses = fuzz(api, 4)
+@pytest.mark.scaled
+@pytest.mark.parametrize("part", range(PARTS))
+def test_whatever_is_sent_to_a_route_is_answered_as_documented(api, part):
+    """Hundreds of requests in ./test, ten thousand in ./test --long."""
+    wrong, statuses = fuzz(api, part, amount(usual=2, long=50))
     assert not wrong, "\n".join(wrong[:5])
-    assert statuses[200] > 30
-    assert statuses[422] > 30
-
-
-@pytest.mark.slow
-def test_thousands_of_requests_are_answered_as_documented(api):
-    wrong, statuses = fuzz(api, 20)
-    assert not wrong, "\n".join(wrong[:5])
-    assert statuses.total() > 2000
-    assert statuses[200] > 300
+    assert statuses[200] > 0
+    assert statuses[422] > 0
 
 
 def big(**changes):
@@ -321,13 +321,21 @@ are hundreds of predictions, each slow where a thousand groups meet. Both are do
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extreme", EXTREMES)
-def test_extreme_scenarios_are_answered_in_time(extreme, client):
+@pytest.mark.parametrize(
+    "extreme",
+    mostly_long(
+        EXTREMES,
+        "as many zones as there may be, none pinned",
+        "a billion GPUs in one node",
+        "layers of 2^63",
+        "a rate of nothing",
+        "not numbers",
+    ),
+)
+def test_extreme_scenarios_are_answered(extreme, client):
     text = yaml.safe_dump(EXTREMES[extreme])
     known = client.get("/api/v1/openapi.json").json()["paths"]
     for route, more in TAKING.items():
         if f"/api/v1/{route}" in known and route not in LONG.get(extreme, ()):
-            begun = time.monotonic()
             answer = client.post(f"/api/v1/{route}", json={"text": text, **more})
-            assert time.monotonic() - begun < SECONDS, route
             assert answer.status_code in (200, 201, 413, 422), (route, answer.text[:300])

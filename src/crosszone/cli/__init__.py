@@ -103,7 +103,7 @@ def main() -> None:
     """Run the command line; no traceback reaches the user (set CROSSZONE_DEBUG=1 to see one)."""
     sys.stdout, sys.stderr = _writable(sys.stdout), _writable(sys.stderr)
     try:
-        status = _run(sys.argv[1:])
+        status = run(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the output has had enough
         status = 0
@@ -150,7 +150,8 @@ def _command(verb: str) -> Any:
     return get_command(single if single.registered_commands or single.registered_groups else app)
 
 
-def _run(given: list[str]) -> int:
+def run(given: list[str]) -> int:
+    """Run one command line in this process; its exit status."""
     arguments = _language_first(given)
     as_json = wants_json(arguments)
     try:
@@ -180,4 +181,4 @@ def _run(given: list[str]) -> int:
         return 1
 
 
-__all__ = ["app", "language", "main"]
+__all__ = ["app", "language", "main", "run"]
