@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from crosszone import measured
 ROOT = Path(__file__).resolve().parents[1]
 
 os.environ.pop("CROSSZONE_LANG", None)
+# A shell without job control starts what is put behind "&" with SIGINT ignored, and every program started by the tests
+# would inherit that: Ctrl-C is tested too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["timing"]
 

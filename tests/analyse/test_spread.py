@@ -21,6 +21,7 @@ from crosszone.analyse.sweep import sweep
 from crosszone.errors import CrossZoneError, InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.search import CancelledError
+from processes import descendants
 
 GBPS = "cluster.links[*].gbps"
 POINTS = [(float(gbps), None) for gbps in (1, 2, 5, 10, 20, 50)]
@@ -49,10 +50,10 @@ class Failing(Cells):
 
 
 class Slow(Cells):
-    """Takes a minute for a cell."""
+    """Never comes to an end."""
 
     def several(self, points, cancelled=None):
-        time.sleep(60)
+        time.sleep(600)
         return super().several(points, cancelled)
 
 
@@ -96,10 +97,10 @@ def test_a_mistake_in_a_worker_comes_here_as_it_is(cities):
 
 
 def test_a_cancelled_sweep_ends_its_workers_at_once(cities):
-    began = time.monotonic()
+    asked: list[None] = []
     with pytest.raises(CancelledError):
-        spread(quick(cities, Slow), POINTS, workers=2, cancelled=lambda: time.monotonic() > began + 1)
-    assert time.monotonic() - began < 20 and active_children() == []
+        spread(quick(cities, Slow), POINTS, workers=2, cancelled=lambda: asked.append(None) or len(asked) > 5)
+    assert active_children() == []
 
 
 def test_a_cancelled_sweep_ends_without_processes_too(cities):
@@ -107,20 +108,6 @@ def test_a_cancelled_sweep_ends_without_processes_too(cities):
     with pytest.raises(CancelledError):
         spread(quick(cities), POINTS, workers=1, progress=lambda *_: seen.append(_), cancelled=lambda: len(seen) == 2)
     assert len(seen) == 2
-
-
-def children(pid: int) -> set[int]:
-    """Processes that a process started, and those that these started."""
-    found: set[int] = set()
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            child = int(status.parent.name)
-            found |= {child} | children(child)
-    return found
 
 
 @pytest.mark.slow
@@ -137,7 +124,7 @@ def test_a_sweep_that_is_stopped_leaves_nobody_behind(tmp_path, how):
             if __name__ == "__main__":
                 scenario = load_scenario({str(ROOT / "examples" / "three-cities.yaml")!r})
                 said = lambda *_: print("going", flush=True)
-                sweep(scenario, "{GBPS}=1:100:log2000", free=True, workers=2, progress=said)
+                sweep(scenario, "{GBPS}=1:100:log2000", workers=2, progress=said)
             """
         ),
         encoding="utf-8",
@@ -145,18 +132,13 @@ def test_a_sweep_that_is_stopped_leaves_nobody_behind(tmp_path, how):
     with subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     ) as running:
-        deadline = time.monotonic() + 60
-        while len(started := children(running.pid)) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
+        assert running.stdout.readline() == b"going\n"
+        started = descendants(running.pid)
         assert len(started) >= 2
-        time.sleep(1)
-        started |= children(running.pid)
         os.killpg(running.pid, how) if how == signal.SIGINT else running.send_signal(how)
-        running.wait(timeout=30)
-    deadline = time.monotonic() + 30
-    while (left := [pid for pid in started if Path(f"/proc/{pid}").exists()]) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left == []
+        running.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in started):  # the limit of the test is the limit of this
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(("on", "workers"), [("moon", None), ("cores", 0)])
@@ -173,6 +155,7 @@ def test_without_ray_the_extra_is_named(cities, monkeypatch):
     assert notice.code == "ray_missing" and "crosszone[ray]" in notice.hint()
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_ray_finds_what_the_cores_find(tmp_path):
     if not RAY.exists():

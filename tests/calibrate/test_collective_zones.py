@@ -17,7 +17,7 @@ from crosszone.inputs.scenario import load_scenario, read_scenario
 from crosszone.run.emulate.network import INTERFACE, Network
 from run.zones import TRAIN_PYTHON, needs_torch, needs_zones
 
-pytestmark = [*needs_zones, *needs_torch, pytest.mark.slow]
+pytestmark = [*needs_zones, *needs_torch, pytest.mark.long]
 
 SCRIPT = ROOT / "src/crosszone/calibrate/sampling/collectives.py"
 TRUE = {"gbps": 0.1, "gbps_back": 0.05, "rtt_ms": 20}

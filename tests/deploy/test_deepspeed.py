@@ -23,7 +23,7 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.scenario import read_scenario
 from crosszone.schedule.measured_lines import read_metrics
 from deploy.conftest import scenario
-from deploy.test_start import start
+from deploy.starting import train
 
 CHECKS = Path(__file__).with_name("deepspeed_checks.py")
 NEVER = (
@@ -443,13 +443,13 @@ def losses(out: Path) -> dict[int, float | None]:
 
 
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_way_to_split_trains_the_same(deploy, train_python):
     found = {}
     for name, strategy in KINDS.items():
         folder = deploy(scenario(1, 2, job={"precision": "fp32"}, strategy=strategy), "--framework", "deepspeed")
         out = f"out-{name.replace(' ', '-')}"
-        start(folder, train_python, "--steps", "4", "--out", out)
+        train(folder, train_python, "--steps", "4", "--out", out)
         found[name] = losses(folder / out)
     first = found["zero 0"]
     assert sorted(first) == [1, 2, 3, 4]
@@ -460,34 +460,34 @@ def test_every_way_to_split_trains_the_same(deploy, train_python):
 
 
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_replicas_in_two_zones_of_a_pipeline_train_and_go_on(deploy, train_python):
     blocks = [{"zone": "a", "count": 2}, {"zone": "b", "count": 2}]
     placement = {"order": ["tp", "cp", "pp", "dp"], "blocks": blocks}
     fields = two_zones({"pp": 2, "dp": 2, "zero": 1}, placement=placement)
     folder = deploy(fields, "--framework", "deepspeed")
-    start(folder, train_python, "--steps", "3")
-    start(folder, train_python, "--steps", "5")
+    train(folder, train_python, "--steps", "3")
+    train(folder, train_python, "--steps", "5")
     found = losses(folder / "out")
     assert sorted(found) == [1, 2, 3, 4, 5]
     assert found[5] < found[1]
 
 
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_states_shared_inside_a_zone_train_as_those_shared_by_all_and_go_on(deploy, train_python):
     found = {}
     for within in ("all", "zone"):
         fields = two_zones(IN_SETS | {"shard_within": within}, job={"precision": "fp32"})
         folder = deploy(fields, "--framework", "deepspeed")
         out = f"out-{within}"
-        start(folder, train_python, "--steps", "3", "--out", out)
+        train(folder, train_python, "--steps", "3", "--out", out)
         if within == "zone":
             # Each zone has all states, so that either of them could go on alone.
             for first in (0, 2):
                 kept = folder / out / "checkpoints" / f"from-rank-{first:05d}" / "step-00000003"
                 assert len(list(kept.glob("*_optim_states.pt"))) == 2
-        start(folder, train_python, "--steps", "5", "--out", out)
+        train(folder, train_python, "--steps", "5", "--out", out)
         found[within] = losses(folder / out)
     assert sorted(found["all"]) == [1, 2, 3, 4, 5]
     assert found["zone"] == pytest.approx(found["all"], abs=1e-4)

@@ -8,9 +8,9 @@ import subprocess
 import pytest
 
 from deploy.conftest import scenario
-from deploy.test_start import losses, start
+from deploy.starting import measured_losses, train
 
-pytestmark = [pytest.mark.framework, pytest.mark.slow]
+pytestmark = [pytest.mark.framework, pytest.mark.long]
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn_hidden": 48, "vocab": 61}
 MAKE = """
 import json, sys, torch
@@ -53,10 +53,10 @@ def test_every_way_of_splitting_begins_with_the_same_published_weights(deploy, t
         more = ("--framework", framework, "--set", f"init_from={weights}", "--set", "training.warmup_steps=0")
         folder = deploy(fields, *more)
         assert json.loads((folder / "settings.json").read_text())["data"]["init_from"] == str(weights)
-        start(folder, train_python, "--steps", "2", tiny=False)
-        again = start(folder, train_python, "--steps", "3", tiny=False)  # goes on, with the weights it has
-        assert "step 3" in again
-        found[name] = losses(folder)
+        train(folder, train_python, "--steps", "2", tiny=False)
+        again = train(folder, train_python, "--steps", "3", tiny=False)  # goes on, with the weights it has
+        assert "step 3" in again.output
+        found[name] = measured_losses(folder)
     for name in WAYS:
         assert found[name] == pytest.approx(found["ddp"], rel=1e-4), name
     assert found["ddp"][1] > 1.2 * 4.11  # weights this wild are worse than ln 61: those of a fresh start are not

@@ -8,14 +8,14 @@ import re
 import secrets
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
 from deploy.launching import STUB, bundle, fields, group, node_rank, stubbed
-from deploy.test_slurm import free_ports, within
+from deploy.test_slurm import free_ports
+from waiting import wait_until
 
 RAY = ROOT / ".venv-ray" / "bin"
 HANGS = '#!/usr/bin/env bash\nexec 2>&1\ncase "$*" in *\'--node-rank 1 \'*) sleep 2; echo broken; exit 7 ;; esac\necho $$ >"$PIDS/$$"\nsleep 300\n'
@@ -43,7 +43,7 @@ def ray(tmp_path_factory):
     with log.open("wb") as to:
         head = subprocess.Popen(command, env=env, stdout=to, stderr=to, start_new_session=True)
     try:
-        within(90, lambda: "Ray runtime started" in log.read_text())
+        wait_until(lambda: "Ray runtime started" in log.read_text())
         address = re.search(r"Local node IP: (\S+)", log.read_text())[1]
         yield folder, env | {"RAY_ADDRESS": f"{address}:{port}"}, address
     finally:
@@ -85,11 +85,9 @@ def test_every_node_runs_its_script_on_its_machine(tmp_path, ray):
 def test_one_failing_node_ends_the_others_and_the_job(tmp_path, ray):
     stubs, env, address = ray
     stubbed(stubs / "stubs", HANGS)
-    began = time.monotonic()
     done = started(made(tmp_path, address), env)
     assert done.returncode == 7, done.stdout + done.stderr
     assert "node 001 failed (7)" in done.stderr
-    assert time.monotonic() - began < 60
     (left,) = (stubs / "pids").iterdir()
     assert not Path(f"/proc/{left.name}").exists()
 

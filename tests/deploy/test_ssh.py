@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from deploy.launching import bundle, fields, group, node_rank, stubbed
-from deploy.test_slurm import free_ports, within
+from deploy.test_slurm import free_ports
+from effort import mostly_long
+from waiting import wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 pytestmark = [
@@ -48,7 +49,7 @@ def node(tmp_path):
         daemon = subprocess.Popen([str(SSHD), "-D", "-e", "-f", tmp_path / "sshd_config"], stdout=log, stderr=log)
     extra = f"-i {key} -o IdentitiesOnly=yes -o UserKnownHostsFile={tmp_path}/known"
     try:
-        within(10, (tmp_path / "sshd.pid").exists)
+        wait_until((tmp_path / "sshd.pid").exists)
         yield port, {**os.environ, "CROSSZONE_SSH": extra}
     finally:
         daemon.send_signal(signal.SIGTERM)
@@ -92,6 +93,7 @@ def test_every_node_runs_its_script_with_the_arguments_as_they_are(tmp_path, nod
     assert not list(remote.glob(".crosszone*"))
 
 
+@pytest.mark.long
 def test_a_bundle_may_run_in_its_own_folder(tmp_path, node):
     port, env = node
     folder = made(tmp_path, port, workdir=str(tmp_path / "bundle"))
@@ -101,6 +103,7 @@ def test_a_bundle_may_run_in_its_own_folder(tmp_path, node):
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long
 def test_nodes_that_fail_the_check_are_not_started(tmp_path, node):
     port, env = node
     done = started(made(tmp_path, port, python=sys.executable), env)
@@ -121,7 +124,7 @@ def test_one_failing_node_ends_the_others(tmp_path, node):
     assert not alive(tmp_path)
 
 
-@pytest.mark.parametrize("by", ["stop-ssh.sh", "TERM"])
+@pytest.mark.parametrize("by", mostly_long(["stop-ssh.sh", "TERM"], "stop-ssh.sh"))
 def test_stopping_ends_all_nodes(tmp_path, node, by):
     port, env = node
     stubbed(tmp_path / "stubs", HANGS)
@@ -133,7 +136,7 @@ def test_stopping_ends_all_nodes(tmp_path, node, by):
         stderr=subprocess.STDOUT,
         text=True,
     ) as run:
-        within(20, lambda: len(alive(tmp_path)) == 4)
+        wait_until(lambda: len(alive(tmp_path)) == 4)
         again = started(folder, env, "--no-verify", "--no-copy")
         assert again.returncode == 3
         assert "runs already" in again.stdout
@@ -142,13 +145,12 @@ def test_stopping_ends_all_nodes(tmp_path, node, by):
             run.terminate()
         else:
             subprocess.run(["bash", str(folder / by)], env=env, capture_output=True, timeout=40, check=True)
-        began = time.monotonic()
         assert run.wait(40) != 0
-        assert time.monotonic() - began < 30
     assert not alive(tmp_path)
     assert not list((tmp_path / "it's a $(touch pwned) folder").glob(".crosszone*"))
 
 
+@pytest.mark.long
 def test_a_stale_pid_file_ends_nobody(tmp_path, node):
     port, env = node
     folder = made(tmp_path, port)

@@ -1,98 +1,81 @@
-"""Real starts: a bundle made by the command line is started as its README says, two processes on the CPU.
+"""Real starts: a bundle made by the command line is started as its README says, on processes of this machine.
 
-Five steps, the loss falls, the metrics parse; started again it goes on at the step after the last.
+Each start in ./test is looked at closely: the loss falls, metrics read as a trace, a checkpoint is written; a rank that
+is killed ends the run, and the next start goes on after the last checkpoint with the losses it would have had.
 """
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from crosszone.schedule.measured_lines import read_metrics
 from deploy.conftest import scenario
+from deploy.starting import measured_losses, start, train
 
 pytestmark = [pytest.mark.framework, pytest.mark.slow]
-LIMIT_S = 900
-"""DeepSpeed compiles an operator at its first start."""
 
-TWO_GPUS = {
-    "ddp": ("ddp", {"dp": 2}),
-    "ddp-fp16-hook": ("ddp", {"dp": 2, "communication": {"compression": "fp16"}}),
-    "fsdp": ("fsdp", {"dp": 2}),
-    "fsdp-tp": ("fsdp", {"tp": 2, "dp": 1, "sequence_parallel": True}),
-    "fsdp-pipeline": ("fsdp", {"pp": 2, "dp": 1}),
-    "deepspeed-1": ("deepspeed", {"dp": 2, "zero": 1}),
-    "deepspeed-2": ("deepspeed", {"dp": 2, "zero": 2}),
-    "deepspeed-3": ("deepspeed", {"dp": 2, "zero": 3}),
-    "deepspeed-pipeline": ("deepspeed", {"pp": 2, "dp": 1, "zero": 0}),
+LOCAL_UPDATES = {"dp": 2, "local_update": {"steps": 2}}
+KILLED = {
+    "ddp": ("ddp", 1, 2, {"dp": 2}),
+    "fsdp, tensor and pipeline parallel": ("fsdp", 1, 4, {"tp": 2, "pp": 2, "dp": 1, "sequence_parallel": True}),
+    "deepspeed, ZeRO-3": ("deepspeed", 1, 2, {"dp": 2, "zero": 3}),
+    "local updates of two zones": ("ddp", 2, 1, LOCAL_UPDATES),
 }
-TWO_ZONES = {
-    "ddp-zones": ("ddp", {"dp": 2}),
-    "fsdp-hsdp": ("fsdp", {"dp": 2, "shard_within": "zone"}),
-    "ddp-local-sgd": ("ddp", {"dp": 2, "local_update": {"steps": 2}}),
-    "torchft-diloco": ("torchft", {"dp": 2, "local_update": {"steps": 2}}),
+"""Framework, zones, GPUs of each, strategy."""
+STARTED = {
+    "ddp, fp16 hook": ("ddp", 1, 2, {"dp": 2, "communication": {"compression": "fp16"}}),
+    "ddp over zones": ("ddp", 2, 1, {"dp": 2}),
+    "fsdp": ("fsdp", 1, 2, {"dp": 2}),
+    "fsdp, tensor parallel": ("fsdp", 1, 2, {"tp": 2, "dp": 1, "sequence_parallel": True}),
+    "fsdp, pipeline": ("fsdp", 1, 2, {"pp": 2, "dp": 1}),
+    "fsdp, states shared inside zones": ("fsdp", 2, 1, {"dp": 2, "shard_within": "zone"}),
+    "deepspeed, ZeRO-1": ("deepspeed", 1, 2, {"dp": 2, "zero": 1}),
+    "deepspeed, ZeRO-2": ("deepspeed", 1, 2, {"dp": 2, "zero": 2}),
+    "deepspeed, pipeline": ("deepspeed", 1, 2, {"pp": 2, "dp": 1, "zero": 0}),
+    "torchft": ("torchft", 2, 1, LOCAL_UPDATES),
 }
 
 
-def start(folder: Path, python: Path, *arguments: str, tiny: bool = True) -> str:
-    """Start every node's script with what follows it; the output of the first node."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {
-        "PATH": f"{python.parent}:{os.environ['PATH']}",
-        "MASTER_PORT": str(port),
-        "TORCH_EXTENSIONS_DIR": str(python.parent.parent / "torch-extensions"),
-        "OMP_NUM_THREADS": "1",
-    }
-    scripts = sorted((folder / "nodes").glob("*.sh"))
-    started = [
-        subprocess.Popen(
-            ["bash", str(script), *(["--tiny"] if tiny else []), *arguments],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder,
-            start_new_session=True,
-        )
-        for script in scripts
-    ]  # fmt: skip
-    try:
-        told = [one.communicate(timeout=LIMIT_S)[0] for one in started]
-    finally:
-        for one in started:
-            if one.poll() is None:
-                os.killpg(one.pid, 9)
-    assert [one.returncode for one in started] == [0] * len(started), "\n".join(told)
-    return told[0]
+@pytest.fixture
+def made(deploy):
+    """The bundle of a case, by the command line."""
+
+    def bundle(framework: str, zones: int, gpus: int, strategy: dict) -> Path:
+        job = {"precision": "fp32"} | ({} if framework == "torchft" else {"framework": framework})
+        fields = scenario(zones=zones, gpus=gpus, strategy={"micro_batch": 2, **strategy}, job=job)
+        sets = ("--set", "training.lr=0.003", "--set", "training.warmup_steps=0")
+        return deploy(fields, "--framework", framework, *sets)
+
+    return bundle
 
 
-def losses(folder: Path) -> dict[int, float]:
-    """Loss of each step, from the metrics of the last stage, which read as one trace."""
-    found = sorted((folder / "out").rglob("metrics-stage-*.jsonl"))
-    mine = [path for path in found if path.parent == found[0].parent]  # zones of torchft write apart
-    texts = [path.read_text("utf-8") for path in mine]
-    trace, rows = read_metrics(texts)
-    assert trace.kind == "measured"
-    assert {span.kind for span in trace.spans} >= {"forward", "backward", "optimizer"}
-    assert all(step.end_s > step.start_s for step in trace.steps)
-    return {row.step: row.loss for row in rows if row.loss is not None}
+@pytest.mark.parametrize("name", KILLED)
+def test_a_bundle_learns_survives_a_killed_rank_and_goes_on_at_the_same_loss(name, made, train_python):
+    folder = made(*KILLED[name])
+    with start(folder, train_python, "--steps", "100000", "--checkpoint-every", "4") as first:
+        first.wait_for("step 7 ")
+        first.kill_a_rank()
+        assert 0 not in first.end(), first.output
+    assert first.losses[7] < first.losses[1]
+    saved = max(int(path.name[5:]) for path in (folder / "out").rglob("step-*") if path.is_dir())
+    assert saved >= 4
+    last = max(first.losses)
+    again = train(folder, train_python, "--steps", str(last + 1))
+    assert f"resumed after step {saved}" in again.output
+    assert list(again.losses) == list(range(saved + 1, last + 2))
+    twice = set(first.losses) & set(again.losses)
+    assert {step: again.losses[step] for step in twice} == pytest.approx({step: first.losses[step] for step in twice})
+    assert list(measured_losses(folder)) == list(range(1, last + 2))
 
 
-@pytest.mark.parametrize("name", [*TWO_GPUS, *TWO_ZONES])
-def test_a_bundle_starts_trains_and_goes_on(name, deploy, train_python):
-    framework, strategy = (TWO_GPUS | TWO_ZONES)[name]
-    zones, gpus = (2, 1) if name in TWO_ZONES else (1, 2)
-    job = {"precision": "fp32"} | ({} if framework == "torchft" else {"framework": framework})
-    fields = scenario(zones=zones, gpus=gpus, strategy={"micro_batch": 2, **strategy}, job=job)
-    folder = deploy(fields, "--framework", framework, "--set", "training.lr=0.003", "--set", "training.warmup_steps=0")
-    told = start(folder, train_python, "--steps", "5")
-    assert "step 5" in told
-    first = losses(folder)
-    assert sorted(first) == [1, 2, 3, 4, 5]
-    assert first[5] < first[1]
-    again = start(folder, train_python, "--steps", "7")
-    assert "step 6" in again
-    assert "step 5  loss" not in again
-    assert sorted(losses(folder)) == [1, 2, 3, 4, 5, 6, 7]
+@pytest.mark.long
+@pytest.mark.parametrize("name", STARTED)
+def test_a_bundle_starts_trains_and_goes_on(name, made, train_python):
+    folder = made(*STARTED[name])
+    train(folder, train_python, "--steps", "5")
+    losses = measured_losses(folder)
+    assert list(losses) == [1, 2, 3, 4, 5] and losses[5] < losses[1]
+    again = train(folder, train_python, "--steps", "7")
+    assert list(again.losses) == [6, 7]
+    assert list(measured_losses(folder)) == [1, 2, 3, 4, 5, 6, 7]

@@ -211,6 +211,7 @@ def test_two_zones_learn_and_are_equal_after_an_averaging(train_python, tmp_path
 
 
 @pytest.mark.framework
+@pytest.mark.long
 def test_sharded_zones_with_fragments_under_way_go_on_after_a_stop(train_python, tmp_path):
     """Two ranks a zone with FSDP2; fragments are sent one step before they are used."""
     strategy = {
@@ -236,6 +237,7 @@ def test_sharded_zones_with_fragments_under_way_go_on_after_a_stop(train_python,
 
 
 @pytest.mark.framework
+@pytest.mark.long
 def test_a_zone_that_was_lost_gets_the_state_of_the_others(train_python, tmp_path):
     local = {"steps": 2, "fragments": 1, "delay": 0, "dtype": "fp32"}
     settings = write_settings(tmp_path, framework="torchft", strategy={"local_update": local})

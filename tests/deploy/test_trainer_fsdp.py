@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 from deploy.settings_example import write_settings
 
-pytestmark = pytest.mark.framework
+pytestmark = [pytest.mark.framework, pytest.mark.long]
 TRAINER = ROOT / "src" / "crosszone" / "deploy" / "trainer"
 PORTS = itertools.count(29600 + os.getpid() % 3000)
 STEPS = 3

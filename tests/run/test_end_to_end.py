@@ -121,7 +121,7 @@ def reached(server: Server, id: str, *states: str, step: int = 0) -> dict:
         assert now["state"] in LIVE, f"{now['state']}: {now['notice']}"
         return None
 
-    return until(there, f"{' or '.join(states)}, step {step}", seconds=WAIT_S)
+    return until(there)
 
 
 def processes(id: str) -> list[int]:
@@ -187,7 +187,7 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
     assert len(ranks(id)) == 2
     asked = time.monotonic()
     server.ask("POST", f"/training-tasks/{id}/stop")
-    until(lambda: not processes(id), "the end of all ranks", seconds=60)
+    until(lambda: not processes(id))
     took = time.monotonic() - asked
     stopped = reached(server, id, "stopped")
     at = stopped["progress"]["step"]
@@ -201,7 +201,7 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
 
     before = reached(server, id, "running", step=at + 7)["progress"]["step"]
     os.kill(ranks(id)[1], signal.SIGKILL)
-    until(lambda: task(server, id)["restarts"] == 1, "a restart", seconds=60)
+    until(lambda: task(server, id)["restarts"] == 1)
     recovered = reached(server, id, "running", step=before + 3)
     assert recovered["restarts"] == 1
     rows = server.ask("GET", f"/training-tasks/{id}/metrics")["rows"]
@@ -220,7 +220,7 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
 def killed_in(server: Server, id: str, state: str) -> None:
     """Kill the server while the task is in a state, and start it again."""
     with open_store(server.database) as store:
-        until(lambda: store.tasks.get(id).state == state, state, seconds=WAIT_S, pause=0.01)
+        until(lambda: store.tasks.get(id).state == state)
         server.kill()
         assert store.tasks.get(id).state == state
     server.start()
@@ -279,7 +279,7 @@ def test_twenty_tasks_at_once_on_this_machine(tmp_path):
         driver = threading.Thread(target=engine.run_until, args=(stop,))
         driver.start()
         try:
-            until(lambda: not store.tasks.live(), "the end of all tasks", seconds=WAIT_S)
+            until(lambda: not store.tasks.live())
         finally:
             stop.set()
             driver.join()

@@ -33,10 +33,9 @@ from crosszone.run.runners import kubernetes as running
 from crosszone.run.runners.choice import runner_of
 from crosszone.run.work import work_of
 from crosszone.store import open_store
-from deploy.test_slurm import within
-from run import test_engine as testing
 from run.test_engine import advanced, states
 from run.test_slurm_task import STUB, started
+from waiting import wait_until
 
 CHECK = ROOT / ".venv-check"
 PACKAGES = CHECK / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
@@ -222,7 +221,6 @@ def cluster(tmp_path, monkeypatch):
 
     monkeypatch.setattr(reader, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
     monkeypatch.setattr(running, "FRESH_S", 0.1)
-    monkeypatch.setattr(testing, "LIMIT_S", 240)
     yield Answers.cluster
     for process in Answers.cluster.processes.values():
         if process.poll() is None:
@@ -299,9 +297,9 @@ def test_a_stop_deletes_the_job_and_its_logs_are_still_read(store, cluster, tmp_
     id = task_of(store)
     engine = engine_of(store)
     advanced(engine, id, to="running")
-    within(30, lambda: len(started(tmp_path / "starts")) == 2)
-    within(10, lambda: engine.advance(id) and store.tasks.get(id).progress["nodes"][1]["state"] == "running")
-    within(30, lambda: any("rank of node 1" in log.read_text() for log in (tmp_path / "pods").glob("*/log")))
+    wait_until(lambda: len(started(tmp_path / "starts")) == 2)
+    wait_until(lambda: engine.advance(id) and store.tasks.get(id).progress["nodes"][1]["state"] == "running")
+    wait_until(lambda: any("rank of node 1" in log.read_text() for log in (tmp_path / "pods").glob("*/log")))
     store.tasks.note(id, stop_asked=True)
     task = advanced(engine, id)
     assert task.state == "stopped"

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.value import parse
 from crosszone.run.emulate import network as emulation
 from crosszone.run.emulate.network import CONTROL_ADDRESS, Network, shares, why_not
+from waiting import wait_until
 
 pytestmark = pytest.mark.cluster
 can = why_not()
@@ -62,6 +62,7 @@ def test_delay_and_rate_are_as_set_in_each_direction():
         settled(lambda: between(b, a), ("rtt_ms_least", 20, 0.1), ("bit_s", 48.3e6, 0.08))
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_what_is_sent_is_counted_as_the_wire_carries_it():
     with Network.of(cluster({"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 5})) as network:
@@ -73,6 +74,7 @@ def test_what_is_sent_is_counted_as_the_wire_carries_it():
     assert 0 < sent["b", "a"].bytes < sent["a", "b"].bytes / 20
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_zones_share_an_uplink():
     links = [{"between": [x, y], "gbps": 0.1, "rtt_ms": 5} for x, y in ("ab", "ac", "bc")]
@@ -94,6 +96,7 @@ def test_zones_share_an_uplink():
         settled(both, ("bit_s", 96.5e6, 0.2))
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_losses_are_as_many_as_set():
     link = {"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 5, "loss_pct": 1.0}
@@ -104,6 +107,7 @@ def test_losses_are_as_many_as_set():
     assert sent.lost / (sent.lost + sent.packets) == pytest.approx(0.01, rel=0.4)
 
 
+@pytest.mark.long
 @needs_namespaces
 def test_nodes_are_machines_of_their_own_and_near_each_other_in_a_zone():
     link = {"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 20}
@@ -135,7 +139,7 @@ node = {"count": 1, "gpus": 1, "gpu": "a100-80gb-sxm", "nic_gbps": 10}
 zones = [{"name": name, "nodes": [node]} for name in "ab"]
 cluster = parse(Cluster, {"zones": zones, "default_link": {"gbps": 1, "rtt_ms": 10}})
 with Network.of(cluster) as network:
-    words = [*network.nodes[0].machine.words, "setsid", "sleep", "987654"]
+    words = [*network.nodes[0].machine.words, "setsid", "sleep", sys.argv[1]]
     subprocess.Popen(words)
     print(*(node.machine.pid for node in network.nodes), flush=True)
     sys.stdin.read()
@@ -145,21 +149,24 @@ with Network.of(cluster) as network:
 @needs_namespaces
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_whatever_ends_it(how):
+    mine = str(900_000 + os.getpid())  # of this test alone, beside others that look for theirs
     before = set(os.listdir("/sys/class/net"))
-    keeper = subprocess.Popen([sys.executable, "-c", KEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, mine], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert keeper.stdout is not None
         pids = keeper.stdout.readline().split()
         assert len(pids) == 2
-        _until(lambda: _running("987654"), "a program in a node")
+        wait_until(lambda: _running(mine))
         assert set(os.listdir("/sys/class/net")) == before  # a change would cut off browsers on this machine
     finally:
         keeper.send_signal(how)
-        keeper.wait(10)
+        keeper.wait()
         keeper.stdin.close()
         keeper.stdout.close()
-    _until(lambda: not _running("987654"), "its end")
-    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the end of the nodes")
+    wait_until(lambda: not _running(mine))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
 def _running(word: str) -> list[str]:
@@ -171,13 +178,6 @@ def _running(word: str) -> list[str]:
         except OSError:
             continue
     return found
-
-
-def _until(condition, what: str) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.05)
 
 
 def test_too_many_nodes_are_refused():

