@@ -238,7 +238,7 @@ def test_both_languages(known, say, language):
         assert any("\u4e00" <= c <= "\u9fff" for c in out) is (language == "zh"), out
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.skipif(not TRAIN_PYTHON.exists(), reason="no Python with torch: .venv-train is missing")
 def test_a_run_survives_its_watcher_is_stopped_and_goes_on_from_its_checkpoint(known, say, told, store, tmp_path):

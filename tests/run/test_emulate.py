@@ -107,18 +107,17 @@ def emulate(scenario, tmp_path, *words: str, **how) -> subprocess.Popen[str]:
 
 
 def test_a_scenario_is_measured_against_its_prediction(scenario, tmp_path):
-    command = emulate(scenario, tmp_path, "--framework", "ddp", "--json", "--keep", str(tmp_path / "kept"))
-    told = json.loads(command.communicate(timeout=600)[0])
+    words = ("--framework", "ddp", "--json", "--keep", str(tmp_path / "kept"), "--steps", "8")
+    command = emulate(scenario, tmp_path, *words)
+    told = json.loads(command.communicate()[0])
     assert command.returncode == 0, told
-    assert told["steps"] == 20
+    assert told["steps"] == 8
     assert told["framework"] == "ddp"
     assert told["last_loss"] < told["first_loss"] - 0.1
     assert told["tokens_per_s"] > 0
     parts = {part["name"]: part for part in told["parts"]}
     # 4 MB of gradients each way at 100 Mbit/s take a third of a second: what is predicted is the wire, not the CPU.
     assert 0.3 < parts["communication"]["predicted_s"] < 0.6
-    assert parts["communication"]["ratio"] == pytest.approx(1, abs=0.25)
-    assert told["step"]["ratio"] == pytest.approx(1, abs=0.25)
     assert [(link["sender"], link["gbps"], link["rtt_ms"]) for link in told["links"]] == [
         ("beijing", 0.1, 20),
         ("shanghai", 0.1, 20),
@@ -129,6 +128,15 @@ def test_a_scenario_is_measured_against_its_prediction(scenario, tmp_path):
     assert {"emulate_tiny", "emulate_cpu", "emulate_split"} <= codes
     assert (tmp_path / "kept/tasks/emulated/node-001/logs/node.log").exists()
     assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.long
+def test_a_step_takes_as_long_as_predicted(scenario, tmp_path):
+    """On a machine that has nothing else to do."""
+    told = json.loads(emulate(scenario, tmp_path, "--framework", "ddp", "--json").communicate()[0])
+    (communication,) = [part for part in told["parts"] if part["name"] == "communication"]
+    assert communication["ratio"] == pytest.approx(1, abs=0.25)
+    assert told["step"]["ratio"] == pytest.approx(1, abs=0.25)
 
 
 @pytest.mark.long

@@ -180,7 +180,7 @@ def test_a_trial_that_fails_says_why():
 
 
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_real_trial_refines_the_prediction(tmp_path):
     environments = cpus("a", "b", workdir=str(tmp_path))
     found = work_of(asked(environments), links(environments), "en")

@@ -9,7 +9,7 @@ import pytest
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
 from crosszone.web.examples import examples_folder
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 expect = pytest.importorskip("playwright.sync_api").expect
 EXAMPLE = "example=single-node"
 
@@ -86,6 +86,7 @@ def test_a_log_becomes_the_profile_that_predictions_use(open_page, server, clean
     page.get_by_text("There is none yet").wait_for()
 
 
+@pytest.mark.long
 def test_a_trace_is_looked_at_iteration_by_iteration_and_kept(open_page, server, clean):
     page = open_page(f"/?place=calibrate&tab=learn&kind=trace&{EXAMPLE}")
     shown_step(page)
@@ -106,6 +107,7 @@ def test_a_trace_is_looked_at_iteration_by_iteration_and_kept(open_page, server,
     expect(page.locator(f"[data-run='{row['id']}']")).to_contain_text("traced")
 
 
+@pytest.mark.long
 def test_what_is_wrong_stands_beside_the_file_and_nothing_is_kept(open_page, server, clean):
     page = open_page(f"/?place=calibrate&tab=learn&kind=trace&{EXAMPLE}")
     page.locator("#drop-trace").set_input_files(text("benchmark.csv", "iteration start,1\nwarmup start,-5\n"))
@@ -119,6 +121,7 @@ def test_what_is_wrong_stands_beside_the_file_and_nothing_is_kept(open_page, ser
     assert call(server, "calibrate/profiles")["own"] == []
 
 
+@pytest.mark.long
 def test_samples_and_collectives_are_told(open_page):
     page = open_page(f"/?place=calibrate&tab=learn&kind=samples&{EXAMPLE}")
     page.locator("#drop-samples").set_input_files(text("samples.csv", SAMPLES))
@@ -132,6 +135,7 @@ def test_samples_and_collectives_are_told(open_page):
     expect(page).to_have_url(re.compile("#"), timeout=10_000)
 
 
+@pytest.mark.long
 def test_the_example_sheet_is_downloaded(open_page):
     page = open_page(f"/?place=calibrate&tab=learn&kind=sheet&{EXAMPLE}")
     with page.expect_download(timeout=60_000) as download:
@@ -139,6 +143,7 @@ def test_the_example_sheet_is_downloaded(open_page):
     assert download.value.suggested_filename.endswith(".xlsx")
 
 
+@pytest.mark.long
 def test_predicted_and_measured_timelines_share_one_axis(open_page, server, clean):
     scenario = "model: llama-2-7b\njob: {seq_len: 4096, global_batch: 64}\nstrategy: {tp: 2, pp: 2}\n"
     scenario += "cluster: {zones: [{name: here, nodes: [{count: 1, gpus: 8, gpu: a100-80gb-sxm}]}]}\n"
@@ -156,6 +161,7 @@ def test_predicted_and_measured_timelines_share_one_axis(open_page, server, clea
     expect(page.locator("tbody[data-group=phases] [data-figure=tail] td").nth(1)).to_contain_text("%")
 
 
+@pytest.mark.long
 def test_percentages_have_one_digit_and_moments_are_written_as_elsewhere(open_page, server, clean):
     profile = {
         "source": "one log", "created": "2026-11-16T12:34:56Z",
@@ -181,12 +187,14 @@ def test_percentages_have_one_digit_and_moments_are_written_as_elsewhere(open_pa
     assert "0 of 0" not in shown
 
 
+@pytest.mark.long
 def test_a_run_without_a_prediction_stands_among_your_runs(open_page, server, clean):
     made = call(server, "calibrate/results", {"name": "alone", "content": BENCHMARK})
     page = open_page("/?place=calibrate&tab=accuracy")
     expect(page.locator(f"[data-run='{made['id']}']")).to_contain_text("saved without a prediction", timeout=60_000)
 
 
+@pytest.mark.long
 def test_jobs_that_are_called_alike_are_told_apart(open_page):
     page = open_page("/?place=calibrate")
     jobs = [{"id": id, "cluster": "c", "name": name} for id, name in (("1", "a"), ("2", "a"), ("3", "b"))]
@@ -195,6 +203,7 @@ def test_jobs_that_are_called_alike_are_told_apart(open_page):
     assert page.evaluate(names, [jobs, True]) == ["c #1\na", "c #2\na", "c\nb"]
 
 
+@pytest.mark.long
 def test_lanes_of_imported_runs_are_named_in_the_language_of_the_page(open_page):
     page = open_page("/?place=calibrate&lang=zh")
     named = "async ([lane, narrow]) => (await import('/charts/lane-name.js')).laneName(lane, (key, more) => key + JSON.stringify(more ?? ''), narrow)"
@@ -207,6 +216,7 @@ def test_lanes_of_imported_runs_are_named_in_the_language_of_the_page(open_page)
     assert page.evaluate(cut, ["short", 11]) == "short"
 
 
+@pytest.mark.long
 def test_the_strategy_that_the_scenario_writes_can_be_taken_for_a_log(open_page):
     page = open_page(f"/?place=calibrate&tab=learn&{EXAMPLE}")
     shown_step(page)
@@ -216,6 +226,7 @@ def test_the_strategy_that_the_scenario_writes_can_be_taken_for_a_log(open_page)
     assert "plan=given" in page.url
 
 
+@pytest.mark.long
 def test_a_fit_tells_how_far_it_is_and_can_be_stopped(open_page):
     page = open_page(f"/?place=calibrate&tab=learn&kind=samples&{EXAMPLE}")
     page.route("**/api/v1/calibrate/samples*", lambda route: None)  # never answered

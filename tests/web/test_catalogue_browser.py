@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 CONFIG = """{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
 "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096}"""
@@ -117,6 +117,7 @@ def test_a_gpu_is_added_used_changed_kept_and_removed(page, serving):
     expects(page.locator(".empty")).to_contain_text("no entries of your own yet")
 
 
+@pytest.mark.long
 def test_what_is_wrong_stands_beside_its_field(page):
     page.get_by_role("button", name="Add a GPU").click()
     fill(page, name="Öl", memory_gib="much", memory_gb_per_s="1")
@@ -133,6 +134,7 @@ def test_what_is_wrong_stands_beside_its_field(page):
     expects(page.locator(".field-error")).to_contain_text("is taken by h100-80gb-sxm")
 
 
+@pytest.mark.long
 def test_a_built_in_entry_is_copied_with_its_figures(page):
     page.get_by_role("button", name="h100-80gb-sxm").click()
     expects(page.get_by_role("button", name="Edit")).to_have_count(0)
@@ -145,6 +147,7 @@ def test_a_built_in_entry_is_copied_with_its_figures(page):
     expects(page.locator(".entry tbody tr", has_text="Price, $/hour").locator("td.value")).to_have_text("1.25")
 
 
+@pytest.mark.long
 def test_a_pasted_config_fills_the_form(page, serving):
     page.goto(f"{serving.address}/?place=catalogue&kind=models")
     page.get_by_role("button", name="Add a model").click()
@@ -162,6 +165,7 @@ def test_a_pasted_config_fills_the_form(page, serving):
     expects(page.locator('.entry [data-figure="sum"]')).to_have_text("6,738,415,616")
 
 
+@pytest.mark.long
 def test_profiles_are_listed_and_open_with_their_coefficients(page, serving):
     page.goto(f"{serving.address}/?place=catalogue&kind=profiles")
     page.get_by_role("searchbox").fill("megatron-core")
@@ -173,6 +177,7 @@ def test_profiles_are_listed_and_open_with_their_coefficients(page, serving):
     expects(page.locator("th[aria-sort=ascending]")).to_have_count(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("kind", ["gpus", "models", "regions"])
 def test_forms_fit_a_narrow_screen(browser, serving, language, kind):

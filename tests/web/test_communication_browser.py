@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 PLACE = "/?place=communication"
 GIVEN = f"{PLACE}&example=two-zones-7b&plan=given"
 """The strategy as the file writes it: gradients of 64 GPUs cross one line of 10 Gbit/s every step."""
@@ -57,6 +57,7 @@ def ready(page):
     page.locator('[data-place="communication"][data-ready="yes"]').wait_for(timeout=60_000)
 
 
+@pytest.mark.long
 def test_the_verdict_and_the_figures_are_those_of_the_api(open_page, server):
     found = asked(server, "analyse", {**example("two-zones-7b"), "parts": ["traffic"]})
     traffic = found["traffic"]
@@ -93,6 +94,7 @@ def test_turning_a_switch_changes_the_numbers_and_reset_takes_it_back(open_page,
     expecting(page.locator("[data-what-if]")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_switches_that_cannot_be_turned_say_why_and_open_when_what_they_need_is_turned(open_page):
     page = opened(open_page)
     row = page.locator('.switch-row[data-switch="fragments"]')
@@ -104,6 +106,7 @@ def test_switches_that_cannot_be_turned_say_why_and_open_when_what_they_need_is_
     expecting(page.locator('.switch-row[data-switch="local_steps"] .wrong')).to_contain_text("-3")
 
 
+@pytest.mark.long
 def test_applying_a_suggestion_changes_the_scenario_and_the_answer_and_undo_takes_it_back(open_page):
     page = opened(open_page)
     before = page.locator('[data-figure="step"]').inner_text()
@@ -119,6 +122,7 @@ def test_applying_a_suggestion_changes_the_scenario_and_the_answer_and_undo_take
     expecting(page.locator('.switch-row[data-switch="flows"] .pin')).to_have_count(0)
 
 
+@pytest.mark.long
 def test_a_switch_is_applied_as_it_was_shown(open_page):
     page = opened(open_page)
     page.locator("#switch-congestion").select_option("bbr")
@@ -158,6 +162,7 @@ def test_the_heat_map_runs_and_shows_what_the_sweep_says(open_page, server):
     expecting(result).to_be_visible()  # the last map is kept
 
 
+@pytest.mark.long
 def test_a_click_on_a_cell_sets_its_values(open_page):
     page = opened(open_page, f"{GIVEN}&x=cluster.links[*].gbps%3D2:8:2&y=cluster.links[*].rtt_ms%3D10:40:2")
     page.locator(".heat-result").wait_for(timeout=120_000)  # a link with axes draws its map
@@ -171,6 +176,7 @@ def test_a_click_on_a_cell_sets_its_values(open_page):
     expecting(page.locator("[data-verdict]")).to_contain_text("8 Gbit/s")
 
 
+@pytest.mark.long
 def test_a_sweep_can_be_cancelled_and_the_last_map_stays(open_page):
     page = opened(open_page, f"{GIVEN}&x=cluster.links[*].gbps%3D2:8:2&y=cluster.links[*].rtt_ms%3D10:40:2")
     page.locator(".heat-result").wait_for(timeout=120_000)
@@ -182,6 +188,7 @@ def test_a_sweep_can_be_cancelled_and_the_last_map_stays(open_page):
     assert page.locator(".heat-result").get_attribute("data-cells") == "4"
 
 
+@pytest.mark.long
 def test_wrong_axes_are_refused_beside_the_field(open_page):
     page = opened(open_page)
     page.locator('[data-axis="x-low"]').fill("0")
@@ -191,6 +198,7 @@ def test_wrong_axes_are_refused_beside_the_field(open_page):
     expecting(page.locator("#heat-x-wrong")).to_contain_text("the first below the second")
 
 
+@pytest.mark.long
 def test_the_bill_the_rating_and_the_drill_are_told(open_page, server):
     found = asked(server, "analyse", {**example("three-cities"), "parts": ["bill", "rating"]})
     page = opened(open_page, f"{PLACE}&example=three-cities&plan=given")
@@ -208,6 +216,7 @@ def test_the_bill_the_rating_and_the_drill_are_told(open_page, server):
     expecting(marginal.locator("[data-verdict]").first).to_be_visible(timeout=60_000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "words"), [("single-node", "inside one zone"), ("two-zones-7b", "Nothing crosses zones")]
 )
@@ -217,6 +226,7 @@ def test_a_way_that_crosses_no_zone_says_so(open_page, name, words):
     expecting(page.locator("section:has(> .card-head #zone-traffic)")).to_contain_text("No traffic crosses zones")
 
 
+@pytest.mark.long
 def test_one_gpu_exchanges_nothing(open_page):
     node = {"count": 1, "gpus": 1, "gpu": "a100-80gb-sxm"}
     fields = {
@@ -231,6 +241,7 @@ def test_one_gpu_exchanges_nothing(open_page):
     assert page.locator('[data-axis="x-field"]').input_value() == "job.global_batch"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("width", "language", "theme"), [(400, "zh", "dark"), (1440, "en", "light"), (400, "en", "light")]
 )

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 expect = pytest.importorskip("playwright.sync_api").expect
 
 SMALL = """
@@ -77,6 +77,7 @@ def test_results_are_chosen_and_compared_to_one_scale(open_page, server, saved):
     assert re.search(f"results={saved[0]['id']}%2C{saved[1]['id']}$", page.url)
 
 
+@pytest.mark.long
 def test_a_link_restores_what_was_chosen_and_how_it_was_divided(open_page, saved):
     ids = ",".join(row["id"] for row in saved)
     page = open_page(f"/?place=compare&results={ids}&tab=phases")
@@ -91,6 +92,7 @@ def test_a_link_restores_what_was_chosen_and_how_it_was_divided(open_page, saved
     page.wait_for_url(re.compile("tab=parts"))
 
 
+@pytest.mark.long
 def test_another_result_becomes_the_first(open_page, saved):
     page = open_page(f"/?place=compare&results={saved[0]['id']},{saved[1]['id']}")
     heads = page.locator(".compare-head")
@@ -100,6 +102,7 @@ def test_another_result_becomes_the_first(open_page, saved):
     expect(heads).to_have_text(["wide", "narrow"])
 
 
+@pytest.mark.long
 def test_a_result_is_renamed_in_place_and_a_wrong_name_is_told_there(open_page, server, saved):
     page = open_page(f"/?place=compare&results={saved[0]['id']},{saved[1]['id']}")
     page.get_by_role("button", name="Rename “narrow”").click()
@@ -117,6 +120,7 @@ def test_a_result_is_renamed_in_place_and_a_wrong_name_is_told_there(open_page, 
     assert page.get_by_role("button", name="Rename “两个节点”").is_visible()
 
 
+@pytest.mark.long
 def test_nothing_is_deleted_without_a_second_thought(open_page, server, saved):
     page = open_page(f"/?place=compare&results={saved[0]['id']},{saved[1]['id']},{saved[2]['id']}")
     page.get_by_role("button", name="Delete “real”").click()
@@ -133,6 +137,7 @@ def test_nothing_is_deleted_without_a_second_thought(open_page, server, saved):
     assert call(server, "results")["total"] == 0
 
 
+@pytest.mark.long
 def test_chosen_results_are_exported(open_page, saved, tmp_path):
     page = open_page(f"/?place=compare&results={saved[1]['id']},{saved[2]['id']}")
     with page.expect_download() as download:
@@ -149,6 +154,7 @@ def test_chosen_results_are_exported(open_page, saved, tmp_path):
     ]
 
 
+@pytest.mark.long
 def test_an_empty_place_says_what_to_do_first(open_page, server):
     empty(server)
     page = open_page("/?place=compare")
@@ -171,6 +177,7 @@ def test_what_the_plan_page_shows_is_saved_with_the_same_numbers(open_page, serv
     empty(server)
 
 
+@pytest.mark.long
 def test_a_measured_run_is_added_by_hand_and_a_mistake_is_told(open_page, server, saved, tmp_path):
     trace = tmp_path / "run.csv"
     trace.write_text(
@@ -193,6 +200,7 @@ def test_a_measured_run_is_added_by_hand_and_a_mistake_is_told(open_page, server
     assert (steps["by hand"], steps["traced"]) == (7.25, 3.0)
 
 
+@pytest.mark.long
 def test_the_scenario_of_a_result_opens_on_the_plan_page(open_page, saved):
     page = open_page("/?place=compare")
     page.get_by_role("button", name="Open the scenario of “wide”").click()
@@ -201,6 +209,7 @@ def test_the_scenario_of_a_result_opens_on_the_plan_page(open_page, saved):
     assert "place=compare" not in page.url
 
 
+@pytest.mark.long
 def test_two_readers_in_two_languages_see_the_same_numbers(open_page, saved):
     ids = ",".join(row["id"] for row in saved)
     english = open_page(f"/?place=compare&results={ids}&lang=en")
@@ -231,6 +240,7 @@ class Served:
         self.process.communicate(timeout=15)
 
 
+@pytest.mark.long
 def test_everything_is_there_after_a_restart_of_the_server(browser, tmp_path):
     import socket
 

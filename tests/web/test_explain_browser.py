@@ -6,7 +6,7 @@ import pytest
 
 from crosszone.analyse.explain.form import evaluated
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 
 def opened(page, path):
@@ -46,6 +46,7 @@ def test_a_number_opens_goes_on_and_closes(open_page):
     assert page.evaluate("document.activeElement.dataset.path") == "mfu"
 
 
+@pytest.mark.long
 def test_ids_in_a_formulas_text_open_that_formula(open_page):
     page = open_page("/?example=three-cities&lang=en")
     page.locator("button.figure[data-path='mfu']").wait_for(timeout=30_000)
@@ -56,6 +57,7 @@ def test_ids_in_a_formulas_text_open_that_formula(open_page):
     panel.locator("[data-formula='V6']").wait_for()
 
 
+@pytest.mark.long
 def test_every_figure_on_the_plan_place_can_be_opened(open_page):
     """Each path that the page shows is one that /explain knows."""
     page = open_page("/?example=three-cities&lang=zh")
@@ -74,6 +76,7 @@ def test_every_figure_on_the_plan_place_can_be_opened(open_page):
         panel.wait_for(state="detached")
 
 
+@pytest.mark.long
 def test_the_radar_draws_the_ways_and_each_axis_states_its_formula(open_page):
     """F77"""
     page = open_page("/?example=three-cities&lang=en", height=2600)

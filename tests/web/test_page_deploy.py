@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 expect = pytest.importorskip("playwright.sync_api").expect
 
 TWO = """# the lab
@@ -74,6 +74,7 @@ def shown_file(page):
     return page.locator(".deploy-text").inner_text()
 
 
+@pytest.mark.long
 def test_the_plan_shown_is_made_into_files_at_once(open_page, server):
     page = made(open_page("/?place=deploy&example=single-node"))
     framework = page.locator("[data-choose=framework]")
@@ -88,6 +89,7 @@ def test_the_plan_shown_is_made_into_files_at_once(open_page, server):
     assert "file=plan.yaml" in page.url
 
 
+@pytest.mark.long
 def test_framework_and_launcher_stand_in_the_address(two):
     page = two()
     page.locator("[data-choose=launcher]").select_option("slurm")
@@ -122,6 +124,7 @@ def test_a_setting_reaches_the_files_and_a_wrong_one_is_told_beside_its_field(tw
     assert "29500" in shown_file(page)
 
 
+@pytest.mark.long
 def test_without_addresses_they_are_left_to_be_filled_in(two):
     page = two()
     assert page.locator("[data-choose=template]").is_checked()
@@ -134,6 +137,7 @@ def test_without_addresses_they_are_left_to_be_filled_in(two):
     made(page)
 
 
+@pytest.mark.long
 def test_addresses_typed_here_are_written_into_the_scenario_and_its_comments_stay(two):
     page = two("&template=0&file=nodes/001.sh", ready=settled)
     page.locator("[data-refusal=launch_no_address]").get_by_role("button", name="Type the addresses").click()
@@ -161,6 +165,7 @@ def test_addresses_typed_here_are_written_into_the_scenario_and_its_comments_sta
     page.locator("[data-refusal=launch_no_address]").wait_for()
 
 
+@pytest.mark.long
 def test_half_of_the_addresses_are_not_written_and_a_bad_one_is_marked(two):
     page = two()
     page.locator("[data-hosts] summary").first.click()
@@ -175,6 +180,7 @@ def test_half_of_the_addresses_are_not_written_and_a_bad_one_is_marked(two):
     expect(fields.nth(1)).not_to_have_attribute("aria-invalid", "true")
 
 
+@pytest.mark.long
 def test_what_the_framework_cannot_do_is_said_and_a_plan_for_it_found(open_page):
     page = open_page("/?place=deploy&example=three-cities&framework=ddp")
     refusal = page.locator("[data-refusal]")
@@ -185,6 +191,7 @@ def test_what_the_framework_cannot_do_is_said_and_a_plan_for_it_found(open_page)
     assert "framework=" not in page.url
 
 
+@pytest.mark.long
 def test_a_plan_for_another_framework_is_looked_for(two):
     page = two("&template=1")
     page.locator("[data-choose=framework]").select_option("ddp")
@@ -227,6 +234,7 @@ def test_a_bundle_is_saved_reopened_downloaded_and_deleted(two, server):
     assert id not in [one["id"] for one in call(server, "bundles")["rows"]]
 
 
+@pytest.mark.long
 def test_the_scenario_of_a_saved_bundle_opens_again(two, server):
     kept = call(
         server, "bundles", {"text": TWO.replace("<b>two</b> nodes", "old"), "template": True, "name": "old one"}
@@ -239,6 +247,7 @@ def test_the_scenario_of_a_saved_bundle_opens_again(two, server):
     call(server, f"bundles/{kept['id']}", method="DELETE")
 
 
+@pytest.mark.long
 def test_a_bundle_that_is_gone_is_said_and_left(open_page):
     page = open_page("/?place=deploy&example=single-node&bundle=nothere")
     page.get_by_role("alert").filter(has_text="nothere").wait_for()
@@ -246,6 +255,7 @@ def test_a_bundle_that_is_gone_is_said_and_left(open_page):
     made(page)
 
 
+@pytest.mark.long
 def test_the_archive_of_what_is_shown_is_downloaded_without_saving(two, server):
     before = call(server, "bundles")["total"]
     page = two()
@@ -256,6 +266,7 @@ def test_the_archive_of_what_is_shown_is_downloaded_without_saving(two, server):
     assert call(server, "bundles")["total"] == before
 
 
+@pytest.mark.long
 def test_the_command_writes_the_files_that_are_shown(two, tmp_path):
     page = two("&file=nodes/001.sh", permissions=["clipboard-read", "clipboard-write"])
     page.locator("details[data-group=network] summary").click()
@@ -272,6 +283,7 @@ def test_the_command_writes_the_files_that_are_shown(two, tmp_path):
     assert (tmp_path / "made" / "nodes" / "001.sh").read_text("utf-8").rstrip() == shown_file(page).rstrip()
 
 
+@pytest.mark.long
 def test_an_example_as_it_is_needs_no_text_in_its_command(open_page):
     query = "/?place=deploy&example=single-node&plan=given"
     page = made(open_page(query, permissions=["clipboard-read", "clipboard-write"]))
@@ -283,6 +295,7 @@ def test_an_example_as_it_is_needs_no_text_in_its_command(open_page):
     assert (ROOT / "examples" / "single-node.yaml").is_file()
 
 
+@pytest.mark.long
 def test_a_file_is_copied_as_it_is(two):
     page = two("&file=settings.json", permissions=["clipboard-read", "clipboard-write"])
     page.get_by_role("button", name="Copy file").click()
@@ -292,6 +305,7 @@ def test_a_file_is_copied_as_it_is(two):
     assert page.locator(".deploy-text b").count() == 0  # shown as text, never as markup
 
 
+@pytest.mark.long
 def test_colours_change_no_character_of_any_file(two, server):
     page = two()
     bundle = call(server, "bundles/preview", {"text": TWO, "framework": "fsdp", "template": True, "launcher": "slurm"})
@@ -327,6 +341,7 @@ def test_colours_change_no_character_of_any_file(two, server):
     ]
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_files_and_commands(two):
     page = two()
     tree = page.get_by_role("navigation", name="Files")
@@ -339,6 +354,7 @@ def test_the_keyboard_reaches_files_and_commands(two):
     assert page.locator("[data-shown]").get_attribute("data-shown") == "nodes/001.sh"
 
 
+@pytest.mark.long
 def test_both_languages_write_the_files_in_theirs(open_page):
     page = made(open_page("/?place=deploy&example=single-node&lang=zh"))
     assert re.search(r"[\u4e00-\u9fff]", shown_file(page))
@@ -347,6 +363,7 @@ def test_both_languages_write_the_files_in_theirs(open_page):
     assert all(re.search(r"[\u4e00-\u9fff]", why) for why in whys)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("launcher", ["nodes", "ssh", "slurm", "skypilot", "ray"])
 def test_every_launcher_can_be_looked_at(two, launcher):
     page = two(f"&launcher={launcher}")
@@ -354,6 +371,7 @@ def test_every_launcher_can_be_looked_at(two, launcher):
     assert page.locator(".deploy-how pre").inner_text().strip()
 
 
+@pytest.mark.long
 def test_at_400_pixels_files_and_fields_fit(two):
     page = two(width=400, height=800)
     for summary in page.locator(".deploy details > summary").all():

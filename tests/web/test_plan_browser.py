@@ -12,7 +12,7 @@ from commands import call
 from crosszone.inputs.document import parse_document
 from crosszone.web.examples import examples_folder
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 ANSWERED = '[data-place="plan"]:not(.stale)[aria-busy="false"]'
 TILES = {
@@ -101,6 +101,7 @@ def test_page_api_and_command_line_give_the_same_numbers(open_page, server, tmp_
     assert open_page.errors == []
 
 
+@pytest.mark.long
 def test_the_bytes_of_each_link_are_the_predictors(open_page, server):
     page = open_page("/")
     answered(page)
@@ -116,6 +117,7 @@ def test_the_bytes_of_each_link_are_the_predictors(open_page, server):
     assert "not used" in unused.inner_text()
 
 
+@pytest.mark.long
 def test_both_languages_show_identical_numbers(open_page):
     found = {}
     for language in ("en", "zh"):
@@ -147,6 +149,7 @@ def test_a_slider_changes_the_numbers_and_lights_them_up(open_page, server):
     assert tile(page, "step") == expected(best["prediction"], TILES["step"]) != before
 
 
+@pytest.mark.long
 def test_choosing_a_plan_shows_it_and_the_address_keeps_it(open_page, server):
     plans = asked(server, "plan", text=example("three-cities"), top=6)["plans"]
     page = open_page("/")
@@ -167,6 +170,7 @@ def test_choosing_a_plan_shows_it_and_the_address_keeps_it(open_page, server):
     assert tile(page, "step") == expected(given, TILES["step"])
 
 
+@pytest.mark.long
 def test_a_layer_moved_by_hand_is_predicted_at_once(open_page, server):
     plan = asked(server, "plan", text=example("three-cities"), top=1)["plans"][0]
     layers = plan["strategy"]["layers_per_stage"]
@@ -188,6 +192,7 @@ def test_a_layer_moved_by_hand_is_predicted_at_once(open_page, server):
     assert tile(page, "step") == expected(predicted, TILES["step"])
 
 
+@pytest.mark.long
 def test_the_exported_plan_is_a_scenario_with_the_plans_step(open_page, server):
     page = open_page("/" + linked(fields_of(FREE)))
     answered(page)
@@ -211,6 +216,7 @@ def test_where_nothing_fits_the_page_says_why_and_what_to_do(open_page, server):
     assert page.locator("[data-strip]").count() == 0
 
 
+@pytest.mark.long
 def test_a_wrong_scenario_keeps_the_last_answer_and_marks_it_old(open_page):
     page = open_page("/" + linked(fields_of(FREE)))
     answered(page)
@@ -223,6 +229,7 @@ def test_a_wrong_scenario_keeps_the_last_answer_and_marks_it_old(open_page):
     assert tile(page, "step") == before
 
 
+@pytest.mark.long
 def test_a_search_can_be_stopped_and_taken_up_again(open_page):
     page = open_page("/?place=catalogue")
     held, released = [], []
@@ -234,6 +241,7 @@ def test_a_search_can_be_stopped_and_taken_up_again(open_page):
     page.locator('tr[data-plan="1"]').wait_for(timeout=60_000)
 
 
+@pytest.mark.long
 def test_zones_and_labels_of_the_map_do_not_lie_on_each_other(open_page):
     """Ten zones, all in one city, all over the world or without a place; and one."""
     page = open_page("/")
@@ -255,6 +263,7 @@ def test_zones_and_labels_of_the_map_do_not_lie_on_each_other(open_page):
         assert page.evaluate(overlaps, [places, 930, 360]) == 0, places
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/", "/?lang=zh&theme=dark"])
 def test_nothing_is_wider_than_a_phone(open_page, path):
     page = open_page(path, width=400)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 ENGLISH = ["Cluster", "Model", "Job", "Options", "Next", "See the plan"]
 CHINESE = ["集群", "模型", "任务", "选项", "下一步", "查看方案"]
@@ -77,6 +77,7 @@ def test_the_steps_lead_to_the_same_plan_in_both_languages(open_page, language, 
     ] == digits  # the same numbers in the other language
 
 
+@pytest.mark.long
 def test_next_waits_with_the_reason_until_the_step_is_in_order(open_page):
     page = open_page("/?step=job")
     following = page.get_by_role("button", name="Next", exact=True)
@@ -98,6 +99,7 @@ def test_next_waits_with_the_reason_until_the_step_is_in_order(open_page):
     page.locator('[data-step="options"]').wait_for()
 
 
+@pytest.mark.long
 def test_an_error_elsewhere_keeps_the_last_step_and_leads_to_its_field(open_page):
     page = open_page("/?step=options")
     field(page, "strategy.tp").fill("3")
@@ -108,6 +110,7 @@ def test_an_error_elsewhere_keeps_the_last_step_and_leads_to_its_field(open_page
     expects(field(page, "strategy.tp")).to_be_focused()
 
 
+@pytest.mark.long
 def test_errors_move_nothing(open_page):
     page = open_page("/?step=job")
     field(page, "job.seq_len").wait_for()
@@ -119,6 +122,7 @@ def test_errors_move_nothing(open_page):
     assert page.evaluate(places) == before
 
 
+@pytest.mark.long
 def test_a_cell_of_the_matrix_changes_the_link_and_gives_it_back(open_page):
     page = open_page("/")
     to_shenzhen = cell(page, "beijing-a", "shenzhen-c")
@@ -174,6 +178,7 @@ def test_zones_come_go_and_change_names_and_all_else_stays(open_page):
     assert "# samples per optimizer step" in text  # comments of what did not change
 
 
+@pytest.mark.long
 def test_one_zone_needs_no_links_and_ten_have_all_of_them(open_page):
     page = open_page("/?example=single-node")
     page.locator("[data-zone]").wait_for()
@@ -185,6 +190,7 @@ def test_one_zone_needs_no_links_and_ten_have_all_of_them(open_page):
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.long
 def test_a_slider_changes_the_answer_at_once(open_page):
     page = open_page("/")
     before = answered(page)
@@ -201,6 +207,7 @@ def test_a_slider_changes_the_answer_at_once(open_page):
     expects(cell(page, "beijing-a", "shanghai-a").locator("[data-figure=gbps]")).to_have_text("100")
 
 
+@pytest.mark.long
 def test_the_model_by_name_size_change_and_hugging_face_config(open_page):
     page = open_page("/?step=model")
     parameters = page.locator('[data-figure="form-parameters"]')
@@ -227,6 +234,7 @@ def test_the_model_by_name_size_change_and_hugging_face_config(open_page):
     expects(field(page, "model.ffn_hidden")).to_have_value("11008")
 
 
+@pytest.mark.long
 def test_a_pin_keeps_a_degree_and_unpinning_frees_it(open_page):
     page = open_page("/?step=options&example=two-zones-7b")
     answered(page)
@@ -246,6 +254,7 @@ def test_a_pin_keeps_a_degree_and_unpinning_frees_it(open_page):
     expects(page.locator("[data-field=placement]")).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_link_restores_an_edited_scenario_for_somebody_else(open_page):
     page = open_page("/?step=job")
     field(page, "job.global_batch").fill("512")
@@ -259,6 +268,7 @@ def test_a_link_restores_an_edited_scenario_for_somebody_else(open_page):
     assert "global_batch: 1024" in other.locator("textarea").input_value()
 
 
+@pytest.mark.long
 def test_two_users_stay_apart(open_page):
     one, other = open_page("/?step=job"), open_page("/?step=job")
     field(one, "job.global_batch").fill("512")
@@ -291,6 +301,7 @@ def test_what_is_exported_can_be_imported(open_page, tmp_path):
     expects(field(page, "job.global_batch")).to_have_value("1024")
 
 
+@pytest.mark.long
 def test_a_saved_scenario_can_be_opened_again_and_deleted(open_page):
     page = open_page("/?step=job")
     field(page, "job.global_batch").fill("256")
@@ -307,6 +318,7 @@ def test_a_saved_scenario_can_be_opened_again_and_deleted(open_page):
     expects(other.locator(".scenario-bar .chooser option", has_text="my cities")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_the_command_asks_the_command_line_the_same(open_page):
     page = open_page("/?step=job", permissions=["clipboard-read", "clipboard-write"])
     field(page, "job.global_batch").wait_for()
@@ -321,6 +333,7 @@ def test_the_command_asks_the_command_line_the_same(open_page):
     assert lines[-1] == "EOF"
 
 
+@pytest.mark.long
 def test_a_mistake_in_the_text_stands_at_its_line_and_in_its_field(open_page):
     page = open_page("/?tab=text&step=job")
     edit_text(page, "seq_len: 4096", "seq_len: long")
@@ -340,6 +353,7 @@ def test_a_mistake_in_the_text_stands_at_its_line_and_in_its_field(open_page):
     assert "# samples per optimizer step" in text_of(page)
 
 
+@pytest.mark.long
 def test_a_text_that_is_no_yaml_closes_the_form_until_it_is_mended(open_page):
     page = open_page("/?tab=text")
     edit_text(page, "job:", "job: [")
@@ -352,6 +366,7 @@ def test_a_text_that_is_no_yaml_closes_the_form_until_it_is_mended(open_page):
     page.locator("[data-zone]").first.wait_for()
 
 
+@pytest.mark.long
 def test_late_answers_never_replace_newer_ones(open_page):
     page = open_page("/?step=job")
     facts = page.locator(".steps-body .facts dd").first
@@ -374,6 +389,7 @@ def test_late_answers_never_replace_newer_ones(open_page):
     expects(facts).to_have_text("8,388,608")
 
 
+@pytest.mark.long
 def test_edits_and_broken_texts_survive_a_reload(open_page):
     page = open_page("/?tab=text")
     edit_text(page, "global_batch: 1024", "global_batch: 512")
@@ -384,6 +400,7 @@ def test_edits_and_broken_texts_survive_a_reload(open_page):
     expects(page.locator(".editor textarea")).to_have_value(re.compile("seq_len: long(.|\n)*global_batch: 512"))
 
 
+@pytest.mark.long
 def test_choosing_an_example_changes_the_address_and_back_returns(open_page):
     page = open_page("/?step=job")
     expects(field(page, "job.global_batch")).to_have_value("1024")
@@ -394,6 +411,7 @@ def test_choosing_an_example_changes_the_address_and_back_returns(open_page):
     expects(field(page, "job.global_batch")).to_have_value("1024")
 
 
+@pytest.mark.long
 def test_an_unknown_example_is_said_and_another_can_be_chosen(open_page):
     page = open_page("/?example=nowhere")
     expects(page.locator(".panel [role=alert]")).to_contain_text("There is no example 'nowhere'.")
@@ -401,6 +419,7 @@ def test_an_unknown_example_is_said_and_another_can_be_chosen(open_page):
     expects(page.locator("[data-zone]")).to_have_count(3)
 
 
+@pytest.mark.long
 def test_a_server_that_is_gone_is_said_and_the_fields_stay(open_page):
     page = open_page("/?step=job")
     field(page, "job.global_batch").wait_for()
@@ -411,6 +430,7 @@ def test_a_server_that_is_gone_is_said_and_the_fields_stay(open_page):
     open_page.errors.clear()
 
 
+@pytest.mark.long
 def test_on_a_narrow_screen_the_answer_comes_first(open_page):
     page = open_page("/", width=400, height=800)
     answered(page)
@@ -420,6 +440,7 @@ def test_on_a_narrow_screen_the_answer_comes_first(open_page):
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+@pytest.mark.long
 def test_the_keyboard_reaches_bar_tabs_steps_and_fields(open_page):
     page = open_page("/?step=job")
     field(page, "job.seq_len").wait_for()

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 HOME = "/?place=timeline&example=three-cities&plan=given"
 LEFT, RIGHT, TOP, ROW = 242, 56, 54, 22
@@ -67,6 +67,7 @@ def ink(page, chart="timeline"):
     )
 
 
+@pytest.mark.long
 def test_a_step_is_drawn_with_its_sums(open_page, three_cities):
     page = drawn(open_page)
     found = asked(page, "timeline", text=three_cities)
@@ -82,6 +83,7 @@ def test_a_step_is_drawn_with_its_sums(open_page, three_cities):
     assert ink(page) > 10
 
 
+@pytest.mark.long
 def test_buttons_zoom_and_the_address_keeps_it(open_page, three_cities):
     page = drawn(open_page)
     step = asked(page, "timeline", text=three_cities)["step_s"]
@@ -95,6 +97,7 @@ def test_buttons_zoom_and_the_address_keeps_it(open_page, three_cities):
     page.wait_for_function("() => (new URLSearchParams(location.search).get('zoom') ?? '').startsWith('0')")
 
 
+@pytest.mark.long
 def test_a_click_on_a_bar_opens_its_micro_batch(open_page, three_cities):
     page = drawn(open_page, f"{HOME}&zoom=0-12")
     found = asked(page, "timeline", text=three_cities)
@@ -147,6 +150,7 @@ def test_a_measured_trace_stands_beside_the_prediction(open_page, three_cities, 
     expect(page.locator("#timeline-difference")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_the_step_can_be_kept_as_files(open_page):
     page = drawn(open_page)
     for name, ends in (("Perfetto", ".json"), ("Trace", ".json"), ("Spans as CSV", ".csv"), ("PNG", ".png")):
@@ -158,6 +162,7 @@ def test_the_step_can_be_kept_as_files(open_page):
         assert text.startswith(starts[name])
 
 
+@pytest.mark.long
 def test_kinds_and_lanes_can_be_hidden(open_page):
     page = drawn(open_page)
     tall = page.locator('[data-chart="timeline"] canvas').first.bounding_box()["height"]
@@ -171,6 +176,7 @@ def test_kinds_and_lanes_can_be_hidden(open_page):
     assert ink(page) < before
 
 
+@pytest.mark.long
 def test_the_timeline_fits_a_narrow_page_in_chinese_and_the_dark(open_page):
     page = drawn(open_page, f"{HOME}&lang=zh&theme=dark&micro=3", width=400)
     page.locator('[data-figure="usage"]').wait_for()
@@ -178,6 +184,7 @@ def test_the_timeline_fits_a_narrow_page_in_chinese_and_the_dark(open_page):
     assert page.locator("#timeline-phases").inner_text() == "阶段"
 
 
+@pytest.mark.long
 def test_every_rank_is_in_the_grid_and_tells_its_place(open_page, three_cities):
     page = open_page("/?place=plan&example=three-cities&plan=given")
     scroll_to(page, page.locator('[data-chart="ranks"] canvas'))

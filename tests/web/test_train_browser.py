@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 expect = pytest.importorskip("playwright.sync_api").expect
 
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
@@ -179,6 +179,7 @@ def sent(page, answer=CREATED):
 # --- the three scenarios of the platform ---------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_one_environment_trains_alone(open_page, seeded, language):
     page = opened(open_page, f"&lang={language}")
@@ -201,6 +202,7 @@ def test_one_environment_trains_alone(open_page, seeded, language):
     expect(page.locator(".train-made")).to_contain_text(told)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_two_environments_of_one_zone_train_together(open_page, seeded, language):
     page = opened(open_page, f"&lang={language}")
@@ -275,6 +277,7 @@ def test_three_zones_train_together_and_the_slowdown_is_told(open_page, seeded, 
 # --- choosing ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_there_is_a_master_as_long_as_something_is_selected(open_page, seeded):
     page = opened(open_page)
     pick(page, "env-003", "env-001", "env-005")
@@ -291,6 +294,7 @@ def test_there_is_a_master_as_long_as_something_is_selected(open_page, seeded):
     assert "nodes=env-003%2Cenv-001" in page.url
 
 
+@pytest.mark.long
 def test_a_click_anywhere_on_a_card_selects_it(open_page, seeded):
     page = opened(open_page)
     card(page, "env-001").locator(".facts").click()
@@ -299,6 +303,7 @@ def test_a_click_anywhere_on_a_card_selects_it(open_page, seeded):
     expect(card(page, "env-001").get_by_role("checkbox")).not_to_be_checked()
 
 
+@pytest.mark.long
 def test_environments_are_filtered_sorted_and_selected_together(open_page, seeded):
     page = opened(open_page)
     assert names(page) == ["env-002", "env-003", "env-005", "env-001"]
@@ -328,6 +333,7 @@ def test_environments_are_filtered_sorted_and_selected_together(open_page, seede
     expect(figure(page, "selected")).to_have_text("1 selected")
 
 
+@pytest.mark.long
 def test_the_product_of_the_degrees_is_checked_while_one_types(open_page, seeded):
     page = opened(open_page, "&nodes=env-001,env-003,env-005")
     page.get_by_label("As given here").check()
@@ -392,6 +398,7 @@ def test_what_is_missing_is_told_beside_its_field_one_after_the_other(open_page,
 # --- what is registered --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_an_environment_is_added_changed_and_deleted_on_the_page(open_page, seeded):
     page = opened(open_page)
     page.locator("#train-environments").locator("xpath=../..").get_by_role("button", name="Add", exact=True).click()
@@ -423,6 +430,7 @@ def test_an_environment_is_added_changed_and_deleted_on_the_page(open_page, seed
     expect(figure(page, "selected")).to_have_text("0 selected")
 
 
+@pytest.mark.long
 def test_environments_are_imported_from_a_list(open_page, seeded):
     page = opened(open_page)
     page.get_by_role("button", name="Import", exact=True).click()
@@ -439,6 +447,7 @@ def test_environments_are_imported_from_a_list(open_page, seeded):
     expect(card(page, "env-001")).to_contain_text("4 × ")
 
 
+@pytest.mark.long
 def test_datasets_and_models_are_added_where_they_are_chosen(open_page, bare):
     page = opened(open_page)
     page.get_by_role("button", name="Use synthetic tokens").click()
@@ -463,7 +472,7 @@ def test_datasets_and_models_are_added_where_they_are_chosen(open_page, bare):
     assert call(bare, "training-models/tiny")["value"]["model"]["layers"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_empty_place_adds_this_machine_by_one_click(open_page, bare):
     page = opened(open_page, "&lang=zh")
     page.get_by_role("button", name="添加本机").click()
@@ -475,6 +484,7 @@ def test_an_empty_place_adds_this_machine_by_one_click(open_page, bare):
     expect(card(page, "this-machine")).to_contain_text(f"{value['cpus']} 核")
 
 
+@pytest.mark.long
 def test_new_nodes_are_asked_of_a_scheduler(open_page, seeded):
     source = {
         "id": "slurm-bj",
@@ -509,6 +519,7 @@ def broken(page):
     return [f"{rule['id']}: {node['target']}" for rule in found["violations"] for node in rule["nodes"]]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed: npm install (a developer's check)")
 @pytest.mark.parametrize(("theme", "language"), [("light", "en"), ("dark", "zh")])
 def test_axe_finds_nothing_on_the_form_its_refusals_and_its_panels(open_page, seeded, theme, language):
@@ -524,6 +535,7 @@ def test_axe_finds_nothing_on_the_form_its_refusals_and_its_panels(open_page, se
     assert broken(page) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_at_400_pixels_only_tables_scroll_sideways(open_page, seeded, language):
     page = opened(open_page, f"&lang={language}&nodes=env-001,env-003,env-005", width=400, height=800)
@@ -541,12 +553,14 @@ def test_at_400_pixels_only_tables_scroll_sideways(open_page, seeded, language):
 # --- tasks ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_without_tasks_the_list_leads_to_the_form(open_page, bare):
     page = open_page("/?place=train&tab=tasks")
     page.get_by_role("button", name="Create one").click()
     field(page, "taskName").wait_for()
 
 
+@pytest.mark.long
 def test_a_task_that_is_gone_is_said(open_page, bare):
     page = open_page("/?place=train&task=nothere")
     page.get_by_role("alert").filter(has_text="nothere").wait_for()
@@ -578,7 +592,7 @@ def asked(page, name, steps):
     field(page, "job.precision").select_option("fp32")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.skipif(not TORCH.exists(), reason="PyTorch is not installed in .venv-train")
 def test_a_task_runs_here_and_is_watched_until_its_end(open_page, here):
@@ -616,7 +630,7 @@ def test_a_task_runs_here_and_is_watched_until_its_end(open_page, here):
     page.get_by_text("No task was created yet.").wait_for(timeout=60_000)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.skipif(not TORCH.exists(), reason="PyTorch is not installed in .venv-train")
 def test_a_running_task_is_stopped_and_resumed(open_page, here):

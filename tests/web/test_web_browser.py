@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.browser
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
 
 
 def expect_text(locator, words):
@@ -13,6 +13,7 @@ def expect_text(locator, words):
     expect(locator).to_have_text(re.compile(re.escape(words)) if isinstance(words, str) else words)
 
 
+@pytest.mark.long
 def test_the_language_switch_changes_page_and_messages(open_page):
     page = open_page("/?tab=text")
     page.locator(".line.warning").wait_for()
@@ -40,11 +41,13 @@ def test_the_theme_switch_is_kept_in_the_address_and_the_browser(open_page, serv
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+@pytest.mark.long
 def test_the_system_theme_is_followed(open_page):
     page = open_page("/", color_scheme="dark")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
+@pytest.mark.long
 def test_a_deep_link_restores_example_step_language_and_theme(open_page):
     page = open_page("/?example=mixtral&step=model&lang=zh&theme=dark")
     expect_text(page.locator('[data-figure="form-parameters"]'), "46.703 B")
@@ -53,6 +56,7 @@ def test_a_deep_link_restores_example_step_language_and_theme(open_page):
     expect_text(page.get_by_role("link", name="条目库"), "条目库")
 
 
+@pytest.mark.long
 def test_the_catalogue_filters_sorts_and_opens_with_sources(open_page):
     page = open_page("/?place=catalogue")
     rows = page.locator(".catalogue tbody tr")
@@ -76,6 +80,7 @@ def test_the_catalogue_filters_sorts_and_opens_with_sources(open_page):
     panel.wait_for(state="detached")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["models", "regions", "links"])
 def test_each_kind_of_the_catalogue_opens(open_page, kind):
     page = open_page(f"/?place=catalogue&kind={kind}&lang=zh")
