@@ -226,6 +226,7 @@ def test_methods_come_in_the_published_order(published, data):
     assert pairs == 201 and wrong <= 19
 
 
+@pytest.mark.slow
 def test_the_scheduler_beats_chance_and_megatron_over_every_network(published, data):
     """[A27] DT-FM with scheduler is the fastest of all, as published: on all 30 combinations."""
     rows = published["dtfm"]

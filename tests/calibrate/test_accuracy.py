@@ -175,6 +175,7 @@ def test_other_files_of_runs_are_met(data):
     assert score_runs(data / "measured_runs_h200.csv").summary["mape_pct"] <= 6
 
 
+@pytest.mark.slow
 def test_no_prediction_depends_on_a_rows_id_or_on_what_was_measured(data, tmp_path):
     """Ids, figures and order changed: the same predictions."""
     with (data / "measured_runs.csv").open(encoding="utf-8", newline="") as file:

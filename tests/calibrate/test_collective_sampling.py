@@ -214,7 +214,7 @@ def test_four_processes_in_two_zones_time_everything(tmp_path, capsys):
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_nodes_of_two_processes_time_the_network_between_them(tmp_path):
     out = tmp_path / "collectives.csv"
     with socket.socket() as free:

@@ -130,6 +130,7 @@ def test_the_kind_of_a_file_is_told_by_its_columns():
     assert not is_components(["id", "gpu", "gpus", "framework", "step_time_s"])
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     st.dictionaries(

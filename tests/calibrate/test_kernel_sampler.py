@@ -288,7 +288,7 @@ def test_every_operator_runs_and_a_second_run_adds_nothing(script, tmp_path):
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_shards_together_hold_what_one_run_holds(script, tmp_path):
     parts = [
         sampled(script, tmp_path / f"{n}.csv", "--parts", "2", "--part", n, "--ops", "adamw,copy")[0] for n in "12"
@@ -301,7 +301,7 @@ def test_shards_together_hold_what_one_run_holds(script, tmp_path):
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_whole_layers_and_steps_run_eagerly(tmp_path):
     told = joined(
         tmp_path,
@@ -359,7 +359,7 @@ print("same")
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_point_that_fails_leaves_the_others(script, tmp_path):
     broken = script.read_text(encoding="utf-8").replace("AdamW(tensors, lr=1e-8", "AdamW(tensors, lr=-1")
     script.write_text(broken, encoding="utf-8")
@@ -373,7 +373,7 @@ def test_a_point_that_fails_leaves_the_others(script, tmp_path):
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_that_is_no_sample_is_left_alone(script, tmp_path):
     path = tmp_path / "mine.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")
@@ -446,7 +446,7 @@ def test_the_slurm_job_runs_all_parts_and_says_how_to_join_them(say, tmp_path):
 
 @needs_torch
 @pytest.mark.framework
-@pytest.mark.slow
+@pytest.mark.long
 def test_flash_attention_alone_computes_the_same(tmp_path):
     """torch has a flash kernel for the CPU too; with it alone, and none of the others left on afterwards."""
     told = joined(

@@ -9,6 +9,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.kineto_trace import read_kineto
+from effort import mostly_long
 
 PYTHON = ROOT / ".venv-train" / "bin" / "python"
 pytestmark = [pytest.mark.framework, pytest.mark.slow]
@@ -62,7 +63,7 @@ def traced(folder: Path, mode: str) -> list[Path]:
     return sorted(folder.glob("trace*.json"))
 
 
-@pytest.mark.parametrize("mode", ["plain", "reentrant", "non-reentrant"])
+@pytest.mark.parametrize("mode", mostly_long(["plain", "reentrant", "non-reentrant"], "non-reentrant"))
 def test_a_step_on_a_cpu_has_its_passes_and_recomputes_only_under_checkpoints(tmp_path, mode):
     found = read_kineto(traced(tmp_path, mode))
     assert [one.step for one in found.steps] == [1, 2, 3]
@@ -73,6 +74,7 @@ def test_a_step_on_a_cpu_has_its_passes_and_recomputes_only_under_checkpoints(tm
     assert "kineto_no_device" in [notice.code for notice in found.notices]
 
 
+@pytest.mark.long
 def test_replicas_over_gloo_show_their_gradients(tmp_path):
     found = read_kineto(traced(tmp_path, "ddp"))
     assert [lane["id"] for lane in found.timeline["lanes"] if lane["group"] == "stages"] == ["rank-0", "rank-1"]

@@ -63,6 +63,7 @@ def test_a_trainer_state_on_one_long_line_is_read_whole(tmp_path):
     assert read_log(path, TOLD).steps[0].seconds == pytest.approx(2.5)
 
 
+@pytest.mark.slow
 def test_a_file_of_empty_lines_needs_little_memory(tmp_path):
     path = written(tmp_path, "\n" * 3_000_000)
     tracemalloc.start()

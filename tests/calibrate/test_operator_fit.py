@@ -56,6 +56,7 @@ def test_trees_say_the_same_as_text_and_as_scikit_learn():
         assert np.abs(trees.value({"a": a}) - change).mean() < 0.02
 
 
+@pytest.mark.slow
 def test_held_out_samples_are_not_seen(tmp_path):
     """[K28] Times that no size explains are not predicted, though a correction could learn them by heart."""
     read = read_samples([written(tmp_path, memory_bound("gelu", "fwd", 0.5, count=80))])
@@ -200,6 +201,7 @@ def test_a_search_ranks_settings_and_scores_the_best_apart(tmp_path):
     assert found.test_pct < found.physical_pct
 
 
+@pytest.mark.slow
 def test_the_command_fits_writes_and_saves(say, tmp_path):
     path, output = written(tmp_path, products()), tmp_path / "made.yaml"
     status, out, _ = say("calibrate", "fit", path, "-o", output, "--save", "mine", "--json")

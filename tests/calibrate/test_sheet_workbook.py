@@ -95,6 +95,7 @@ def test_inputs_have_drop_downs_that_lead_to_the_tables():
     assert of("schedule") == '"1f1b"'
 
 
+@pytest.mark.slow
 def test_every_name_leads_to_a_cell_and_every_formula_is_live():
     book = load_workbook(io.BytesIO(workbook_of(example())))
     for name, defined in book.defined_names.items():

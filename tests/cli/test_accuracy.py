@@ -161,6 +161,7 @@ def test_a_folder_that_is_a_file_cannot_be_written_into(say, folder, tmp_path):
     assert status == 2 and "not a folder" in err
 
 
+@pytest.mark.slow
 def test_without_runs_those_that_come_with_the_program_are_scored(say, monkeypatch):
     monkeypatch.delenv(measured_folder.VARIABLE, raising=False)
     status, out, _ = say("accuracy", "--json")

@@ -150,6 +150,7 @@ def test_what_slurm_and_kubernetes_printed_can_be_imported(say, told, tmp_path):
     assert say("env", "import", nodes, "--format", "kubernetes")[0] == 2
 
 
+@pytest.mark.slow
 def test_this_machine_is_asked_measured_and_made_a_cluster_of(say, told, tmp_path):
     for id, zone, address in (("here", "a", "127.0.0.1"), ("there", "b", "127.0.0.2")):
         local = ("--runner", "local", "--address", address, "--python", sys.executable)

@@ -380,6 +380,7 @@ def test_deepspeed_reads_every_key_of_the_list(train_python):
     assert asked(train_python, ["unread", extra, {"nonsense": ""}]) == [["nonsense_top", "nonsense"]]
 
 
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.parametrize(("optimizer", "name"), [("adamw", "OnebitAdam"), ("lamb", "OnebitLamb")])
 def test_deepspeed_makes_the_one_bit_optimizer_and_starts_to_compress(train_python, optimizer, name):
@@ -390,6 +391,7 @@ def test_deepspeed_makes_the_one_bit_optimizer_and_starts_to_compress(train_pyth
     assert found == {"optimizer": name, "reduces": [True, True, False], "moved": True}
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_deepspeeds_launcher_reads_the_command(train_python):
     bundle = made(unequal(4, 2))
@@ -405,6 +407,7 @@ def test_deepspeeds_launcher_reads_the_command(train_python):
         assert (found["script"], found["arguments"]) == ("train.py", ["settings.json", "--tiny"])
 
 
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.parametrize("order", [["tp", "cp", "dp", "pp"], ["tp", "cp", "pp", "dp"]])
 def test_the_topology_has_the_ranks_where_the_plan_has_them(train_python, order):
@@ -493,6 +496,7 @@ def test_states_shared_inside_a_zone_train_as_those_shared_by_all_and_go_on(depl
     assert found["zone"] == pytest.approx(found["all"], abs=1e-4)
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_a_release_without_mics_is_refused_in_one_line(deploy, train_python, tmp_path):
     later = tmp_path / "deepspeed-0.19.8.dist-info"  # the same DeepSpeed, under a later number

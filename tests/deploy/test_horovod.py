@@ -303,6 +303,7 @@ def losses(said: str) -> list[float]:
     return [float(loss) for loss in re.findall(r"^step \d+  loss ([\d.]+)", said, re.MULTILINE)]
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_five_steps_on_two_ranks_learn_and_go_on_after_a_stop(train_python, stand_in, tmp_path):
     settings = write_settings(tmp_path, framework="horovod")
@@ -319,6 +320,7 @@ def test_five_steps_on_two_ranks_learn_and_go_on_after_a_stop(train_python, stan
     assert [json.loads(row)["step"] for row in rows[1:]] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.parametrize("optimizer", ["lamb", "muon"])
 def test_optimizers_that_are_not_torchs_or_several_are_wrapped_too(train_python, stand_in, tmp_path, optimizer):
@@ -328,6 +330,7 @@ def test_optimizers_that_are_not_torchs_or_several_are_wrapped_too(train_python,
     assert found[-1] < found[0]
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_compression_and_late_reduction_reach_the_optimizer(train_python, stand_in, tmp_path):
     talk = {"compression": "fp16", "overlap_gradients": False}

@@ -159,6 +159,7 @@ def test_a_pytorchjob_of_unequal_nodes_names_both_and_the_remedy():
 # SkyPilot
 
 
+@pytest.mark.long
 @pytest.mark.framework
 def test_skypilot_reads_a_task_for_each_run_and_demands_the_master_of_all_but_the_first(tmp_path, check_python):
     folder = written(tmp_path, "skypilot", fields(UNEQUAL), image=IMAGE)

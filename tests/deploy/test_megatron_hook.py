@@ -239,6 +239,7 @@ def test_the_hook_times_a_real_schedule(train_python: Path, tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.long
 @pytest.mark.framework
 @pytest.mark.parametrize("kind", ["tokens", "text"])
 def test_data_are_made_ready_as_megatron_reads_them(train_python: Path, tmp_path: Path, kind: str) -> None:

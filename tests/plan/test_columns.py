@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def assert_same(found: Any, expected: Any, shapes: tuple[tuple[int, int], tuple[
         np.testing.assert_allclose(ours[name], values, rtol=1e-12, atol=0, err_msg=name)
 
 
+@pytest.mark.slow
 @examples(40, phases=SHOWN_AS_FOUND)
 @given(problems(gpus=10), st.data())
 def test_columns_are_those_of_the_predictor(problem, data):

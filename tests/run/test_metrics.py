@@ -120,6 +120,7 @@ def test_only_as_much_is_read_as_is_asked_for(tmp_path, monkeypatch):
     assert [row["step"] for row in rows_of(runner, limit=7, newest=True)] == list(range(194, 201))
 
 
+@pytest.mark.slow
 @examples(60)
 @given(
     most=st.integers(3_000, 60_000),

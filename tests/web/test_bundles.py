@@ -75,6 +75,7 @@ def test_a_preview_tells_how_far_it_is(client):
     assert json.loads(re.findall(r"^data: (.*)$", answer.text, re.MULTILINE)[-1])["world_size"] == 16
 
 
+@pytest.mark.slow
 def test_a_preview_can_be_cancelled_by_its_id(server_client):
     text = (examples_folder() / "four-zones-405b.yaml").read_text("utf-8")
     text = re.sub(r"^strategy:.*?(?=^\w|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)  # so that one is looked for

@@ -409,6 +409,7 @@ def test_jobs_that_were_timed_by_part_are_told_without_whole_runs(client, monkey
     assert client.get("/api/v1/calibrate/accuracy/parts").json()["present"] is False
 
 
+@pytest.mark.slow
 def test_long_work_is_told_while_it_is_done_and_stops(server_client):
     sent = {"content": SAMPLES, "name": "samples.csv"}
     headers = {"Accept": "text/event-stream"}

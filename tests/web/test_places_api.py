@@ -36,6 +36,7 @@ def test_a_scenario_without_a_strategy_is_refused(client):
     assert client.post("/api/v1/places", json={"text": text}).status_code == 422
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixed-gpus", "mixtral", "three-cities", "three-continents"])
 def test_a_plan_put_over_its_scenario_is_predicted_as_the_plan_says(client, name):
     """A plan writes down every option, also those it leaves to the framework."""

@@ -325,7 +325,7 @@ are hundreds of predictions, each slow where a thousand groups meet. Both are do
     "extreme",
     mostly_long(
         EXTREMES,
-        "as many zones as there may be, none pinned",
+        "ten thousand layers",
         "a billion GPUs in one node",
         "layers of 2^63",
         "a rate of nothing",

@@ -452,6 +452,7 @@ def test_tasks_outlive_the_server_and_the_next_one_takes_them_up(tmp_path, monke
                 assert text.count("begins") == 1
 
 
+@pytest.mark.slow
 def test_a_driver_ends_in_time_and_survives_a_store_that_is_away():
     class Stubborn:
         calls = 0

@@ -97,6 +97,7 @@ def test_every_body_has_an_example_that_it_takes(document, operations):
             jsonschema.validate(content["example"], {**content["schema"], **known})
 
 
+@pytest.mark.slow
 def test_every_example_is_answered(client, operations):
     answered = 0
     for route, operation in operations.items():

@@ -46,6 +46,7 @@ def bearer(token):
     return {"Authorization": f"Bearer {token}"}
 
 
+@pytest.mark.slow
 def test_without_the_token_nothing_of_the_api_is_answered(guarded):
     document = TestClient.get(guarded, "/api/v1/openapi.json", headers=bearer(TOKEN)).json()
     opened = []

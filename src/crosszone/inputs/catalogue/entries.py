@@ -45,8 +45,9 @@ def home() -> Path:
 class Catalogue:
     """Entries by kind and name; each kind is read when it is first asked for."""
 
-    def __init__(self, own: Path) -> None:
+    def __init__(self, own: Path | None) -> None:
         self.own = own
+        """Folder of the user's entries; None: built-in ones alone."""
         self._tables: dict[Kind, _Table] = {}
         self._whole: set[Kind] = set()
         self._reading = RLock()
@@ -225,9 +226,12 @@ class Catalogue:
         return pairs
 
     def _read(self, kind: Kind) -> None:
-        table = self._tables[kind] = _Table()  # there while own entries are read: they may be like others
-        for document in _built_in(kind):
-            table.add(read_entries(kind, document, self.based), document)
+        if self.own is None:
+            table = self._tables[kind] = _Table()  # there while entries are read: they may be like others
+            for document in _built_in(kind):
+                table.add(read_entries(kind, document, self.based), document)
+            return
+        table = self._tables[kind] = _built_in_catalogue()._kind(kind).copy()
         for path in own_files(self.own, kind):
             names = [path.stem]
             try:
@@ -267,6 +271,10 @@ class _Table:
     skipped: dict[str, Sequence[Notice]] = field(default_factory=dict)
     """What is wrong with files of the user's that were left out, by each name that they were to give."""
 
+    def copy(self) -> _Table:
+        """The same entries, to add others to."""
+        return _Table(dict(self.entries), dict(self.spellings), dict(self.own), dict(self.skipped))
+
     def add(self, entries: Sequence[Entry], document: Document) -> None:
         """Add the entries of one file, all or none."""
         spelled: dict[str, str] = {}
@@ -302,6 +310,12 @@ def _built_in(folder: str) -> tuple[Document, ...]:
 
 def _built_in_file(path: str) -> Document:
     return read_shipped("crosszone.inputs.catalogue", path)
+
+
+@cache
+def _built_in_catalogue() -> Catalogue:
+    """Validated once: catalogues differ in the user's entries only, and these change while a server runs."""
+    return Catalogue(own=None)
 
 
 @lru_cache(maxsize=8)
