@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest_plugins = ["timing"]
 
 REAL = ("browser", "framework", "cluster")
+TOGETHER = {
+    "trainer_parts": "tests/deploy/test_trainer_parts.py",
+    "trainer_model": "tests/deploy/test_trainer_model.py",
+    "slurm": ("tests/deploy/test_slurm.py", "tests/run/test_slurm_task.py"),
+    "ray": ("tests/deploy/test_ray.py", "tests/run/test_ray_runner.py"),
+    "zones": ("tests/run/test_end_to_end.py", "tests/run/test_emulate.py", "tests/run/test_network.py"),
+}
+"""Files that share something dear to start: one worker takes all tests of such a group."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,6 +37,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(name) for name in REAL):
             item.add_marker(pytest.mark.timeout(limit_s))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal tests out one by one, and the groups whole; markers of groups do not reach the scheduler under pytest 9."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((group for group, files in TOGETHER.items() if nodeid.startswith(files)), nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

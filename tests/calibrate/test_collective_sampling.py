@@ -143,7 +143,7 @@ def test_starting_counts_as_part_of_the_budget(monkeypatch):
     again = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "again", again)
     spec.loader.exec_module(again)
-    assert time.monotonic() - again.BEGAN == pytest.approx(30.0, abs=5.0)
+    assert time.monotonic() - again.BEGAN >= 30.0
 
 
 @pytest.mark.parametrize(("text", "size"), [("4k", 4096), ("64MiB", 64 * 2**20), ("1g", 2**30), ("123", 123)])
@@ -176,6 +176,19 @@ def test_zones_are_given_by_node_or_by_rank():
 @needs_torch
 @pytest.mark.framework
 @pytest.mark.slow
+def test_two_processes_in_two_zones_time_every_operation(tmp_path, say):
+    out = tmp_path / "collectives.csv"
+    options = ["--nproc", 2, "--zones", "a,b", "--sizes", "4k", "--budget", "200s", "--backend", "gloo"]
+    status, told, _ = say("calibrate", "collectives", "-o", out, "--python", TORCH, *options, "--json")
+    rows = lines(out)
+    assert status == 0 and json.loads(told)["rows"] == len(rows)
+    assert {row["op"] for row in rows} == set(sampler.OPS) and {row["scope"] for row in rows} == {"a>b", "b>a"}
+    assert all(float(row["time_us"]) > 0 for row in rows if row["flag"] != "failed")
+
+
+@needs_torch
+@pytest.mark.framework
+@pytest.mark.long
 def test_four_processes_in_two_zones_time_everything(tmp_path, capsys):
     """Started by the command line, fitted by it, and put into a scenario that then shows its links as measured."""
     out = tmp_path / "collectives.csv"

@@ -20,6 +20,7 @@ from waiting import wait_until
 RAY = ROOT / ".venv-ray" / "bin"
 HANGS = '#!/usr/bin/env bash\nexec 2>&1\ncase "$*" in *\'--node-rank 1 \'*) sleep 2; echo broken; exit 7 ;; esac\necho $$ >"$PIDS/$$"\nsleep 300\n'
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.cluster,
     pytest.mark.skipif(not (RAY / "ray").exists(), reason=".venv-ray is not installed; ./test installs it"),
 ]

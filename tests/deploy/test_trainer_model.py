@@ -20,7 +20,7 @@ from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.model import Mla, Model, Moe, Window
 from crosszone.inputs.parameters import parameters
 
-pytestmark = [pytest.mark.framework, pytest.mark.xdist_group("trainer model")]
+pytestmark = pytest.mark.framework
 
 HERE = Path(__file__).parent / "trainer_checks"
 MIXES = 150

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.framework, pytest.mark.xdist_group("trainer parts")]
+pytestmark = pytest.mark.framework
 
 CHECKS = Path(__file__).parent / "trainer_checks" / "parts_checks.py"
 TRAINER = Path(__file__).parents[2] / "src" / "crosszone" / "deploy" / "trainer"

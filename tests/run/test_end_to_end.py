@@ -28,7 +28,7 @@ from crosszone.store import open_store
 from run.sshd import keys, needs_sshd, serving
 from run.zones import SLOW, TRAIN_PYTHON, Server, cluster, needs_torch, needs_zones, thread_inside, until
 
-pytestmark = [*needs_zones, *needs_torch, *needs_sshd, pytest.mark.slow, pytest.mark.xdist_group("end_to_end")]
+pytestmark = [*needs_zones, *needs_torch, *needs_sshd, pytest.mark.slow]
 LIVE = ("initializing", "preflight", "queued", "running", "stopping")
 MODEL = {"layers": 4, "hidden": 128, "heads": 4, "vocab": 512, "ffn_hidden": 512}
 """A million parameters: 4 MB of gradients, a third of a second on the wire."""

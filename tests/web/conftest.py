@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 CHROMIUM = "/usr/bin/chromium"
+PATIENCE_MS = 60_000
+"""How long a page may take, on a machine that has much else to do; what never comes ends with the test's limit."""
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 
@@ -63,7 +65,7 @@ def server(tmp_path_factory):
         yield address
     finally:
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate()
 
 
 def _wait_for(url, seconds=30):
@@ -83,6 +85,7 @@ def browser():
     if not (Path(CHROMIUM).exists() or shutil.which("chromium")):
         pytest.skip("Chromium is not installed: apt-get install chromium fonts-noto-cjk")
     sync_api = pytest.importorskip("playwright.sync_api")
+    sync_api.expect.set_options(timeout=PATIENCE_MS)
     with sync_api.sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
         yield started
@@ -96,6 +99,7 @@ def open_page(browser, server):
 
     def opened(path="/", *, width=1440, height=900, **context):
         contexts.append(browser.new_context(viewport={"width": width, "height": height}, locale="en-US", **context))
+        contexts[-1].set_default_timeout(PATIENCE_MS)
         page = contexts[-1].new_page()
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)

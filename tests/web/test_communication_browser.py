@@ -8,7 +8,7 @@ import zlib
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 PLACE = "/?place=communication"
 GIVEN = f"{PLACE}&example=two-zones-7b&plan=given"
 """The strategy as the file writes it: gradients of 64 GPUs cross one line of 10 Gbit/s every step."""
@@ -17,7 +17,6 @@ GIVEN = f"{PLACE}&example=two-zones-7b&plan=given"
 def expecting(locator):
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=30_000)
     return expect(locator)
 
 
@@ -44,7 +43,7 @@ def example(name):
 
 def opened(open_page, path=GIVEN, **how):
     page = open_page(path, **how)
-    page.locator('[data-place="communication"][data-ready="yes"]').wait_for(timeout=60_000)
+    page.locator('[data-place="communication"][data-ready="yes"]').wait_for()
     return page
 
 
@@ -54,7 +53,7 @@ def value(locator):
 
 
 def ready(page):
-    page.locator('[data-place="communication"][data-ready="yes"]').wait_for(timeout=60_000)
+    page.locator('[data-place="communication"][data-ready="yes"]').wait_for()
 
 
 @pytest.mark.long
@@ -146,7 +145,7 @@ def test_the_heat_map_runs_and_shows_what_the_sweep_says(open_page, server):
     page.get_by_role("button", name="free", exact=True).click()
     page.get_by_role("button", name=re.compile("Draw the map: 12 cells")).click()
     result = page.locator(".heat-result")
-    result.wait_for(timeout=120_000)
+    result.wait_for()
     x, y = "job.global_batch=64:8192:log4", "cluster.links[*].rtt_ms=2:80:log3"
     told = asked(server, "sweep", {**example("two-zones-7b"), "x": x, "y": y, "free": True, "local_updates": False})
     assert told["flips"], "a large batch is worth a second zone"
@@ -165,7 +164,7 @@ def test_the_heat_map_runs_and_shows_what_the_sweep_says(open_page, server):
 @pytest.mark.long
 def test_a_click_on_a_cell_sets_its_values(open_page):
     page = opened(open_page, f"{GIVEN}&x=cluster.links[*].gbps%3D2:8:2&y=cluster.links[*].rtt_ms%3D10:40:2")
-    page.locator(".heat-result").wait_for(timeout=120_000)  # a link with axes draws its map
+    page.locator(".heat-result").wait_for()  # a link with axes draws its map
     place = page.locator('[data-chart="heat-map"] .chart-place')
     place.locator("canvas").first.wait_for()  # the library of charts comes when it is needed
     box = place.bounding_box()
@@ -179,7 +178,7 @@ def test_a_click_on_a_cell_sets_its_values(open_page):
 @pytest.mark.long
 def test_a_sweep_can_be_cancelled_and_the_last_map_stays(open_page):
     page = opened(open_page, f"{GIVEN}&x=cluster.links[*].gbps%3D2:8:2&y=cluster.links[*].rtt_ms%3D10:40:2")
-    page.locator(".heat-result").wait_for(timeout=120_000)
+    page.locator(".heat-result").wait_for()
     for axis in ("x", "y"):
         page.locator(f'[data-axis="{axis}-count"]').fill("24")
     page.locator("#heat").locator("xpath=../..").get_by_role("button", name=re.compile("Draw the map")).click()
@@ -203,17 +202,17 @@ def test_the_bill_the_rating_and_the_drill_are_told(open_page, server):
     found = asked(server, "analyse", {**example("three-cities"), "parts": ["bill", "rating"]})
     page = opened(open_page, f"{PLACE}&example=three-cities&plan=given")
     bill = page.locator("section:has(> .card-head #bill)")
-    bill.locator("data").first.wait_for(timeout=60_000)
+    bill.locator("data").first.wait_for()
     figures = [value(one) for one in bill.locator("data").all()]
     assert figures[:3] == [found["bill"][f"usd_per_{of}"] for of in ("hour", "step", "million_tokens")]
     rating = page.locator("section:has(> .card-head #rating)")
     assert value(rating.locator("data").nth(1)) == found["rating"]["step_s"]["p95"]
     page.get_by_role("button", name="Run the drill").click()
     drill = page.locator("section:has(> .card-head #drill)")
-    expecting(drill.locator("tbody tr")).to_have_count(3, timeout=60_000)
+    expecting(drill.locator("tbody tr")).to_have_count(3)
     page.get_by_role("button", name="Try changes of the cluster").click()
     marginal = page.locator("section:has(> .card-head #marginal)")
-    expecting(marginal.locator("[data-verdict]").first).to_be_visible(timeout=60_000)
+    expecting(marginal.locator("[data-verdict]").first).to_be_visible()
 
 
 @pytest.mark.long
@@ -247,5 +246,5 @@ def test_one_gpu_exchanges_nothing(open_page):
 )
 def test_the_place_fits_its_width(open_page, width, language, theme):
     page = opened(open_page, f"{GIVEN}&lang={language}&theme={theme}", width=width)
-    page.locator(".suggestion").first.wait_for(timeout=60_000)
+    page.locator(".suggestion").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 expect = pytest.importorskip("playwright.sync_api").expect
 
 SMALL = """
@@ -167,7 +167,7 @@ def test_what_the_plan_page_shows_is_saved_with_the_same_numbers(open_page, serv
     empty(server)
     page = open_page("/?place=compare")
     button = page.get_by_role("button", name="Save what Plan shows now")
-    expect(button).to_be_enabled(timeout=60_000)
+    expect(button).to_be_enabled()
     button.click()
     page.locator("[data-result]").wait_for()
     kept = call(server, f"results/{call(server, 'results')['rows'][0]['id']}")

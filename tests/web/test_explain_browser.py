@@ -6,7 +6,7 @@ import pytest
 
 from crosszone.analyse.explain.form import evaluated
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 
 def opened(page, path):
@@ -25,7 +25,7 @@ def test_a_number_opens_goes_on_and_closes(open_page):
     """F83: what is shown as worked out gives the number; Enter opens, Escape closes and gives the focus back."""
     page = open_page("/?example=three-cities&lang=en")
     button = page.locator("button.figure[data-path='mfu']")
-    button.wait_for(timeout=30_000)
+    button.wait_for()
     button.focus()
     page.keyboard.press("Enter")
     panel = page.get_by_role("dialog", name="MFU")
@@ -49,7 +49,7 @@ def test_a_number_opens_goes_on_and_closes(open_page):
 @pytest.mark.long
 def test_ids_in_a_formulas_text_open_that_formula(open_page):
     page = open_page("/?example=three-cities&lang=en")
-    page.locator("button.figure[data-path='mfu']").wait_for(timeout=30_000)
+    page.locator("button.figure[data-path='mfu']").wait_for()
     panel = opened(page, "mfu")
     panel.get_by_role("button", name="[F1]").click()
     panel.locator("[data-formula='F1']").wait_for()
@@ -61,7 +61,7 @@ def test_ids_in_a_formulas_text_open_that_formula(open_page):
 def test_every_figure_on_the_plan_place_can_be_opened(open_page):
     """Each path that the page shows is one that /explain knows."""
     page = open_page("/?example=three-cities&lang=zh")
-    page.locator("button.figure").first.wait_for(timeout=30_000)
+    page.locator("button.figure").first.wait_for()
     page.wait_for_load_state("networkidle")
     paths = page.eval_on_selector_all("button.figure", "all => [...new Set(all.map(one => one.dataset.path))]")
     assert len(paths) > 8
@@ -81,7 +81,7 @@ def test_the_radar_draws_the_ways_and_each_axis_states_its_formula(open_page):
     """F77"""
     page = open_page("/?example=three-cities&lang=en", height=2600)
     card = page.locator("section[aria-labelledby=radar]")
-    card.locator("[data-chart=radar]").wait_for(timeout=60_000)
+    card.locator("[data-chart=radar]").wait_for()
     assert card.locator(".radar-legend li").all_text_contents() == [
         "chosen way",
         "data parallelism only",

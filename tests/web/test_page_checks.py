@@ -7,7 +7,7 @@ import pytest
 
 from conftest import ROOT
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
 TSC = ROOT / "node_modules" / ".bin" / "tsc"
 PLACES = ["plan", "communication", "timeline", "deploy", "train", "compare", "catalogue", "calibrate",
@@ -20,7 +20,7 @@ def settled(page):
     from playwright.sync_api import expect
 
     page.wait_for_load_state("networkidle")
-    expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=60_000)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     return page
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 expect = pytest.importorskip("playwright.sync_api").expect
 
 TWO = """# the lab
@@ -39,14 +39,14 @@ def call(server, path, body=None, method=None):
 
 def settled(page):
     page.wait_for_load_state("networkidle")
-    expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=60_000)
+    expect(page.locator("[aria-busy=true]")).to_have_count(0)
     return page
 
 
 def made(page):
     """The page when the bundle of what is chosen now is there."""
-    page.locator("#deploy-start").wait_for(timeout=60_000)
-    expect(page.locator(".deploy .stale")).to_have_count(0, timeout=60_000)
+    page.locator("#deploy-start").wait_for()
+    expect(page.locator(".deploy .stale")).to_have_count(0)
     return settled(page)
 
 
@@ -99,7 +99,7 @@ def test_framework_and_launcher_stand_in_the_address(two):
     page.locator("details[data-group=launcher] summary").click()
     page.locator("[data-setting='partitions.here']").fill("gpu")
     page.get_by_role("button", name="job.sbatch").click()
-    expect(page.locator(".deploy-text")).to_contain_text("gpu", timeout=30_000)
+    expect(page.locator(".deploy-text")).to_contain_text("gpu")
     page.reload()
     made(page)
     assert page.locator("[data-choose=launcher]").input_value() == "slurm"
@@ -112,9 +112,9 @@ def test_a_setting_reaches_the_files_and_a_wrong_one_is_told_beside_its_field(tw
     page.locator("details[data-group=network] summary").click()
     port = page.locator("[data-setting=port]")
     port.fill("29599")
-    expect(page.locator(".deploy-text")).to_contain_text("29599", timeout=30_000)
+    expect(page.locator(".deploy-text")).to_contain_text("29599")
     port.fill("99999")
-    expect(port).to_have_attribute("aria-invalid", "true", timeout=30_000)
+    expect(port).to_have_attribute("aria-invalid", "true")
     note = page.locator("#setting-port-note")
     expect(note).to_contain_text("65535")
     expect(page.locator("#deploy-start")).to_have_count(0)
@@ -176,7 +176,7 @@ def test_half_of_the_addresses_are_not_written_and_a_bad_one_is_marked(two):
     page.get_by_text("one address is still missing").or_(page.get_by_text("1 address")).first.wait_for()
     fields.nth(1).fill("10.0.0.2")
     write.click()
-    expect(fields.nth(0)).to_have_attribute("aria-invalid", "true", timeout=30_000)
+    expect(fields.nth(0)).to_have_attribute("aria-invalid", "true")
     expect(fields.nth(1)).not_to_have_attribute("aria-invalid", "true")
 
 
@@ -184,7 +184,7 @@ def test_half_of_the_addresses_are_not_written_and_a_bad_one_is_marked(two):
 def test_what_the_framework_cannot_do_is_said_and_a_plan_for_it_found(open_page):
     page = open_page("/?place=deploy&example=three-cities&framework=ddp")
     refusal = page.locator("[data-refusal]")
-    refusal.wait_for(timeout=60_000)
+    refusal.wait_for()
     assert "PyTorch DDP" in refusal.inner_text()
     refusal.get_by_role("button", name="The plan's own").click()
     made(page)
@@ -196,10 +196,10 @@ def test_a_plan_for_another_framework_is_looked_for(two):
     page = two("&template=1")
     page.locator("[data-choose=framework]").select_option("ddp")
     refusal = page.locator("[data-refusal]")
-    refusal.wait_for(timeout=60_000)
+    refusal.wait_for()
     refusal.get_by_role("button", name="Find a plan for PyTorch DDP").click()
     page.get_by_role("tab", name="Text").click()
-    expect(page.locator(".sheet textarea")).to_have_value(re.compile(r"framework: ddp"), timeout=30_000)
+    expect(page.locator(".sheet textarea")).to_have_value(re.compile(r"framework: ddp"))
 
 
 def test_a_bundle_is_saved_reopened_downloaded_and_deleted(two, server):
@@ -271,7 +271,7 @@ def test_the_command_writes_the_files_that_are_shown(two, tmp_path):
     page = two("&file=nodes/001.sh", permissions=["clipboard-read", "clipboard-write"])
     page.locator("details[data-group=network] summary").click()
     page.locator("[data-setting=port]").fill("29577")
-    expect(page.locator(".deploy-text")).to_contain_text("29577", timeout=30_000)
+    expect(page.locator(".deploy-text")).to_contain_text("29577")
     made(page)
     page.get_by_role("button", name="Copy as command").click()
     page.get_by_text("Copied").first.wait_for()

@@ -12,7 +12,7 @@ from commands import call
 from crosszone.inputs.document import parse_document
 from crosszone.web.examples import examples_folder
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 ANSWERED = '[data-place="plan"]:not(.stale)[aria-busy="false"]'
 TILES = {
@@ -56,9 +56,9 @@ def fields_of(text):
 
 
 def answered(page):
-    page.locator(f"{ANSWERED} [data-strip]").wait_for(timeout=60_000)
+    page.locator(f"{ANSWERED} [data-strip]").wait_for()
     page.wait_for_timeout(300)  # nothing more may follow
-    page.locator(f"{ANSWERED} [data-strip]").wait_for(timeout=60_000)
+    page.locator(f"{ANSWERED} [data-strip]").wait_for()
 
 
 def values(page, selector):
@@ -207,7 +207,7 @@ def test_where_nothing_fits_the_page_says_why_and_what_to_do(open_page, server):
     fields = fields_of(FREE.replace("llama-2-7b", "llama-3.1-405b"))
     page = open_page("/" + linked(fields))
     refusal = page.locator('[data-refusal="nothing"]')
-    refusal.wait_for(timeout=60_000)
+    refusal.wait_for()
     with pytest.raises(urllib.error.HTTPError) as refused:
         asked(server, "plan", scenario=fields)
     told = json.load(refused.value)
@@ -238,7 +238,7 @@ def test_a_search_can_be_stopped_and_taken_up_again(open_page):
     page.get_by_role("button", name="Cancel").first.click()
     released.append(True)
     page.get_by_role("button", name="Search now").click()
-    page.locator('tr[data-plan="1"]').wait_for(timeout=60_000)
+    page.locator('tr[data-plan="1"]').wait_for()
 
 
 @pytest.mark.long

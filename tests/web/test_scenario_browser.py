@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 ENGLISH = ["Cluster", "Model", "Job", "Options", "Next", "See the plan"]
 CHINESE = ["集群", "模型", "任务", "选项", "下一步", "查看方案"]
@@ -13,7 +13,6 @@ CHINESE = ["集群", "模型", "任务", "选项", "下一步", "查看方案"]
 def expects(locator):
     from playwright.sync_api import expect
 
-    expect.set_options(timeout=20_000)
     return expect(locator)
 
 
@@ -27,7 +26,7 @@ def step_time(page):
 
 def answered(page):
     """Waits until a step time stands there that belongs to the present scenario, and gives it."""
-    step_time(page).wait_for(timeout=20_000)
+    step_time(page).wait_for()
     expects(page.locator(".stale")).to_have_count(0)
     return step_time(page).inner_text()
 

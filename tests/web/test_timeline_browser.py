@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlparse
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 HOME = "/?place=timeline&example=three-cities&plan=given"
 LEFT, RIGHT, TOP, ROW = 242, 56, 54, 22

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+pytestmark = pytest.mark.browser
 
 
 def expect_text(locator, words):
