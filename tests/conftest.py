@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CROSSZONE_HOME", str(folder))
     for key in ("LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.setenv(key, "C.UTF-8")
+    if "crosszone.cli.output" in sys.modules:
+        sys.modules["crosszone.cli.output"].set_language(None)  # a command of an earlier test chose one
     return folder
 
 

@@ -60,13 +60,13 @@ def test_a_bundle_learns_survives_a_killed_rank_and_goes_on_at_the_same_loss(nam
     assert first.losses[7] < first.losses[1]
     saved = max(int(path.name[5:]) for path in (folder / "out").rglob("step-*") if path.is_dir())
     assert saved >= 4
-    last = max(first.losses)
-    again = train(folder, train_python, "--steps", str(last + 1))
+    last = max(saved, *first.losses) + 1  # a checkpoint may be written before the line of its step
+    again = train(folder, train_python, "--steps", str(last))
     assert f"resumed after step {saved}" in again.output
-    assert list(again.losses) == list(range(saved + 1, last + 2))
+    assert list(again.losses) == list(range(saved + 1, last + 1))
     twice = set(first.losses) & set(again.losses)
     assert {step: again.losses[step] for step in twice} == pytest.approx({step: first.losses[step] for step in twice})
-    assert list(measured_losses(folder)) == list(range(1, last + 2))
+    assert set(measured_losses(folder)) == {*first.losses, *again.losses}
 
 
 @pytest.mark.long
