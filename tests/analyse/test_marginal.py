@@ -19,6 +19,8 @@ from crosszone.plan.search import CancelledError
 from effort import examples
 from predict.given import MEGATRON, one_zone, zones
 
+pytestmark = pytest.mark.slow
+
 PRICED = {"usd_per_gpu_hour": 2.0}
 JOB = MEGATRON | {"tokens": 1e10}
 

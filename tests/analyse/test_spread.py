@@ -23,6 +23,8 @@ from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.search import CancelledError
 from processes import descendants
 
+pytestmark = pytest.mark.slow
+
 GBPS = "cluster.links[*].gbps"
 POINTS = [(float(gbps), None) for gbps in (1, 2, 5, 10, 20, 50)]
 RAY = ROOT / ".venv-ray" / "bin" / "python"

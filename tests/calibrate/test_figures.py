@@ -28,6 +28,8 @@ ROWS = (
     "else-0001,she,llama-2-7b,A100-80GB,8,8,Megatron-LM 2024,bf16,4096,128,1,4,2,1,none,20,,",
     "there-0001,you,unheard-of,A100-80GB,8,8,DDP,bf16,4096,64,1,8,1,1,none,10,,",
 )
+
+pytestmark = pytest.mark.slow
 STEPS = ("one,1,2,2,steady", "one,2,3,3,steady", "one,3,4,4,steady", "other,1,5,5,steady")
 
 

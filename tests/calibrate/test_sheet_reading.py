@@ -15,6 +15,8 @@ from crosszone.calibrate.sheet import evaluation, opening, read_workbook
 from crosszone.errors import FileError, InvalidError
 from crosszone.schedule.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 
 def refused(data, kind=InvalidError):
     with pytest.raises(kind) as error:

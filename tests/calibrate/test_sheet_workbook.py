@@ -17,6 +17,8 @@ from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.answer import answer
 from effort import mostly_long
 
+pytestmark = pytest.mark.slow
+
 
 def agree(found, prediction):
     assert found.figures["step_time_s"] == pytest.approx(prediction.step_time_s.expected, rel=1e-9)

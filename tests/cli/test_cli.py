@@ -241,6 +241,7 @@ def test_names_are_printed_as_they_are(tmp_path, name):
     assert good("scenario", "show", str(path)).count(name) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tail", [">&-", "> /dev/full", "| true"])
 @pytest.mark.parametrize("arguments", ["catalogue gpus --json", "catalogue gpus", "scenario check nope.yaml --json"])
 def test_an_output_that_cannot_be_written_gives_no_traceback(arguments, tail):

@@ -24,6 +24,8 @@ GPUS = ("--gpu", "a100-80gb-sxm", "--cpus", 16, "--memory-gb", 128)
 INTERRUPTIBLE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from crosszone.cli import main; main()"
 )
+
+pytestmark = pytest.mark.slow
 """The command line, with Ctrl-C also where whoever runs the tests ignores it."""
 
 

@@ -30,7 +30,7 @@ def postgres_url(postgres_server):
     return f"{postgres_server}/{name}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def url(request, tmp_path):
     """Where a store is kept: each test sees both kinds."""
     if request.param == "postgresql":
