@@ -1,6 +1,7 @@
 """How long the tests take; `python benchmarks/suite.py [--fast] [--long]` runs ./test that way and updates RESULTS.md.
 
-Each run replaces the row of its mode. CPU time counts all processes, real browsers, frameworks and daemons included.
+Each run replaces the row of its mode. CPU time is that of ./test and of all processes it waited for: browsers and
+frameworks are among them, daemons that left their parent are not.
 """
 
 from __future__ import annotations

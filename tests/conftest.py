@@ -73,11 +73,11 @@ def data() -> Path:
 @pytest.fixture
 def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Call a command in this process; gives exit status, standard output and standard error."""
-    from crosszone.cli import run as _run
+    from crosszone.cli import run
 
     def call(*arguments: object, language: str = "en") -> tuple[int, str, str]:
         words = [str(argument) for argument in arguments]
-        status = _run(words if "--lang" in words else ["--lang", language, *words])
+        status = run(words if "--lang" in words else ["--lang", language, *words])
         return (status, *capsys.readouterr())
 
     return call

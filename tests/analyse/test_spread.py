@@ -22,6 +22,7 @@ from crosszone.errors import CrossZoneError, InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.search import CancelledError
 from processes import descendants
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -139,8 +140,7 @@ def test_a_sweep_that_is_stopped_leaves_nobody_behind(tmp_path, how):
         assert len(started) >= 2
         os.killpg(running.pid, how) if how == signal.SIGINT else running.send_signal(how)
         running.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in started):  # the limit of the test is the limit of this
-        time.sleep(0.05)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started))
 
 
 @pytest.mark.parametrize(("on", "workers"), [("moon", None), ("cores", 0)])

@@ -143,7 +143,7 @@ def test_starting_counts_as_part_of_the_budget(monkeypatch):
     again = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "again", again)
     spec.loader.exec_module(again)
-    assert time.monotonic() - again.BEGAN >= 30.0
+    assert 30.0 <= time.monotonic() - again.BEGAN < 90.0  # this test may take no longer than the difference
 
 
 @pytest.mark.parametrize(("text", "size"), [("4k", 4096), ("64MiB", 64 * 2**20), ("1g", 2**30), ("123", 123)])

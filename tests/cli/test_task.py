@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,15 @@ from conftest import ROOT
 from crosszone.store import open_store
 from crosszone.store.tasks import LIVE
 from crosszone.text import LANGUAGES
-from waiting import PAUSE_S
+from waiting import wait_until
 
+pytestmark = pytest.mark.slow
 TRAIN_PYTHON = ROOT / ".venv-train/bin/python"
 TINY = "model: {name: tiny, layers: 2, hidden: 32, heads: 2, ffn_hidden: 64, vocab: 128}\n"
 GPUS = ("--gpu", "a100-80gb-sxm", "--cpus", 16, "--memory-gb", 128)
 INTERRUPTIBLE = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from crosszone.cli import main; main()"
 )
-
-pytestmark = pytest.mark.slow
 """The command line, with Ctrl-C also where whoever runs the tests ignores it."""
 
 
@@ -266,14 +264,14 @@ def test_a_run_survives_its_watcher_is_stopped_and_goes_on_from_its_checkpoint(k
         [sys.executable, "-m", "crosszone", "task", "run", *map(str, words)], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     try:
-        id = until(lambda: next((row.id for row in store.tasks.page().rows), None))
-        until(lambda: store.tasks.get(id).progress.get("step", 0) > 10 or store.tasks.get(id).state not in LIVE)
+        id = wait_until(lambda: next((row.id for row in store.tasks.page().rows), None))
+        wait_until(lambda: store.tasks.get(id).progress.get("step", 0) > 10 or store.tasks.get(id).state not in LIVE)
         assert store.tasks.get(id).state == "running", store.tasks.get(id).notice
     finally:
         os.kill(watcher.pid, signal.SIGKILL)
         watcher.wait()
     before = told("task", "logs", id)["logs"][0]["text"]
-    until(lambda: len(told("task", "logs", id, "--rank", 0)["logs"]) and len(log(told, id)) > len(before))
+    wait_until(lambda: len(told("task", "logs", id, "--rank", 0)["logs"]) and len(log(told, id)) > len(before))
     stopped = told("task", "stop", id)
     assert stopped["state"] == "stopped"
     assert not list(processes(str(tmp_path / "work")))
@@ -287,7 +285,9 @@ def test_a_run_survives_its_watcher_is_stopped_and_goes_on_from_its_checkpoint(k
         stdout=subprocess.DEVNULL,
     )
     try:
-        until(lambda: store.tasks.get(id).progress.get("step", 0) > reached or store.tasks.get(id).state not in LIVE)
+        wait_until(
+            lambda: store.tasks.get(id).progress.get("step", 0) > reached or store.tasks.get(id).state not in LIVE
+        )
         assert store.tasks.get(id).state == "running", store.tasks.get(id).notice
     finally:
         again.send_signal(signal.SIGINT)
@@ -298,13 +298,6 @@ def test_a_run_survives_its_watcher_is_stopped_and_goes_on_from_its_checkpoint(k
     assert shown["prediction"]["step_time_s"]["expected"] > 0
     told("task", "remove", id)
     assert not list((tmp_path / "work" / "tasks").glob("*/*"))
-
-
-def until(what):
-    """What a function gives when it gives something."""
-    while not (found := what()):
-        time.sleep(PAUSE_S)
-    return found
 
 
 def log(told, id: str) -> str:

@@ -24,7 +24,7 @@ from deploy.test_deepspeed import asked
 from effort import amount, mostly_long
 
 pytestmark = [pytest.mark.slow, pytest.mark.scaled]
-EACH = amount(usual=10, long=60)
+EACH = amount(usual=16, long=60)
 HERE = Path(__file__).parent
 SETTINGS = LaunchSettings(image="registry.example.org/train:1", steps=100)
 
@@ -51,7 +51,7 @@ def test_what_the_planner_finds_can_be_deployed(bundles):
     made, refused = bundles
     assert set(refused) <= {"averaging_dtype"}
     assert len(made) + sum(refused.values()) == EACH
-    assert len(made) >= 0.8 * EACH
+    assert len(made) >= EACH - amount(usual=2, long=8)
 
 
 def test_ranks_are_a_permutation_and_every_gpu_is_used_once(bundles):
@@ -117,7 +117,7 @@ def test_shellcheck_finds_nothing(bundles, tmp_path):
 
 def in_sets(within):
     """Bundles of DeepSpeed plans whose states are shared inside zones or nodes (MiCS), where that can be."""
-    for seed in range(1, amount(usual=5, long=25)):
+    for seed in range(1, amount(usual=9, long=25)):
         fields = random_scenario(seed, "deepspeed").to_fields()
         asked_for = fields.get("strategy", {}) | {"zero": 3, "shard_within": within, "offload": "none"}
         pinned = load_scenario(fields | {"strategy": asked_for})
@@ -140,7 +140,7 @@ def test_deepspeed_accepts_every_configuration(bundles, train_python):
         questions.append(["config", config, bundle.world_size, s["dp"]])
         expected.append({"batch": [batch, s["micro_batch"], s["micro_batches"]], "world": s["dp"], "stage": s["zero"]})
     assert asked(train_python, *questions) == expected
-    assert needed["<0.19.7"] >= amount(usual=0, long=5)
+    assert needed["<0.19.7"] >= amount(usual=1, long=5)
 
 
 @pytest.mark.framework
@@ -156,10 +156,9 @@ def test_schedulers_read_every_job(bundles, check_python, tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     counted = json.loads(done.stdout.splitlines()[-1])
-    assert (
-        bundles[0][0].framework in ("horovod", "torchft")
-        or min(counted["kubernetes"], counted["skypilot"]) >= EACH // 12
-    )
+    assert bundles[0][0].framework in ("horovod", "torchft") or min(
+        counted["kubernetes"], counted["skypilot"]
+    ) >= amount(usual=1, long=4)
 
 
 @pytest.mark.parametrize("bundles", ["megatron"], indirect=True)

@@ -13,7 +13,8 @@ import pytest
 
 from crosszone.cost.gloo import gloo_all_reduce_s
 from crosszone.run.emulate.network import Network
-from run.zones import SLOW, TRAIN_PYTHON, cluster, needs_torch, needs_zones, started, until
+from run.zones import SLOW, TRAIN_PYTHON, cluster, needs_torch, needs_zones, started
+from waiting import wait_until
 
 pytestmark = [*needs_zones, *needs_torch, pytest.mark.slow]
 
@@ -144,12 +145,12 @@ def test_a_step_takes_as_long_as_predicted(scenario, tmp_path):
 def test_nothing_is_left_of_an_emulation_that_is_cut_off(scenario, tmp_path, how):
     command = emulate(scenario, tmp_path, "--framework", "ddp", "--steps", "5000", stderr=subprocess.PIPE)
     folder = str(tmp_path / "temporary")
-    until(lambda: inside(folder))
+    wait_until(lambda: inside(folder))
     command.send_signal(how)
     command.communicate(timeout=60)
     assert command.returncode in (-how, 130)
-    until(lambda: not inside(folder))
-    until(lambda: list((tmp_path / "temporary").iterdir()) == [])
+    wait_until(lambda: not inside(folder))
+    wait_until(lambda: list((tmp_path / "temporary").iterdir()) == [])
 
 
 def inside(folder: str) -> list[int]:

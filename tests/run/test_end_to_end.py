@@ -26,7 +26,8 @@ from crosszone.run.runners.supervised import Supervised
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
 from run.sshd import keys, needs_sshd, serving
-from run.zones import SLOW, TRAIN_PYTHON, Server, cluster, needs_torch, needs_zones, thread_inside, until
+from run.zones import SLOW, TRAIN_PYTHON, Server, cluster, needs_torch, needs_zones, thread_inside
+from waiting import wait_until
 
 pytestmark = [*needs_zones, *needs_torch, *needs_sshd, pytest.mark.slow]
 LIVE = ("initializing", "preflight", "queued", "running", "stopping")
@@ -120,7 +121,7 @@ def reached(server: Server, id: str, *states: str, step: int = 0) -> dict:
         assert now["state"] in LIVE, f"{now['state']}: {now['notice']}"
         return None
 
-    return until(there)
+    return wait_until(there)
 
 
 def processes(id: str) -> list[int]:
@@ -194,7 +195,7 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
     assert len(ranks(id)) == 2
     asked = time.monotonic()
     server.ask("POST", f"/training-tasks/{id}/stop")
-    until(lambda: not processes(id))
+    wait_until(lambda: not processes(id))
     took = time.monotonic() - asked
     stopped = reached(server, id, "stopped")
     at = stopped["progress"]["step"]
@@ -208,7 +209,7 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
 
     before = reached(server, id, "running", step=at + 7)["progress"]["step"]
     os.kill(ranks(id)[1], signal.SIGKILL)
-    until(lambda: task(server, id)["restarts"] == 1)
+    wait_until(lambda: task(server, id)["restarts"] == 1)
     recovered = reached(server, id, "running", step=before + 3)
     assert recovered["restarts"] == 1
     rows = server.ask("GET", f"/training-tasks/{id}/metrics")["rows"]
@@ -227,7 +228,7 @@ def test_a_task_is_stopped_resumed_and_recovers_from_a_killed_rank(server):
 def killed_in(server: Server, id: str, state: str) -> None:
     """Kill the server while the task is in a state, and start it again."""
     with open_store(server.database) as store:
-        until(lambda: store.tasks.get(id).state == state)
+        wait_until(lambda: store.tasks.get(id).state == state)
         server.kill()
         assert store.tasks.get(id).state == state
     server.start()
@@ -287,7 +288,7 @@ def test_twenty_tasks_at_once_on_this_machine(tmp_path):
         driver = threading.Thread(target=engine.run_until, args=(stop,))
         driver.start()
         try:
-            until(lambda: not store.tasks.live())
+            wait_until(lambda: not store.tasks.live())
         finally:
             stop.set()
             driver.join()

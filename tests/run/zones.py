@@ -9,8 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.value import parse
 from crosszone.run.emulate.network import EmulatedNode, why_not
-from waiting import PAUSE_S
+from waiting import wait_until
 
 Found = TypeVar("Found")
 CLONE_NEWNET = 0x40000000
@@ -85,7 +84,7 @@ class Server:
         words = [sys.executable, "-m", "crosszone", "serve", "--port", str(self.port), "--db", self.database]
         with (self.folder / "server.log").open("ab") as log:
             self.process = started(self.node, *words, stdout=log, stderr=log, cwd=self.folder)
-        until(self._answers)
+        wait_until(self._answers)
 
     def kill(self) -> None:
         """End it as a power cut would; what it started in nodes goes on."""
@@ -125,13 +124,6 @@ class Server:
             return self.thread.submit(self._ask, "GET", "/environments", None, {}).result()[0] == 200
         except OSError:
             return False
-
-
-def until(condition: Callable[[], Found]) -> Found:
-    """What a condition gives once it gives something."""
-    while not (found := condition()):
-        time.sleep(PAUSE_S)
-    return found
 
 
 def running(word: str) -> list[int]:
