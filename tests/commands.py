@@ -42,6 +42,4 @@ def call(*arguments: object, stdin: str | None = None, **environment: str) -> Do
 def start(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Start a command as a process, from the project's root."""
     command = [sys.executable, "-m", "crosszone", *map(str, arguments)]
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment, timeout=60, check=False
-    )
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | environment, check=False)

@@ -52,13 +52,21 @@ def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(crosszone, "nothing")
 
 
-def test_heavy_imports_stay_out_of_plain_verbs():
-    check = "import sys; import crosszone.cli; crosszone.cli.run(['catalogue', 'gpus', '--json']); print([m for m in ('fastapi', 'uvicorn', 'sqlalchemy', 'torch', 'starlette') if m in sys.modules], file=sys.stderr)"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stderr.strip() == "[]"
+WEB = ["fastapi", "uvicorn", "sqlalchemy", "torch", "starlette"]
 
 
-def test_help_needs_neither_pydantic_nor_numpy():
-    check = "import sys; import crosszone.cli; crosszone.cli.run(['--help']); print([m for m in ('pydantic', 'numpy', 'yaml') if m in sys.modules], file=sys.stderr)"
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert found.stderr.strip() == "[]"
+@pytest.mark.parametrize(
+    ("words", "heavy"),
+    [
+        (["--help"], ["pydantic", "numpy", "yaml"]),
+        (["catalogue", "gpus", "--json"], WEB),
+        (["scenario", "check", "examples/two-zones-7b.yaml"], ["numpy", *WEB]),
+    ],
+)
+def test_a_verb_loads_no_more_than_it_needs(words, heavy):
+    check = (
+        f"import sys; import crosszone.cli; assert crosszone.cli.run({words}) == 0; "
+        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stderr.splitlines()[-1] == "[]"

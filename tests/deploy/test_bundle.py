@@ -235,7 +235,7 @@ def stub_torchrun(folder: Path) -> None:
 
 def run(words, folder: Path, tools: Path, **more: str):
     environment = os.environ | {"PATH": f"{tools / 'tools'}:{os.environ['PATH']}", "MEGATRON_PATH": str(tools)} | more
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_why_torchft_does_not_average_is_told_in_the_readme():

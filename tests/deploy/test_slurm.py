@@ -139,7 +139,6 @@ def submitted(env, folder: Path, *arguments: str) -> tuple[int, str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=90,
         check=False,
     )
     assert "Submitted" in done.stdout, done.stderr

@@ -66,7 +66,7 @@ def made(tmp_path: Path, port: int, **more) -> Path:
 
 def started(folder: Path, env, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = ["bash", str(folder / "start-ssh.sh"), *arguments]
-    return subprocess.run(command, env=env, cwd=folder.parent, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=env, cwd=folder.parent, capture_output=True, text=True, check=False)
 
 
 def alive(tmp_path: Path) -> list[str]:
@@ -144,8 +144,8 @@ def test_stopping_ends_all_nodes(tmp_path, node, by):
         if by == "TERM":
             run.terminate()
         else:
-            subprocess.run(["bash", str(folder / by)], env=env, capture_output=True, timeout=40, check=True)
-        assert run.wait(40) != 0
+            subprocess.run(["bash", str(folder / by)], env=env, capture_output=True, check=True)
+        assert run.wait() != 0
     assert not alive(tmp_path)
     assert not list((tmp_path / "it's a $(touch pwned) folder").glob(".crosszone*"))
 
@@ -158,6 +158,6 @@ def test_a_stale_pid_file_ends_nobody(tmp_path, node):
     remote.mkdir()
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
         (remote / ".crosszone-000.pid").write_text(f"{other.pid}\n")
-        subprocess.run(["bash", str(folder / "stop-ssh.sh")], env=env, capture_output=True, timeout=40, check=True)
+        subprocess.run(["bash", str(folder / "stop-ssh.sh")], env=env, capture_output=True, check=True)
         assert other.poll() is None
         other.kill()

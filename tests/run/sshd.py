@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from crosszone.run.machine import Ssh
+from waiting import wait_until
 
 PROGRAM = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
 needs_sshd = [
@@ -59,7 +59,7 @@ def serving(address: str, port: int, held: Keys, folder: Path, prefix: Sequence[
     with held.known.open("a") as file:
         file.write(f"[{address}]:{port} {kind} {key}\n" if port != 22 else f"{address} {kind} {key}\n")
     try:
-        _answers(address, port)
+        wait_until(lambda: _answers(address, port))
         yield Ssh(
             name=f"{address}:{port}",
             address=address,
@@ -73,13 +73,9 @@ def serving(address: str, port: int, held: Keys, folder: Path, prefix: Sequence[
         daemon.wait(10)
 
 
-def _answers(address: str, port: int) -> None:
-    until = time.monotonic() + 15
-    while True:
-        try:
-            socket.create_connection((address, port), timeout=5).close()
-            return
-        except OSError:
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.05)
+def _answers(address: str, port: int) -> bool:
+    try:
+        socket.create_connection((address, port)).close()
+    except OSError:
+        return False
+    return True

@@ -10,7 +10,6 @@ import os
 import socket
 import sys
 import tarfile
-import time
 
 import pytest
 
@@ -18,6 +17,7 @@ from crosszone.errors import MachineError
 from crosszone.run.machine import BOOT, MODULES, Local, Ssh, asked, modules
 from deploy.test_slurm import free_ports
 from run.sshd import keys, needs_sshd, serving
+from waiting import wait_until
 
 
 def packed(**files: bytes | tuple[str, bytes]) -> bytes:
@@ -196,9 +196,7 @@ def test_a_process_list_shows_no_secret(tmp_path):
     watch = "import subprocess; print(subprocess.run(['ps', '-eo', 'args'], capture_output=True, text=True).stdout)"
     node = {"folder": str(tmp_path / "node")}
     Spawned().call("supervisor.start", token=secret, words=[sys.executable, "-c", watch], **node)
-    until = time.monotonic() + 20
-    while Local().call("supervisor.look", **node)["state"] != "ended" and time.monotonic() < until:
-        time.sleep(0.05)
+    wait_until(lambda: Local().call("supervisor.look", **node)["state"] == "ended")
     listed = (tmp_path / "node" / "logs" / "node.log").read_text()
     assert "python" in listed
     assert secret not in listed

@@ -135,12 +135,11 @@ def test_a_killed_supervisor_is_seen_and_what_it_left_is_ended(folder):
 
 
 def test_what_nobody_looks_at_any_more_ends(folder):
-    start(folder, "t.1", FAMILY, unseen_s=1.5)
-    for _ in range(10):
+    start(folder, "t.1", FAMILY, unseen_s=4)
+    for _ in range(15):
         time.sleep(0.3)
         assert look(folder)["state"] == "running"
-    time.sleep(3)
-    assert processes_of("t.1", folder) == []
+    wait_until(lambda: processes_of("t.1", folder) == [])
     assert ended(folder)["stopped"]
 
 

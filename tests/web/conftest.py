@@ -7,11 +7,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
+
+from waiting import wait_until
 
 CHROMIUM = "/usr/bin/chromium"
 PATIENCE_MS = 60_000
@@ -61,23 +62,19 @@ def server(tmp_path_factory):
         assert process.stdout is not None
         said = process.stdout.readline().decode()
         assert address in said, said
-        _wait_for(f"{address}/api/v1/examples")
+        wait_until(lambda: _answers(f"{address}/api/v1/examples"))
         yield address
     finally:
         process.terminate()
         process.communicate()
 
 
-def _wait_for(url, seconds=30):
-    end = time.monotonic() + seconds
-    while True:
-        try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
-                return json.load(answer)
-        except OSError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(0.1)
+def _answers(url):
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return json.load(answer)
+    except OSError:
+        return None
 
 
 @pytest.fixture(scope="session")

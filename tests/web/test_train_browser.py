@@ -9,6 +9,7 @@ import urllib.request
 import pytest
 
 from conftest import ROOT
+from waiting import wait_until
 
 pytestmark = pytest.mark.browser
 expect = pytest.importorskip("playwright.sync_api").expect
@@ -81,15 +82,14 @@ def call(server, path, body=None, method=None):
         return json.loads(read) if read else None
 
 
-def ended(server, id, seconds=60):
+def ended(server, id):
     """The task when it is at an end."""
-    end = time.monotonic() + seconds
-    while True:
+
+    def now():
         task = call(server, f"training-tasks/{id}")
-        if task["state"] not in LIVE:
-            return task
-        assert time.monotonic() < end, task
-        time.sleep(0.5)
+        return None if task["state"] in LIVE else task
+
+    return wait_until(now)
 
 
 def empty(server):

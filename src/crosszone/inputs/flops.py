@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from crosszone.inputs.model import Model
 
 TRAINING_PASSES = 3
@@ -70,7 +68,12 @@ def tokens_seen(seq_len: Any, window: Any, *, causal: Any) -> Any:
 
     Numbers or arrays; no window: None.
     """
-    reach = seq_len if window is None else np.minimum(window, seq_len)
+    if window is None:
+        reach = seq_len
+    else:
+        import numpy as np
+
+        reach = np.minimum(window, seq_len)
     return reach - causal * reach * reach / (2.0 * seq_len)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Flag, Name, Positive, Value, parse
 
@@ -62,7 +60,11 @@ class Framework(Value):
     def runs(self, schedule: str, chunks: int, micro_batches: Any, pp: Any) -> Any:
         """Whether it runs a schedule with so many micro-batches on so many stages; arrays go with numbers."""
         least = pp if self.interleaved_groups and chunks > 1 else 2 * pp if schedule in self.twice_stages else 1
-        rounds = np.maximum(1, micro_batches // pp) if schedule in self.rounds else 1
+        rounds = 1
+        if schedule in self.rounds:
+            import numpy as np
+
+            rounds = np.maximum(1, micro_batches // pp)
         return (micro_batches >= least) & (micro_batches % rounds == 0)
 
 

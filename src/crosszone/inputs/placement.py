@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
-import numpy.typing as npt
 from pydantic import Field, Strict, model_validator
 
 from crosszone.errors import IllegalError, Notice
@@ -20,9 +18,16 @@ from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.strategy import AXES, Strategy
 from crosszone.inputs.value import Count, Name, Value, refuse
 
+if TYPE_CHECKING:
+    # Loading NumPy takes a third of `scenario check`, which needs it for stated placements only; so each function that
+    # computes with ranks imports it.
+    import numpy as np
+    import numpy.typing as npt
+
+    Ranks = npt.NDArray[np.int64]
+
 Axis = Literal["tp", "cp", "dp", "pp"]
 Index = Annotated[int, Strict(), Field(ge=0, le=1_000_000)]
-Ranks = npt.NDArray[np.int64]
 
 
 class Block(Value):
@@ -69,6 +74,8 @@ class Placement(Value):
 
     def coordinates(self, strategy: Strategy) -> dict[str, Ranks]:
         """Each rank's place along every axis."""
+        import numpy as np
+
         number = np.arange(self.ranks)
         found: dict[str, Ranks] = {}
         for axis in self.order:
@@ -79,6 +86,8 @@ class Placement(Value):
 
     def located(self, cluster: Cluster) -> dict[str, Ranks]:
         """Each rank's zone, node group (over all zones), node within the group and GPU within the node."""
+        import numpy as np
+
         starts = {}
         for number, (zone, group) in enumerate(_groups(cluster)):
             starts[zone, group] = number
@@ -99,6 +108,8 @@ class Placement(Value):
 
         Without a strategy only the GPUs are looked at.
         """
+        import numpy as np
+
         notices = list(self._unknown_gpus(cluster))
         if notices:
             return notices
@@ -132,6 +143,8 @@ class Placement(Value):
 
     def remarks(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
         """What is allowed but costs: tensor-parallel groups spread over more nodes than they need."""
+        import numpy as np
+
         where, teams = self.located(cluster), self._teams(strategy)
         nodes = (where["group"] * 1_000_000 + where["node"])[teams].reshape(-1, strategy.tp)
         used = 1 + (np.diff(np.sort(nodes, axis=1), axis=1) != 0).sum(axis=1)
@@ -145,6 +158,8 @@ class Placement(Value):
 
     def _teams(self, strategy: Strategy) -> Ranks:
         """Ranks sorted so that each tensor-parallel group stands together."""
+        import numpy as np
+
         axes = self.coordinates(strategy)
         team = (axes["cp"] * (strategy.dp or 1) + axes["dp"]) * strategy.pp + axes["pp"]
         return np.argsort(team, kind="stable")
@@ -166,6 +181,8 @@ class Placement(Value):
                 yield Notice(code="placement_gpu", field=field, value=block.first, params=params)
 
     def _torn_groups(self, cluster: Cluster, strategy: Strategy, where: dict[str, Ranks]) -> Iterator[Notice]:
+        import numpy as np
+
         by_team = self._teams(strategy)
         zones = where["zone"][by_team].reshape(-1, strategy.tp)
         groups = where["group"][by_team].reshape(-1, strategy.tp)

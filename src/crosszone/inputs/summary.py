@@ -13,7 +13,7 @@ from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.placement import Idle, Placement, packed, tp_room
+from crosszone.inputs.placement import packed, tp_room
 from crosszone.inputs.rules import JOB_RULES, able_frameworks, broken_rules
 from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
 from crosszone.inputs.states import state_bytes
@@ -147,15 +147,19 @@ def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None,
     }
     if broken:
         return described, broken
-    placement, idle = _placed(scenario, settled)
-    torn = placement.check(scenario.cluster, settled)
-    if torn:
-        return described, torn
+    if scenario.placement is None:
+        placement, idle = packed(scenario.cluster, settled)  # which tears no group
+        remarks = []
+    else:
+        placement, idle = scenario.placement, scenario.placement.idle(scenario.cluster)
+        torn = placement.check(scenario.cluster, settled)
+        if torn:
+            return described, torn
+        remarks = placement.remarks(scenario.cluster, settled)
     described["placement"] = placement.to_plain()
     described["idle"] = [
         {"zone": i.zone, "group": i.group, "count": i.count, "reason": i.reason.message(language)} for i in idle
     ]
-    remarks = placement.remarks(scenario.cluster, settled)
     return described, [*chosen_dp(scenario, settled), *(i.reason for i in idle), *remarks]
 
 
@@ -169,12 +173,6 @@ def chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
     near = max(1, batch // (per_replica * room)) * per_replica * room
     params = {"dp": settled.dp, "room": room, "batch": batch, "micro_batch": per_replica, "near": near}
     yield Notice(code="dp_chosen", field="job.global_batch", value=settled.dp, level="warning", params=params)
-
-
-def _placed(scenario: Scenario, strategy: Strategy) -> tuple[Placement, list[Idle]]:
-    if scenario.placement is None:
-        return packed(scenario.cluster, strategy)
-    return scenario.placement, scenario.placement.idle(scenario.cluster)
 
 
 def _carbon(typed: float | None, region: Any) -> float | None:
