@@ -65,6 +65,7 @@ def test_an_array_alone_is_read_as_events(events, cuts):
     assert whole(pieces(data, cuts)) == {EVENTS: json.loads(data)}
 
 
+@example({EVENTS: []}, 1, 1)
 @example({EVENTS: [10.5]}, 18, 1)
 @example({EVENTS: [10.5]}, 20, 7)
 @example({EVENTS: [1e300]}, 19, 2)

@@ -88,6 +88,11 @@ def test_model_level_inputs_become_shapes_on_one_gpu():
     assert model_shape("linear_mlp_down", given) == ("matmul", {"m": 2048.0, "n": 4096.0, "k": 4096.0})
     assert model_shape("linear_vocab", given) == ("matmul", {"m": 2048.0, "n": 12672.0, "k": 4096.0})
     assert model_shape("attn_scores_bmm", given)[1] == {"batch": 16.0, "seq": 1024.0, "head_dim": 128.0}
+    assert model_shape("layernorm", given) == ("layernorm", {"tokens": 2048.0, "width": 4096.0})
+    assert model_shape("res_add", given) == ("residual_add", {"tokens": 2048.0, "width": 4096.0})
+    assert model_shape("embedding", given) == ("embedding", {"tokens": 2048.0, "width": 4096.0, "vocab": 12672.0})
+    assert model_shape("cross_entropy", given) == ("cross_entropy", {"tokens": 2048.0, "vocab": 12672.0})
+    assert model_shape("rope", given) == ("rotary", {"tokens": 2048.0, "heads": 8.0, "head_dim": 128.0})
     stage = {"mp": 1.0, "hidden": 1000.0, "layers": 2.0}
     assert model_shape("adam_middle_stage", stage)[1]["params"] == 24e6
     assert model_shape("adam_last_stage", stage)[1]["params"] == 24e6 + 50304 * 1000

@@ -70,6 +70,17 @@ def test_an_item_of_a_list_comes_and_goes():
     assert gone == TEXT.replace("  - {name: there, nodes: [{count: 4, gpu: a100}]}   # the second\n", "")
 
 
+def test_a_list_in_one_line_grows_there():
+    after = changed(lambda value: value["zones"][0]["nodes"].append({"count": 2, "gpu": "h100"}))
+    assert differing(after) == ["    nodes: [{count: 8, gpu: a100}, {count: 2, gpu: h100}]"]
+
+
+def test_a_list_of_which_nothing_is_left_as_it_was_is_written_anew():
+    after = changed(lambda value: value.update(zones=[{"name": "elsewhere"}]))
+    assert "there" not in after.replace("elsewhere", "")
+    assert after.startswith("# about") and "# pinned" in after
+
+
 def test_the_first_key_of_an_item_goes_although_the_dash_stands_there():
     assert "name: here" not in changed(lambda value: value["zones"][0].pop("name"))
 

@@ -11,7 +11,7 @@ from builders import fields, scenario, zone
 from conftest import ROOT
 from crosszone import InputError, load_scenario
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.scenario import parse_scenario, read_scenario
+from crosszone.inputs.scenario import parse_scenario, read_scenario, scenario_notices
 from effort import examples
 from inputs.scenarios import scenario_fields
 
@@ -27,6 +27,21 @@ cluster:
       nodes:
         - {count: 1, gpus: 8, gpu: a100-80gb-sxm}
 """
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "level"),
+    [("llama-2-7b", "sequence_over_context", "note"), ("bert-large", "sequence_over_positions", "warning")],
+)
+def test_a_sequence_longer_than_the_model_was_made_for_is_told(model, code, level):
+    told = scenario_notices(scenario(model=model, job={"seq_len": 8192, "global_batch": 64}))
+    (found,) = [notice for notice in told if notice.field == "job.seq_len"]
+    assert (found.code, found.level, found.value) == (code, level, 8192)
+
+
+def test_a_number_of_very_many_digits_is_not_written_out():
+    with pytest.raises(InputError, match="a number of 42 hexadecimal digits"):
+        scenario(job={"seq_len": 16**41, "global_batch": 64})
 
 
 @pytest.mark.slow

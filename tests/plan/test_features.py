@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from builders import scenario
+from builders import scenario, zone
 from crosszone import InputError, Plan, Plans, Scenario, parameters, plan, predict
 from crosszone.cost.memory import GIB
 from crosszone.inputs.placement import Placement
@@ -554,3 +554,14 @@ def test_a_plan_says_what_it_kept_of_the_strategy():
     told = [one["message"] for one in planned({"tp": 2, "recompute": "full"}).warnings if one["code"] == "plan_keeps"]
     assert told == ["Kept as given: recompute, tp."]
     assert not [one for one in planned().warnings if one["code"] == "plan_keeps"]
+
+
+@pytest.mark.parametrize(
+    ("objective", "gpu", "code"),
+    [("cost", "a30", "objective_cost_unknown"), ("energy", "ascend-910b", "objective_energy_unknown")],
+)
+def test_what_is_not_known_is_no_objective(objective, gpu, code):
+    with pytest.raises(InputError) as refused:
+        plan(scenario(cluster={"zones": [zone("here", gpu=gpu)]}), objective=objective)
+    (notice,) = refused.value.notices
+    assert (notice.code, notice.params["gpu"], notice.params["zone"]) == (code, gpu, "here")

@@ -201,7 +201,6 @@ class TestRay:
         (log,) = [engine._runner(task, engine._work(task)).read(0, "logs/node.log", 0, 1000)[1].decode()]
         assert f"meets at {head[3]}:29503" in log
 
-    @pytest.mark.long
     def test_a_stop_ends_every_node(self, store, head, starts):
         (starts / "hold").touch()
         id = task_of(store)
@@ -220,7 +219,6 @@ class TestRay:
 
         wait_until(lambda: not processes_of(task.token))
 
-    @pytest.mark.long
     def test_the_node_that_failed_is_named(self, store, head, starts):
         (starts / "hold").touch()
         (starts / "fail").touch()

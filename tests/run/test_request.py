@@ -8,6 +8,7 @@ from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.value import parse
+from crosszone.run.chosen import chosen_of
 from crosszone.run.request import Known, TaskRequest, checked, created
 
 KNOWN = Known(
@@ -162,6 +163,15 @@ def test_nodes_are_asked_for_by_zone_and_gpu_kind():
     assert (asked.ranks, asked.together.zones, asked.master) == (12, ("a", "b"), "slurm-a.0")
     assert all(one.address is None for one in asked.environments.values())
     assert created(asked, "t", "initializing", "m")["data"]["distributedInfo"]["totalGpus"] == 12
+
+
+def test_a_form_that_asks_for_nodes_is_told_what_it_would_get():
+    told = chosen_of(parse(TaskRequest, NEW), SOURCES, [], "en")
+    assert (told.selection.nodes, told.selection.gpus) == (3, 12)
+    nowhere = NEW | {"allocation": [{"zone": "nowhere", "nodes": 1}]}
+    told = chosen_of(parse(TaskRequest, nowhere), SOURCES, [], "en")
+    assert told.selection.nodes == 0
+    assert "task_allocation_none" in {notice["code"] for notice in told.notices}
 
 
 def test_what_is_asked_for_twice_is_counted_on():

@@ -217,7 +217,6 @@ def test_a_job_that_slurm_does_not_take_fails_with_its_words(store, tmp_path, st
     assert "node" in task.notice["params"]["reason"].lower()
 
 
-@pytest.mark.long
 def test_a_controller_that_does_not_answer_is_out_of_reach(store, tmp_path, starts, monkeypatch):
     id = task_of(store)
     engine = engine_of(store, tmp_path)

@@ -316,6 +316,15 @@ def test_a_body_longer_than_it_says_is_another_request(impatient):
     assert b"400" in heard
 
 
+def test_a_body_of_chunks_that_grows_too_large_is_refused(impatient, monkeypatch):
+    monkeypatch.setattr(security, "MAX_BODY", 1000)
+    chunks = b"100\r\n" + b"a" * 256 + b"\r\n"
+    heard = talk(
+        impatient, HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + 5 * chunks + b"0\r\n\r\n"
+    )
+    assert error_of(heard) == (413, "body_too_large")
+
+
 def test_an_upgrade_is_not_offered(impatient):
     asked = (
         b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a\r\nSec-WebSocket-Version: 13\r\n\r\n"

@@ -1,0 +1,208 @@
+"""How many small mistakes the tests notice: `python benchmarks/mutants.py`, after the tests ran with coverage.
+
+    python -m pytest -m "not long and not browser and not framework" --cov=src/crosszone --cov-branch --cov-context=test
+    python benchmarks/mutants.py --coverage .coverage --count 60 --seed 7
+
+A mutant is one place of cost/, plan/, store/ or deploy/ where an operator, a comparison, a number or a condition is
+exchanged. Places are drawn from the lines that a test runs; each mutant meets only the tests that run its line, for a
+minute at most, in a copy of the tree. `--like FILE` takes the mutants of an earlier run, found again by their line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("cost", "plan", "store", "deploy")
+LIMIT_S = 60
+EXCHANGED: dict[type, type] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+
+
+class Mutant(NamedTuple):
+    """A place in a file, the text there and what takes its place."""
+
+    file: str
+    line: int
+    column: int
+    was: str
+    now: str
+    source_line: str
+
+
+def mutants(path: Path, name: str) -> Iterator[Mutant]:
+    """Every mutant of a file that fits on one line."""
+    text = path.read_text()
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        changed = _changed(node)
+        was = ast.get_source_segment(text, node) if changed is not None else None
+        if changed is None or was is None or "\n" in was:
+            continue
+        assert isinstance(node, ast.expr)
+        source = lines[node.lineno - 1]
+        column = len(source.encode()[: node.col_offset].decode())
+        yield Mutant(name, node.lineno, column, was, f"({ast.unparse(changed)})", source)
+
+
+def _changed(node: ast.AST) -> ast.AST | None:
+    match node:
+        case ast.BinOp(left, op, right) if type(op) in EXCHANGED:
+            return ast.BinOp(left, EXCHANGED[type(op)](), right)
+        case ast.BoolOp(op, values):
+            return ast.BoolOp(EXCHANGED[type(op)](), values)
+        case ast.Compare(left, [op], [right]):
+            return ast.Compare(left, [EXCHANGED[type(op)]()], [right])
+        case ast.UnaryOp(ast.Not(), operand):
+            return operand
+        case ast.IfExp(test, body, orelse):
+            return ast.IfExp(test, orelse, body)
+        case ast.Constant(bool() as value):
+            return ast.Constant(not value)
+        case ast.Constant(int() | float() as value):
+            return ast.Constant(value + 1)
+    return None
+
+
+class Covering:
+    """Which tests run a line, by coverage.py's contexts."""
+
+    def __init__(self, data: Path, tree: Path) -> None:
+        self.data, self.tree = CoverageData(str(data)), tree
+        self.data.read()
+
+    def tests(self, file: str, line: int) -> list[str]:
+        found = self.data.contexts_by_lineno(str(self.tree / "src/crosszone" / file)).get(line, [])
+        return sorted({context.split("|")[0] for context in found if "::" in context})
+
+
+def drawn(tree: Path, covering: Covering, count: int, seed: int) -> list[Mutant]:
+    """Mutants of covered lines, the same for the same tree, coverage and seed."""
+    source = tree / "src/crosszone"
+    files = sorted(path for name in PACKAGES for path in (source / name).rglob("*.py") if "trainer" not in path.parts)
+    all_of_them = [one for path in files for one in mutants(path, str(path.relative_to(source)))]
+    random.Random(seed).shuffle(all_of_them)
+    found: list[Mutant] = []
+    for one in all_of_them:
+        if covering.tests(one.file, one.line):
+            found.append(one)
+        if len(found) == count:
+            break
+    return found
+
+
+def placed(mutant: Mutant, tree: Path) -> Mutant | None:
+    """The mutant in another edition of the file: the equal line nearest to where it was."""
+    path = tree / "src/crosszone" / mutant.file
+    lines = path.read_text().splitlines() if path.exists() else []
+    where = [at for at, line in enumerate(lines, 1) if line == mutant.source_line]
+    return mutant._replace(line=min(where, key=lambda at: abs(at - mutant.line))) if where else None
+
+
+def killed(mutant: Mutant, tree: Path, tests: list[str], seed: int) -> str:
+    """'killed', 'survived' or 'no tests'; a test that fails without the mutant too kills nobody."""
+    order = list(tests)
+    random.Random(seed).shuffle(order)
+    path = tree / "src/crosszone" / mutant.file
+    original = path.read_text()
+    lines = original.splitlines(keepends=True)
+    line = lines[mutant.line - 1]
+    lines[mutant.line - 1] = line[: mutant.column] + mutant.now + line[mutant.column + len(mutant.was) :]
+    ends = time.monotonic() + LIMIT_S
+    while order and time.monotonic() < ends:
+        path.write_text("".join(lines))
+        try:
+            code, failed = _run(tree, order, ends - time.monotonic())
+        except subprocess.TimeoutExpired:
+            return "survived"
+        finally:
+            path.write_text(original)
+        if code == 0:
+            return "survived"
+        if not failed or _run(tree, failed, LIMIT_S)[0] == 0:
+            return "killed"
+        order = [test for test in order if test not in failed]
+    return "survived" if tests else "no tests"
+
+
+def _run(tree: Path, tests: list[str], seconds: float) -> tuple[int, list[str]]:
+    """Exit status of the tests up to the first that fails, and its name."""
+    chosen = tree / "chosen-tests.txt"
+    chosen.write_text("\n".join(tests) + "\n")
+    words = ["-x", "-q", "-rfE", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout=0", "--tb=no"]
+    command = [sys.executable, "-m", "pytest", *words, f"@{chosen}"]
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
+    done = subprocess.run(
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds, check=False
+    )
+    named = {line.split(" ", 1)[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))}
+    return done.returncode, [test for test in tests if any(name.startswith(test) for name in named)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tree", type=Path, default=ROOT, help="the checkout whose tests are tried")
+    parser.add_argument("--coverage", type=Path, default=ROOT / ".coverage", help="data with a context for each test")
+    parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--like", type=Path, help="results of an earlier run: take its mutants")
+    parser.add_argument("--within", type=Path, help="a folder for the copy of the tree; a temporary one unless told")
+    parser.add_argument("--out", type=Path, default=Path("mutants.json"))
+    given = parser.parse_args()
+    tree = given.tree.resolve()
+    covering = Covering(given.coverage, tree)
+    if given.like:
+        chosen = [Mutant(*row["mutant"]) for row in json.loads(given.like.read_text())]
+    else:
+        chosen = drawn(tree, covering, given.count, given.seed)
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = (given.within or Path(temporary)) / "tree"
+        shutil.copytree(tree, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*cache"))
+        for number, mutant in enumerate(chosen, 1):
+            here = placed(mutant, tree)
+            tests = covering.tests(here.file, here.line) if here else []
+            result = killed(here, copy, tests, given.seed) if here else "gone"
+            rows.append({"mutant": list(mutant), "result": result, "tests": len(tests)})
+            about = f"{mutant.file}:{mutant.line}  {mutant.was} -> {mutant.now}"
+            print(f"{number:3} {result:9} {len(tests):5} tests  {about}", flush=True)
+            given.out.write_text(json.dumps(rows, indent=1))
+    tried = [row for row in rows if row["result"] != "gone"]
+    number = sum(row["result"] == "killed" for row in tried)
+    print(f"{number} of {len(tried)} killed ({100 * number / len(tried):.0f} %), seed {given.seed}")
+
+
+if __name__ == "__main__":
+    main()
