@@ -135,6 +135,8 @@ def killed(mutant: Mutant, tree: Path, tests: list[str], seed: int) -> str:
     """'killed', 'survived' or 'no tests'; a test that fails without the mutant too kills nobody."""
     order = list(tests)
     random.Random(seed).shuffle(order)
+    package = mutant.file.split("/")[0]
+    order.sort(key=lambda test: not test.startswith(f"tests/{package}/"))  # those of its package are likeliest
     path = tree / "src/crosszone" / mutant.file
     original = path.read_text()
     lines = original.splitlines(keepends=True)
@@ -163,7 +165,8 @@ def _run(tree: Path, tests: list[str], seconds: float) -> tuple[int, list[str]]:
     chosen.write_text("\n".join(tests) + "\n")
     words = ["-x", "-q", "-rfE", "-p", "no:randomly", "-p", "no:cacheprovider", "--timeout=0", "--tb=no"]
     command = [sys.executable, "-m", "pytest", *words, f"@{chosen}"]
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "1000"}
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "COLUMNS": "1000"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # each start would compile the whole program
     done = subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
