@@ -520,8 +520,8 @@ def test_the_chance_grows_with_the_gap_and_is_even_between_equals(two_zones):
 def test_the_same_plan_in_two_equal_places_is_a_coin_toss():
     """B02: two regions with the same GPUs: whoever is ranked second is beaten with a chance of one half."""
     regions = zones(gbps=1)
-    for zone, region in zip(regions["zones"], ("cn-beijing", "cn-shanghai"), strict=True):
-        zone["region"] = region
+    for place, region in zip(regions["zones"], ("cn-beijing", "cn-shanghai"), strict=True):
+        place["region"] = region
     found = planned({"tp": 1, "pp": 1, "dp": 8}, cluster=regions, job=MEGATRON)
     twins = [one for one in found.plans if step_s(one) == pytest.approx(step_s(found.plans[0]), rel=1e-9)][1:]
     assert all(one.chance == pytest.approx(0.5, abs=1e-6) for one in twins)
