@@ -1,11 +1,12 @@
-"""How many small mistakes the tests notice: `python benchmarks/mutants.py`, after the tests ran with coverage.
+"""What the tests reach, and how many small mistakes they notice; run after the tests ran with coverage.
 
     python -m pytest -m "not long and not browser and not framework" --cov=src/crosszone --cov-branch --cov-context=test
-    python benchmarks/mutants.py --coverage .coverage --count 60 --seed 7
+    python benchmarks/mutants.py --count 60 --seed 7 --write
 
 A mutant is one place of cost/, plan/, store/ or deploy/ where an operator, a comparison, a number or a condition is
 exchanged. Places are drawn from the lines that a test runs; each mutant meets only the tests that run its line, for a
-minute at most, in a copy of the tree. `--like FILE` takes the mutants of an earlier run, found again by their line.
+minute at most, in a copy of the tree. `--like FILE` takes the mutants of an earlier run, found again by their line;
+`--write` puts coverage by package and the share of mutants noticed into RESULTS.md.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from coverage import CoverageData
+from coverage import Coverage, CoverageData
 
+from results import write_section
+
+TITLE = "What the tests reach"
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("cost", "plan", "store", "deploy")
 LIMIT_S = 60
@@ -174,6 +179,30 @@ def _run(tree: Path, tests: list[str], seconds: float) -> tuple[int, list[str]]:
     return done.returncode, [test for test in tests if any(name.startswith(test) for name in named)]
 
 
+def reached(data: Path) -> list[str]:
+    """Rows of a table: lines and branches that the tests run, by package."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as report:
+        coverage = Coverage(data_file=str(data), branch=True)
+        coverage.load()
+        coverage.json_report(outfile=report.name)
+        files = json.loads(Path(report.name).read_text())["files"]
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for name, file in files.items():
+        inside = name.partition("src/crosszone/")[2].split("/")
+        if inside[:2] == ["deploy", "trainer"]:
+            continue  # runs on the machines that train, in an environment of its own
+        for package in (inside[0] if len(inside) > 1 else "(top)", "all"):
+            counts[package].update({key: value for key, value in file["summary"].items() if isinstance(value, int)})
+    shares = (("covered_lines", "num_statements"), ("covered_branches", "num_branches"))
+    return [
+        " | ".join(
+            [f"| {package}", *(f"{100 * of[got] / of[all_]:.1f} %" if of[all_] else "-" for got, all_ in shares)]
+        )
+        + " |"
+        for package, of in sorted(counts.items())
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tree", type=Path, default=ROOT, help="the checkout whose tests are tried")
@@ -182,6 +211,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--like", type=Path, help="results of an earlier run: take its mutants")
     parser.add_argument("--within", type=Path, help="a folder for the copy of the tree; a temporary one unless told")
+    parser.add_argument("--write", action="store_true", help="write the section of RESULTS.md")
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
     given = parser.parse_args()
     tree = given.tree.resolve()
@@ -204,7 +234,12 @@ def main() -> None:
             given.out.write_text(json.dumps(rows, indent=1))
     tried = [row for row in rows if row["result"] != "gone"]
     number = sum(row["result"] == "killed" for row in tried)
-    print(f"{number} of {len(tried)} killed ({100 * number / len(tried):.0f} %), seed {given.seed}")
+    said = f"{number} of {len(tried)} mutants killed ({100 * number / len(tried):.0f} %), seed {given.seed}"
+    print(said)
+    if given.write:
+        table = ["| package | lines | branches |", "|---|---|---|", *reached(given.coverage)]
+        head = "`python benchmarks/mutants.py --write`; tests of `./test` without browsers and frameworks."
+        write_section(TITLE, "\n".join([head, "", f"{said}; packages {', '.join(PACKAGES)}.", "", *table]))
 
 
 if __name__ == "__main__":

@@ -193,7 +193,7 @@ def tried(operation, mode, examples):
         if over is not None:
             put_over(case, over, fields)
         try:
-            response = case.call(base_url=HERE)
+            response = case.call(base_url=HERE, timeout=120)
             statuses[response.status_code] += 1
             told_apart = over is None and response.status_code not in TOO_LARGE
             case.validate_response(response, checks=[*CHECKS, checks.negative_data_rejection] if told_apart else CHECKS)

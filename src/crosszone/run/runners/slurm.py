@@ -151,10 +151,15 @@ class Slurm:
         return told, data
 
     def clean(self) -> None:
-        """As `Runner.clean`; a job that still runs is not pulled from under its feet."""
+        """As `Runner.clean`; a job that still runs is not deleted, one whose nodes have ended is waited for."""
+        until = time.monotonic() + END_S
         for mark in self.root.glob(f"{MARK}*") if self.root.is_dir() else ():
             token = mark.name.removeprefix(MARK)
-            if is_live(self.jobs(token)):
+            while is_live(jobs := self.jobs(token)):
+                # Between the end of the last node and the end of the job lie some moments of Slurm's.
+                if time.monotonic() < until and all(one.state == "ended" for one in self._seen(token, jobs)):
+                    time.sleep(0.5)
+                    continue
                 params = {"machine": "Slurm", "folder": str(self.root), "token": token}
                 raise MachineError(Notice(code="agent_busy", params=params))
         for node in reversed(self.work.nodes):
