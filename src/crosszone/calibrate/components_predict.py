@@ -157,17 +157,17 @@ def _finished(cost: LayerCost, run: ComponentRun, links: RunLinks) -> Layer:
     """The layer with what this stack adds: norms written out, activations gathered before recomputation. [K5]"""
     (layer, _), work = cost.whole, run.case.strategy
     wide = HALF * cost.tokens * cost.model.hidden
-    forward, backward, again = layer.forward, layer.backward, layer.again
+    forward, backward, recompute = layer.forward, layer.backward, layer.recompute
     full = work.recompute == "full"
     if run.unfused_norm:
         passes = norm_passes()
         there, back = (traffic_s(passes[key] * wide, cost.memory_rate) for key in ("forward", "backward"))
         forward = replace(forward, elementwise=forward.elementwise + there)
         backward = replace(backward, elementwise=backward.elementwise + back)
-        again = again + full * there
+        recompute = recompute + full * there
     if run.partitioned and full:
-        again = again + ring_all_gather_s(wide, work.tp, links.tensor)
-    return replace(layer, forward=forward, backward=backward, again=again)
+        recompute = recompute + ring_all_gather_s(wide, work.tp, links.tensor)
+    return replace(layer, forward=forward, backward=backward, recompute=recompute)
 
 
 def _one(value: Numbers, entries: int) -> Floats:

@@ -28,6 +28,7 @@ from crosszone.cost.operators import (
     traffic_s,
     unfused_attention_s,
 )
+from crosszone.cost.record import as_array, named
 from crosszone.inputs.flops import tokens_seen
 
 FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
@@ -64,13 +65,19 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One kind of layer: its passes; `again` is what recomputation adds to the backward pass."""
+    """One kind of layer: its passes, and what recomputation adds to the backward pass."""
 
     forward: Pass
     backward: Pass
-    again: Numbers
+    recompute: Numbers
+    """Kernels of the forward pass that run once more."""
     repeated: dict[str, Numbers]
-    """Of that: exchanges of the forward pass that are done again (tp, ep, cp)."""
+    """Exchanges of the forward pass that are done once more (tp, ep, cp)."""
+
+    @property
+    def again(self) -> Numbers:
+        """All that recomputation adds to the backward pass."""
+        return self.recompute + sum(self.repeated.values())
 
     @property
     def forward_s(self) -> Numbers:
@@ -110,6 +117,7 @@ GATHERED = (
     "tokens",
     "memory_rate",
     "pcie_rate",
+    "link_rate",
     "nic_rate",
     "split",
     "tp_exposed_s",
@@ -141,33 +149,36 @@ class LayerCost:
 
     def __init__(self, model: ModelColumns, work: WorkColumns, gpu: GpuColumns, stack: StackColumns, k: Coefficients):
         self.model, self.work, self.gpu, self.stack, self.k = model, work, gpu, stack, k
-        self.tokens = work.micro_batch * work.seq / work.cp
+        self.tokens = named("tokens", work.micro_batch * work.seq / work.cp)
         """Tokens of a micro-batch on this GPU, before sequence parallelism."""
         self.byte_s = k.tile / gpu.memory_bytes_per_s * work.word / 2.0
-        self.memory_rate = k.memory * gpu.memory_bytes_per_s
-        self.pcie_rate = k.pcie * gpu.pcie_bytes_per_s
-        self.linear_rate = self._linear_rate()
-        self.flops_16 = np.where(np.asarray(work.path) == PATH_BITS["fp32"], gpu.flops_path, gpu.flops_16)
+        self.memory_rate = named("rate.memory", k.memory * gpu.memory_bytes_per_s)
+        self.pcie_rate = named("rate.pcie", k.pcie * gpu.pcie_bytes_per_s)
+        self.link_rate = named("rate.link", k.link * gpu.link_bytes_per_s)
+        """Bytes/s that collectives reach over the fast link, or PCIe where there is none. [X1]"""
+        self.linear_rate = named("rate.linear", self._linear_rate())
+        self.flops_16 = np.where(as_array(work.path) == PATH_BITS["fp32"], gpu.flops_path, gpu.flops_16)
         """Peak of attention and head, which stay in 16 bit; an fp32 job runs them in fp32 too."""
-        self.nic_rate = k.nic * gpu.nic_bytes_per_s / (1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0)))
+        spread = 1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0))
+        self.nic_rate = named("rate.network", k.nic * gpu.nic_bytes_per_s / spread)
         """Bytes/s a GPU's share of the network reaches, less over many nodes. [X2]"""
-        self.cast = np.where(np.asarray(work.path) < 16, k.cast, 0.0) * self.work.word
+        self.cast = np.where(as_array(work.path) < 16, k.cast, 0.0) * self.work.word
         """Bytes moved to quantise one value that goes into a linear layer."""
         self.split = np.where(work.sequence_parallel > 0, 1.0 / work.tp, 1.0)
         """Share of what tensor parallelism leaves whole that this GPU holds."""
         lanes = work.micro_batch * model.heads / work.tp
-        self.plain_softmax = (np.asarray(stack.unfused) > 1) | ((np.asarray(stack.unfused) > 0) & (lanes % 4 != 0))
+        self.plain_softmax = (as_array(stack.unfused) > 1) | ((as_array(stack.unfused) > 0) & (lanes % 4 != 0))
         """The fused softmax kernel wants a multiple of four score matrices; without it more and longer kernels run."""
-        self.tp_s = self._tp_collective_s()
-        self.tp_exposed_s = np.where(np.asarray(work.overlap_tensor) > 0, k.tp_exposed, 1.0) * self.tp_s
+        self.tp_s = named("tp_collective_s", self._tp_collective_s())
+        exposed = np.where(as_array(work.overlap_tensor) > 0, k.tp_exposed, 1.0)
+        self.tp_exposed_s = named("tp_exposed_s", exposed * self.tp_s)
         block = self._attention_block()
-        self.dense: Layer | LayerTotals = self._layer(self._with_mlp(block))
+        self.dense: Layer | LayerTotals = self._layer("dense", self._with_mlp(block))
         self.moe: Layer | LayerTotals = (
-            self._layer(self._with_experts(block)) if np.any(np.asarray(model.moe_layers) > 0) else self.dense
+            self._layer("moe", self._with_experts(block)) if np.any(as_array(model.moe_layers) > 0) else self.dense
         )
-        self.embedding_s = traffic_s(
-            k.elementwise * 2.0 * self.work.word * self.tokens * model.hidden, self.memory_rate
-        )
+        looked_up = k.elementwise * 2.0 * self.work.word * self.tokens * model.hidden
+        self.embedding_s = named("embedding_s", traffic_s(looked_up, self.memory_rate))
         """Look-up: a row read and written for each token. [O8]"""
         self.head_s, self.loss_s = self._head()
         """The head's forward product, and the traffic of logits and loss over both passes. [O9]"""
@@ -216,13 +227,14 @@ class LayerCost:
         """The head stays in 16 bit; rows that are no multiple of 8 lose the tensor cores' alignment. [O9]"""
         m, k = self.model, self.k
         rows = m.vocab / self.work.tp
-        aligned = np.where(np.asarray(m.vocab) % 8 == 0, 1.0, k.unaligned)
+        aligned = np.where(as_array(m.vocab) % 8 == 0, 1.0, k.unaligned)
         product = matmul_s(self.tokens, m.hidden, rows, k.matmul * self.flops_16, self.byte_s)
-        return product * aligned, traffic_s(k.head_traffic * self.tokens * rows, self.memory_rate)
+        loss = traffic_s(k.head_traffic * self.tokens * rows, self.memory_rate)
+        return named("head_s", product * aligned), named("loss_s", loss)
 
     def _linear_rate(self) -> Numbers:
         """FLOP/s of the linear layers in the job's precision."""
-        k, path = self.k, np.asarray(self.work.path)
+        k, path = self.k, as_array(self.work.path)
         fp8 = k.matmul_fp8 * np.where(path == MXFP8, k.mxfp8, np.where(path == ROWWISE, k.rowwise, 1.0))
         share = np.where(path >= 16, k.matmul, np.where(path == 4, k.matmul_fp8 * k.nvfp4, fp8))
         return share * self.gpu.flops_path
@@ -235,22 +247,26 @@ class LayerCost:
         key_value = np.maximum(m.kv_heads / t, 1.0) * (m.qk_dim + m.v_dim)
         value = m.heads * m.v_dim
         plain = 1.0 - m.latent
-        direct = plain + m.latent * (np.asarray(m.q_rank) == 0)
-        projections = (
-            (m.hidden, direct * query / t + plain * key_value),
-            (m.hidden, m.latent * m.q_rank),
-            (m.latent * m.q_rank, query / t),
-            (m.hidden, m.latent * (m.kv_rank + m.rope_dim)),
-            (m.latent * m.kv_rank, m.heads * (m.qk_dim - m.rope_dim + m.v_dim) / t),
-            (value / t, m.hidden),
+        direct = plain + m.latent * (as_array(m.q_rank) == 0)
+        projections = {
+            "qkv": (m.hidden, direct * query / t + plain * key_value),
+            "query_down": (m.hidden, m.latent * m.q_rank),
+            "query_up": (m.latent * m.q_rank, query / t),
+            "kv_down": (m.hidden, m.latent * (m.kv_rank + m.rope_dim)),
+            "kv_up": (m.latent * m.kv_rank, m.heads * (m.qk_dim - m.rope_dim + m.v_dim) / t),
+            "out": (value / t, m.hidden),
+        }
+        matmul = sum(
+            named(f"matmul.{name}_s", matmul_s(tokens, inner, columns, self.linear_rate, self.byte_s))
+            for name, (inner, columns) in projections.items()
         )
-        matmul = sum(matmul_s(tokens, inner, columns, self.linear_rate, self.byte_s) for inner, columns in projections)
         width = m.heads * (m.qk_dim + m.v_dim) / t
         windowed = tokens_seen(w.seq, m.window, causal=m.causal)
-        seen = m.full_share * tokens_seen(w.seq, None, causal=m.causal) + (1 - m.full_share) * windowed
+        whole = tokens_seen(w.seq, None, causal=m.causal)
+        seen = named("tokens_seen", m.full_share * whole + (1 - m.full_share) * windowed)
         kernel = np.where(self.stack.triton > 0, k.triton, 1.0)
         reach = m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window)
-        share = flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp)
+        share = named("head_share", flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp))
         flash = flash_attention_s(tokens, seen, width, kernel * share * k.flash * self.flops_16)
         passes = np.where(
             m.sinks > 0, k.sink_traffic, k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
@@ -259,7 +275,7 @@ class LayerCost:
         scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16, score_s)
         plainly = unfused_attention_s(*scores, FORWARD_SCORE_BYTES)
         plainly_back = 2.0 * unfused_attention_s(*scores, BACKWARD_SCORE_BYTES / 2.0)
-        unfused = (self.stack.unfused > 0) | (np.asarray(m.sinks) > 0)
+        unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
         traffic = self.work.word * tokens * (RESIDUAL_PASSES * m.hidden * self.split + 2.0 * inner_width)
         written = k.written_out * m.written * self.work.word * tokens * m.hidden * self.split
@@ -268,7 +284,9 @@ class LayerCost:
             matmul=matmul,
             attention=np.where(unfused, plainly, flash),
             attention_back=np.where(unfused, plainly_back, k.flash_backward * flash),
-            elementwise=traffic_s(k.elementwise * traffic + written + cast, self.memory_rate),
+            elementwise=named(
+                "elementwise.attention_s", traffic_s(k.elementwise * traffic + written + cast, self.memory_rate)
+            ),
             routing=0.0,
             ep=0.0,
             wait=0.0,
@@ -278,15 +296,15 @@ class LayerCost:
         """The attention block followed by a dense MLP."""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         inner = m.ffn / w.tp
-        up = matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s)
-        down = matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s)
+        up = named("matmul.up_s", matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s))
+        down = named("matmul.down_s", matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s))
         cast = self.cast * tokens * (m.hidden + inner)
         traffic = k.elementwise * self.work.word * tokens * m.matrices * inner + cast
         return _Parts(
             matmul=block.matmul + up + down,
             attention=block.attention,
             attention_back=block.attention_back,
-            elementwise=block.elementwise + traffic_s(traffic, self.memory_rate),
+            elementwise=block.elementwise + named("elementwise.mlp_s", traffic_s(traffic, self.memory_rate)),
             routing=0.0,
             ep=0.0,
             wait=0.0,
@@ -295,89 +313,97 @@ class LayerCost:
     def _with_experts(self, block: _Parts) -> _Parts:
         """The attention block followed by routed and shared experts. [O6]"""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
-        routed = tokens * m.top_k / w.tp * w.expert_tp
+        routed = named("routed_tokens", tokens * m.top_k / w.tp * w.expert_tp)
         local = m.experts / w.ep
         inner = m.expert_ffn / w.expert_tp
         rate = self.linear_rate * k.grouped
-        up = matmul_s(routed, m.hidden, (m.matrices - 1) * inner, rate, self.byte_s, local)
-        down = matmul_s(routed, inner, m.hidden, rate, self.byte_s, local)
+        up = named("matmul.expert_up_s", matmul_s(routed, m.hidden, (m.matrices - 1) * inner, rate, self.byte_s, local))
+        down = named("matmul.expert_down_s", matmul_s(routed, inner, m.hidden, rate, self.byte_s, local))
         shared_inner = m.shared_ffn / w.tp
-        shared = matmul_s(tokens, m.hidden, (m.matrices - 1) * shared_inner, self.linear_rate, self.byte_s)
-        shared = shared + matmul_s(tokens, shared_inner, m.hidden, self.linear_rate, self.byte_s)
+        shared_up = matmul_s(tokens, m.hidden, (m.matrices - 1) * shared_inner, self.linear_rate, self.byte_s)
+        shared_down = matmul_s(tokens, shared_inner, m.hidden, self.linear_rate, self.byte_s)
+        shared = named("matmul.shared_up_s", shared_up) + named("matmul.shared_down_s", shared_down)
         width = m.matrices * (routed * inner + tokens * shared_inner)
         cast = self.cast * (routed * (m.hidden + inner) + tokens * shared_inner)
-        age = np.exp(-k.release_decay * self.stack.release) * np.where(self.stack.graphed > 0, k.graphed, 1.0)
+        graphed = np.where(self.stack.graphed > 0, k.graphed, 1.0)
+        age = named("release_factor", np.exp(-k.release_decay * self.stack.release) * graphed)
         permuted = age * k.permute * ROUTED_BYTES * tokens * m.top_k * m.hidden / w.tp
         return _Parts(
             matmul=block.matmul + up + down + shared,
             attention=block.attention,
             attention_back=block.attention_back,
-            elementwise=block.elementwise + traffic_s(k.elementwise * self.work.word * width + cast, self.memory_rate),
+            elementwise=block.elementwise
+            + named(
+                "elementwise.experts_s", traffic_s(k.elementwise * self.work.word * width + cast, self.memory_rate)
+            ),
             routing=traffic_s(permuted, self.memory_rate),
-            ep=age * k.a2a_exposed * self._all_to_all_s(),
-            wait=age * k.moe_s * np.where(np.asarray(w.path) == MXFP8, k.mxfp8_moe, 1.0),
+            ep=age * k.a2a_exposed * named("all_to_all_s", self._all_to_all_s()),
+            wait=age * k.moe_s * np.where(as_array(w.path) == MXFP8, k.mxfp8_moe, 1.0),
         )
 
     def _all_to_all_s(self) -> Numbers:
         """Dispatch and combine of one pass: to experts inside the domain, and once to each other domain. [X3]"""
-        m, w, g, k = self.model, self.work, self.gpu, self.k
+        m, w, g = self.model, self.work, self.gpu
         size = self.work.word * self.tokens * m.hidden / w.tp
         inside = np.clip(g.domain / w.expert_tp, 1.0, w.ep)
-        domains = w.ep / inside
+        domains = named("expert_domains", w.ep / inside)
         remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(m.top_k, 1.0))
-        near = size * m.top_k * (1.0 - 1.0 / w.ep) / (k.link * g.link_bytes_per_s)
+        near = size * m.top_k * (1.0 - 1.0 / w.ep) / self.link_rate
         far = size * remote / self.nic_rate
         return 2.0 * (near + far)
 
     def _tp_collective_s(self) -> Numbers:
         """One tensor-parallel all-reduce (or gather and scatter) of the activations. [X1]"""
         g, k, t = self.gpu, self.k, self.work.tp
-        inside = k.link * g.link_bytes_per_s
-        across = np.minimum(inside, g.node_gpus * self.nic_rate)
-        bus = np.where(t <= g.domain, inside, across)
+        across = np.minimum(self.link_rate, g.node_gpus * self.nic_rate)
+        bus = np.where(t <= g.domain, self.link_rate, across)
         size = 2.0 * (t - 1.0) / t * self.work.word * self.tokens * self.model.hidden
         return np.where(t > 1, size / bus + k.tp_message_s, 0.0)
 
-    def _layer(self, parts: _Parts) -> Layer:
+    def _layer(self, kind: str, parts: _Parts) -> Layer:
         """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
         w, k = self.work, self.k
-        full, selective = np.asarray(w.recompute) == 2, np.asarray(w.recompute) == 1
+        full, selective = as_array(w.recompute) == 2, as_array(w.recompute) == 1
         count = 2.0 - self.model.parallel_residual
         tp = self.tp_exposed_s
         cp, cp_back = self._context_s(parts.attention), self._context_s(parts.attention_back, 2.0)
         kernels = 1.0 + self.model.written * (k.written_out_launch - 1.0)
         launch = k.host_s * kernels * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
-        launch = launch + count * k.collective_host_s * (w.tp - 1.0)
+        launch = named(f"{kind}.launch_s", launch + count * k.collective_host_s * (w.tp - 1.0))
         forward = Pass(
-            matmul=parts.matmul,
-            attention=parts.attention,
-            elementwise=parts.elementwise,
-            routing=parts.routing,
-            tp=count * tp,
-            ep=parts.ep,
-            cp=cp,
+            matmul=named(f"{kind}.forward.matmul", parts.matmul),
+            attention=named(f"{kind}.forward.attention", parts.attention),
+            elementwise=named(f"{kind}.forward.elementwise", parts.elementwise),
+            routing=named(f"{kind}.forward.routing", parts.routing),
+            tp=named(f"{kind}.forward.tp", count * tp),
+            ep=named(f"{kind}.forward.ep", parts.ep),
+            cp=named(f"{kind}.forward.cp", cp),
             host=0.0,
         )
-        again = np.where(full, forward.gpu, 0.0)
-        core = np.where(self.stack.unfused > 0, parts.attention, 0.0)
-        repeated = core + k.selective_share * parts.matmul + (k.selective_share > 0) * parts.elementwise
-        again = again + np.where(selective, repeated, 0.0)
+        whole = forward.matmul + forward.attention + forward.elementwise + forward.routing
+        core = np.where(self.stack.unfused > 0, forward.attention, 0.0)
+        part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
+        recompute = named(f"{kind}.recompute", np.where(full, whole, 0.0) + np.where(selective, part, 0.0))
+        repeated = {name: np.where(full, getattr(forward, name), 0.0) for name in ("tp", "ep", "cp")}
         backward = Pass(
-            matmul=2.0 * parts.matmul,
-            attention=parts.attention_back,
-            elementwise=2.0 * parts.elementwise,
-            routing=2.0 * parts.routing,
-            tp=2.0 * tp,
-            ep=parts.ep,
-            cp=cp_back,
+            matmul=named(f"{kind}.backward.matmul", 2.0 * forward.matmul),
+            attention=named(f"{kind}.backward.attention", parts.attention_back),
+            elementwise=named(f"{kind}.backward.elementwise", 2.0 * forward.elementwise),
+            routing=named(f"{kind}.backward.routing", 2.0 * forward.routing),
+            tp=named(f"{kind}.backward.tp", 2.0 * tp),
+            ep=named(f"{kind}.backward.ep", parts.ep),
+            cp=named(f"{kind}.backward.cp", cp_back),
             host=0.0,
         )
-        host_back = self._host_s(backward.gpu + again, (k.host_backward + full) * launch)
+        again = recompute + sum(repeated.values())
+        kernels_back = named(f"{kind}.backward.kernels", backward.gpu + again)
+        host_back = self._host_s(kernels_back, (k.host_backward + full) * launch)
+        host = self._host_s(named(f"{kind}.forward.kernels", forward.gpu), launch)
         return Layer(
-            forward=replace(forward, host=self._host_s(forward.gpu, launch)),
-            backward=replace(backward, host=host_back),
-            again=again,
-            repeated={part: np.where(full, getattr(forward, part), 0.0) for part in ("tp", "ep", "cp")},
+            forward=replace(forward, host=named(f"{kind}.forward.host", host)),
+            backward=replace(backward, host=named(f"{kind}.backward.host", host_back)),
+            recompute=recompute,
+            repeated=repeated,
         )
 
     def _host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
@@ -389,6 +415,5 @@ class LayerCost:
         m, w, g, k = self.model, self.work, self.gpu, self.k
         kv = np.where(m.latent > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0)) * (m.qk_dim + m.v_dim)
         size = passes * self.work.word * self.tokens * kv * (w.cp - 1.0)
-        rate = np.where(w.tp * w.cp <= g.domain, k.link * g.link_bytes_per_s, self.nic_rate)
-        exchange = size / rate
-        return np.where(np.asarray(w.cp) > 1, np.maximum(0.0, exchange - attention_s) + k.cp_exposed * exchange, 0.0)
+        exchange = size / np.where(w.tp * w.cp <= g.domain, self.link_rate, self.nic_rate)
+        return np.where(as_array(w.cp) > 1, np.maximum(0.0, exchange - attention_s) + k.cp_exposed * exchange, 0.0)

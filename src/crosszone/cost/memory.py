@@ -14,6 +14,7 @@ import numpy as np
 from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns
 from crosszone.cost.memory_layer import layer_memory, tokens_held, undivided
 from crosszone.cost.memory_profile import MemoryCoefficients
+from crosszone.cost.record import as_array, named
 from crosszone.cost.replicas import StageParameters, stage_parameters
 from crosszone.cost.stages import StageLayers
 
@@ -69,7 +70,7 @@ def micro_batches_in_flight(work: WorkColumns, stages: StageLayers) -> Numbers:
     Stage s of p holds min(m, p - s). With v chunks it holds 2 (p - s - 1) + (v - 1) p + 1 of them, each 1/v of its
     layers: p + (p - 1)/v micro-batches on the first stage.
     """
-    m, p, v = (np.asarray(x, dtype=float) for x in (work.micro_batches, work.pp, work.interleave))
+    m, p, v = (as_array(x) for x in (work.micro_batches, work.pp, work.interleave))
     s = np.arange(np.shape(stages.layers)[-1], dtype=float)
     later = np.maximum(p - s - 1.0, 0.0)
     chunks = np.where(v > 1, 2.0 * later + (v - 1.0) * p + 1.0, later + 1.0)
@@ -85,7 +86,7 @@ def shards(w: WorkColumns) -> tuple[Numbers, Numbers]:
 
 def casts(w: WorkColumns) -> Numbers:
     """Whether fp32 weights are cast for 16-bit (or narrower) products: autocast, FSDP's mixed precision."""
-    return (np.asarray(w.weight_bytes) > HALF) & (np.asarray(w.path) <= PATH_BITS["bf16"])
+    return (as_array(w.weight_bytes) > HALF) & (as_array(w.path) <= PATH_BITS["bf16"])
 
 
 class _Peak:
@@ -101,19 +102,22 @@ class _Peak:
         in_flight: Numbers | None,
     ):
         held = stage_parameters(model, w, stages)
-        alive = micro_batches_in_flight(w, stages) if in_flight is None else in_flight
+        alive = named("in_flight", micro_batches_in_flight(w, stages) if in_flight is None else in_flight)
         self.states = states = _States(held, w, k)
         once = _Transient(model, w, stages, k, held)
         dense, moe = layer_memory(model, w, stack, k)
         micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
-        activations = alive * micro_batch + stages.last * 2.0 * w.word * tokens_held(w) * model.hidden * undivided(w)
+        head = named("memory.head_inputs", stages.last * 2.0 * w.word * tokens_held(w) * model.hidden * undivided(w))
+        activations = named("memory.in_flight", alive * micro_batch) + head
         whole: Numbers = np.where(stages.moe > 0, moe.whole, dense.whole)
         kept: Numbers = np.where(stages.moe > 0, moe.kept, dense.kept)
-        one_layer = once.gathered + once.layer + k.working * whole + whole - kept
-        others = np.maximum(alive - 1.0, 0.0) * micro_batch
-        freed = (np.asarray(k.gradients_freed) > 0) & (np.asarray(w.micro_batches) <= 1)
+        temporaries = named("memory.temporaries", k.working * whole)
+        recomputed = named("memory.recomputed", whole - kept)
+        one_layer = once.gathered + once.layer + temporaries + recomputed
+        others = named("memory.others_in_flight", np.maximum(alive - 1.0, 0.0) * micro_batch)
+        freed = (as_array(k.gradients_freed) > 0) & (as_array(w.micro_batches) <= 1)
         before = np.where(freed, 0.0, states.gradients)
-        cached = k.step_kept * states.step
+        cached = named("memory.step_cached", k.step_kept * states.step)
         self.moments: tuple[tuple[Numbers, Numbers, Numbers, Numbers], ...] = (
             (before, activations, _logits(model, w, stages, k), once.gathered + once.head + cached),
             (before, activations, 0.0, one_layer + once.head + cached),
@@ -182,21 +186,26 @@ class _States:
     """Weights, gradients and optimizer states of each stage, sharded and offloaded. [M2] [M8]"""
 
     def __init__(self, held: StageParameters, w: WorkColumns, k: MemoryCoefficients):
-        zero, moved = np.asarray(w.zero), np.asarray(w.offload)
+        zero, moved = as_array(w.zero), as_array(w.offload)
         ranks, expert_ranks = shards(w)
-        local = held.shared / ranks + held.experts / expert_ranks
-        optimizer = w.optimizer_bytes * np.where(zero >= 1, local, held.total)
-        weights = w.weight_bytes * np.where((zero >= 3) | ((zero == 2) & casts(w)), local, held.total)
-        gradients = w.gradient_bytes * np.where(zero >= 2, local, held.total)
-        wider = np.where((zero < 2) & (np.asarray(w.wire_bytes) > w.gradient_bytes), w.wire_bytes, 0.0)
+        local = named("parameters.local", held.shared / ranks + held.experts / expert_ranks)
+        total = named("parameters.total", held.total)
+        optimizer = named("memory.optimizer", w.optimizer_bytes * np.where(zero >= 1, local, total))
+        sharded = (zero >= 3) | ((zero == 2) & casts(w))
+        weights = named("memory.weights", w.weight_bytes * np.where(sharded, local, total))
+        gradients = named("memory.gradients_kept", w.gradient_bytes * np.where(zero >= 2, local, total))
+        wider = np.where((zero < 2) & (as_array(w.wire_bytes) > w.gradient_bytes), w.wire_bytes, 0.0)
         away, all_away = moved >= 1, (moved >= 2) & (zero >= 3)
-        self.gradients = gradients + np.where(zero < 3, k.gradient_copy_bytes + wider, 0.0) * held.total
-        larger = np.minimum(w.bucket_room, w.gradient_bytes * held.total)
-        self.buckets = np.where(np.asarray(w.dp) > 1, k.bucket_copy * gradients + larger, 0.0)
-        self.step = np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, held.total))
+        copies = named("memory.gradient_copies", np.where(zero < 3, k.gradient_copy_bytes + wider, 0.0) * total)
+        self.gradients = gradients + copies
+        larger = named("memory.larger_bucket", np.minimum(w.bucket_room, w.gradient_bytes * total))
+        self.buckets = np.where(
+            as_array(w.dp) > 1, named("memory.bucket_copies", k.bucket_copy * gradients) + larger, 0.0
+        )
+        self.step = named("memory.step", np.where(away, 0.0, k.step_bytes * np.where(zero >= 1, local, total)))
         self.optimizer = np.where(away, 0.0, optimizer)
         self.weights = np.where(all_away, 0.0, weights)
-        reduced = w.gradient_bytes * np.where(zero >= 1, local, held.total)
+        reduced = w.gradient_bytes * np.where(zero >= 1, local, total)
         self.host = np.where(away, optimizer + reduced, 0.0) + np.where(all_away, weights, 0.0)
 
 
@@ -211,31 +220,33 @@ class _Transient:
     def __init__(
         self, m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients, held: StageParameters
     ):
-        pipelined = np.asarray(w.pp) > 1
-        zero = np.where(np.asarray(w.shard_ranks) * w.cp > 1, w.zero, 0)  # a single holder shards nothing
-        head = stages.last * np.where(np.asarray(m.tied) > 0, m.embedding_params, m.head_params) / w.tp
+        pipelined = as_array(w.pp) > 1
+        zero = np.where(as_array(w.shard_ranks) * w.cp > 1, w.zero, 0)  # a single holder shards nothing
+        head = stages.last * np.where(as_array(m.tied) > 0, m.embedding_params, m.head_params) / w.tp
         embedding = stages.first * m.embedding_params / w.tp
         dense = (m.attention_params + np.where(stages.dense > 0, m.mlp_params, m.shared_params)) / w.tp
         experts = np.where(stages.moe > 0, m.experts * m.expert_params / (w.ep * w.expert_tp), 0.0)
         layers = np.minimum(k.gathered_layers, stages.layers) * (dense + experts)
         gathered = np.where(pipelined, held.total, layers + held.embedding)
-        whole = np.where(pipelined & (np.asarray(w.micro_batches) > 1), w.wire_bytes * held.total, 0.0)
-        copied = np.where(casts(w), HALF * held.total, 0.0)
-        self.gathered = np.where(zero >= 3, w.word * gathered + whole, copied)
+        whole = np.where(pipelined & (as_array(w.micro_batches) > 1), w.wire_bytes * held.total, 0.0)
+        copied = named("memory.cast_copy", np.where(casts(w), HALF * held.total, 0.0))
+        self.gathered = named("memory.gathered", np.where(zero >= 3, w.word * gathered + whole, copied))
         wider = np.maximum(w.gradient_bytes, w.wire_bytes) > w.word
         each = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
-        self.layer = each * (dense + np.where(zero >= 2, experts, 0.0))
-        self.head, self.embedding = each * head, each * embedding
+        self.layer = named("memory.layer_gradients", each * (dense + np.where(zero >= 2, experts, 0.0)))
+        self.head = named("memory.head_gradient", each * head)
+        self.embedding = named("memory.embedding_gradient", each * embedding)
 
 
 def _logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients) -> Numbers:
     """Logits of one micro-batch with their loss and gradient, on the last stage, cut by tensor parallelism. [M5]"""
-    each = k.logit_bytes + np.where(np.asarray(w.tp) > 1, k.split_logit_bytes, 0.0)
-    return stages.last * each * tokens_held(w) * m.vocab / w.tp
+    each = k.logit_bytes + np.where(as_array(w.tp) > 1, k.split_logit_bytes, 0.0)
+    return named("memory.logits", stages.last * each * tokens_held(w) * m.vocab / w.tp)
 
 
 def _messages(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Activations on their way: one sent and one received between stages, one gathered over the sequence. [M9]"""
     size = w.word * tokens_held(w) * m.hidden
-    gathered = np.where(np.asarray(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)
-    return size * (np.where(np.asarray(w.pp) > 1, 2.0 * undivided(w), 0.0) + gathered)
+    gathered = np.where(as_array(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)
+    sent = named("memory.messages", size * np.where(as_array(w.pp) > 1, 2.0 * undivided(w), 0.0))
+    return sent + named("memory.gathered_input", size * gathered)

@@ -8,6 +8,7 @@ import numpy as np
 
 from crosszone.cost.columns import ModelColumns, Numbers, StackColumns, WorkColumns
 from crosszone.cost.memory_profile import MemoryCoefficients
+from crosszone.cost.record import as_array, named
 
 SCORE_BYTES = 5.0
 """Bytes per score of unfused attention: softmax 2, dropout mask 1, dropped scores 2 (Korthikanti et al. 2022)."""
@@ -25,12 +26,12 @@ class LayerMemory:
 
 def tokens_held(work: WorkColumns) -> Numbers:
     """Tokens of a micro-batch on this GPU, before sequence parallelism."""
-    return work.micro_batch * work.seq / work.cp
+    return named("tokens", work.micro_batch * work.seq / work.cp)
 
 
 def undivided(work: WorkColumns) -> Numbers:
     """Share of what tensor parallelism leaves whole that a GPU holds: 1/t with sequence parallelism."""
-    return np.where(np.asarray(work.sequence_parallel) > 0, 1.0 / work.tp, 1.0)
+    return np.where(as_array(work.sequence_parallel) > 0, 1.0 / work.tp, 1.0)
 
 
 def layer_memory(
@@ -43,26 +44,30 @@ def layer_memory(
     """
     tokens = tokens_held(w)
     block = tokens * (_outer(m, w, k) + _attention(m, w))
-    scores = np.where(np.asarray(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
-    copies = np.where(np.asarray(m.matrices) > 2, k.gated_copies, k.plain_copies)
+    scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
+    copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
     dense = block + w.word * tokens * copies * m.ffn / w.tp
     sparse = block + _experts(m, w, k, tokens, copies)
     entry = w.word * tokens * m.hidden * undivided(w)
-    return _layer(dense, scores, entry, w, k), _layer(sparse, scores, entry, w, k)
+    return _layer("dense", dense, scores, entry, w, k), _layer("moe", sparse, scores, entry, w, k)
 
 
-def _layer(most: Numbers, scores: Numbers, entry: Numbers, w: WorkColumns, k: MemoryCoefficients) -> LayerMemory:
-    recompute = np.asarray(w.recompute)
-    whole = k.activations * (most + scores)
+def _layer(
+    kind: str, most: Numbers, scores: Numbers, entry: Numbers, w: WorkColumns, k: MemoryCoefficients
+) -> LayerMemory:
+    recompute = as_array(w.recompute)
+    whole = named(f"memory.{kind}.whole", k.activations * (most + scores))
     kept = np.where(recompute == 1, k.selective_kept * k.activations * most, whole)
-    return LayerMemory(whole=whole, kept=np.where(recompute == 2, k.activations * entry, kept))
+    return LayerMemory(
+        whole=whole, kept=named(f"memory.{kind}.kept", np.where(recompute == 2, k.activations * entry, kept))
+    )
 
 
 def _outer(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
     """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the products, dropout masks."""
     share = undivided(w)
-    norms = np.where(np.asarray(m.matrices) > 2, k.norm_bytes, w.word)
-    inputs = np.where(np.asarray(k.gathered_inputs) > 0, 1.0, share)
+    norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.word)
+    inputs = np.where(as_array(k.gathered_inputs) > 0, 1.0, share)
     blocks = 2.0 - m.parallel_residual
     return m.hidden * (blocks * (norms * share + w.word * inputs) + 2.0 * k.dropout * share)
 
@@ -70,7 +75,7 @@ def _outer(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
 def _attention(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Bytes per token of queries, keys, values and the core's output; with latent attention also of the latents."""
     query, value = m.heads * m.qk_dim / w.tp, m.heads * m.v_dim / w.tp
-    groups = np.where(np.asarray(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
+    groups = np.where(as_array(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
     latents = m.latent * (2.0 * m.q_rank + 2.0 * m.kv_rank + m.rope_dim)
     return w.word * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from crosszone.cost.columns import Numbers
+from crosszone.cost.record import as_array
 
 
 def matmul_s(
@@ -19,7 +20,7 @@ def matmul_s(
     2 M K N / (efficiency x peak) + tile x (M K + copies K N + M N) x 2 bytes / memory rate; `byte_s` is tile / rate.
     The second term makes small M, K or N costly; `copies` weight matrices of a grouped product share the rows.
     """
-    some = (np.asarray(inner) > 0) & (np.asarray(columns) > 0)
+    some = (as_array(inner) > 0) & (as_array(columns) > 0)
     traffic = rows * inner + copies * inner * columns + rows * columns
     return np.where(some, 2.0 * rows * inner * columns / flop_per_s + 2.0 * traffic * byte_s, 0.0)
 
@@ -38,7 +39,7 @@ def flash_share(head: Numbers, seq: Numbers, width: Numbers, ramp: Numbers) -> N
     Heads are padded to a multiple of 32, and wide ones feed tensor cores better: d (1 + width / 128) / (pad + width);
     short sequences leave part of the GPU idle: s / (s + ramp).
     """
-    padded = np.ceil(np.asarray(head, dtype=float) / HEAD_BLOCK) * HEAD_BLOCK
+    padded = np.ceil(as_array(head) / HEAD_BLOCK) * HEAD_BLOCK
     return head * (1.0 + width / USUAL_HEAD) / (padded + width) * seq / (seq + ramp)
 
 

@@ -11,6 +11,7 @@ from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColum
 from crosszone.cost.gloo import gloo_round_trips
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
+from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
 from crosszone.cost.tiers import figure
 
@@ -55,7 +56,11 @@ def stage_parameters(m: ModelColumns, w: WorkColumns, stages: StageLayers) -> St
     if np.ndim(stages.moe):
         layers = layers + stages.moe * (m.attention_params + m.shared_params)
     experts = stages.moe * (m.experts * m.expert_params / (w.ep * w.expert_tp)) if np.ndim(stages.moe) else 0.0
-    return StageParameters(shared=(layers + outer) / w.tp, experts=experts, embedding=outer / w.tp)
+    return StageParameters(
+        shared=named("parameters.shared", (layers + outer) / w.tp),
+        experts=named("parameters.experts", experts),
+        embedding=named("parameters.embedding", outer / w.tp),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,25 +83,25 @@ class Replicas:
 
 def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
     """The groups and their bus rates: the fast link inside a domain, else the network of all local members. [X5]"""
-    w, g, k = cost.work, cost.gpu, cost.k
-    shared = w.dp * w.cp
-    zone = np.maximum(1.0, shared / links.dp_zones)
-    inner = np.minimum(zone, w.shard_ranks * w.cp)
-    experts = np.maximum(1.0, zone * w.tp / (w.ep * w.expert_tp))
+    w, g = cost.work, cost.gpu
+    shared = named("replicas.all", w.dp * w.cp)
+    zone = named("replicas.zone", np.maximum(1.0, shared / links.dp_zones))
+    inner = named("replicas.set", np.minimum(zone, w.shard_ranks * w.cp))
+    experts = named("replicas.experts", np.maximum(1.0, zone * w.tp / (w.ep * w.expert_tp)))
 
     def bus(count: Numbers, stride: Numbers) -> Numbers:
-        inside = k.link * g.link_bytes_per_s
         local = np.clip(np.floor(g.domain / stride), 1.0, count)
-        return np.where(count * stride <= g.domain, inside, np.minimum(inside, local * cost.nic_rate))
+        across = np.minimum(cost.link_rate, local * cost.nic_rate)
+        return np.where(count * stride <= g.domain, cost.link_rate, across)
 
     return Replicas(
         shared=shared,
         zone=zone,
         inner=inner,
         experts=experts,
-        zone_bus=bus(zone, w.dp_stride),
-        inner_bus=bus(inner, w.dp_stride),
-        expert_bus=bus(experts, w.ep * w.expert_tp),
+        zone_bus=named("rate.zone_bus", bus(zone, w.dp_stride)),
+        inner_bus=named("rate.set_bus", bus(inner, w.dp_stride)),
+        expert_bus=named("rate.expert_bus", bus(experts, w.ep * w.expert_tp)),
     )
 
 
@@ -164,48 +169,49 @@ def exchange(
     zones with everything. The forms are those of `collectives`, as factors of one parameter: a stage costs a product.
     """
     w, k = cost.work, cost.k
-    sharded = (np.asarray(w.zero) > 0) & (w.shard_ranks > 1)
+    sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
     one_ring = (group.inner >= group.zone) | ~sharded
     whole, scattered, apart = ring_share(group.zone), ring_share(group.inner), ring_share(group.experts)
-    across = 2.0 * ring_share(group.zone / group.inner) / group.inner
+    sets = named("replicas.sets", group.zone / group.inner)
+    across = 2.0 * ring_share(sets) / group.inner
     passes = np.where(sharded, 1.0, 2.0) * w.wire_bytes
     once_bytes = np.where(one_ring, whole, scattered)
     outer = held.shared * (k.dp_traffic * w.wire_bytes * np.where(one_ring, 0.0, across / cost.nic_rate))
     once = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
     back_bytes = np.where(one_ring, whole, scattered)
     back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
-    together = (np.asarray(links.dp_zones) > 1) & (np.asarray(links.synchronous) > 0)
+    together = (as_array(links.dp_zones) > 1) & (as_array(links.synchronous) > 0)
     several = sharded & (w.shard_ranks * w.cp < group.shared)
-    one_after_another = (np.asarray(links.flat) > 0) & together & ~several & ~(~sharded & (np.asarray(w.tree) > 0))
+    one_after_another = (as_array(links.flat) > 0) & together & ~several & ~(~sharded & (as_array(w.tree) > 0))
     inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
     members: Numbers = np.where(one_ring, group.zone, group.inner)
     hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
-    buckets = np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0)
+    buckets = named("buckets", np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0))
     calls = buckets * w.rounds
     reduce = held.shared * (inside * k.dp_traffic * passes * once)
     reduce = reduce + calls * (inside * np.where(sharded, 1.0, 2.0) * (members - 1.0) * hop)
-    trees = ~sharded & (group.zone > 1) & (np.asarray(w.tree) >= 0)
+    trees = ~sharded & (group.zone > 1) & (as_array(w.tree) >= 0)
     if np.any(trees):
         tree = held.shared * (inside * k.dp_traffic * 2.0 * w.wire_bytes / group.zone_bus)
         tree = tree + calls * (inside * 2.0 * np.ceil(np.log2(group.zone)) * hop)
-        reduce = np.where(trees & ((np.asarray(w.tree) > 0) | (tree < reduce)), tree, reduce)
+        reduce = np.where(trees & ((as_array(w.tree) > 0) | (tree < reduce)), tree, reduce)
     gather = held.shared * (inside * sharded * k.dp_traffic * w.gathered * back)
     if np.ndim(held.experts):
         each = inside * k.dp_traffic * apart / group.expert_bus
         reduce = reduce + held.experts * (each * passes)
         gather = gather + held.experts * (each * sharded * w.gathered)
     gather = gather + (held.shared > 0) * (sharded * k.shard_message_s * (group.inner - 1.0))
-    if np.any(np.asarray(w.offload) > 1):  # sharded weights come from host memory first
-        gather = gather + np.where(np.asarray(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
+    if np.any(as_array(w.offload) > 1):  # sharded weights come from host memory first
+        gather = gather + np.where(as_array(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
     between = _between_zones(cost, held, group, links, sharded, repeats)
     wan_reduce, wan_gather = between["wan_reduce"], between["wan_gather"]
     return Exchange(
         held=held,
-        gather=gather + wan_gather,
-        reduce=reduce + np.where(several, 0.0, wan_reduce),
-        outer=outer + np.where(several, wan_reduce, 0.0),
+        gather=named("exchange.gather", gather + wan_gather),
+        reduce=named("exchange.reduce", reduce + np.where(several, 0.0, wan_reduce)),
+        outer=named("exchange.outer", outer + np.where(several, wan_reduce, 0.0)),
         **between,
-        last_bucket=1.0 / np.maximum(buckets, 1.0),
+        last_bucket=named("last_bucket", 1.0 / np.maximum(buckets, 1.0)),
         several=several,
         reduce_per_parameter=(passes * once_bytes, passes * apart),
         outer_per_parameter=np.where(one_ring, 0.0, w.wire_bytes * across),
@@ -230,8 +236,8 @@ def _between_zones(
     many steps as round their ring, the whole sum over every edge, both ways. Gloo cuts each bucket into segments and
     pays round trips for these.
     """
-    zones = np.asarray(links.dp_zones)
-    crosses = (zones > 1) & (np.asarray(links.synchronous) > 0)
+    zones = as_array(links.dp_zones)
+    crosses = (zones > 1) & (as_array(links.synchronous) > 0)
     if not np.any(crosses):
         return dict.fromkeys(BETWEEN, 0.0)
     w = cost.work
@@ -240,9 +246,9 @@ def _between_zones(
         for part in (held.shared * w.tp, held.experts * w.ep * w.expert_tp)
     )
     per_bucket = w.gradient_bytes / w.bucket_bytes
-    buckets = sum(np.maximum(np.ceil(part * per_bucket), np.asarray(part) > 0) for part in (held.shared, held.experts))
+    buckets = sum(np.maximum(np.ceil(part * per_bucket), as_array(part) > 0) for part in (held.shared, held.experts))
     most = np.where(crosses, buckets, 0.0).max(axis=-1, keepdims=True)
-    tree = ~sharded & (np.asarray(w.tree) > 0)
+    tree = ~sharded & (as_array(w.tree) > 0)
     members = ring_members(w, group, links, sharded)
     copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
@@ -252,11 +258,11 @@ def _between_zones(
     rate, late = links.wan_bytes_per_s, links.wan_latency_s
     if np.any(links.gloo):
         largest = np.where(crosses, held.shared, 0.0).max(axis=-1, keepdims=True)
-        shards = np.where(np.asarray(links.flat) > 0, 1.0, group.zone)
+        shards = np.where(as_array(links.flat) > 0, 1.0, group.zone)
         size = largest * w.wire_bytes / np.maximum(most, 1.0) / shards
         share = rate * np.maximum(largest, 1.0) / np.maximum(total, 1.0) / shards
         trips = most * gloo_round_trips(size, members, late, share) / 2.0  # of one of the two passes
-        steps = np.where(np.asarray(links.gloo) > 0, trips, steps)
+        steps = np.where(as_array(links.gloo) > 0, trips, steps)
     sent = reduce_bytes = passes * once * w.wire_bytes
     if np.any(tree):
         whole = (total + experts) * w.wire_bytes * crosses
@@ -264,13 +270,15 @@ def _between_zones(
         sent = np.where(tree, tree_egress_bytes(whole, zones), sent)
         steps = np.where(tree, (zones - 1.0) * most, steps)
     gather_bytes = again * once * w.gathered
+    reduce_messages = named("zones.reduce_messages", passes * steps * w.rounds)
+    gather_messages = named("zones.gather_messages", again * steps)
     return {
-        "wan_reduce": passes * steps * w.rounds * late + sent / rate,
-        "wan_gather": again * steps * late + gather_bytes / rate,
-        "zone_reduce_bytes": reduce_bytes,
-        "zone_gather_bytes": gather_bytes,
-        "wan_reduce_messages": passes * steps * w.rounds,
-        "wan_gather_messages": again * steps,
+        "wan_reduce": named("zones.reduce", reduce_messages * late + sent / rate),
+        "wan_gather": named("zones.gather", gather_messages * late + gather_bytes / rate),
+        "zone_reduce_bytes": named("zones.reduce_bytes", reduce_bytes),
+        "zone_gather_bytes": named("zones.gather_bytes", gather_bytes),
+        "wan_reduce_messages": reduce_messages,
+        "wan_gather_messages": gather_messages,
     }
 
 
@@ -279,11 +287,11 @@ def ring_members(w: WorkColumns, group: Replicas, links: LinkColumns, sharded: N
 
     Where there are several sets of states these are one of each set. [X7]
     """
-    zones = np.asarray(links.dp_zones)
-    tree = ~sharded & (np.asarray(w.tree) > 0)
+    zones = as_array(links.dp_zones)
+    tree = ~sharded & (as_array(w.tree) > 0)
     several = sharded & (w.shard_ranks * w.cp < group.shared)
     sets = np.maximum(group.shared / (w.shard_ranks * w.cp), zones)
-    return np.where((np.asarray(links.flat) > 0) & ~tree, np.where(several, sets, group.shared), zones)
+    return np.where((as_array(links.flat) > 0) & ~tree, np.where(several, sets, group.shared), zones)
 
 
 def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:
@@ -292,11 +300,11 @@ def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numb
     Offloaded states are updated by the node's CPUs, which its GPUs share; gradients go there and weights come back.
     """
     w, k = cost.work, cost.k
-    sharded = np.asarray(w.zero) > 0
-    shards = np.where(sharded, np.minimum(w.shard_ranks * w.cp, group.shared), 1.0)
-    expert_shards = np.where(sharded, np.minimum(group.experts, shards), 1.0)
+    sharded = as_array(w.zero) > 0
+    shards = named("state_shards.shared", np.where(sharded, np.minimum(w.shard_ranks * w.cp, group.shared), 1.0))
+    expert_shards = named("state_shards.experts", np.where(sharded, np.minimum(group.experts, shards), 1.0))
     states = k.optimizer_traffic * (w.optimizer_bytes + w.gradient_bytes) / 16.0
-    whole = np.asarray(w.zero) >= 3
+    whole = as_array(w.zero) >= 3
 
     def per_parameter(count: Numbers) -> Numbers:
         return (states + np.where(whole, WEIGHT_TRAFFIC, 0.0)) / count + np.where(whole, 0.0, WEIGHT_TRAFFIC)
@@ -305,7 +313,7 @@ def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numb
     if np.ndim(held.experts):
         size = size + held.experts * per_parameter(expert_shards)
     on_gpu = traffic_s(size, cost.memory_rate)
-    away = np.asarray(w.offload) > 0
+    away = as_array(w.offload) > 0
     if not np.any(away):
         return on_gpu
     local = held.shared / shards + held.experts / expert_shards

@@ -12,6 +12,7 @@ import numpy as np
 
 from crosszone.cost.columns import Numbers
 from crosszone.cost.layer import LayerCost, Pass
+from crosszone.cost.record import as_array, named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +49,11 @@ def stage_layers(
     ends = np.cumsum(rows, axis=-1, out=np.empty_like(rows))
 
     moe: Numbers = 0.0
-    if np.any(np.asarray(moe_layers) > 0):
+    if np.any(as_array(moe_layers) > 0):
 
         def sparse_below(layer: Numbers) -> Numbers:
             after = np.maximum(0.0, layer - first_dense)
-            return np.where(np.asarray(moe_layers) > 0, np.floor(after / moe_every), 0.0)
+            return np.where(as_array(moe_layers) > 0, np.floor(after / moe_every), 0.0)
 
         moe = (sparse_below(ends) - sparse_below(ends - rows)) / repeats if sparse is None else sparse
     present = counts > 0
@@ -60,10 +61,10 @@ def stage_layers(
     first = (present & (ends - rows == 0)).astype(float)
     last = (present & (ends == total)).astype(float)
     return StageLayers(
-        dense=counts - moe if np.ndim(moe) else counts,
-        moe=moe,
-        first=first,
-        last=np.where(np.asarray(folded) > 0, first, last) if np.any(folded) else last,
+        dense=named("dense_layers", counts - moe if np.ndim(moe) else counts),
+        moe=named("moe_layers", moe),
+        first=named("holds_embedding", first),
+        last=named("holds_head", np.where(as_array(folded) > 0, first, last) if np.any(folded) else last),
     )
 
 
@@ -74,14 +75,15 @@ class StageCost:
         self.cost, self.stages = cost, stages
         head, loss = cost.head_s, cost.loss_s
         self._head, self._head_back = head + loss / 3.0, 2.0 * head + loss * 2.0 / 3.0
-        layer = cost.dense, cost.moe
+        dense, moe = cost.dense, cost.moe
+        forward = named("dense.forward_s", dense.forward_s), named("moe.forward_s", moe.forward_s)
+        backward = named("dense.backward_s", dense.backward_s), named("moe.backward_s", moe.backward_s)
         first, last = cost.embedding_s + cost.tp_exposed_s, self._head_back + cost.tp_exposed_s
-        self.forward_s = (
-            self._layers(*(one.forward_s for one in layer)) + stages.first * first + stages.last * self._head
-        )
+        ends = stages.first * first + stages.last * self._head
+        self.forward_s = named("forward_s", self._layers(*forward) + ends)
         """The whole forward pass."""
-        ends = stages.first * (2.0 * cost.embedding_s) + stages.last * last
-        self.backward_s = self._layers(*(one.backward_s for one in layer)) + ends
+        ends_back = stages.first * (2.0 * cost.embedding_s) + stages.last * last
+        self.backward_s = named("backward_s", self._layers(*backward) + ends_back)
         """The whole backward pass, recomputation included."""
 
     @cached_property
@@ -110,7 +112,7 @@ class StageCost:
     def backward(self) -> dict[str, Numbers]:
         """The backward pass by part, recomputation apart."""
         parts = self._parts("backward")
-        parts["recompute"] = self._layers(*(layer.again - sum(layer.repeated.values()) for layer in self.cost.whole))
+        parts["recompute"] = self._layers(*(layer.recompute for layer in self.cost.whole))
         for part in ("tp", "ep", "cp"):
             parts[part] = parts[part] + self._layers(*(layer.repeated[part] for layer in self.cost.whole))
         parts["embedding"] = self.stages.first * 2.0 * self.cost.embedding_s

@@ -9,6 +9,7 @@ import numpy as np
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.columns import Numbers
 from crosszone.cost.layer import LayerCost
+from crosszone.cost.record import as_array, named
 from crosszone.cost.replicas import (
     Exchange,
     Replicas,
@@ -79,7 +80,7 @@ def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, 
     given, comm - x min(comm, window): 0 hides nothing, 1 all that can hide.
     """
     given = ~np.isnan(overlap)
-    saved = np.where(given, overlap, 1.0 - contention) * (np.asarray(on) > 0)
+    saved = np.where(given, overlap, 1.0 - contention) * (as_array(on) > 0)
     return comm - saved * np.minimum(comm, window)
 
 
@@ -98,8 +99,8 @@ def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) 
         layer=cost,
         cost=per,
         layers=layers,
-        forward=per.forward_s * present + out * passed,
-        backward=per.backward_s * present + into * before(passed_back),
+        forward=named("pass.forward", per.forward_s * present + out * passed),
+        backward=named("pass.backward", per.backward_s * present + into * before(passed_back)),
         out=out,
         into=into,
         send=send,
@@ -122,10 +123,10 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     held = stage_parameters(batch.model, w, p.layers)
     group = replicas(cost, links)
     sent = exchange(cost, held, group, links, batch.repeats)
-    alone = np.asarray(w.pp) == 1
-    each_gather = alone & (np.asarray(w.zero) >= 3)
-    met = (np.asarray(w.shard_ranks) > 1) | (np.asarray(w.dp) == 1)  # replicas that share nothing reduce once a step
-    each_reduce = alone & (np.asarray(w.zero) >= 2) & met
+    alone = as_array(w.pp) == 1
+    each_gather = alone & (as_array(w.zero) >= 3)
+    met = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)  # replicas that share nothing reduce once a step
+    each_reduce = alone & (as_array(w.zero) >= 2) & met
     gather = exposed_s(sent.gather, w.room * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
     again = sent.gather * each_gather + sent.reduce * each_reduce
@@ -148,10 +149,10 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
             "sent": sent,
             "forward": forward,
             "backward": backward,
-            "gathers": gathers,
-            "reduce": reduce * present,
-            "gather": gather * present,
-            "update": optimizer_s(cost, held, group),
+            "gathers": named("gathers_s", gathers),
+            "reduce": named("reduce_s", reduce * present),
+            "gather": named("gather_s", gather * present),
+            "update": named("update_s", optimizer_s(cost, held, group)),
         }
     )
 
@@ -164,7 +165,7 @@ def _senders(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
     folded = layers.first * layers.last  # a folded pipeline turns round inside its last stage
     present = layers.layers > 0
     out, into = (present - (end - folded) / chunks for end in (layers.last, layers.first))
-    return out, into
+    return named("sends_out", out), named("sends_back", into)
 
 
 def before(values: Numbers) -> Numbers:
@@ -177,20 +178,21 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Num
 
     Last, the seconds of the same message inside a zone.
     """
-    w, g, links = batch.work, batch.gpu, batch.links
+    w, links = batch.work, batch.links
     cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
     size = w.interleave * w.word * cost.tokens * batch.model.hidden * cut
-    fast = np.asarray(links.boundary_fast)
-    inside = np.where(fast > 0, k.link * g.link_bytes_per_s, cost.nic_rate)
+    fast = as_array(links.boundary_fast)
+    inside = np.where(fast > 0, cost.link_rate, cost.nic_rate)
     inside = np.where(fast > 1, np.maximum(inside, cost.nic_rate), inside)
     inside = np.where(np.isfinite(links.boundary_bytes_per_s), cost.nic_rate, inside)
-    piped = (np.asarray(w.pp) > 1) & (np.asarray(links.boundary_perfect) == 0)
+    piped = (as_array(w.pp) > 1) & (as_array(links.boundary_perfect) == 0)
 
     def time(rate: Numbers) -> Numbers:
         return np.where(piped, size / np.minimum(inside, rate) + w.interleave * k.p2p_message_s, 0.0)
 
     there, back = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
-    return np.where(piped, size, 0.0), there, back, time(np.inf)
+    send_bytes = named("send_bytes", np.where(piped, size, 0.0))
+    return send_bytes, named("send_s", there), named("send_back_s", back), time(np.inf)
 
 
 def _waits(
@@ -201,12 +203,14 @@ def _waits(
     Between zones a send goes out of the GPU and then on beside the compute, unless the stack waits for it there too:
     until it is out, or until it has arrived, as a blocking exchange between neighbours does.
     """
-    links, wait = batch.links, np.asarray(batch.stack.p2p_wait)
-    share = np.where(np.asarray(batch.work.pp) > 1, k.p2p_exposed, 0.0)
+    links, wait = batch.links, as_array(batch.stack.p2p_wait)
+    share = np.where(as_array(batch.work.pp) > 1, k.p2p_exposed, 0.0)
     far = np.isfinite(links.boundary_bytes_per_s)
     late = np.where(far & (wait > 1), links.boundary_latency_s, 0.0)
     forward, back = (share * np.where(far & (wait > 0), s + late, inside) for s in (send, send_back))
-    return forward, back, np.where(far & (wait == 0), 0.0, share), links.boundary_latency_s - share * late
+    piped = np.where(far & (wait == 0), 0.0, share)
+    passed = named("send_adds_s", forward), named("send_back_adds_s", back)
+    return *passed, piped, links.boundary_latency_s - share * late
 
 
 def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
@@ -238,12 +242,12 @@ def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> N
 def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
     """Through each stage, the least time of the pipeline and the least time until its gradients are whole. [S12]"""
     w = batch.work
-    goes_on = (t.forward > 0) & (np.asarray(t.layers.last) == 0)
+    goes_on = (t.forward > 0) & (as_array(t.layers.last) == 0)
     there, back = (
         np.where(goes_on, (1.0 - t.piped) * send + w.interleave * t.latency, 0.0) for send in (t.send, t.send_back)
     )
     busy, busy_back = ((1.0 - t.piped) * send for send in (t.send, t.send_back))
-    slowest = np.asarray(batch.links.slowest_bytes_per_s)
+    slowest = as_array(batch.links.slowest_bytes_per_s)
     if np.isfinite(slowest).any():  # the boundaries of stages that others stand for
         busy = np.maximum(busy, t.send_bytes / slowest)
     return stage_bounds_s(
@@ -256,7 +260,7 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
         back_s=back,
         repeats=batch.repeats,
         extra_warmup=w.ahead,
-        late_s=np.where(np.asarray(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
+        late_s=np.where(as_array(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
         fills=w.fills * _even_chunks(batch),
         busy_s=busy,
         busy_back_s=busy_back,
@@ -267,14 +271,14 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
 def _even_chunks(batch: Batch) -> Numbers:
     """1 where all chunks of a stage are alike but for its ends, so that a pipeline fills in a chunk's share of them."""
     m, w = batch.model, batch.work
-    unlike = (np.asarray(m.moe_layers) > 0) & ((np.asarray(m.first_dense) > 0) | (np.asarray(m.moe_every) > 1))
-    return np.where((np.asarray(w.folded) > 0) | (unlike & (np.asarray(w.interleave) > 1)), 0.0, 1.0)
+    unlike = (as_array(m.moe_layers) > 0) & ((as_array(m.first_dense) > 0) | (as_array(m.moe_every) > 1))
+    return np.where((as_array(w.folded) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
 
 
 def bounded_s(t: StageTimes, span: Numbers, own: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
-    late = (np.asarray(t.layer.work.split) > 0) | (np.asarray(t.layer.work.fills) == 0)
-    first = np.asarray(t.layers.first) > 0
+    late = (as_array(t.layer.work.split) > 0) | (as_array(t.layer.work.fills) == 0)
+    first = as_array(t.layers.first) > 0
     ready = np.where(first & ~late, span, own)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
     reduced = np.maximum(reduced, span)

@@ -1,0 +1,252 @@
+"""Record: numbers that remember their arithmetic, so that any figure can tell how it came about.
+
+    with recording() as tape:
+        tokens = tape.leaf("tokens", 4096.0)
+        rate = tape.leaf("rate", 2.0e14)
+        seconds = named("head_s", 2.0 * tokens * 32000.0 / rate)
+    tape.names["head_s"].value  # 1.31072e-06, and its operation and operands beside it
+
+A `Recorded` stands in for a number or an array wherever the cost formulas read one: arithmetic, comparisons and the
+NumPy functions of `_FUNCTIONS` give Recorded again, everything else about it (shape, truth) is that of its value. The
+formulas stay as they are; they only use `as_array` in place of `np.asarray`, and `named` for results worth a name.
+Nothing is recorded, and `named` gives back what it was given, unless a tape is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+GATHER = "gather"
+"""Operation of indexing, rolling, broadcasting, joining: each entry is one entry of an operand."""
+
+
+class Tape:
+    """One recording: every named number of it."""
+
+    def __init__(self, *, all_branches: bool = False) -> None:
+        self.names: dict[str, Recorded] = {}
+        self.all_branches = all_branches
+        """Formulas that hold for other inputs only are recorded too: for a workbook whose inputs can be changed."""
+
+    def leaf(self, name: str, value: Any) -> Recorded:
+        """A number that goes in."""
+        found = Recorded(value, "leaf", (), self, name)
+        self.names[name] = found
+        return found
+
+
+class Recorded(NDArrayOperatorsMixin):
+    """A number or an array with the operation and the operands it comes from; `name` makes it a result of its own."""
+
+    __slots__ = ("args", "name", "op", "tape", "value")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, value: Any, op: str, args: tuple[Any, ...], tape: Tape, name: str | None = None) -> None:
+        self.value, self.op, self.args, self.tape, self.name = np.asarray(value), op, args, tape, name
+
+    def __repr__(self) -> str:
+        return f"Recorded({self.name or self.op}, {self.value!r})"
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "reduce" and ufunc in _REDUCED:
+            return _reduce(_REDUCED[ufunc], inputs[0], **options)
+        if method != "__call__" or options.get("out") is not None or ufunc not in _UFUNCS:
+            return NotImplemented
+        return Recorded(ufunc(*map(plain, inputs), **options), _UFUNCS[ufunc], inputs, self.tape)
+
+    def __array_function__(self, function: Any, _: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        if function in _FUNCTIONS:
+            return _FUNCTIONS[function](*args, **options)
+        return NotImplemented
+
+    # The value's own shape and truth: what formulas branch on is decided as without a record.
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the value."""
+        return tuple(self.value.shape)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the value."""
+        return int(self.value.ndim)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __getitem__(self, key: Any) -> Recorded:
+        return _moved(self, lambda positions: positions[key])
+
+    def sum(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """Sum along an axis."""
+        return _reduce("sum", self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """Largest along an axis."""
+        return _reduce("largest", self, axis=axis, keepdims=keepdims)
+
+    def reshape(self, *shape: Any) -> Recorded:
+        """The same entries in another shape."""
+        return _moved(self, lambda positions: positions.reshape(*shape))
+
+
+def plain(x: Any) -> Any:
+    """The number or array itself."""
+    return x.value if isinstance(x, Recorded) else x
+
+
+def as_array(x: Any) -> Any:
+    """`np.asarray` that leaves a recorded number recorded."""
+    return x if isinstance(x, Recorded) else np.asarray(x)
+
+
+_tape: ContextVar[Tape | None] = ContextVar("tape", default=None)
+
+
+@contextmanager
+def recording(*, all_branches: bool = False) -> Iterator[Tape]:
+    """Open a tape: what is named meanwhile is kept on it."""
+    tape = Tape(all_branches=all_branches)
+    token = _tape.set(tape)
+    try:
+        yield tape
+    finally:
+        _tape.reset(token)
+
+
+def named(name: str, value: Any) -> Any:
+    """The same number under a name: where expressions end, and what can be opened in turn."""
+    tape = _tape.get()
+    if tape is None:
+        return value
+    if isinstance(value, Recorded):
+        found = Recorded(value.value, "same", (value,), tape, name)
+        if value.name is None:
+            found.op, found.args = value.op, value.args
+    else:
+        found = Recorded(value, "constant", (), tape, name)
+    tape.names[name] = found
+    return found
+
+
+# Operations
+
+
+_UFUNCS: dict[Any, str] = {
+    np.add: "add",
+    np.subtract: "subtract",
+    np.multiply: "multiply",
+    np.true_divide: "divide",
+    np.floor_divide: "floor_divide",
+    np.remainder: "remainder",
+    np.power: "power",
+    np.negative: "negative",
+    np.absolute: "absolute",
+    np.maximum: "maximum",
+    np.minimum: "minimum",
+    np.log2: "log2",
+    np.ceil: "ceil",
+    np.floor: "floor",
+    np.exp: "exp",
+    np.sqrt: "sqrt",
+    np.less: "less",
+    np.less_equal: "less_equal",
+    np.greater: "greater",
+    np.greater_equal: "greater_equal",
+    np.equal: "equal",
+    np.not_equal: "not_equal",
+    np.bitwise_and: "and",
+    np.bitwise_or: "or",
+    np.invert: "not",
+    np.isnan: "isnan",
+    np.isfinite: "isfinite",
+}
+_REDUCED: dict[Any, str] = {np.add: "sum", np.maximum: "largest"}
+_REDUCERS: dict[str, Callable[..., Any]] = {"sum": np.sum, "largest": np.max, "argmax": np.argmax}
+
+
+def _tape_of(*values: Any) -> Tape:
+    return next(value.tape for value in values if isinstance(value, Recorded))
+
+
+def _reduce(op: str, of: Any, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Any:
+    value = _REDUCERS[op](plain(of), axis=axis, keepdims=keepdims)
+    return Recorded(value, op, (of, axis, keepdims), _tape_of(of))
+
+
+def _moved(of: Any, move: Callable[[Any], Any]) -> Recorded:
+    """Entries of one operand in other places: `move` is done to their numbers."""
+    array = plain(of)
+    positions = move(np.arange(np.size(array)).reshape(np.shape(array)))
+    return Recorded(np.ravel(array)[positions], GATHER, (positions, of), _tape_of(of))
+
+
+def _joined(operands: Any, join: Callable[[Any], Any]) -> Recorded:
+    """Entries of several operands in one array: numbers go on from one operand to the next."""
+    arrays = [np.asarray(plain(one)) for one in operands]
+    starts = np.cumsum([0, *(array.size for array in arrays)])
+    numbers = [start + np.arange(one.size).reshape(one.shape) for start, one in zip(starts, arrays, strict=False)]
+    positions = join(numbers)
+    flat = np.concatenate([one.ravel() for one in arrays])
+    return Recorded(flat[positions], GATHER, (positions, *operands), _tape_of(*operands))
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Recorded:
+    value = np.where(plain(condition), plain(yes), plain(no))
+    return Recorded(value, "where", (condition, yes, no), _tape_of(condition, yes, no))
+
+
+def _clip(x: Any, low: Any, high: Any) -> Any:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def _choose(at: Any, options: Any) -> Recorded:
+    value = np.choose(plain(at), [plain(one) for one in options])
+    return Recorded(value, "choose", (at, *options), _tape_of(at, *options))
+
+
+def _any(x: Any) -> bool:
+    """A formula asks whether it is needed at all; for all branches it is."""
+    return _tape_of(x).all_branches or bool(np.any(plain(x)))
+
+
+def _cumsum(x: Any, axis: int) -> Recorded:
+    return Recorded(np.cumsum(plain(x), axis=axis), "cumsum", (x, axis), _tape_of(x))
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    np.where: _where,
+    np.clip: _clip,
+    np.choose: _choose,
+    np.any: _any,
+    np.all: lambda x: bool(np.all(plain(x))),
+    np.sum: lambda x, axis=None, keepdims=False: _reduce("sum", x, axis=axis, keepdims=keepdims),
+    np.max: lambda x, axis=None, keepdims=False: _reduce("largest", x, axis=axis, keepdims=keepdims),
+    np.argmax: lambda x, axis=None: _reduce("argmax", x, axis=axis),
+    np.cumsum: _cumsum,
+    np.roll: lambda x, shift, axis=None: _moved(x, lambda at: np.roll(at, shift, axis)),
+    np.broadcast_to: lambda x, shape: _moved(x, lambda at: np.broadcast_to(at, shape)),
+    np.ravel: lambda x: _moved(x, np.ravel),
+    np.reshape: lambda x, shape: _moved(x, lambda at: at.reshape(shape)),
+    np.atleast_1d: lambda x: _moved(x, np.atleast_1d),
+    np.atleast_2d: lambda x: _moved(x, np.atleast_2d),
+    np.stack: lambda xs, axis=0: _joined(xs, lambda numbers: np.stack(numbers, axis)),
+    np.concatenate: lambda xs, axis=0: _joined(xs, lambda numbers: np.concatenate(numbers, axis)),
+    np.zeros_like: lambda x: np.zeros_like(plain(x)),
+    np.empty_like: lambda x: np.empty_like(plain(x)),
+    np.ndim: lambda x: plain(x).ndim,
+    np.shape: lambda x: plain(x).shape,
+    np.size: lambda x: plain(x).size,
+}
