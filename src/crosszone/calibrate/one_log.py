@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from copy import copy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from crosszone.cost.profile_files import Coefficient
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.predict.cells import cell, row_of
+from crosszone.predict.parts import kept
 from crosszone.predict.predictor import Predictor, predictor
 
 OF_COEFFICIENTS = ("step", "inner_step_s", "slowest", "local_update_s", "step_s", "step_time")
@@ -196,12 +196,10 @@ def calibrate_log(
 
 def with_factors(case: Predictor, factors: Mapping[str, float]) -> Predictor:
     """The same case with some coefficients times a factor."""
-    other = copy(case)
-    base = case.coefficients
-    for part in OF_COEFFICIENTS:
-        other.__dict__.pop(part, None)
-    changed: dict[str, Any] = {field: getattr(base, field) * factor for field, factor in factors.items()}
-    other.__dict__["coefficients"] = replace(base, **changed)
+    changed: dict[str, Any] = {field: getattr(case.coefficients, field) * factor for field, factor in factors.items()}
+    other = replace(case)
+    other.parts.update(kept(case.parts, without=OF_COEFFICIENTS))
+    other.parts["coefficients"] = replace(case.coefficients, **changed)
     return other
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import fields, replace
-from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -44,6 +43,7 @@ from crosszone.predict.batch import (
     group_columns,
     stack_columns,
 )
+from crosszone.predict.parts import kept, part
 from crosszone.schedule.orders import SPLIT
 
 Ints = npt.NDArray[np.int64]
@@ -103,6 +103,7 @@ class Columns:
         `every`: also options that others beat whatever the shape.
         """
         self.setting, self.land, self.options, self.every = setting, land, options, every
+        self.parts: dict[str, Any] = {}
         self.pipes = [block.pipe for block in blocks]
         self.offset = np.cumsum([0, *(len(one) for one in options)])
         """Number of the first option of each set of traits."""
@@ -113,26 +114,26 @@ class Columns:
         other = copy(self)
         other.setting, other.land = setting, land
         other.lanes = tied(self.lanes, self._members, land)
-        other.__dict__.pop("by_shape", None)
+        other.parts = kept(self.parts, without=("by_shape",))
         return other
 
     def share(self, other: Columns) -> None:
         """Take the tables over that follow from the options alone."""
         for name in ("leaders", "by_option", "memory_row", "_vocabulary", "stack", "known_over", "pipe_numbers"):
-            if name in other.__dict__:
-                self.__dict__[name] = other.__dict__[name]
+            if name in other.parts:
+                self.parts[name] = other.parts[name]
 
     @property
     def lean(self) -> int:
         """Leanest rows of each sort of option; where nodes' memory is known, also those that offload nothing."""
         return LEAN * (1 + any(np.isfinite(host) for _, host in self.setting.memory_bytes))
 
-    @cached_property
+    @part
     def micro_batch_sizes(self) -> Ints:
         """Sizes of a micro-batch, ascending."""
         return np.unique(self.cores.micro_batch)
 
-    @cached_property
+    @part
     def leaders(self) -> list[Leaders]:
         """Of each traits: rows after all real options that are as fast as any option of their sort can be.
 
@@ -153,7 +154,7 @@ class Columns:
             start += len(first)
         return found
 
-    @cached_property
+    @part
     def by_shape(self) -> dict[str, Floats]:
         """Columns that follow from the shape."""
         land, setting = self.land, self.setting
@@ -170,7 +171,7 @@ class Columns:
             found["bucket_bytes"] = np.where(land.across, wide, found["bucket_bytes"])
         return found
 
-    @cached_property
+    @part
     def by_option(self) -> dict[str, Floats]:
         """Columns that follow from the option, all traits after one another."""
         states = state_bytes(self.setting.job, framework=self.setting.framework.name)
@@ -213,7 +214,7 @@ class Columns:
         found["layer"] = (found["sequence_parallel"] * 3 + found["recompute"]) * 2 + found["overlap_tensor"]
         return found
 
-    @cached_property
+    @part
     def memory_row(self) -> Ints:
         """Number of the combination that memory can tell apart, of each option and each row after them."""
         found = np.zeros(len(self.by_option["zero"]), dtype=np.int64)
@@ -226,7 +227,7 @@ class Columns:
         c = self.setting.pinned.communication
         return gradient_wire_bytes(self.setting.model, c if dtype is None else c.replace(gradient_dtype=dtype), kept)
 
-    @cached_property
+    @part
     def by_pipe(self) -> dict[str, Floats]:
         """Columns that follow from the schedule and its chunks."""
         pipes = self.pipes
@@ -239,7 +240,7 @@ class Columns:
             "ahead": np.array([self.setting.job.global_batch * (x.schedule == "gpipe") for x in pipes], dtype=float),
         }
 
-    @cached_property
+    @part
     def _vocabulary(self) -> tuple[ModelColumns, dict[str, Floats]]:
         """The model's columns, and those that depend on tp (padding of the vocabulary) by tp."""
         multiple = self.setting.framework.vocab_multiple
@@ -255,14 +256,14 @@ class Columns:
         plain, table = self._vocabulary
         return replace(plain, **{n: values[tp.astype(int)] for n, values in table.items()}) if table else plain
 
-    @cached_property
+    @part
     def stack(self) -> StackColumns:
         """The software stack's switches."""
         s = self.setting
         settings = s.profiles.select(s.groups[0].gpu, s.stack).settings
         return stack_columns(settings, s.profiles.release_age(s.stack, s.release))
 
-    @cached_property
+    @part
     def gpus(self) -> tuple[GpuColumns, Coefficients]:
         """Columns and coefficients of every team: numbers where all teams have the same."""
         path, groups = compute_precision(self.setting.job), self.setting.groups
@@ -272,7 +273,7 @@ class Columns:
         k = _joined([self.setting.coefficients[group] for group, _ in known], which)
         return gpu, k
 
-    @cached_property
+    @part
     def layers(self) -> LayerCost:
         """Cost of a layer for every team, micro-batch size and way to run it."""
         sizes = self.micro_batch_sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from crosszone.plan.deals import Deals
 from crosszone.plan.layout import REPLICAS_NEAR
 from crosszone.plan.shapes import Shape
 from crosszone.plan.tracks import Frame, Pipe, Runs, Ways, frame_of, stage_layers_of
+from crosszone.predict.parts import kept, part
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -84,19 +85,20 @@ class Land:
                 self.zone_shards[here] = frame.least_in_zone(self.replicas(here))
                 even = self.zone_shards[here][:, None] * frame.dp_zones == self.dp[here][:, None]
                 self.level[here] = even.all(axis=1)
+        self.parts: dict[str, Any] = {}
         self._tie(ways)
 
     def _tie(self, ways: Ways) -> None:
         """Take these links between the zones."""
         self._ways, self._boundaries, self._links = ways, {}, {}
-        self.__dict__.pop("ring", None)
+        self.parts = kept(self.parts, without=("ring",))
 
     @property
     def gloo(self) -> bool:
         """Ranks talk over Gloo."""
         return self._ways.transport.library == "gloo"
 
-    @cached_property
+    @part
     def ring(self) -> Floats:
         """Rate and latency of the ring of zones, and the rate of a flat ring: [shapes, 3]."""
         found = np.tile([np.inf, 0.0, np.inf], (len(self.shapes), 1))
@@ -122,7 +124,7 @@ class Land:
         pieces = np.split(shapes[order], first[1:]) if len(shapes) else []
         return list(zip(frames.tolist(), pieces, strict=True))
 
-    @cached_property
+    @part
     def cells(self) -> Ints:
         """Cells in use of each node group: [shapes, groups]."""
         found = np.zeros((len(self.shapes), len(self.groups)), dtype=np.int64)
@@ -130,7 +132,7 @@ class Land:
             found[here] = self.replicas(here) @ self.frames[number].stages_in(len(self.groups))
         return found
 
-    @cached_property
+    @part
     def nodes(self) -> Ints:
         """Nodes in use."""
         size = np.array([group.gpus for group in self.groups])
@@ -138,7 +140,7 @@ class Land:
         per_node = np.where(self.tp[:, None] <= size, whole, size)
         return np.asarray((-(-self.cells * self.cell[:, None] // np.maximum(per_node, 1))).sum(axis=1))
 
-    @cached_property
+    @part
     def node_shards(self) -> Ints:
         """Replicas of a stage that lie in every node, where that is the same for all nodes; else 0."""
         size = np.array([group.gpus for group in self.groups])
@@ -153,7 +155,7 @@ class Land:
                 count[shape] = 0
         return count
 
-    @cached_property
+    @part
     def memory_kind(self) -> Ints:
         """Number of what memory depends on: shapes of one number need the same, options and micro-batch being equal."""
         known: dict[object, int] = {}
@@ -166,7 +168,7 @@ class Land:
         told = np.stack([*columns, self.zone_shards, self.node_shards, own], axis=1)
         return np.unique(told, axis=0, return_inverse=True)[1].ravel()
 
-    @cached_property
+    @part
     def fast(self) -> Floats:
         """2 where a boundary between stages may lie inside a fast-link domain, else 0."""
         domain = np.array([group.domain if group.fast_link else 1 for group in self.groups])

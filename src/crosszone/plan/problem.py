@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from typing import Any
 
 from crosszone.cost.profile import Profiles
 from crosszone.errors import Notice
@@ -30,6 +30,7 @@ from crosszone.plan.routes import Ground, Route, ground_of, routes
 from crosszone.plan.shapes import Breadth, Degrees, shapes
 from crosszone.plan.tracks import Ways
 from crosszone.predict.crossing import transport_of
+from crosszone.predict.parts import part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +42,10 @@ class Problem:
     profiles: Profiles
     common: Common = field(default_factory=Common, repr=False, compare=False)
     """What is known from problems that differ only in their links."""
+    parts: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
+    """What has been computed of it so far, by name; a changed copy begins anew."""
 
-    @cached_property
+    @part
     def kept(self) -> Kept:
         """What is known of problems with these zones, this model, job and pinned strategy, whatever their links."""
         return self.common.on(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
@@ -50,7 +53,7 @@ class Problem:
     def averaging(self, how: LocalUpdate) -> Problem:
         """The same with zones that train on their own and average now and then."""
         other = replace(self, pinned=self.pinned.replace(local_update=how))
-        other.__dict__.update(ways=self.ways, ground=self.ground, groups=self.groups)
+        other.parts.update(ways=self.ways, ground=self.ground, groups=self.groups)
         return other
 
     @property
@@ -68,17 +71,17 @@ class Problem:
         """Where it is trained."""
         return self.scenario.cluster
 
-    @cached_property
+    @part
     def groups(self) -> tuple[NodeGroup, ...]:
         """Node groups of all zones."""
         return tuple(group for _, group in self.cluster.groups())
 
-    @cached_property
+    @part
     def ground(self) -> Ground:
         """What routes are chosen on."""
         return ground_of(self.cluster, self.scenario.links, compute_precision(self.job))
 
-    @cached_property
+    @part
     def routes(self) -> list[Route]:
         """Routes through the node groups; where zones average, whole replicas in several zones."""
         found = routes(self.ground)
@@ -87,24 +90,24 @@ class Problem:
         zone_of = self.ground.zone_of
         return [r for r in found if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
 
-    @cached_property
+    @part
     def communication(self) -> Communication:
         """How ranks talk, what is not given filled in for the links between the zones."""
         return with_flows(self.pinned.communication, self.cluster, self.scenario.links)
 
-    @cached_property
+    @part
     def ways(self) -> Ways:
         """Links between the zones."""
         how = transport_of(self.communication, self.cluster)
         return Ways(cluster=self.cluster, links=self.scenario.links, transport=how)
 
-    @cached_property
+    @part
     def frameworks(self) -> list[Framework]:
         """Frameworks that can do what is pinned, in the job's precision."""
         refused = {notice.params["framework"] for notice in self.refused}
         return [framework for framework in self._asked if framework.title not in refused]
 
-    @cached_property
+    @part
     def refused(self) -> list[Notice]:
         """What each of the other frameworks cannot do."""
         case = self.case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
@@ -142,7 +145,7 @@ class Problem:
             self._lands[key] = self.kept[kept] = land
         return self._lands[key]
 
-    @cached_property
+    @part
     def _lands(self) -> dict[tuple[Degrees, Breadth], Land]:
         return {}
 
@@ -169,7 +172,7 @@ class Problem:
         fixed = self.pinned.local_update is not None or self.is_pinned("dp")
         return self._speeds if able and not fixed and min(self._speeds) > 0 else None
 
-    @cached_property
+    @part
     def _speeds(self) -> list[float]:
         """Peak of one GPU of each node group, as fast as a trial found it."""
         path = compute_precision(self.job)

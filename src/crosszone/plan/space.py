@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from crosszone.plan.scores import Scores
 from crosszone.plan.setting import Setting
 from crosszone.plan.shapes import EVERYTHING, USUAL, Breadth, Degrees
 from crosszone.plan.tracks import ANY_FOLDED, Pipe, any_of
+from crosszone.predict.parts import kept, part
 from crosszone.predict.predictor import stack_and_release
 from crosszone.schedule.orders import V_SHAPED
 
@@ -67,6 +67,7 @@ class Space:
         self.problem, self.framework, self.safe = problem, framework, safe
         self.breadth = breadth or (EVERYTHING if problem.cluster.gpus <= SMALL_CLUSTER else USUAL)
         self.ruled = Ruled()
+        self.parts: dict[str, Any] = {}
         self._grids: dict[tuple[bytes, bool], Scores | None] = {}
         """The last grids that were made, by their shapes."""
         self._known: dict[str, Scores | None] = {}
@@ -78,13 +79,13 @@ class Space:
         """The same space with other links between the zones."""
         other = copy(self)
         other.problem = problem
-        other.__dict__.pop("land", None)
+        other.parts = kept(self.parts, without=("land",))
         bucket = wan_bucket_mb(problem, self.framework)
         if bucket != self.setting.wan_bucket_mb:
-            other.__dict__["setting"] = replace(self.setting, wan_bucket_mb=bucket)
+            other.parts["setting"] = replace(self.setting, wan_bucket_mb=bucket)
         return other
 
-    @cached_property
+    @part
     def setting(self) -> Setting:
         """What all strategies have in common."""
         problem, framework = self.problem, self.framework
@@ -102,12 +103,12 @@ class Space:
             safe=self.safe,
         )
 
-    @cached_property
+    @part
     def land(self) -> Land:
         """The shapes, and what does not depend on options."""
         return self.problem.land(self.degrees, self.breadth)
 
-    @cached_property
+    @part
     def _tables(self) -> tuple[list[Options], Ints]:
         """Options of each set of traits, and the set of each shape."""
         land = self.land
@@ -131,7 +132,7 @@ class Space:
         tables = [options_of(self.framework, job, pinned, Traits(*map(bool, one)), dtypes) for one in kinds.tolist()]
         return tables, which.ravel()
 
-    @cached_property
+    @part
     def _sizes(self) -> Ints:
         """Options of each shape."""
         tables, traits = self._tables
@@ -141,7 +142,7 @@ class Space:
         """Strategies in all."""
         return self._count
 
-    @cached_property
+    @part
     def _count(self) -> int:
         everything = np.arange(len(self.land.shapes))
         return int(sum(self._sizes[block.shape].sum() for block in self._blocks(everything)))
@@ -254,7 +255,7 @@ class Space:
             return [getattr(self.problem.pinned, degree)]
         return range(1, most + 1)
 
-    @cached_property
+    @part
     def degrees(self) -> Degrees:
         """Values of every degree that rules, the framework and policies allow."""
         problem, model = self.problem, self.problem.model
@@ -277,7 +278,7 @@ class Space:
             dp=(problem.pinned.dp,) if problem.pinned.dp else tuple(replicas),
         )
 
-    @cached_property
+    @part
     def _micro_batches(self) -> list[int]:
         batch = self.problem.job.global_batch
         if self.problem.is_pinned("micro_batch"):

@@ -1,4 +1,4 @@
-"""Entries of arrays [rows, stages] whose axes may be missing or of length 1."""
+"""Entries of arrays [rows, stages] whose axes may be missing or of length 1; recorded arrays give recorded entries."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from typing import Any
 
 import numpy as np
 
+from crosszone.cost.record import Recorded, as_array
 
-def cell(values: Any, row: int, stage: int) -> float:
+
+def scalar(value: Any) -> Any:
+    """A single entry as a plain number; recorded, as a recorded one."""
+    return value if isinstance(value, Recorded) else float(value)
+
+
+def cell(values: Any, row: int, stage: int) -> Any:
     """One entry."""
     if not np.ndim(values):
-        return float(values)
+        return scalar(values)
     rows, stages = values.shape
-    return float(values[row if rows > 1 else 0, stage if stages > 1 else 0])
+    return scalar(values[row if rows > 1 else 0, stage if stages > 1 else 0])
 
 
 def row_of(values: Any, row: int) -> Any:
     """One row, as an array of stages."""
-    array = np.atleast_2d(np.asarray(values, dtype=float))
+    array = np.atleast_2d(as_array(values))
     return array[row if len(array) > 1 else 0]
 
 
-def top(values: Any, row: int) -> float:
+def top(values: Any, row: int) -> Any:
     """The largest entry of one row."""
-    return float(np.max(row_of(values, row)))
+    return scalar(np.max(row_of(values, row)))

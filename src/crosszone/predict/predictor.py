@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +34,7 @@ from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.local_update import local_update_s
 from crosszone.predict.memory import memory_of
 from crosszone.predict.operators import operator_errors, unsampled
+from crosszone.predict.parts import kept, part
 from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, Triple
 from crosszone.predict.run import run_of, unpriced
 from crosszone.predict.simulated import SimulatedStep, least_step_s, simulated_step, too_long
@@ -58,6 +57,8 @@ class Predictor:
     stack: str
     release: float | None
     notices: tuple[Notice, ...]
+    parts: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """What has been computed of it so far, by name; a changed copy begins anew."""
 
     @property
     def case(self) -> Case:
@@ -69,7 +70,7 @@ class Predictor:
         """The settled strategy."""
         return self.case.strategy
 
-    @cached_property
+    @part
     def profile(self) -> dict[int, Profile]:
         """Profile of each node group in use."""
         groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
@@ -82,18 +83,15 @@ class Predictor:
 
     def on(self, name: str, site: Site, notices: tuple[Notice, ...]) -> Predictor:
         """The same strategy where only the links between the zones are others (`Site.on`)."""
-        other = copy(self)
-        other.__dict__.update(name=name, site=site, notices=notices)
         still = self.strategy.local_update is not None or not site.crosses  # no pass and no gradient crosses zones
-        for part in (*(() if still else OF_STEP), *OF_LINKS):
-            other.__dict__.pop(part, None)
-        if "batch" in self.__dict__ and site.crosses:
-            del other.__dict__["batch"]
-            if not still:
-                other.__dict__["batch"] = replace(self.batch, links=site.link_columns())
+        dropped = {*OF_LINKS, *(() if still else OF_STEP), *(("batch",) if site.crosses else ())}
+        other = replace(self, name=name, site=site, notices=notices)
+        other.parts.update(kept(self.parts, without=dropped))
+        if not still and "batch" in self.parts:
+            other.parts["batch"] = replace(self.batch, links=site.link_columns())
         return other
 
-    @cached_property
+    @part
     def batch(self) -> Batch:
         """Columns of every kind of replica (rows as in `Site.link_columns`)."""
         s, case, site = self.strategy, self.case, self.site
@@ -122,7 +120,7 @@ class Predictor:
             stride *= 1 if axis == "cp" else getattr(s, axis)
         return stride
 
-    @cached_property
+    @part
     def coefficients(self) -> Coefficients:
         """Of the GPUs of every row and stage."""
         kinds = {id(p.coefficients): p.coefficients for p in self.profile.values()}
@@ -132,7 +130,7 @@ class Predictor:
         here = self.site.group[:, self.site.kinds[0], 0, 0].T
         return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(here))
 
-    @cached_property
+    @part
     def step(self) -> SimulatedStep:
         """The simulated step of every row of the batch."""
         return simulated_step(self.batch, chunk_layers(self.case), self.strategy, self.coefficients)
@@ -142,14 +140,14 @@ class Predictor:
         """A bound of the step without periodic averaging: never above it, and close."""
         return float(least_step_s(self.batch, chunk_layers(self.case), self.strategy, self.coefficients).max())
 
-    @cached_property
+    @part
     def inner_step_s(self) -> npt.NDArray[np.float64]:
         """Step without periodic averaging at low, expected and high RTT, the slowest replica's."""
         kinds, bands = len(self.site.kinds[0]), self.site.bands
         found = self.step.total_s[: bands * kinds].reshape(bands, kinds).max(axis=1)
         return np.broadcast_to(found, (BANDS,)) if bands == 1 else found
 
-    @cached_property
+    @part
     def slowest(self) -> int:
         """The kind of replica that ends last at the expected RTT."""
         kinds = len(self.site.kinds[0])
@@ -171,17 +169,17 @@ class Predictor:
         """The same with perfect links between stages; None where no zone is crossed."""
         return BANDS * len(self.site.kinds[0]) + self.slowest if self.site.bare else None
 
-    @cached_property
+    @part
     def local_update_s(self) -> npt.NDArray[np.float64]:
         """Exposed time of periodic averaging across zones, a step: [low, expected, high]. [V5]"""
         return local_update_s(self)
 
-    @cached_property
+    @part
     def step_s(self) -> npt.NDArray[np.float64]:
         """Step time at low, expected and high RTT, the slowest replica's."""
         return self.inner_step_s + self.local_update_s
 
-    @cached_property
+    @part
     def factors(self) -> tuple[float, float]:
         """Low and high factor of the profile's own error; the widest of the profiles in use."""
         found = [
@@ -192,7 +190,7 @@ class Predictor:
         ]
         return min(low for low, _ in found), max(high for _, high in found)
 
-    @cached_property
+    @part
     def step_time(self) -> Triple:
         """Step time with the profile's error and the links' band."""
         low, expected, high = (float(x) for x in self.step_s)
@@ -208,7 +206,7 @@ class Predictor:
         """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
         return self._memory
 
-    @cached_property
+    @part
     def _memory(self) -> Memory:
         return memory_of(self)
 
@@ -217,13 +215,13 @@ class Predictor:
         """Micro-batches of one replica a step, the most of any."""
         return self.strategy.micro_batches(self.case.job.global_batch)
 
-    @cached_property
+    @part
     def model_flops(self) -> float:
         """Model FLOPs of one step."""
         job = self.case.job
         return training_flops_per_token(self.case.model, job.seq_len) * job.tokens_per_step
 
-    @cached_property
+    @part
     def hardware_flops(self) -> float:
         """FLOPs of one step with those that recomputation repeats."""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
@@ -231,7 +229,7 @@ class Predictor:
         again = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
         return self.model_flops + again * self.case.job.tokens_per_step
 
-    @cached_property
+    @part
     def peak_flops(self) -> float:
         """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
         path = compute_precision(self.case.job)

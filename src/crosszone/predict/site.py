@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from copy import copy
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +21,15 @@ from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import group_columns
 from crosszone.predict.crossing import Crossings, transport_of
+from crosszone.predict.parts import kept, part
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 BANDS, EXPECTED = 3, 1
 """Low, expected, high round-trip time; place of the expected one."""
+OF_LINKS = ("crossings", "ring")
+"""Parts that follow from the links between the zones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +43,13 @@ class Site:
     """False: only the expected RTT is looked at (a search)."""
     known: Crossings | None = None
     """The links between the zones, where somebody has looked them up already."""
+    parts: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """What has been computed of it so far, by name; a changed copy begins anew."""
 
     def on(self, cluster: Cluster, links: dict[tuple[int, int], ZoneLink], known: Crossings) -> Site:
         """The same placement with other links between the zones."""
-        other = copy(self)
-        fields = {"case": replace(self.case, cluster=cluster), "links": links, "known": known}
-        other.__dict__.update(fields)
-        for name in ("crossings", "ring"):
-            other.__dict__.pop(name, None)
+        other = replace(self, case=replace(self.case, cluster=cluster), links=links, known=known)
+        other.parts.update(kept(self.parts, without=OF_LINKS))
         return other
 
     @property
@@ -62,7 +62,7 @@ class Site:
         """The strategy, dp settled."""
         return self.case.strategy
 
-    @cached_property
+    @part
     def _located(self) -> dict[str, Ints]:
         s = self.strategy
         at, where = self.placement.coordinates(s), self.placement.located(self.cluster)
@@ -72,12 +72,12 @@ class Site:
         rank_at[flat] = np.arange(len(flat))
         return {key: values[rank_at].reshape(shape) for key, values in where.items()}
 
-    @cached_property
+    @part
     def groups(self) -> tuple[NodeGroup, ...]:
         """Node groups of all zones, in order."""
         return tuple(group for _, group in self.cluster.groups())
 
-    @cached_property
+    @part
     def groups_in_use(self) -> list[int]:
         """Numbers of the node groups that hold ranks."""
         found: list[int] = np.unique(self.group).tolist()
@@ -98,12 +98,12 @@ class Site:
         """Number of the node of each rank, over all node groups."""
         return np.asarray(self._located["group"] * 10_000_000 + self._located["node"])
 
-    @cached_property
+    @part
     def nodes(self) -> int:
         """Nodes in use."""
         return len(set(self.node.ravel().tolist()))
 
-    @cached_property
+    @part
     def domain(self) -> Ints:
         """Number of the fast-link domain of each rank."""
         here = self._located
@@ -112,14 +112,14 @@ class Site:
         gpu = here["node"] * per_node[here["group"]] + here["gpu"]
         return np.asarray(here["group"] * 100_000_000 + gpu // sizes[here["group"]])
 
-    @cached_property
+    @part
     def micro_batches(self) -> Ints:
         """Micro-batches of each replica in a step. [R2]"""
         s = self.strategy
         each = s.replica_micro_batches or s.micro_batches(self.case.job.global_batch)
         return np.broadcast_to(np.asarray(each, dtype=np.int64), (s.dp or 1,))
 
-    @cached_property
+    @part
     def kinds(self) -> tuple[Ints, Ints]:
         """One replica of each kind, and how many replicas each kind has.
 
@@ -134,7 +134,7 @@ class Site:
         order = np.argsort(first)
         return first[order], counts[order]
 
-    @cached_property
+    @part
     def kind_micro_batches(self) -> Ints:
         """Micro-batches of a replica of each kind."""
         return self.micro_batches[self.kinds[0]]
@@ -143,14 +143,14 @@ class Site:
         """Figures [kinds, stages] as rows: once a band, and once more for perfect links where bands are crossed."""
         return np.tile(of_kinds, (self.bands + self.bare, 1))
 
-    @cached_property
+    @part
     def shard_ranks(self) -> int:
         """Replicas that share one set of states: all, or the fewest of a stage that lie in one zone or node. [M2]"""
         if self.strategy.shard_within == "all":
             return self.strategy.dp or 1
         return min(int(np.unique(stage, return_counts=True)[1].min()) for stage in self._state_homes)
 
-    @cached_property
+    @part
     def _state_homes(self) -> Ints:
         """[pp, dp] number of the zone or node inside which a replica's stage shares states with others."""
         if self.strategy.shard_within == "zone":
@@ -159,7 +159,7 @@ class Site:
         whole = (node == node[:, :, :1, :1]).all(axis=(2, 3))
         return np.where(whole, node[:, :, 0, 0], -1 - np.arange(node.shape[1]))  # torn over nodes: shares with none
 
-    @cached_property
+    @part
     def _fast(self) -> Ints:
         """[pp, dp] 1 where the boundary after a stage lies inside one fast-link domain; the last leads to the first."""
         return np.asarray((self.domain == np.roll(self.domain, -1, axis=0)).all(axis=(2, 3)).astype(np.int64))
@@ -183,23 +183,23 @@ class Site:
             return first
         return taken(columns, self.rows(here))
 
-    @cached_property
+    @part
     def transport(self) -> Transport:
         """How ranks talk across zones."""
         return transport_of(self.strategy.communication, self.cluster)
 
-    @cached_property
+    @part
     def dp_zones(self) -> Ints:
         """Zones that the replicas of each stage lie in."""
         return np.array([len(np.unique(stage)) for stage in self.zone[:, :, 0, 0]])
 
-    @cached_property
+    @part
     def replica_zones(self) -> tuple[int, ...]:
         """Zones among which gradients cross, as places in the cluster; empty: none do."""
         crossing = self.zone[self.dp_zones > 1]
         return tuple(int(z) for z in np.unique(crossing)) if crossing.size else ()
 
-    @cached_property
+    @part
     def crossings(self) -> Crossings:
         """The links between the zones."""
         return self.known or Crossings(self.cluster, self.links, self.transport)
@@ -237,18 +237,18 @@ class Site:
             if (teams != teams[:, :, :1]).any():
                 raise IllegalError(Notice(code="ep_across_zones", field="strategy.ep", value=s.ep))
 
-    @cached_property
+    @part
     def ring(self) -> tuple[int, ...]:
         """Order in which zones exchange gradients."""
         return self.crossings.ring(self.replica_zones, self.zone_ranks) if self.replica_zones else ()
 
-    @cached_property
+    @part
     def zone_ranks(self) -> int:
         """Ranks of the smallest of those zones that exchange gradients with other zones."""
         crossing = self.zone[self.dp_zones > 1]
         return int(min((crossing == z).sum() for z in self.replica_zones)) if self.replica_zones else 0
 
-    @cached_property
+    @part
     def ring_ranks(self) -> int:
         """Ranks of a zone that send to the next one: all that exchange shards; of a flat ring one of each group."""
         s = self.strategy
@@ -257,7 +257,7 @@ class Site:
             return int((self.dp_zones > 1).sum()) * s.tp
         return self.zone_ranks
 
-    @cached_property
+    @part
     def crosses(self) -> bool:
         """Some group lies in several zones."""
         return bool((self.zone != self.zone.flat[0]).any())
@@ -326,7 +326,7 @@ class Site:
         s = self.strategy
         return self.crossings.boundary(a, b, self._senders[min(a, b), max(a, b)] * s.tp * s.cp)
 
-    @cached_property
+    @part
     def _senders(self) -> Counter[tuple[int, int]]:
         """Boundaries between the stages of all replicas that lie between two zones, both ways together."""
         zones = self.zone[:, :, 0, 0]

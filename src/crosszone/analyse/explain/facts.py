@@ -68,7 +68,7 @@ class Facts:
 
     def at(self, values: Any) -> float:
         """An entry of an array [rows, stages]."""
-        return cell(values, self.p.row, self.stage)
+        return float(cell(values, self.p.row, self.stage))
 
     def group(self) -> NodeGroup:
         """The node group that holds a stage of the slowest replica."""

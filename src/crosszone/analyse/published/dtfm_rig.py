@@ -20,6 +20,7 @@ from crosszone.inputs.links import zone_links
 from crosszone.inputs.placement import Block, Placement
 from crosszone.inputs.shipped import read_shipped
 from crosszone.predict.crossing import Crossings
+from crosszone.predict.parts import part
 from crosszone.predict.site import EXPECTED, Site
 
 Row = Mapping[str, str]
@@ -80,7 +81,7 @@ class Fleet:
 class RankOrder(Site):
     """A site whose replicas reduce gradients in rings in rank order: NCCL knows no distance between instances. [A25]"""
 
-    @cached_property
+    @part
     def ring(self) -> tuple[int, ...]:
         """Zones that the ring of a stage goes through, in turn: of the stage whose ring is the slowest."""
         if not self.replica_zones:
@@ -88,7 +89,7 @@ class RankOrder(Site):
         rings = (tuple(int(z) for z in stage) for stage in self.zone[self.dp_zones > 1][:, :, 0, 0])
         return min(rings, key=lambda ring: float(self.crossings.ring_link(ring, 1).bytes_per_s[EXPECTED]))
 
-    @cached_property
+    @part
     def zone_ranks(self) -> int:
         """Rings that run at the same time, each over instances of its own."""
         return int((self.dp_zones > 1).sum()) * self.strategy.tp

@@ -1,0 +1,53 @@
+"""Parts: what is computed of a value once, kept in a dictionary that can be seen, handed on and dropped by name.
+
+class Placed:
+parts: dict[str, Any]
+
+@part
+def ring(self) -> tuple[int, ...]: ...
+
+replace(placed, links=links, parts=kept(placed.parts, without=("ring",)))    # all but what follows from links
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Generic, Protocol, Self, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class HasParts(Protocol):
+    """A value that keeps its parts."""
+
+    parts: dict[str, Any]
+
+
+class part(Generic[T]):
+    """A property that is computed once and kept in `parts` under its name."""
+
+    def __init__(self, build: Callable[[Any], T]) -> None:
+        self.build, self.__doc__ = build, build.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, owner: None, cls: type) -> Self: ...
+
+    @overload
+    def __get__(self, owner: Any, cls: type) -> T: ...
+
+    def __get__(self, owner: Any, cls: type) -> Self | T:
+        if owner is None:
+            return self
+        parts: dict[str, Any] = owner.parts
+        if self.name not in parts:
+            parts[self.name] = self.build(owner)
+        found: T = parts[self.name]
+        return found
+
+
+def kept(parts: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:
+    """The parts that stay valid when what the others follow from is changed."""
+    return {name: value for name, value in parts.items() if name not in without}
