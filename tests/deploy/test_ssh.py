@@ -23,7 +23,16 @@ pytestmark = [
     pytest.mark.skipif(SSHD is None or shutil.which("ssh") is None, reason="sshd is not installed"),
     pytest.mark.skipif(os.geteuid() != 0, reason="sshd makes its own folder under /run, as root"),
 ]
-HANGS = '#!/usr/bin/env bash\necho "$$" >"$PIDS/$MASTER_ADDR-$$"\n[ -e "$PIDS/fail" ] && case "$*" in *\'--node-rank 2 \'*) exit 7 ;; esac\nsleep 300 & wait\n'
+HANGS = """#!/usr/bin/env bash
+echo "$$" >"$PIDS/$MASTER_ADDR-$$"
+if [ -e "$PIDS/fail" ]; then
+  case "$*" in *'--node-rank 2 '*)  # once all four are there
+    until [ "$(find "$PIDS" -name '1*' | wc -l)" = 4 ]; do sleep 0.05; done
+    exit 7 ;;
+  esac
+fi
+sleep 300 & wait
+"""
 ZONES = {
     "a": [group(2, 2, hosts=[{"address": f"127.0.0.{n}", "interface": "lo"} for n in (1, 2)])],
     "b": [group(2, 1, hosts=[{"address": f"127.0.0.{n}", "interface": "lo"} for n in (3, 4)])],
