@@ -10,21 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosszone.analyse.bill import bill
-from crosszone.analyse.explain.explanation import said
-from crosszone.analyse.explain.form import Words
+from crosszone.analyse.explain.explanation import Words, said
 from crosszone.analyse.explain.formulas import formula
-from crosszone.analyse.report import tier_of
 from crosszone.errors import InputError
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
-from crosszone.plan.difference import BETWEEN_ZONES
 from crosszone.plan.plan import Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor, predictor
+from crosszone.predict.traffic import BETWEEN_ZONES, tier_of
 from crosszone.text import DEFAULT_LANGUAGE
 
 BUDGET_S = 5.0

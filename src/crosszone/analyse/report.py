@@ -10,15 +10,15 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from crosszone.analyse.explain.figures import worked_out
+from crosszone.analyse.explain.formulas import TRAFFIC
 from crosszone.analyse.groups import CrossingGroups, crossing_groups
 from crosszone.analyse.scaling import Scaling, scaling_of
-from crosszone.analyse.worked import FORMULAS, worked_bytes
 from crosszone.inputs.value import Value
-from crosszone.plan.difference import BETWEEN_ZONES
 from crosszone.predict.breakdown import COMPUTE
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.traffic import FAST, NETWORK
+from crosszone.predict.traffic import BETWEEN_ZONES, tier_of
 
 STORAGE, CHECKPOINT = "storage", "checkpoint"
 Boundness = Literal["communication-bound", "balanced", "compute-bound"]
@@ -132,7 +132,8 @@ def communication_report(p: Predictor, prediction: Prediction | None = None) -> 
     """The report of one placed strategy. [A1]"""
     found = prediction or p.prediction()
     step = found.step_time_s.expected
-    lines = [_line(row, worked_bytes(p, row), 0.0) for row in found.communication]
+    worked = [worked_out(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(found.communication)]
+    lines = [_line(row, text, 0.0) for row, text in zip(found.communication, worked, strict=True)]
     lines += _checkpoint(found, step)
     total = sum(line.bytes_per_step for line in lines) or 1.0
     lines = [line.model_copy(update={"share": line.bytes_per_step / total}) for line in lines]
@@ -164,11 +165,6 @@ def boundness_of(compute_s: float, exposed_s: float) -> Boundness:
     return "balanced" if compute_s < high * exposed_s else "compute-bound"
 
 
-def tier_of(link: str) -> str:
-    """The tier a link belongs to."""
-    return link if link in (FAST, NETWORK, STORAGE) else BETWEEN_ZONES
-
-
 def _line(row: Traffic, worked: str, share: float) -> Line:
     return Line(
         kind=row.kind,
@@ -179,7 +175,7 @@ def _line(row: Traffic, worked: str, share: float) -> Line:
         busy_s=row.busy_s,
         exposed_s=row.exposed_s,
         share=share,
-        formula=FORMULAS[row.kind],
+        formula=TRAFFIC[row.kind],
         worked=worked,
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from typing import Any
 
+import numpy as np
+
+from crosszone.cost.record import named
 from crosszone.inputs.shipped import read_shipped
 
 
@@ -16,17 +18,21 @@ def band_factors(
     gpu_measured: bool = True,
     stated: bool = True,
     memory: bool = False,
-) -> tuple[float, float]:
+) -> tuple[Any, Any]:
     """Factors on a prediction between which four of five measured values lie: (low, high). [Q6]
 
     Log widths add as independent errors do: sqrt(base^2 + each that applies^2), below and above apart. Wider for
     experts, for a stack or GPU without measurements of its own, and where part of the set-up was assumed.
     """
-    parts = band_parts()["memory" if memory else "step"]
-    applies = {"moe": moe, "stack": not stack_measured, "gpu": not gpu_measured, "assumed": not stated}
-    used = [parts["base"], *(parts[name] for name, on in applies.items() if on)]
-    low, high = (math.sqrt(sum(part[side] ** 2 for part in used)) for side in ("low", "high"))
-    return math.exp(-low), math.exp(high)
+    of = "memory" if memory else "step"
+    parts = band_parts()[of]
+    applies = {"base": True, "moe": moe, "stack": not stack_measured, "gpu": not gpu_measured, "assumed": not stated}
+    used = [name for name, on in applies.items() if on]
+    low, high = (
+        np.sqrt(sum(named(f"width.{of}.{name}.{side}", float(parts[name][side])) ** 2 for name in used))
+        for side in ("low", "high")
+    )
+    return np.exp(-low), np.exp(high)
 
 
 def pair_spread() -> float:

@@ -11,6 +11,8 @@ exactly 0 and factors of exactly 1 are left out.
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -50,6 +52,7 @@ class Expression:
     symbols: str
     worked: str
     value: float
+    """What the expression comes to, worked out from the numbers that go in."""
     inputs: dict[str, Cell]
     terms: tuple[Term, ...]
 
@@ -59,14 +62,24 @@ def expression(cell: Cell, symbol: Callable[[Cell], str] | None = None) -> Expre
     writer = _Writer(symbol or default_symbol)
     tree = _build(cell.node, cell.at, top=True)
     symbols, worked = writer.write(tree)
+    total = _only_sum(tree)
     terms: tuple[Term, ...] = ()
-    if isinstance(tree, _Sum):
-        parts = [(sign, part, *_Writer(writer.name).write(part)) for sign, part in tree.parts]
+    if total is not None:
+        parts = [(sign, part, writer.write(part)[1]) for sign, part in total.parts]
         terms = tuple(
-            Term(f"-({text})" if sign < 0 else text, sign * part.value, tuple(writer.symbols_of(part)))
-            for sign, part, _, text in parts
+            Term(f"-({text})" if sign < 0 else text, sign * _evaluated(part), tuple(writer.symbols_of(part)))
+            for sign, part, text in parts
         )
-    return Expression(symbols, worked, tree.value, writer.inputs, terms)
+    return Expression(symbols, worked, _evaluated(tree), writer.inputs, terms)
+
+
+def _only_sum(tree: _Tree) -> _Sum | None:
+    """The sum that an expression is, but for a plain number it is divided by."""
+    if isinstance(tree, _Product):
+        sums = [part for exponent, part in tree.parts if exponent > 0]
+        plainly = all(isinstance(part, _Number) for exponent, part in tree.parts if exponent < 0)
+        tree = sums[0] if len(sums) == 1 and plainly else tree
+    return tree if isinstance(tree, _Sum) else None
 
 
 def default_symbol(cell: Cell) -> str:
@@ -130,15 +143,16 @@ _CALLS = {
 
 def _entry(x: Any, at: Index) -> tuple[Any, Index]:
     """An operand and the index of its entry that goes into entry `at` of a result it is broadcast to."""
-    shape = np.shape(plain(x))
-    there = at[len(at) - len(shape) :] if shape else ()
-    return x, tuple(0 if size == 1 else i for i, size in zip(there, shape, strict=True))
+    shape = x.value.shape if isinstance(x, Recorded) else np.shape(x)
+    if not shape:
+        return x, ()
+    return x, tuple(0 if size == 1 else i for i, size in zip(at[len(at) - len(shape) :], shape, strict=True))
 
 
 def _build(x: Any, at: Index, *, top: bool = False) -> _Tree:
     if not isinstance(x, Recorded):
-        return _Number(float(np.asarray(x)[at]))
-    value = float(x.value[at])
+        return _Number(float(np.asarray(x)[at] if at else x))
+    value = float(x.value[at] if at else x.value)
     if x.op == "leaf" or (x.name is not None and not top) or (x.op == "constant" and x.name is not None):
         return _Input(Cell(x, at), value)
     match x.op:
@@ -286,6 +300,34 @@ def _product(value: float, factors: Iterator[tuple[int, _Tree]]) -> _Tree:
     if len(parts) == 1 and parts[0][0] > 0:
         return parts[0][1]
     return _Product(value, parts)
+
+
+_FUNCTIONS: dict[str, Callable[..., float]] = {
+    "max": max,
+    "min": min,
+    "log2": math.log2,
+    "ceil": math.ceil,
+    "floor": math.floor,
+    "exp": math.exp,
+    "sqrt": math.sqrt,
+    "abs": abs,
+    "**": operator.pow,
+}
+
+
+def _evaluated(tree: _Tree) -> float:
+    """What a tree comes to."""
+    match tree:
+        case _Sum(_, parts):
+            return sum(sign * _evaluated(part) for sign, part in parts)
+        case _Product(_, parts):
+            found = 1.0
+            for exponent, part in parts:
+                found = found * _evaluated(part) if exponent > 0 else found / _evaluated(part)
+            return found
+        case _Call(_, name, arguments):
+            return float(_FUNCTIONS[name](*map(_evaluated, arguments)))
+    return tree.value
 
 
 # Text

@@ -273,11 +273,12 @@ class LayerCost:
         )
         score_s = passes / self.memory_rate
         scores = (tokens, w.seq, width, m.heads / t, k.batched * self.flops_16, score_s)
-        plainly = unfused_attention_s(*scores, FORWARD_SCORE_BYTES)
-        plainly_back = 2.0 * unfused_attention_s(*scores, BACKWARD_SCORE_BYTES / 2.0)
+        plainly = unfused_attention_s(*scores, named("score_bytes", FORWARD_SCORE_BYTES))
+        plainly_back = 2.0 * unfused_attention_s(*scores, named("score_bytes", BACKWARD_SCORE_BYTES / 2.0))
         unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
-        traffic = self.work.word * tokens * (RESIDUAL_PASSES * m.hidden * self.split + 2.0 * inner_width)
+        passes_over = named("residual_passes", RESIDUAL_PASSES) * m.hidden * self.split
+        traffic = self.work.word * tokens * (passes_over + 2.0 * inner_width)
         written = k.written_out * m.written * self.work.word * tokens * m.hidden * self.split
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
@@ -327,7 +328,7 @@ class LayerCost:
         cast = self.cast * (routed * (m.hidden + inner) + tokens * shared_inner)
         graphed = np.where(self.stack.graphed > 0, k.graphed, 1.0)
         age = named("release_factor", np.exp(-k.release_decay * self.stack.release) * graphed)
-        permuted = age * k.permute * ROUTED_BYTES * tokens * m.top_k * m.hidden / w.tp
+        permuted = age * k.permute * named("routed_bytes", ROUTED_BYTES) * tokens * m.top_k * m.hidden / w.tp
         return _Parts(
             matmul=block.matmul + up + down + shared,
             attention=block.attention,

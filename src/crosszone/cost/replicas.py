@@ -185,7 +185,8 @@ def exchange(
     one_after_another = (as_array(links.flat) > 0) & together & ~several & ~(~sharded & (as_array(w.tree) > 0))
     inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
     members: Numbers = np.where(one_ring, group.zone, group.inner)
-    hop = np.where(group.zone * w.dp_stride <= cost.gpu.domain, FAST_HOP_S, NETWORK_HOP_S)
+    near = group.zone * w.dp_stride <= cost.gpu.domain
+    hop = np.where(near, named("hop.fast_link", FAST_HOP_S), named("hop.network", NETWORK_HOP_S))
     buckets = named("buckets", np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0))
     calls = buckets * w.rounds
     reduce = held.shared * (inside * k.dp_traffic * passes * once)
@@ -306,8 +307,10 @@ def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numb
     states = k.optimizer_traffic * (w.optimizer_bytes + w.gradient_bytes) / 16.0
     whole = as_array(w.zero) >= 3
 
+    moved = named("weight_traffic", WEIGHT_TRAFFIC)
+
     def per_parameter(count: Numbers) -> Numbers:
-        return (states + np.where(whole, WEIGHT_TRAFFIC, 0.0)) / count + np.where(whole, 0.0, WEIGHT_TRAFFIC)
+        return (states + np.where(whole, moved, 0.0)) / count + np.where(whole, 0.0, moved)
 
     size = held.shared * per_parameter(shards)
     if np.ndim(held.experts):

@@ -40,7 +40,7 @@ class Setting:
         if not self.safe:
             return 1.0
         measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
-        return 1.0 / band_factors(stack_measured=measured, memory=True)[1]
+        return 1.0 / float(band_factors(stack_measured=measured, memory=True)[1])
 
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:

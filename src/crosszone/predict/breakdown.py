@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crosszone.predict.cells import cell, row_of
+from crosszone.cost.record import named, plain
+from crosszone.predict.cells import cell, row_of, scalar
 from crosszone.predict.prediction import Bottleneck
 from crosszone.predict.site import EXPECTED
 from crosszone.predict.step import before
@@ -42,38 +43,58 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
     waits (bubble; across zones: with perfect links), what sends between stages add (pipeline), then the step's tail.
     """
     t, row, bare = p.step.times, p.row, p.bare_row
-    stage = int(np.argmax(row_of(t.forward + t.backward, row)))
-    m = p.row_micro_batches
-    parts: dict[str, float] = defaultdict(float)
+    stage = pace_setter(p)
+    m = named("micro_batches_of_replica", p.row_micro_batches)
+    parts: dict[str, Any] = defaultdict(float)
     for name, values in [*t.cost.forward.items(), *t.cost.backward.items()]:
         parts[_NAMES.get(name, name)] += m * cell(values, row, stage)
     parts["sharding"] = m * cell(t.gathers, row, stage)
+    parts = {name: named(f"breakdown_s.{name}", seconds) for name, seconds in parts.items()}
     own = sum(parts.values())
     spans = p.step.pipelines.span_s
+    span = scalar(spans[row])
     if bare is None:
         sends = t.out * t.passed + t.into * before(t.passed_back)
-        parts["pipeline"] = m * cell(sends, row, stage)
+        pipeline = m * cell(sends, row, stage)
     else:
-        parts["pipeline"] = float(spans[row] - spans[bare])
-    waits = float(spans[row]) - own - parts["pipeline"]
-    parts["bubble"] = waits if waits > ROUNDING * float(spans[row]) else 0.0
-    parts["gradients"] = float(p.step.reduced_s[row] - spans[row])
-    last = int(np.argmax(row_of(t.update + t.gather, row)))
-    parts["optimizer"] = cell(t.update, row, last)
-    parts["weights"] = cell(t.gather, row, last)
-    parts["fixed"] = float(p.step.fixed_s[row])
-    parts["jitter"] = float(p.step.jitter_s[row])
-    parts["local_update"] = float(p.local_update_s[EXPECTED])
+        pipeline = span - scalar(spans[bare])
+    pipeline = named("breakdown_s.pipeline", pipeline)
+    waits = span - own - pipeline
+    last = last_updated(p)
+    tail = {
+        "bubble": waits if waits > ROUNDING * span else 0.0,
+        "gradients": scalar(p.step.reduced_s[row]) - span,
+        "optimizer": cell(t.update, row, last),
+        "weights": cell(t.gather, row, last),
+        "fixed": scalar(p.step.fixed_s[row]),
+        "jitter": scalar(p.step.jitter_s[row]),
+        "local_update": scalar(p.local_update_s[EXPECTED]),
+    }
+    parts |= {"pipeline": pipeline} | {name: named(f"breakdown_s.{name}", seconds) for name, seconds in tail.items()}
     return {name: parts[name] for name in ORDER}
+
+
+def pace_setter(p: Predictor) -> int:
+    """The stage that works longest for a micro-batch."""
+    return int(np.argmax(plain(row_of(p.step.times.forward + p.step.times.backward, p.row))))
+
+
+def last_updated(p: Predictor) -> int:
+    """The stage whose update and gather of the weights end last."""
+    return int(np.argmax(plain(row_of(p.step.times.update + p.step.times.gather, p.row))))
 
 
 def bottleneck_of(breakdown: dict[str, float]) -> tuple[Bottleneck, dict[str, float]]:
     """The class that takes most of the step, and the share of each. [V7]"""
-    total = sum(breakdown.values())
-    classes: dict[Bottleneck, float] = {
-        "compute": sum(breakdown[name] for name in COMPUTE) / total,
-        "communication": sum(breakdown[name] for name in COMMUNICATION) / total,
-        "pipeline": breakdown["bubble"] / total,
-        "host": sum(breakdown[name] for name in HOST) / total,
+    total = named("step_time_s", sum(breakdown.values()))
+    parts: dict[Bottleneck, tuple[str, ...]] = {
+        "compute": COMPUTE,
+        "communication": COMMUNICATION,
+        "pipeline": ("bubble",),
+        "host": HOST,
     }
-    return max(classes, key=lambda name: classes[name]), {str(name): share for name, share in classes.items()}
+    shares = {
+        str(kind): named(f"shares.{kind}", sum(breakdown[name] for name in names) / total)
+        for kind, names in parts.items()
+    }
+    return max(parts, key=lambda kind: shares[kind]), shares

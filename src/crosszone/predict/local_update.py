@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.collectives import hierarchical_egress_bytes
+from crosszone.cost.record import named
 from crosszone.inputs.parameters import parameters
+from crosszone.predict.cells import scalar
 from crosszone.predict.prediction import Traffic
-from crosszone.predict.site import BANDS
+from crosszone.predict.site import BANDS, EXPECTED
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -40,7 +42,11 @@ def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
         return np.zeros(BANDS)
     inner = p.inner_step_s
     seconds, _ = _exchange_s(p)
-    return local.fragments * np.maximum(0.0, seconds - local.delay * inner) / local.steps
+    fragments, steps = named("local_update.fragments", local.fragments), named("local_update.steps", local.steps)
+    beside = named("local_update.delay", local.delay) * named("inner_step_s", inner)
+    waited = np.maximum(0.0, named("local_update.exchange_s", seconds) - beside)
+    exposed: npt.NDArray[np.float64] = fragments * waited / steps
+    return exposed
 
 
 def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Traffic]:
@@ -51,7 +57,8 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
         return []
     names = [z.name for z in p.site.cluster.zones]
     ring = p.site.ring
-    each, often = size, local.fragments / local.steps
+    each = named("zones.averaged_bytes", size)
+    often = named("local_update.fragments", local.fragments) / named("local_update.steps", local.steps)
     found = []
     for a, b in zip(ring, (*ring[1:], ring[0]), strict=True):
         egress[a, b] += each * often
@@ -60,9 +67,9 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
                 kind="local update",
                 link=f"{names[a]} > {names[b]}",
                 bytes_per_step=each * often,
-                messages=2.0 * (len(ring) - 1) * often,
+                messages=2.0 * (named("zones", len(ring)) - 1) * often,
                 busy_s=float(seconds[1]) * often,
-                exposed_s=float(p.local_update_s[1]) / len(ring),
+                exposed_s=scalar(p.local_update_s[EXPECTED]) / named("zones", len(ring)),
             )
         )
     return found

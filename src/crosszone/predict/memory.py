@@ -11,10 +11,11 @@ import numpy.typing as npt
 from crosszone.cost.bands import band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
 from crosszone.cost.memory import StageMemory as Bytes
-from crosszone.cost.memory_profile import memory_coefficients
+from crosszone.cost.record import named, plain
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.predict.prediction import Memory, StageMemory, Triple
+from crosszone.predict.cells import scalar
+from crosszone.predict.prediction import Memory, StageMemory, Triple, named_triple
 from crosszone.schedule.orders import in_flight
 
 if TYPE_CHECKING:
@@ -28,25 +29,26 @@ def memory_of(p: Predictor) -> Memory:
     gpus = [group.gpu for group in site.groups]
     group = site.group[:, site.kinds[0], 0, 0].T
 
-    def at_fullest(values: Any) -> list[Any]:
-        kept: list[Any] = np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)].tolist()
-        return kept
+    def at_fullest(values: Any) -> Any:
+        return np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)]
 
-    parts = {part: at_fullest(getattr(found, part) / GIB) for part in PARTS}
-    host, moment = at_fullest(found.host / GIB), at_fullest(found.moment)
+    parts = {part: named(f"memory_gib.parts.{part}", at_fullest(getattr(found, part)) / GIB) for part in PARTS}
+    host, moment = named("memory_gib.host", at_fullest(found.host) / GIB), plain(at_fullest(found.moment)).tolist()
+    totals = named("memory_gib.total", sum(parts.values()))
+    limits = named("memory_gib.stage_limit", np.array([gpus[g].memory_gib for g in group[fullest, np.arange(s.pp)]]))
     stages = []
     for stage, layers in enumerate(b.counts[0].tolist()):
         gpu = gpus[group[fullest[stage], stage]]
-        own = {part: values[stage] for part, values in parts.items()}
+        own = {part: scalar(values[stage]) for part, values in parts.items()}
         stages.append(
             StageMemory(
                 stage=stage,
                 gpu=gpu.name,
                 layers=int(layers),
                 parts=own,
-                total=sum(own.values()),
-                limit=gpu.memory_gib,
-                host=host[stage],
+                total=scalar(totals[stage]),
+                limit=scalar(limits[stage]),
+                host=scalar(host[stage]),
                 host_limit=_known(host_gib(site.groups[group[fullest[stage], stage]])),
                 peak_at=MOMENTS[moment[stage]],
             )
@@ -56,10 +58,10 @@ def memory_of(p: Predictor) -> Memory:
     peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
     return Memory(
         worst_stage=worst.stage,
-        peak=peak,
-        limit=worst.limit,
+        peak=named_triple("memory_gib.peak", peak),
+        limit=named("memory_gib.limit", worst.limit),
         fits=all(one.total <= one.limit and one.host <= (one.host_limit or math.inf) for one in stages),
-        margin=worst.limit - worst.total,
+        margin=named("memory_gib.margin", worst.limit - worst.total),
         stages=tuple(stages),
     )
 
@@ -69,9 +71,9 @@ def fullest_of(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
     b, site = p.batch, p.site
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
     layers = stage_layers(b.counts, *kinds, b.repeats, b.work.folded, b.sparse)
-    found = stage_memory(b.model, b.work, b.stack, layers, memory_coefficients(p.stack), in_flight=_in_flight(p))
+    found = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_in_flight(p))
     room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.kinds[0], 0, 0].T]
-    return found, np.argmax(np.broadcast_to(found.total / GIB, b.counts.shape)[: len(room)] - room, axis=0)
+    return found, np.argmax(np.broadcast_to(plain(found.total) / GIB, b.counts.shape)[: len(room)] - room, axis=0)
 
 
 def _in_flight(p: Predictor) -> npt.NDArray[np.float64]:

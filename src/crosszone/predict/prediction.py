@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
+from crosszone.cost.record import Recorded, is_recording, named
 from crosszone.inputs.value import Value
 from crosszone.predict.operators import OperatorError
 
@@ -13,14 +16,34 @@ Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights"
 Bottleneck = Literal["compute", "communication", "pipeline", "host"]
 
 
+class _Recordable:
+    """Lets a recorded number stand where a number is due: predictions of recorded numbers tell how they came about."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        number = handler(source)
+        return core_schema.union_schema(
+            [core_schema.is_instance_schema(Recorded), number],
+            mode="left_to_right",
+            serialization=core_schema.plain_serializer_function_ser_schema(float, return_schema=number),
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(schema["choices"][1])
+
+
+Figure = Annotated[float, _Recordable]
+
+
 class Triple(Value):
     """A number with its range: eight of ten runs fall between low and high."""
 
-    low: float
+    low: Figure
     """One run in ten is below."""
-    expected: float
+    expected: Figure
     """The prediction itself."""
-    high: float
+    high: Figure
     """One run in ten is above."""
 
     def times(self, factor: float) -> Triple:
@@ -36,6 +59,17 @@ class Triple(Value):
         return Triple(low=number / self.high, expected=number / self.expected, high=number / self.low)
 
 
+def named_triple(name: str, triple: Triple) -> Triple:
+    """The same range under a name: `name` is the expected one, `name.low` and `name.high` its ends."""
+    if not is_recording():
+        return triple
+    return Triple(
+        low=named(f"{name}.low", triple.low),
+        expected=named(name, triple.expected),
+        high=named(f"{name}.high", triple.high),
+    )
+
+
 class StageMemory(Value):
     """Memory of one GPU of a stage at its peak, GiB."""
 
@@ -45,13 +79,13 @@ class StageMemory(Value):
     """GPU kind with the least memory among its replicas."""
     layers: int
     """Layers the stage holds."""
-    parts: dict[str, float]
+    parts: dict[str, Figure]
     """GiB by part; they add up to `total`."""
-    total: float
+    total: Figure
     """All parts at the peak."""
-    limit: float
+    limit: Figure
     """Memory of the GPU."""
-    host: float
+    host: Figure
     """GiB in host memory for this GPU (offload)."""
     host_limit: float | None = None
     """GiB of its node's memory for each GPU; null: not known."""
@@ -66,11 +100,11 @@ class Memory(Value):
     """Stage, from 0, that comes nearest to its limit."""
     peak: Triple
     """Peak of the stage that comes nearest to its limit."""
-    limit: float
+    limit: Figure
     """Memory of that stage's GPU."""
     fits: bool
     """The expected peak is within the limit."""
-    margin: float
+    margin: Figure
     """Limit less expected peak."""
     stages: tuple[StageMemory, ...]
     """Every stage, from 0."""
@@ -83,30 +117,30 @@ class Traffic(Value):
     """What is exchanged."""
     link: str
     """fast link, network, or two zones in the direction of the traffic."""
-    bytes_per_step: float
+    bytes_per_step: Figure
     """All bytes that cross the link (for links of a GPU: of all GPUs)."""
-    messages: float
+    messages: Figure
     """Messages of one GPU."""
-    busy_s: float
+    busy_s: Figure
     """Time the link of one GPU (or the path between the zones) is busy."""
-    exposed_s: float
+    exposed_s: Figure
     """Of the step's time: what does not hide."""
 
 
 class Goodput(Value):
     """Share of the run that makes progress, with failures and checkpoints."""
 
-    share: float
+    share: Figure
     """Useful time over all time."""
-    mtbf_hours: float
+    mtbf_hours: Figure
     """Mean time between failures of the whole job."""
-    checkpoint_gb: float
+    checkpoint_gb: Figure
     """Size of a checkpoint: weights, master weights and moments."""
-    checkpoint_s: float
+    checkpoint_s: Figure
     """Time to write one."""
-    interval_s: float
+    interval_s: Figure
     """Best time between checkpoints."""
-    lost_per_failure_s: float
+    lost_per_failure_s: Figure
     """Half an interval and a restart."""
 
 
@@ -121,15 +155,15 @@ class Run(Value):
     """GPUs in use times hours."""
     usd: Triple | None = None
     """GPUs and egress."""
-    usd_egress: float | None = None
+    usd_egress: Figure | None = None
     """Of it: bytes that leave zones."""
     kwh: Triple | None = None
     """Energy of GPUs, hosts and sites."""
     co2_kg: Triple | None = None
     """Carbon of that energy on the zones' grids."""
-    usd_per_hour: float | None
+    usd_per_hour: Figure | None
     """Of all GPUs in use."""
-    kw: float | None
+    kw: Figure | None
     """Power of all GPUs in use with hosts and sites."""
     goodput: Goodput
     """What failures and checkpoints leave."""
@@ -157,9 +191,9 @@ class Basis(Value):
     """All of them were measured; else derived from the family, with a wider range."""
     operators: dict[str, dict[str, OperatorError]] = Field(default_factory=dict)
     """Errors of single operators by GPU kind and family, where its operators were sampled."""
-    low: float
+    low: Figure
     """Factor on the expected step for the low end, from the profile's own error."""
-    high: float
+    high: Figure
     """The same for the high end."""
 
 
@@ -188,7 +222,7 @@ class Prediction(Value):
     """Model FLOPs over the dense peak of the job's precision."""
     hfu: Triple
     """With recomputed FLOPs."""
-    breakdown_s: dict[str, float]
+    breakdown_s: dict[str, Figure]
     """Parts of the expected step; they add up to it."""
     memory_gib: Memory
     """Peak memory, GiB."""
@@ -196,7 +230,7 @@ class Prediction(Value):
     """Every kind of communication on every link."""
     bottleneck: Bottleneck
     """Class with the largest share of the step."""
-    shares: dict[str, float]
+    shares: dict[str, Figure]
     """Share of the step in compute, communication, pipeline bubble and host."""
     run: Run
     """The whole run."""

@@ -11,9 +11,11 @@ import numpy.typing as npt
 from crosszone.cost.bands import band_factors
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.columns import model_columns, taken
+from crosszone.cost.memory_profile import MemoryCoefficients, memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
+from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice
-from crosszone.inputs.flops import forward_flops_per_token, training_flops_per_token
+from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.placement import Placement, packed
 from crosszone.inputs.rules import Case, require_legal
@@ -30,13 +32,14 @@ from crosszone.predict.batch import (
     work_columns,
 )
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
+from crosszone.predict.cells import scalar
 from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.local_update import local_update_s
 from crosszone.predict.memory import memory_of
 from crosszone.predict.operators import operator_errors, unsampled
 from crosszone.predict.parts import kept, part
-from crosszone.predict.prediction import Basis, Memory, Prediction, Record, Run, Triple
-from crosszone.predict.run import run_of, unpriced
+from crosszone.predict.prediction import Basis, Figure, Memory, Prediction, Record, Run, Triple, named_triple
+from crosszone.predict.run import run_of, unpriced, used_groups
 from crosszone.predict.simulated import SimulatedStep, least_step_s, simulated_step, too_long
 from crosszone.predict.site import BANDS, Site
 from crosszone.predict.traffic import traffic_of
@@ -131,6 +134,11 @@ class Predictor:
         return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(here))
 
     @part
+    def memory_coefficients(self) -> MemoryCoefficients:
+        """Of the stack."""
+        return memory_coefficients(self.stack)
+
+    @part
     def step(self) -> SimulatedStep:
         """The simulated step of every row of the batch."""
         return simulated_step(self.batch, chunk_layers(self.case), self.strategy, self.coefficients)
@@ -188,15 +196,17 @@ class Predictor:
             )
             for p in self.profile.values()
         ]
-        return min(low for low, _ in found), max(high for _, high in found)
+        low, high = min(low for low, _ in found), max(high for _, high in found)
+        return named("basis.low", low), named("basis.high", high)
 
     @part
     def step_time(self) -> Triple:
         """Step time with the profile's error and the links' band."""
-        low, expected, high = (float(x) for x in self.step_s)
-        return Triple(
+        low, expected, high = (scalar(x) for x in self.step_s)
+        found = Triple(
             low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
         )
+        return named_triple("step_time_s", found)
 
     def timeline(self, language: str = "en") -> Timeline:
         """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
@@ -215,34 +225,44 @@ class Predictor:
         """Micro-batches of one replica a step, the most of any."""
         return self.strategy.micro_batches(self.case.job.global_batch)
 
-    @part
-    def model_flops(self) -> float:
-        """Model FLOPs of one step."""
-        job = self.case.job
-        return training_flops_per_token(self.case.model, job.seq_len) * job.tokens_per_step
+    @property
+    def _tokens_per_step(self) -> Figure:
+        found: float = named("work.seq", self.case.job.seq_len) * named("work.global_batch", self.case.job.global_batch)
+        return found
 
     @part
-    def hardware_flops(self) -> float:
-        """FLOPs of one step with those that recomputation repeats."""
+    def model_flops(self) -> Figure:
+        """Model FLOPs of one step. [F1]"""
+        forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
+        parts = [named("flops_part", value, part=name) for name, value in forward.parts.items()]
+        found: float = named("training_passes", TRAINING_PASSES) * sum(parts) * self._tokens_per_step
+        return named("model_flops", found)  # type: ignore[no-any-return]
+
+    @part
+    def hardware_flops(self) -> Figure:
+        """FLOPs of one step with those that recomputation repeats. [V6]"""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         layers = forward.total - forward.head
         again = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
-        return self.model_flops + again * self.case.job.tokens_per_step
+        repeated = named("flops_repeated", again) * self._tokens_per_step
+        return named("hardware_flops", self.model_flops + repeated)  # type: ignore[no-any-return]
 
     @part
-    def peak_flops(self) -> float:
+    def peak_flops(self) -> Figure:
         """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
-        path = compute_precision(self.case.job)
-        groups, counts = np.unique(self.site.group, return_counts=True)
-        return (
-            float(sum(c * (self.site.groups[g].gpu.peak(path) or 0.0) for g, c in zip(groups, counts, strict=True)))
-            * 1e12
-        )
+        path, total = compute_precision(self.case.job), 0.0
+        for _, group, count in used_groups(self.site):
+            gpu = group.gpu
+            peak = named("peak_of", gpu.peak(path) or 0.0, gpu=gpu.name, path=path)
+            total = total + named("gpus_of", count, gpu=gpu.name) * peak * 1e12
+        return named("peak_flops", total)  # type: ignore[no-any-return]
 
     def prediction(self, language: str = "en") -> Prediction:
         """All numbers."""
-        s, job, time = self.strategy, self.case.job, self.step_time
-        gpus = s.ranks
+        s, time = self.strategy, self.step_time
+        w = self.batch.work
+        gpus = named("gpus", w.tp * w.pp * w.cp * w.dp)
+        named("micro_batches", max(s.replica_micro_batches or (0,)) or w.global_batch / (w.micro_batch * w.dp))
         breakdown = breakdown_of(self)
         kind, shares = bottleneck_of(breakdown)
         traffic, egress = traffic_of(self, breakdown)
@@ -250,20 +270,20 @@ class Predictor:
         busy = shares["compute"]
         run = run_of(self.site, self.framework.name, time, busy, egress)
         notices = [*self.notices, *self._remarks(memory), *self._unpriced(egress)]
-        tokens = time.over(float(job.tokens_per_step))
-        per_gpu = time.over(self.model_flops / gpus / 1e12)
+        tokens = named_triple("tokens_per_s", time.over(self._tokens_per_step))
+        mfu, hfu = time.over(self.model_flops / self.peak_flops), time.over(self.hardware_flops / self.peak_flops)
         return Prediction(
             name=self.name,
             framework=self.framework.name,
             strategy=_written(s),
-            gpus=gpus,
+            gpus=s.ranks,
             micro_batches=self.micro_batches,
             step_time_s=time,
             tokens_per_s=tokens,
-            tokens_per_s_per_gpu=tokens.times(1.0 / gpus),
-            tflops_per_gpu=per_gpu,
-            mfu=time.over(self.model_flops / self.peak_flops),
-            hfu=time.over(self.hardware_flops / self.peak_flops),
+            tokens_per_s_per_gpu=named_triple("tokens_per_s_per_gpu", tokens.times(1.0 / gpus)),
+            tflops_per_gpu=named_triple("tflops_per_gpu", time.over(self.model_flops / gpus / 1e12)),
+            mfu=named_triple("mfu", mfu),
+            hfu=named_triple("hfu", hfu),
             breakdown_s=breakdown,
             memory_gib=memory,
             communication=traffic,

@@ -7,13 +7,17 @@ from collections import Counter
 from functools import cache
 from typing import Any
 
+import numpy as np
+
+from crosszone.cost.record import named
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import Job
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.states import state_bytes
-from crosszone.predict.prediction import Goodput, Run, Triple
+from crosszone.predict.prediction import Figure, Goodput, Run, Triple, named_triple
 from crosszone.predict.site import Site
 
 HOUR_S, DAY_S, GB = 3600.0, 86400.0, 1e9
@@ -28,17 +32,18 @@ def power_entries() -> dict[str, dict[str, Any]]:
     return found
 
 
-@cache
 def power_figures() -> dict[str, float]:
     """Figures of `cost/power.yaml` by name."""
-    return {name: float(entry["value"]) for name, entry in power_entries().items()}
+    return {name: named(f"power_{name}", float(entry["value"])) for name, entry in power_entries().items()}
 
 
-def run_of(site: Site, framework: str, step_s: Triple, busy_share: float, egress: dict[tuple[int, int], float]) -> Run:
+def run_of(
+    site: Site, framework: str, step_s: Triple, busy_share: Figure, egress: dict[tuple[int, int], Figure]
+) -> Run:
     """Everything about the whole run; `egress` is bytes per step from zone to zone, `busy_share` time GPUs compute."""
     job, good = site.case.job, goodput_of(site, framework)
     used = used_groups(site)
-    price, kilowatt = _usd_per_hour(used), _kilowatt(used, busy_share)
+    price, kilowatt = named("run.usd_per_hour", _usd_per_hour(used)), named("run.kw", _kilowatt(used, busy_share))
     if job.steps is None:
         return Run(
             steps=None,
@@ -52,10 +57,12 @@ def run_of(site: Site, framework: str, step_s: Triple, busy_share: float, egress
             kw=kilowatt,
             goodput=good,
         )
-    days = step_s.times(job.steps / DAY_S / good.share)
+    steps = named("run.steps", _steps(job))
+    days = named_triple("run.days", step_s.times(steps / DAY_S / good.share))
     hours = days.times(24.0)
-    gpus = sum(count for _, _, count in used)
-    out = usd_egress(site, egress, job.steps)
+    gpus = sum(_gpus_in(*one) for one in used)
+    out = usd_egress(site, egress, steps)
+    out = out if out is None else named("run.usd_egress", out)
     usd = (
         None
         if price is None
@@ -65,16 +72,16 @@ def run_of(site: Site, framework: str, step_s: Triple, busy_share: float, egress
             high=hours.high * price + (out or 0.0),
         )
     )
-    kwh = None if kilowatt is None else hours.times(kilowatt)
+    kwh = None if kilowatt is None else named_triple("run.kwh", hours.times(kilowatt))
     grams = _grams_per_kwh(used, busy_share)
     return Run(
         steps=job.steps,
         days=days,
-        gpu_hours=hours.times(gpus),
-        usd=usd,
+        gpu_hours=named_triple("run.gpu_hours", hours.times(gpus)),
+        usd=usd and named_triple("run.usd", usd),
         usd_egress=out,
         kwh=kwh,
-        co2_kg=None if kwh is None or grams is None else kwh.times(grams / 1000.0),
+        co2_kg=None if kwh is None or grams is None else named_triple("run.co2_kg", kwh.times(grams / 1000.0)),
         usd_per_hour=price,
         kw=kilowatt,
         goodput=good,
@@ -92,27 +99,50 @@ def goodput_of(site: Site, framework: str) -> Goodput:
     Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
     """
     figures, used = power_figures(), used_groups(site)
-    per_day = sum(count * _failures_per_1000_days(group.gpu) / 1000.0 for _, group, count in used)
-    mtbf = DAY_S / per_day if per_day > 0 else math.inf
+    per_day = sum(_gpus_in(*one) * _failures(one[1].gpu) / 1000.0 for one in used)
+    mtbf = named("run.goodput.mtbf_hours", 24.0 / per_day if per_day > 0 else math.inf)
     states = state_bytes(site.case.job, framework=framework)
-    size = parameters(site.case.model).total * (states.weights + states.master + states.moments)
-    nodes = max(1, min(site.nodes, sum(count for _, _, count in used)))
-    write = size / GB / (figures["checkpoint_gb_per_s_per_node"] * nodes)
-    interval = math.sqrt(2.0 * write * mtbf)
-    lost = interval / 2.0 + figures["restart_s"]
+    kept = ("weights", "master", "moments")
+    each = sum(named(f"bytes_{name}", getattr(states, name)) for name in kept)
+    size = named("run.goodput.checkpoint_gb", named("parameters", parameters(site.case.model).total) * each / GB)
+    nodes = named("nodes_in_use", max(1, min(site.nodes, sum(count for _, _, count in used))))
+    write = named("run.goodput.checkpoint_s", size / (figures["checkpoint_gb_per_s_per_node"] * nodes))
+    interval = named("run.goodput.interval_s", np.sqrt(2.0 * write * mtbf * HOUR_S))
+    lost = named("run.goodput.lost_per_failure_s", interval / 2.0 + figures["restart_s"])
     return Goodput(
-        share=goodput_share(write, interval, mtbf, figures["restart_s"]),
-        mtbf_hours=mtbf / HOUR_S,
-        checkpoint_gb=size / GB,
+        share=named("run.goodput.share", goodput_share(write, interval, mtbf * HOUR_S, figures["restart_s"])),
+        mtbf_hours=mtbf,
+        checkpoint_gb=size,
         checkpoint_s=write,
         interval_s=interval,
         lost_per_failure_s=lost,
     )
 
 
-def goodput_share(checkpoint_s: float, interval_s: float, mtbf_s: float, restart_s: float) -> float:
+def goodput_share(checkpoint_s: Figure, interval_s: Figure, mtbf_s: Figure, restart_s: Figure) -> Figure:
     """Share of time that makes progress with a checkpoint every so many seconds. [E1]"""
     return 1.0 / (1.0 + checkpoint_s / interval_s + (interval_s / 2.0 + restart_s) / mtbf_s)
+
+
+def _gpus_in(zone: Zone, group: NodeGroup, count: int) -> Figure:
+    found: float = named("gpus_in", count, gpu=group.gpu.name, zone=zone.name)
+    return found
+
+
+def _failures(gpu: Gpu) -> Figure:
+    found: float = named("failures_of", _failures_per_1000_days(gpu), gpu=gpu.name)
+    return found
+
+
+def _steps(job: Job) -> Figure:
+    """Optimizer steps of the run, the last one rounded up. [J2]"""
+    per_step = named("work.seq", job.seq_len) * named("work.global_batch", job.global_batch)
+    if job.tokens is not None:
+        tokens = named("job.tokens", job.tokens)
+    else:
+        tokens = named("job.corpus_tokens", job.corpus_tokens) * named("job.epochs", job.epochs or 1.0)
+    found: float = np.ceil(tokens / per_step)
+    return found
 
 
 def used_groups(site: Site) -> Used:
@@ -125,11 +155,11 @@ def used_groups(site: Site) -> Used:
 def _usd_per_hour(used: Used) -> float | None:
     """Price of all GPUs in use for an hour; None where one is not known. [E2]"""
     total = 0.0
-    for _, group, count in used:
-        price = usd_per_gpu_hour(group)
+    for zone, group, count in used:
+        price = named("price_of", usd_per_gpu_hour(group), gpu=group.gpu.name, zone=zone.name)
         if price is None:
             return None
-        total += count * price
+        total = total + _gpus_in(zone, group, count) * price
     return total
 
 
@@ -144,20 +174,23 @@ def _kilowatt(used: Used, busy_share: float) -> float | None:
     return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
 
 
-def group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: float) -> float | None:
+def group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: Figure) -> Figure | None:
     """Power of so many GPUs of a group with their hosts and site; None where the board power is not known. [E3]"""
     if group.gpu.tdp_w is None:
         return None
     f = power_figures()
     draw = f["idle_share"] + (f["busy_share"] - f["idle_share"]) * busy_share + f["host_share"]
-    return count * group.gpu.tdp_w * draw * (zone.pue or 1.0) / 1000.0
+    board = named("board_power", group.gpu.tdp_w, gpu=group.gpu.name)
+    pue = named("pue", zone.pue or 1.0, zone=zone.name)
+    found: float = named("group_power", _gpus_in(zone, group, count) * board * draw * pue / 1000.0, zone=zone.name)
+    return found
 
 
 def _grams_per_kwh(used: Used, busy_share: float) -> float | None:
     """Carbon of a kWh over all zones in use, weighted by their power; None where one is not known."""
     grams = power = 0.0
     for zone, group, count in used:
-        own = grams_per_kwh(zone)
+        own = named("grid_carbon", grams_per_kwh(zone), zone=zone.name)
         part = group_kilowatt(zone, group, count, busy_share)
         if own is None or part is None:
             return None
@@ -172,11 +205,17 @@ def grams_per_kwh(zone: Zone) -> float | None:
     return zone.region.carbon_g_per_kwh
 
 
-def usd_egress(site: Site, egress: dict[tuple[int, int], float], steps: int) -> float | None:
+def usd_egress(site: Site, egress: dict[tuple[int, int], Figure], steps: Figure) -> Figure | None:
     """Price of what leaves the zones over the whole run; None where a price is not known. [E2]"""
     if unpriced(site, egress):
         return None
-    return sum((usd_per_gb(site, a, b) or 0.0) * size * steps / GB for (a, b), size in egress.items())
+    names = [zone.name for zone in site.cluster.zones]
+    total = 0.0
+    for (a, b), size in egress.items():
+        link = f"{names[a]} > {names[b]}"
+        sent = named("egress_bytes", size, link=link)
+        total = total + sent * steps / GB * named("egress_price", usd_per_gb(site, a, b), link=link)
+    return total
 
 
 def unpriced(site: Site, egress: dict[tuple[int, int], float]) -> list[str]:

@@ -66,13 +66,16 @@ class SimulatedStep:
         return self.reduced_s + self.update_s + self.fixed_s + self.jitter_s
 
 
-def simulated_step(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> SimulatedStep:
+def simulated_step(
+    batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients, pipelines: Pipelines | None = None
+) -> SimulatedStep:
     """Simulate a batch of strategies that have schedule, stages and chunks in common with `strategy`.
 
-    `chunks` are the layers of each stage and chunk in pipeline order: of all rows, or of each.
+    `chunks` are the layers of each stage and chunk in pipeline order: of all rows, or of each. `pipelines`: those that
+    were simulated before.
     """
     t = stage_times(batch, k)
-    pipelines = _simulate(batch, t, chunks, strategy, k)
+    pipelines = pipelines or _simulate(batch, t, chunks, strategy, k)
     reduced, updated = tail_s(t, pipelines.ready_s)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     whole = (reduced + updated)[..., 0]

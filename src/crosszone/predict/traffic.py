@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crosszone.cost.record import is_recording, named, plain
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.predict.cells import cell, row_of, top
+from crosszone.predict.breakdown import pace_setter
+from crosszone.predict.cells import cell, row_of, scalar, top
 from crosszone.predict.local_update import local_update_traffic
 from crosszone.predict.prediction import Kind, Traffic
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
-FAST, NETWORK = "fast link", "network"
-Egress = dict[tuple[int, int], float]
+FAST, NETWORK, BETWEEN_ZONES = "fast link", "network", "between zones"
+Egress = dict[tuple[int, int], Any]
 """Bytes a step from zone to zone, by their places in the cluster."""
 
 
@@ -39,7 +41,22 @@ def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic
         found += _replicas(p, breakdown, egress)
     if s.local_update:
         found += local_update_traffic(p, egress)
-    return tuple(found), dict(egress)
+    return tuple(_named_row(at, row) for at, row in enumerate(found)) if is_recording() else tuple(found), dict(egress)
+
+
+FIELDS = ("bytes_per_step", "messages", "busy_s", "exposed_s")
+"""Figures of a row."""
+
+
+def tier_of(link: str) -> str:
+    """The tier a link belongs to."""
+    return link if link in (FAST, NETWORK) else BETWEEN_ZONES
+
+
+def _named_row(at: int, row: Traffic) -> Traffic:
+    """The row with a name for each of its figures."""
+    figures = {name: named(f"communication[{at}].{name}", getattr(row, name)) for name in FIELDS}
+    return Traffic(kind=row.kind, link=row.link, **figures)
 
 
 def _tensor(p: Predictor, exposed: float) -> Traffic:
@@ -47,16 +64,17 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
 
     One more forward on the first stage (embedding) and one backward on the last (head). [X1]
     """
-    s, m, t, model = p.strategy, p.row_micro_batches, p.step.times, p.case.model
-    count = (1 if model.parallel_residual else 2) * (2 if s.recompute == "full" else 1) + 2
-    size = 2.0 * (s.tp - 1) / s.tp * p.batch.work.word * _tokens(p) * model.hidden
-    stage = int(np.argmax(row_of(t.forward + t.backward, p.row)))
+    s, t, w, m = p.strategy, p.step.times, p.batch.work, p.batch.model
+    passes = (1 if p.case.model.parallel_residual else 2) * (2 if s.recompute == "full" else 1) + 2
+    count = named("calls_of_layer", passes)
+    size = 2.0 * (w.tp - 1) / w.tp * w.word * t.layer.tokens * m.hidden
+    stage = pace_setter(p)
     layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
-    each = m * (count * layers + first + last)
+    each = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
     return Traffic(
         kind="tensor",
         link=_inside(p, s.tp),
-        bytes_per_step=s.tp * s.cp * _micro_batches(p) * (model.layers * count + 2) * size,
+        bytes_per_step=w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2) * size,
         messages=each,
         busy_s=each * cell(t.layer.tp_s, p.row, stage),
         exposed_s=exposed,
@@ -65,44 +83,42 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
 
 def _context(p: Predictor, exposed: float) -> Traffic:
     """Keys and values of every layer round the ring, and their gradients back: three times. [X4]"""
-    s, model = p.strategy, p.case.model
-    heads = model.heads / s.tp if model.mla else max(model.kv_heads / s.tp, 1.0)
-    size = p.batch.work.word * _tokens(p) * heads * (model.qk_head_dim + model.v_head_dim) * (s.cp - 1)
+    s, w, m, layer = p.strategy, p.batch.work, p.batch.model, p.step.times.layer
+    heads = m.heads / w.tp if p.case.model.mla else np.maximum(m.kv_heads / w.tp, 1.0)
+    size = w.word * layer.tokens * heads * (m.qk_dim + m.v_dim) * (w.cp - 1)
     link = _inside(p, s.tp * s.cp)
-    layer, calls = p.step.times.layer, 3.0 * p.row_micro_batches * model.layers
-    rate = layer.k.link * layer.gpu.link_bytes_per_s if link == FAST else layer.nic_rate
+    calls = 3.0 * named("micro_batches_of_replica", p.row_micro_batches) * m.layers
+    rate = layer.link_rate if link == FAST else layer.nic_rate
     return Traffic(
         kind="context",
         link=link,
-        bytes_per_step=3.0 * model.layers * size * s.tp * s.cp * _micro_batches(p),
-        messages=calls / s.pp * (s.cp - 1),
-        busy_s=calls / s.pp * top(size / rate, p.row),
+        bytes_per_step=scalar(3.0 * m.layers * size * w.tp * w.cp * _micro_batches(p)),
+        messages=calls / w.pp * (w.cp - 1),
+        busy_s=calls / w.pp * top(size / rate, p.row),
         exposed_s=exposed,
     )
 
 
 def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     """Tokens to their experts and back, forward and backward: inside the domain, and once to each remote one. [X3]"""
-    s, moe = p.strategy, p.case.model.moe
-    if moe is None:
+    s, w, m, layer = p.strategy, p.batch.work, p.batch.model, p.step.times.layer
+    if p.case.model.moe is None:
         return []
-    size = p.batch.work.word * _tokens(p) * p.case.model.hidden / s.tp
+    size = w.word * layer.tokens * m.hidden / w.tp
     inside = min(max(min(g.domain for g in _groups(p)), 1), s.ep)
-    domains = s.ep / inside
-    remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** moe.top_k)
-    layers = 4.0 * p.case.model.moe_layers
-    calls = layers * p.row_micro_batches
-    layer = p.step.times.layer
-    near, far = layer.k.link * layer.gpu.link_bytes_per_s, layer.nic_rate
-    ways = {FAST: (size * moe.top_k * (1.0 - 1.0 / s.ep), near), NETWORK: (size * remote, far)}
-    busy = {link: calls / s.pp * top(one / rate, p.row) for link, (one, rate) in ways.items()}
+    domains = named("expert_domains", s.ep / inside)
+    remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** m.top_k)
+    layers = 4.0 * m.moe_layers
+    calls = layers * named("micro_batches_of_replica", p.row_micro_batches)
+    ways = {FAST: (size * m.top_k * (1.0 - 1.0 / w.ep), layer.link_rate), NETWORK: (size * remote, layer.nic_rate)}
+    busy = {link: calls / w.pp * top(one / rate, p.row) for link, (one, rate) in ways.items()}
     total = sum(busy.values())
     return [
         Traffic(
             kind="expert",
             link=link,
-            bytes_per_step=layers * ways[link][0] * s.tp * s.cp * _micro_batches(p),
-            messages=calls / s.pp,
+            bytes_per_step=layers * ways[link][0] * w.tp * w.cp * _micro_batches(p),
+            messages=calls / w.pp,
             busy_s=time,
             exposed_s=exposed * time / total,
         )
@@ -115,10 +131,10 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
 class _Way:
     """What adds up on one link."""
 
-    size: float = 0.0
-    messages: float = 0.0
-    busy_s: float = 0.0
-    late_s: float = field(default=0.0)
+    size: Any = 0.0
+    messages: Any = 0.0
+    busy_s: Any = 0.0
+    late_s: Any = field(default=0.0)
     """Busy time and latency of the slowest replica: what the exposed time is shared out by."""
 
 
@@ -126,16 +142,17 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
     """Activations over every boundary and their gradients back. [X8]"""
     s, site, t = p.strategy, p.site, p.step.times
     zones, names = site.zone[:, :, 0, 0].tolist(), [zone.name for zone in site.cluster.zones]
+    w = p.batch.work
     ways: dict[str, _Way] = defaultdict(_Way)
     for stage in range(s.pp if site.wraps else s.pp - 1):
         rounds = s.interleave - (stage == s.pp - 1)
-        busiest: dict[str, tuple[float, float]] = {}
+        busiest: dict[str, tuple[Any, Any]] = {}
         for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
             m = int(site.kind_micro_batches[kind])
-            own: dict[str, tuple[float, float]] = {}
+            own: dict[str, tuple[Any, Any]] = {}
             row = p.row - p.slowest + kind
             some = rounds / s.interleave
-            size = some * m * cell(t.send_bytes, row, stage) * s.tp * s.cp * number
+            size = some * m * cell(t.send_bytes, row, stage) * w.tp * w.cp * int(number)
             times = some * cell(t.send, row, stage), some * cell(t.send_back, row, stage)
             late = rounds * cell(t.latency, row, stage)
             a, b = zones[stage][replica], zones[(stage + 1) % s.pp][replica]
@@ -151,11 +168,11 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
                 own[link] = busy + m * time, messages + m * rounds
                 if kind == p.slowest:
                     ways[link].late_s += m * (time + late)
-            busiest |= {link: max(busiest.get(link, found), found) for link, found in own.items()}
+            busiest |= {link: max(busiest.get(link, found), found, key=_plainly) for link, found in own.items()}
         for link, (busy, messages) in busiest.items():  # replicas send at the same time: those that take longest count
             ways[link].busy_s += busy
             ways[link].messages += messages
-    total = sum(way.late_s for way in ways.values()) or 1.0
+    total = named("late_all", sum(way.late_s for way in ways.values())) or 1.0
     return [
         Traffic(
             kind="pipeline",
@@ -163,18 +180,23 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
             bytes_per_step=way.size,
             messages=way.messages,
             busy_s=way.busy_s,
-            exposed_s=exposed * way.late_s / total,
+            exposed_s=exposed * named("late_here", way.late_s, link=link) / total,
         )
         for link, way in ways.items()
     ]
 
 
+def _plainly(pair: tuple[Any, Any]) -> tuple[float, float]:
+    return float(pair[0]), float(pair[1])
+
+
 def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
     """Gradients reduced and weights gathered among replicas, inside zones and between them. [X7]"""
     s, sent, row = p.strategy, p.step.times.sent, p.row
-    each, mean = (p.row_micro_batches, _micro_batches(p) / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
+    own, every_one = named("micro_batches_of_replica", p.row_micro_batches), _micro_batches(p)
+    each, mean = (own, every_one / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
     zero = s.zero or 0
-    several = bool(np.all(sent.several))
+    several = bool(np.all(plain(sent.several)))
     scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
     scattered = each if scatters else 1
     gradients = _Exchange(
@@ -212,28 +234,28 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
 class _Exchange:
     """A kind of exchange among replicas in one step: inside the zones in all, and once between zones."""
 
-    inside_s: float
-    inside_bytes: float
+    inside_s: Any
+    inside_bytes: Any
     """Of one GPU of each stage, added up; the mean of all replicas."""
-    bus_s: float
+    bus_s: Any
     """Time of those bytes over the link inside, also where it is part of the time between zones (a flat ring)."""
-    messages: int
-    wan_s: float
-    wan_bytes: float
+    messages: Any
+    wan_s: Any
+    wan_bytes: Any
     """Of one zone."""
-    wan_messages: int
+    wan_messages: Any
     """How often a step."""
-    each_messages: float
+    each_messages: Any
     """Messages of one rank each time, one after the other."""
 
     @property
-    def seconds(self) -> float:
+    def seconds(self) -> Any:
         """All of a step."""
         return self.inside_s + self.wan_messages * self.wan_s
 
     def traffic(self, p: Predictor, kind: Kind, exposed: float, egress: Egress) -> list[Traffic]:
         """Its rows: inside the zones, and over every edge of the ring of zones."""
-        s, site = p.strategy, p.site
+        site, w = p.site, p.batch.work
         across = self.wan_messages * self.wan_s
         share = across / self.seconds if self.seconds else 0.0
         found = []
@@ -241,9 +263,9 @@ class _Exchange:
             found.append(
                 Traffic(
                     kind=kind,
-                    link=_inside(p, int(top(p.step.times.group.zone, p.row)) * p.placement_stride),
-                    bytes_per_step=self.inside_bytes * s.tp * s.cp * (s.dp or 1),
-                    messages=float(self.messages),
+                    link=_inside(p, int(float(top(p.step.times.group.zone, p.row))) * p.placement_stride),
+                    bytes_per_step=self.inside_bytes * w.tp * w.cp * w.dp,
+                    messages=self.messages,
                     busy_s=max(self.inside_s, self.bus_s),
                     exposed_s=exposed * (1.0 - share),
                 )
@@ -276,18 +298,18 @@ def _edges(p: Predictor) -> list[tuple[int, int]]:
     return list(zip(ring, (*ring[1:], ring[0]), strict=True))
 
 
-def _bus_s(p: Predictor, sizes: Any) -> float:
+def _bus_s(p: Predictor, sizes: Any) -> Any:
     """Seconds of some bytes of each GPU over the bus of its zone, the slowest stage's."""
-    return float(np.max(row_of(sizes, p.row) / row_of(p.step.times.group.zone_bus, p.row)))
+    return top(row_of(sizes, p.row) / row_of(p.step.times.group.zone_bus, p.row), 0)
 
 
-def _sum(values: Any, row: int) -> float:
-    return float(row_of(values, row).sum())
+def _sum(values: Any, row: int) -> Any:
+    return scalar(row_of(values, row).sum())
 
 
-def _less(values: Any, part: Any, row: int) -> float:
+def _less(values: Any, part: Any, row: int) -> Any:
     """The largest entry of a row without a part of it."""
-    return float(np.max(row_of(values, row) - row_of(part, row)))
+    return top(row_of(values, row) - row_of(part, row), 0)
 
 
 def _groups(p: Predictor) -> list[NodeGroup]:
@@ -299,10 +321,6 @@ def _inside(p: Predictor, ranks: int) -> str:
     return FAST if ranks <= min(g.domain for g in _groups(p)) else NETWORK
 
 
-def _micro_batches(p: Predictor) -> int:
+def _micro_batches(p: Predictor) -> Any:
     """Micro-batches of all replicas in a step."""
-    return int(p.site.micro_batches.sum())
-
-
-def _tokens(p: Predictor) -> float:
-    return p.strategy.micro_batch * p.case.job.seq_len / p.strategy.cp
+    return named("all_micro_batches", int(p.site.micro_batches.sum()))

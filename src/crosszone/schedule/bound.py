@@ -156,7 +156,7 @@ FEW = 4
 
 def largest(values: Numbers) -> Numbers:
     """The largest along the last axis, which is kept."""
-    if values.shape[-1] > FEW:
+    if values.shape[-1] > FEW or not isinstance(values, np.ndarray):
         return values.max(axis=-1, keepdims=True)
     top = values[..., :1]
     for stage in range(1, values.shape[-1]):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Literal
 
-from crosszone.analyse.explain.form import Form, Given, Origin, Words
-from crosszone.analyse.explain.formulas import formula
 from crosszone.inputs.value import Value
 from crosszone.text import texts
+
+Origin = Literal["scenario", "catalogue", "profile", "figure", "rule", "constant", "simulated"]
+"""Where a number comes from: typed, a datasheet, a coefficient, another figure, a rule over what was typed, ..."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A label with its parameters, said when the language is known; parameters may be words themselves."""
+
+    key: str
+    params: Mapping[str, object] = field(default_factory=dict)
 
 
 class Input(Value):
@@ -83,74 +92,9 @@ class Explanation(Value):
     """What a reader should know: what was simulated, which case of a formula holds here."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Term:
-    """One of the terms that add up to a figure, before it is told in a language."""
-
-    words: Words
-    form: Form
-    figure: str | None = None
-    unit: str | None = None
-    """None: that of the figure."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Draft:
-    """An explanation before it is told in a language."""
-
-    words: Words
-    formula: str
-    value: float
-    form: Form
-    unit: str = ""
-    terms: Sequence[Term] = ()
-    notes: Sequence[Words] = ()
-    also: Mapping[str, Given] = field(default_factory=dict)
-    """Inputs of an expression that is put together elsewhere, so that the form does not name them."""
-    low: float | None = None
-    high: float | None = None
-
-    def told(self, figure: str, language: str) -> Explanation:
-        """The explanation in a language."""
-        found = formula(self.formula)
-        return Explanation(
-            figure=figure,
-            label=said(self.words, language),
-            value=self.value,
-            unit=self.unit,
-            low=self.low,
-            high=self.high,
-            formula=self.formula,
-            title=found.title,
-            text=found.markdown,
-            symbols=self.form.symbols,
-            worked=self.form.worked,
-            result=self.form.value,
-            inputs=tuple(_input(name, given, language) for name, given in {**self.form.inputs, **self.also}.items()),
-            lines=tuple(
-                Line(
-                    label=said(term.words, language),
-                    worked=term.form.worked,
-                    value=term.form.value,
-                    unit=self.unit if term.unit is None else term.unit,
-                    figure=term.figure,
-                )
-                for term in self.terms
-            ),
-            notes=tuple(said(words, language) for words in self.notes),
-        )
-
-
 def said(words: Words, language: str) -> str:
     """Words in a language: of the figures, else of the labels that all surfaces share."""
     groups = texts(language)
     text: str = groups["figure"].get(words.key) or groups["label"][words.key]
     params = {key: said(one, language) if isinstance(one, Words) else one for key, one in words.params.items()}
     return text.format_map(params) if params else text
-
-
-def _input(name: str, given: Given, language: str) -> Input:
-    fields: dict[str, Any] = {
-        key: getattr(given, key) for key in ("value", "unit", "origin", "where", "error", "figure")
-    }
-    return Input(name=name, label=said(given.words, language), **fields)

@@ -1,159 +1,238 @@
-"""Every figure that can be opened: its path, and the function that explains it."""
+"""Figures: every number of a prediction that can be opened, by its path, and all that goes into it.
+
+    explain(p, p.prediction(), "mfu").worked
+
+The expressions are those that computed the number (`predict/recorded.py`). Paths are those of a prediction (`run.days`,
+`memory_gib.stages[0].total`), of a result of a stage (`stage[2].exchange.reduce`, in row 4 `stage[2]@4.`), of sums of
+communication (`traffic.kinds.tensor.busy_s`) and of the timeline (`timeline.phases.steady.idle_s`).
+"""
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
-from crosszone.analyse.explain import (
-    exchange,
-    headline,
-    layer,
-    memory,
-    memory_layer,
-    rates,
-    run,
-    stages,
-    step,
-    timeline,
-    traffic,
-)
-from crosszone.analyse.explain.explanation import Draft, Explanation
-from crosszone.analyse.explain.facts import Facts
-from crosszone.cost.memory import PARTS as MEMORY_PARTS
+from crosszone.analyse.explain.description import Descriptions, described
+from crosszone.analyse.explain.explanation import Explanation, Input, Line, Words, said
+from crosszone.analyse.explain.formulas import TRAFFIC, formula
+from crosszone.analyse.explain.timeline import timeline_cell
+from crosszone.cost.expression import Cell, Expression, Term, expression
+from crosszone.cost.record import Recorded
 from crosszone.errors import InvalidError, Notice
 from crosszone.predict.prediction import Prediction, Triple
 from crosszone.predict.predictor import Predictor
+from crosszone.predict.recorded import RecordedPrediction, record_prediction
+from crosszone.predict.traffic import FIELDS, tier_of
 from crosszone.text import DEFAULT_LANGUAGE
 
-Make = Callable[..., Draft]
-
-RANGED: dict[str, Make] = {
-    "step_time_s": headline.step_time,
-    "tokens_per_s": headline.tokens_per_s,
-    "tokens_per_s_per_gpu": headline.tokens_per_s_per_gpu,
-    "tflops_per_gpu": headline.tflops_per_gpu,
-    "mfu": headline.mfu,
-    "hfu": headline.hfu,
-    "memory_gib.peak": memory.peak,
-    "run.days": run.days,
-    "run.gpu_hours": run.gpu_hours,
-    "run.usd": run.usd,
-    "run.kwh": run.kwh,
-    "run.co2_kg": run.co2_kg,
-}
-"""Figures with a range, whose ends are figures too (`mfu.low`)."""
-
-PLAIN: dict[str, Make] = {
-    "gpus": headline.gpus,
-    "micro_batches": headline.micro_batches,
-    "model_flops": headline.model_flops,
-    "hardware_flops": headline.hardware_flops,
-    "peak_flops": headline.peak_flops,
-    "memory_gib.limit": memory.limit,
-    "memory_gib.margin": memory.margin,
-    "run.steps": run.steps,
-    "run.usd_egress": run.usd_egress,
-    "run.usd_per_hour": run.usd_per_hour,
-    "run.kw": run.kw,
-    "run.goodput.share": run.goodput_share,
-    "run.goodput.mtbf_hours": run.mtbf_hours,
-    "run.goodput.checkpoint_gb": run.checkpoint_gb,
-    "run.goodput.checkpoint_s": run.checkpoint_s,
-    "run.goodput.interval_s": run.interval_s,
-    "run.goodput.lost_per_failure_s": run.lost_per_failure_s,
-}
-
-STAGE: dict[str, Make] = {
-    "embedding_s": layer.embedding,
-    "head_s": layer.head,
-    "loss_s": layer.loss,
-    "layer.tp_s": layer.tp_collective,
-    "reduce_s": exchange.exposed_once,
-    "gather_s": exchange.exposed_gather,
-    "update_s": exchange.update,
-    "exchange.reduce": exchange.reduction,
-    "exchange.gather": exchange.gather,
-    "exchange.outer": exchange.outer,
-    "send_s": lambda f: step.sending(f, back=False),
-    "send_back_s": lambda f: step.sending(f, back=True),
-    **{f"rate.{name}": make for name, make in rates.RATES.items()},
-}
-"""Figures of a stage that others follow from (`stage[0].rate.linear`)."""
-
-PATTERNS: tuple[tuple[re.Pattern[str], Make], ...] = tuple(
-    (re.compile(pattern), make)
-    for pattern, make in (
-        (r"breakdown_s\.(\w+)", lambda f, name: step.part(f, _one_of(f.prediction.breakdown_s, name))),
-        (r"shares\.(\w+)", lambda f, name: headline.share(f, _one_of(f.prediction.shares, name))),
-        (r"basis\.(low|high)", headline.band_factor),
-        (
-            r"memory_gib\.stages\[(\d+)\]\.parts\.(\w+)",
-            lambda f, s, n: memory.stage_part(_on(f, s), _one_of(MEMORY_PARTS, n)),
-        ),
-        (r"memory_gib\.stages\[(\d+)\]\.total", lambda f, s: memory.stage_total(_on(f, s))),
-        (r"memory_gib\.stages\[(\d+)\]\.limit", lambda f, s: memory.stage_limit(_on(f, s))),
-        (r"memory_gib\.stages\[(\d+)\]\.host", lambda f, s: memory.stage_host(_on(f, s))),
-        (
-            rf"communication\[(\d+)\]\.({'|'.join(traffic.FIELDS)})",
-            lambda f, at, n: traffic.row_figure(f, _row(f, at), n),
-        ),
-        (rf"traffic\.(kinds|tiers|links)\.(.+)\.({'|'.join(traffic.FIELDS)})", traffic.sums),
-        (
-            r"stage\[(\d+)\]\.layer\.(dense|moe)\.(forward|backward)\.(\w+)",
-            lambda f, s, kind, way, n: layer.layer_part(_on(f, s), kind, way, _one_of(layer.PARTS, n)),
-        ),
-        (
-            r"stage\[(\d+)\]\.layer\.(dense|moe)\.(forward|backward)",
-            lambda f, s, kind, way: step.whole_layer(_on(f, s), kind, way),
-        ),
-        (r"stage\[(\d+)\]\.layer\.(dense|moe)\.again", lambda f, s, kind: layer.again(_on(f, s), kind)),
-        (r"stage\[(\d+)\]\.(forward|backward)_s", lambda f, s, way: step.whole_pass(_on(f, s), way)),
-        (
-            r"stage\[(\d+)\]\.memory\.(dense|moe)\.(kept|whole)",
-            lambda f, s, kind, n: memory_layer.kept(_on(f, s), kind, n),
-        ),
-        (r"stage\[(\d+)\]\.parameters\.(shared|experts|embedding)", lambda f, s, n: stages.parameters_of(_on(f, s), n)),
-        (r"stage\[(\d+)\]\.rate\.((?:zone|inner|expert)_bus)", lambda f, s, n: exchange.bus_rate(_on(f, s), n)),
-        (r"stage\[(\d+)\]\.zones\.(reduce|gather)", lambda f, s, n: exchange.between_zones(_on(f, s), n)),
-        (r"stage\[(\d+)\]\.(.+)", lambda f, s, n: STAGE[n](_on(f, s))),
-        *timeline.PATTERNS,
-    )
+RANGED = (
+    "step_time_s",
+    "tokens_per_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "hfu",
+    "memory_gib.peak",
+    "run.days",
+    "run.gpu_hours",
+    "run.usd",
+    "run.kwh",
+    "run.co2_kg",
 )
+"""Figures with a range, whose ends are figures too (`mfu.low`)."""
+PLAIN = (
+    "gpus",
+    "micro_batches",
+    "memory_gib.limit",
+    "memory_gib.margin",
+    "run.steps",
+    "run.usd_egress",
+    "run.usd_per_hour",
+    "run.kw",
+    *(f"run.goodput.{name}" for name in ("share", "mtbf_hours", "checkpoint_gb", "checkpoint_s", "interval_s")),
+    "run.goodput.lost_per_failure_s",
+)
+_STAGE = re.compile(r"stage\[(\d{1,6})\](?:@(\d{1,6}))?\.(.+)")
+_MEMORY = re.compile(r"memory_gib\.stages\[(\d{1,6})\]\.(parts\.\w+|total|limit|host)")
+_ENTRY = re.compile(r"(.+)\[(\d{1,6})\]")
+_SUM = re.compile(rf"traffic\.(kinds|tiers|links)\.(.+)\.({'|'.join(FIELDS)})")
 
 
 def explain(p: Predictor, prediction: Prediction, figure: str, language: str = DEFAULT_LANGUAGE) -> Explanation:
-    """How a figure of a prediction comes about; `InvalidError` where there is no such figure.
+    """How a figure of a prediction comes about; `InvalidError` where there is no such figure."""
+    opened: _Opened | None = p.parts.get("opened")
+    if opened is None or opened.prediction is not prediction:
+        opened = p.parts["opened"] = _Opened(p, prediction)
+    return opened.explanation(figure, language)
 
-    explain(p, p.prediction(), "mfu").worked
-    """
-    return _draft(Facts(p, prediction), figure).told(figure, language)
+
+def worked_out(p: Predictor, name: str) -> str:
+    """The expression of a named number with the numbers put in."""
+    return expression(Cell(_recorded(p).tape.names[name], ())).worked
 
 
-def _draft(f: Facts, figure: str) -> Draft:
-    base, _, side = figure.rpartition(".")
-    if side == "expected" and base in RANGED:
-        return _draft(f, base)
-    try:
-        if figure in RANGED or figure in PLAIN:
-            _shown(f.prediction, figure)
-            return (RANGED.get(figure) or PLAIN[figure])(f)
-        if side in ("low", "high") and base in RANGED:
-            _shown(f.prediction, base)
-            return RANGED[base](f, side)
-        for pattern, make in PATTERNS:
-            found = pattern.fullmatch(figure)
-            if found:
-                return make(f, *found.groups())
-    except (KeyError, IndexError):
-        pass
-    raise InvalidError(Notice(code="figure_unknown", field="figure", value=figure))
+def _recorded(p: Predictor) -> RecordedPrediction:
+    if "recorded" not in p.parts:
+        p.parts["recorded"] = record_prediction(p)
+    found: RecordedPrediction = p.parts["recorded"]
+    return found
+
+
+class _Opened:
+    """A prediction whose figures are opened."""
+
+    def __init__(self, p: Predictor, prediction: Prediction) -> None:
+        self.p, self.prediction = p, prediction
+        self.recorded = _recorded(p)
+        self.descriptions = Descriptions(p, prediction)
+
+    def explanation(self, figure: str, language: str) -> Explanation:
+        """The figure with its formula, its inputs and the numbers put in."""
+        found = self._sum(figure) or self._cell(figure)
+        if found is None:
+            raise InvalidError(Notice(code="figure_unknown", field="figure", value=figure))
+        cell, words = found
+        rule = described(cell.node.name or "").rule
+        written = expression(cell, self.descriptions.symbol)
+        low, high = self._ends(figure)
+        text = formula(self._formula(cell))
+        return Explanation(
+            figure=figure,
+            label=said(words or self.descriptions.words(cell), language),
+            value=cell.value,
+            unit=rule.unit,
+            low=low,
+            high=high,
+            formula=text.id,
+            title=text.title,
+            text=text.markdown,
+            symbols=written.symbols,
+            worked=written.worked,
+            result=written.value,
+            inputs=tuple(self._input(symbol, one, language) for symbol, one in written.inputs.items()),
+            lines=self._lines(written, rule.term_unit or rule.unit, language),
+            notes=tuple(said(note, language) for note in self.descriptions.notes(cell)),
+        )
+
+    def _formula(self, cell: Cell) -> str:
+        row = re.match(r"communication\[(\d+)\]", cell.node.key or "")
+        if row:
+            return TRAFFIC[self.prediction.communication[int(row[1])].kind]
+        return described(cell.node.name or "").rule.formula
+
+    def _input(self, symbol: str, cell: Cell, language: str) -> Input:
+        described_by, source = described(cell.node.name or "").rule, self.descriptions.source(cell)
+        return Input(
+            name=symbol,
+            label=said(self.descriptions.words(cell), language),
+            value=cell.value,
+            unit=described_by.unit,
+            origin=source.origin,
+            where=source.where,
+            error=source.error,
+            figure=self._path(cell),
+        )
+
+    def _lines(self, written: Expression, unit: str, language: str) -> tuple[Line, ...]:
+        """The terms of a sum, where there are several and each can be called something."""
+        if len(written.terms) < 2 or not all(term.inputs for term in written.terms):
+            return ()
+        return tuple(self._line(term, written.inputs, unit, language) for term in written.terms)
+
+    def _line(self, term: Term, inputs: dict[str, Cell], unit: str, language: str) -> Line:
+        """A term, called after what it is most of all: the last of its inputs that can be opened, else the last."""
+        cells = [inputs[symbol] for symbol in term.inputs]
+        main = next((cell for cell in reversed(cells) if self._path(cell)), cells[-1])
+        words = said(self.descriptions.words(main), language)
+        return Line(label=words, worked=term.worked, value=term.value, unit=unit, figure=self._path(main))
+
+    def _ends(self, figure: str) -> tuple[float | None, float | None]:
+        base = figure.removesuffix(".expected")
+        if base not in RANGED:
+            return None, None
+        triple: Triple = _at(self.prediction, base)
+        return triple.low, triple.high
+
+    # Paths
+
+    def _path(self, cell: Cell) -> str | None:
+        """The path of a cell that has an expression of its own."""
+        node, at = cell
+        if node.key is None or node.op in ("leaf", "constant"):
+            return None
+        if node.key.startswith("memory_gib.") and node.ndim == 1:
+            return f"memory_gib.stages[{at[0]}].{node.key.removeprefix('memory_gib.')}"
+        if node.ndim == 2:
+            row, stage = self.descriptions.place(cell)
+            return f"stage[{stage}]{'' if row == self.p.row else f'@{row}'}.{node.key}"
+        return f"{node.key}[{at[0]}]" if node.ndim else node.key
+
+    def _cell(self, figure: str) -> tuple[Cell, Words | None] | None:
+        names = self.recorded.tape.names
+        drawn = timeline_cell(self.p, figure)
+        if drawn is not None:
+            return drawn, None
+        memory = _MEMORY.fullmatch(figure)
+        if memory:
+            key = memory[2] if memory[2] != "limit" else "stage_limit"
+            return _entry(names.get(f"memory_gib.{key}"), int(memory[1]))
+        stage = _STAGE.fullmatch(figure)
+        if stage:
+            return self._of_stage(names.get(stage[3]), int(stage[1]), self.p.row if not stage[2] else int(stage[2]))
+        path = figure.removesuffix(".expected") if figure.removesuffix(".expected") in RANGED else figure
+        node = names.get(path)
+        if node is not None and node.ndim == 0 and _opens(node):
+            return Cell(node, ()), None
+        entry = _ENTRY.fullmatch(figure)
+        return _entry(names.get(entry[1]), int(entry[2])) if entry else None
+
+    def _of_stage(self, node: Recorded | None, stage: int, row: int) -> tuple[Cell, Words | None] | None:
+        if node is None or stage >= self.p.strategy.pp or not _opens(node):
+            return None
+        if node.ndim == 0:
+            return Cell(node, ()), None
+        if node.ndim != 2 or (row >= node.shape[0] > 1):
+            return None
+        return Cell(node, (row if node.shape[0] > 1 else 0, stage if node.shape[1] > 1 else 0)), None
+
+    def _sum(self, figure: str) -> tuple[Cell, Words | None] | None:
+        """Rows of a kind, a tier or a link added up. [A1]"""
+        match = _SUM.fullmatch(figure)
+        if not match:
+            return None
+        by, name, column = match.groups()
+        names = self.recorded.tape.names
+        rows = [
+            names[f"communication[{at}].{column}"]
+            for at, row in enumerate(self.prediction.communication)
+            if {"kinds": row.kind, "tiers": tier_of(row.link), "links": row.link}[by] == name
+        ]
+        if not rows:
+            return None
+        total: Any = reduce(operator.add, rows)
+        if len(rows) == 1:
+            total = Recorded(rows[0].value, "same", (rows[0],), rows[0].tape)
+        total.name, total.key = f"communication[0].{column}", figure
+        known = {"kinds": f"kind_{name}", "tiers": f"tier_{name}"}
+        of: object = Words(known[by]) if by in known else name
+        return Cell(total, ()), Words("traffic_sum", {"of": of, "field": Words(f"sum_{column}")})
+
+
+def _opens(node: Recorded) -> bool:
+    """It has a formula of its own."""
+    return node.op != "leaf" and bool(described(node.name or "").rule.formula)
+
+
+def _entry(node: Recorded | None, at: int) -> tuple[Cell, Words | None] | None:
+    """One entry of an array [entries]."""
+    return (Cell(node, (at,)), None) if node is not None and node.ndim == 1 and at < len(node) else None
 
 
 def figures(prediction: Prediction) -> list[str]:
     """Paths of all figures of a prediction that have a value."""
-    found = [name for name in (*RANGED, *PLAIN) if not name.endswith("_flops") and _known(prediction, name)]
+    found = [name for name in (*RANGED, *PLAIN) if _at(prediction, name) is not None]
     found += [f"{name}.{side}" for name in RANGED if name in found for side in ("low", "high")]
     found += [f"breakdown_s.{name}" for name in prediction.breakdown_s]
     found += [f"shares.{name}" for name in prediction.shares]
@@ -162,42 +241,19 @@ def figures(prediction: Prediction) -> list[str]:
         at = f"memory_gib.stages[{stage.stage}]"
         found += [f"{at}.{name}" for name in ("total", "limit", "host", *(f"parts.{part}" for part in stage.parts))]
     for row in range(len(prediction.communication)):
-        found += [f"communication[{row}].{name}" for name in traffic.FIELDS]
+        found += [f"communication[{row}].{name}" for name in FIELDS]
     return found
 
 
 def value_of(prediction: Prediction, figure: str) -> Any:
     """The number that stands at a path of a prediction."""
+    found = _at(prediction, figure)
+    return found.expected if isinstance(found, Triple) else found
+
+
+def _at(prediction: Prediction, figure: str) -> Any:
     found: Any = prediction
     for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", figure):
         found = found[name] if isinstance(found, dict) else getattr(found, name)
         found = found[int(index)] if index else found
-    return found.expected if isinstance(found, Triple) else found
-
-
-def _known(prediction: Prediction, figure: str) -> bool:
-    return value_of(prediction, figure) is not None
-
-
-def _shown(prediction: Prediction, figure: str) -> None:
-    """Refuse a figure that has no value, such as the money of a run whose prices are not known."""
-    if not figure.endswith("_flops") and not _known(prediction, figure):
-        raise KeyError(figure)
-
-
-def _one_of(known: Any, name: str) -> str:
-    if name not in known:
-        raise KeyError(name)
-    return name
-
-
-def _on(f: Facts, stage: str) -> Facts:
-    if len(stage) > 6 or int(stage) >= f.p.strategy.pp:
-        raise IndexError(stage)
-    return f.on(int(stage))
-
-
-def _row(f: Facts, at: str) -> int:
-    if len(at) > 6 or int(at) >= len(f.prediction.communication):
-        raise IndexError(at)
-    return int(at)
+    return found

@@ -9,6 +9,16 @@ from pathlib import Path
 
 from crosszone.inputs.value import Value
 
+TRAFFIC = {
+    "tensor": "X1",
+    "context": "X4",
+    "expert": "X3",
+    "pipeline": "X8",
+    "gradients": "X7",
+    "weights": "X7",
+    "local update": "V5",
+}
+"""Formula of each kind of communication."""
 _HEADING = re.compile(r"^(#{2,3}) (?:\[([A-Z]\d+)\] )?(.*)$", re.MULTILINE)
 
 

@@ -1,168 +1,125 @@
-"""Figures of the timeline explained: what lanes, phases and the average stage do, and the usage around a micro-batch.
+"""Figures of the timeline: what lanes, phases and the average stage do, and the usage around a micro-batch.
 
-explain(p, p.prediction(), "timeline.phases.steady.idle_s").worked
+What the simulation drew goes in as it is; what is computed of it is recorded, like everything else.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
-from crosszone.analyse.explain.explanation import Draft, Term
-from crosszone.analyse.explain.facts import Facts
-from crosszone.analyse.explain.form import Form, Given, Words, total
-from crosszone.analyse.explain.headline import STEP
-from crosszone.errors import InvalidError
+from crosszone.cost.expression import Cell
+from crosszone.cost.record import named, recording
+from crosszone.errors import InputError
+from crosszone.predict.predictor import Predictor
 from crosszone.schedule.micro_batch import micro_batch_view
 from crosszone.schedule.phases import PHASES
+from crosszone.schedule.timeline import Timeline
 from crosszone.schedule.view import IDLE, lanes_of, totals_of, view_of
 
-SIMULATED = (Words("note_timeline"),)
+
+def timeline_cell(p: Predictor, figure: str) -> Cell | None:
+    """The recorded number of a figure of the timeline; None: there is no such figure."""
+    if not figure.startswith("timeline."):
+        return None
+    for pattern, build in PATTERNS:
+        match = re.fullmatch(pattern, figure.removeprefix("timeline."))
+        if match:
+            try:
+                with recording():
+                    step = named("step_time_s", named("step_time_s", p.step_time.expected))
+                    return Cell(build(p.timeline(), step, *match.groups()), ())
+            except (KeyError, IndexError, InputError):
+                return None
+    return None
 
 
-def lane(f: Facts, at: str, name: str) -> Draft:
+def _figure(path: str, name: str, value: Any, **about: str) -> Any:
+    """A number of the timeline that opens at its own path."""
+    found = named(name, value, **about)
+    found.key = f"timeline.{path}"
+    return found
+
+
+def _lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
     """Work, waiting or the share of work of one lane. [S10]"""
-    found = lanes_of(f.p.timeline())[_number(at)]
-    path, about = f"timeline.lanes[{at}]", {"lane": found["id"]}
+    found = lanes_of(timeline)[int(at)]
+    lane = {"lane": found["id"]}
+    parts = [named("lane_part", seconds, kind=kind, **lane) for kind, seconds in found["parts"].items()]
+    busy = _figure(f"lanes[{at}].busy_s", "lane_busy", sum(parts), **lane)
     if name == "busy_s":
-        parts = {
-            kind: f.simulated("lane_part", s, kind=Words(f"span_{kind}"), **about) for kind, s in found["parts"].items()
-        }
-        return _drawn("lane_busy", about, "S10", found[name], _sum(parts), terms=_terms(parts))
-    busy = f.follows(f"{path}.busy_s", found["busy_s"], Words("lane_busy", about))
+        return busy
     if name == "idle_s":
-        return _drawn("lane_idle", about, "S10", found[name], Form("{step} - {busy}", step=_step(f), busy=busy))
-    form = Form("{busy} / {step}", step=_step(f), busy=busy)
-    return _drawn("lane_utilisation", about, "S10", found[name], form, unit="")
+        return named("lane_idle", step - busy, **lane)
+    return named("lane_utilisation", busy / step, **lane)
 
 
-def phase(f: Facts, which: str, name: str) -> Draft:
+def _phase(timeline: Timeline, step: Any, which: str, name: str) -> Any:
     """Length of a phase, work and waiting of the average stage in it, and communication exposed in it. [S13]"""
-    timeline = f.p.timeline()
     found = view_of(timeline, most=0)["phases"][PHASES.index(which)]
-    about = {"phase": Words(f"phase_{which}")}
+    phase = {"phase": which}
+    start, end = (named(f"at_{key}", found[f"{key}_s"], **phase) for key in ("start", "end"))
+    seconds = _figure(f"phases.{which}.seconds", "of_seconds", end - start, **phase)
     if name == "seconds":
-        ends = {key: f.simulated(f"at_{key}", found[f"{key}_s"], **about) for key in ("start", "end")}
-        return _drawn("of_seconds", about, "S13", found[name], Form("{end} - {start}", **ends))
-    seconds = f.follows(f"timeline.phases.{which}.seconds", found["seconds"], Words("of_seconds", about))
+        return seconds
     if name == "share":
-        form = Form("{seconds} / {step}", seconds=seconds, step=_step(f))
-        return _drawn("of_share", about, "S13", found[name], form, unit="")
-    stages = f.counted("stages_drawn", len(timeline.stages), where="strategy.pp")
-    if name == "busy_s":
-        every = f.simulated("of_busy_all", found["busy_s"] * len(timeline.stages), **about)
-        return _drawn("of_busy", about, "S13", found[name], Form("{work} / {stages}", work=every, stages=stages))
-    if name == "idle_s":
-        busy = f.follows(f"timeline.phases.{which}.busy_s", found["busy_s"], Words("of_busy", about))
-        return _drawn("of_idle", about, "S13", found[name], Form("{seconds} - {busy}", seconds=seconds, busy=busy))
-    exposed = f.simulated("of_exposed", found[name], **about)
-    return _drawn("of_exposed", about, "S13", found[name], Form("{exposed}", exposed=exposed))
-
-
-def part(f: Facts, kind: str, name: str) -> Draft:
-    """Seconds of one kind on the average stage, or their share of the step; waiting is what is left. [S10]"""
-    timeline = f.p.timeline()
-    found = {one["kind"]: one for one in totals_of(timeline)}
-    about = {"kind": Words(f"span_{kind}")}
-    if name == "share":
-        seconds = _mean(f, kind, found[kind]["seconds"])
-        form = Form("{seconds} / {step}", seconds=seconds, step=_step(f))
-        return _drawn("mean_share", about, "S10", found[kind]["share"], form, unit="")
-    if kind != IDLE:
-        every = f.simulated("all_of_kind", found[kind]["seconds"] * len(timeline.stages), **about)
-        stages = f.counted("stages_drawn", len(timeline.stages), where="strategy.pp")
-        form = Form("{all} / {stages}", all=every, stages=stages)
-        return _drawn("mean_of_kind", about, "S10", found[kind]["seconds"], form)
-    others = [(one, at["seconds"]) for one, at in found.items() if one != IDLE]
-    parts = {one: _mean(f, one, seconds) for one, seconds in others}
-    form = Form("{step} - {parts}", step=_step(f), parts=_sum(parts))
-    return _drawn("mean_of_kind", about, "S10", found[kind]["seconds"], form)
-
-
-def summary(f: Facts, name: str) -> Draft:
-    """Share of the step in which the average stage works, or in which communication is exposed. [S10] [S13]"""
-    view = view_of(f.p.timeline(), most=0)
-    if name == "utilisation":
-        idle = view["summary"]["idle"]["seconds"]
-        form = Form("1 - {idle} / {step}", idle=_mean(f, IDLE, idle), step=_step(f))
-        return _drawn("stages_at_work", {}, "S10", view["summary"][name], form, unit="")
-    phases = {
-        one["phase"]: f.follows(
-            f"timeline.phases.{one['phase']}.exposed_s",
-            one["exposed_s"],
-            Words("of_exposed", {"phase": Words(f"phase_{one['phase']}")}),
-        )
-        for one in view["phases"]
-    }
-    form = Form("{exposed} / {step}", exposed=_sum(phases), step=_step(f))
-    return _drawn("exposed_share", {}, "S13", view["summary"]["exposed"]["share"], form, unit="")
-
-
-def micro_batch(f: Facts, at: str, stage: str | None = None) -> Draft:
-    """How much of the time a micro-batch is on its way the GPUs compute: all stages, or one. [S14]"""
-    timeline = f.p.timeline()
-    try:
-        found = micro_batch_view(timeline, _number(at))
-    except InvalidError:
-        raise IndexError(at) from None
-    about: dict[str, Any] = {"number": at}
-    if stage is not None:
-        one, about = found["stages"][_number(stage)], about | {"stage": stage}
-        inputs = {
-            "own": f.simulated("way_own", one["own_s"], **about),
-            "others": f.simulated("way_others", one["other_s"], **about),
-            "seconds": f.simulated("way_stage", one["seconds"], **about),
-        }
-        form = Form("({own} + {others}) / {seconds}", **inputs)
-        return _drawn("way_usage_stage", about, "S14", one["usage"], form, unit="")
+        return named("of_share", seconds / step, **phase)
+    if name == "exposed_s":
+        return named("of_exposed", found[name], **phase)
     stages = len(timeline.stages)
-    inputs = {
-        "computed": f.simulated("way_computed", found["usage"] * found["seconds"] * stages, **about),
-        "stages": f.counted("stages_drawn", stages, where="strategy.pp"),
-        "seconds": f.simulated("way_seconds", found["seconds"], **about),
-    }
-    form = Form("{computed} / ({stages} * {seconds})", **inputs)
-    return _drawn("way_usage", about, "S14", found["usage"], form, unit="")
+    work = named("of_busy_all", found["busy_s"] * stages, **phase)
+    busy = _figure(f"phases.{which}.busy_s", "of_busy", work / _stages(timeline), **phase)
+    return busy if name == "busy_s" else named("of_idle", seconds - busy, **phase)
 
 
-PATTERNS = (
-    (r"timeline\.lanes\[(\d+)\]\.(busy_s|idle_s|utilisation)", lane),
-    (rf"timeline\.phases\.({'|'.join(PHASES)})\.(seconds|share|busy_s|idle_s|exposed_s)", phase),
-    (r"timeline\.totals\.(\w+)\.(seconds|share)", part),
-    (r"timeline\.summary\.(utilisation|exposed)", summary),
-    (r"timeline\.micro_batch\[(\d+)\]\.usage", micro_batch),
-    (r"timeline\.micro_batch\[(\d+)\]\.stages\[(\d+)\]\.usage", micro_batch),
+def _stages(timeline: Timeline) -> Any:
+    return named("stages_drawn", len(timeline.stages))
+
+
+def _mean(timeline: Timeline, step: Any, kind: str) -> Any:
+    """Seconds of one kind on the average stage; waiting is what is left. [S10]"""
+    found = {one["kind"]: one["seconds"] for one in totals_of(timeline)}
+    if kind != IDLE:
+        every = named("all_of_kind", found[kind] * len(timeline.stages), kind=kind)
+        return _figure(f"totals.{kind}.seconds", "mean_of_kind", every / _stages(timeline), kind=kind)
+    others = [_mean(timeline, step, one) for one in found if one != IDLE]
+    return _figure(f"totals.{kind}.seconds", "mean_of_kind", step - sum(others), kind=kind)
+
+
+def _part(timeline: Timeline, step: Any, kind: str, name: str) -> Any:
+    """Seconds of one kind on the average stage, or their share of the step."""
+    seconds = _mean(timeline, step, kind)
+    return seconds if name == "seconds" else named("mean_share", seconds / step, kind=kind)
+
+
+def _summary(timeline: Timeline, step: Any, name: str) -> Any:
+    """Share of the step in which the average stage works, or in which communication is exposed. [S10] [S13]"""
+    if name == "utilisation":
+        return named("stages_at_work", 1.0 - _mean(timeline, step, IDLE) / step)
+    phases = view_of(timeline, most=0)["phases"]
+    exposed = sum(named("of_exposed", one["exposed_s"], phase=one["phase"]) for one in phases)
+    return named("exposed_share", exposed / step)
+
+
+def _micro_batch(timeline: Timeline, _: Any, at: str, stage: str | None = None) -> Any:
+    """How much of the time a micro-batch is on its way the GPUs compute: all stages, or one. [S14]"""
+    found = micro_batch_view(timeline, int(at))
+    about = {"number": at}
+    if stage is not None:
+        one, about = found["stages"][int(stage)], about | {"stage": stage}
+        own, others = named("way_own", one["own_s"], **about), named("way_others", one["other_s"], **about)
+        return named("way_usage_stage", (own + others) / named("way_stage", one["seconds"], **about), **about)
+    computed = named("way_computed", found["usage"] * found["seconds"] * len(timeline.stages), **about)
+    seconds = named("way_seconds", found["seconds"], **about)
+    return named("way_usage", computed / (_stages(timeline) * seconds), **about)
+
+
+PATTERNS: tuple[tuple[str, Callable[..., Any]], ...] = (
+    (r"lanes\[(\d{1,6})\]\.(busy_s|idle_s|utilisation)", _lane),
+    (rf"phases\.({'|'.join(PHASES)})\.(seconds|share|busy_s|idle_s|exposed_s)", _phase),
+    (r"totals\.(\w+)\.(seconds|share)", _part),
+    (r"summary\.(utilisation|exposed)", _summary),
+    (r"micro_batch\[(\d{1,8})\]\.usage", _micro_batch),
+    (r"micro_batch\[(\d{1,8})\]\.stages\[(\d{1,6})\]\.usage", _micro_batch),
 )
-
-
-def _drawn(
-    key: str, about: dict[str, Any], formula: str, value: float, form: Form, unit: str = "s", terms: Any = ()
-) -> Draft:
-    return Draft(
-        words=Words(key, about), formula=formula, value=value, unit=unit, form=form, terms=terms, notes=SIMULATED
-    )
-
-
-def _mean(f: Facts, kind: str, seconds: float) -> Given:
-    words = Words("mean_of_kind", {"kind": Words(f"span_{kind}")})
-    return f.follows(f"timeline.totals.{kind}.seconds", seconds, words)
-
-
-def _step(f: Facts) -> Given:
-    return f.triple("step_time_s", f.prediction.step_time_s, STEP, "s")
-
-
-def _sum(parts: dict[str, Given]) -> Form:
-    return total([Form(f"{{{name}}}", **{name: given}) for name, given in parts.items()])
-
-
-def _terms(parts: dict[str, Given]) -> list[Term]:
-    return [
-        Term(words=given.words, form=Form(f"{{{name}}}", **{name: given}), figure=given.figure)
-        for name, given in parts.items()
-    ]
-
-
-def _number(text: str) -> int:
-    if len(text) > 8:
-        raise IndexError(text)
-    return int(text)

@@ -1,0 +1,275 @@
+"""Description: what a recorded number is: label, unit, formula, symbol, and where it comes from (`figures.yaml`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+from crosszone.analyse.explain.explanation import Origin, Words
+from crosszone.cost.expression import Cell
+from crosszone.cost.memory_profile import memory_entries
+from crosszone.inputs.catalogue import catalogue
+from crosszone.inputs.cluster import NodeGroup, Zone
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.shipped import read_shipped
+from crosszone.predict.breakdown import last_updated, pace_setter
+from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
+from crosszone.predict.run import power_entries
+
+SHORTENED = re.compile(r"^(?:breakdown_s|run\.goodput|run|memory|memory_gib)\.")
+"""What symbols leave out of names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule of `figures.yaml`."""
+
+    name: re.Pattern[str]
+    label: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    unit: str = ""
+    formula: str = ""
+    origin: Origin | None = None
+    where: str = ""
+    catalogue: str = ""
+    symbol: str = ""
+    note: tuple[str, ...] = ()
+    zero: str = ""
+    term_unit: str | None = None
+
+
+class Described(NamedTuple):
+    """A rule with what its name's groups were."""
+
+    rule: Rule
+    groups: tuple[str, ...]
+
+    def filled(self, text: str, about: Mapping[str, str]) -> str:
+        """A text of the rule with the groups of the name and what is known about the number put in."""
+        if "{" not in text:
+            return text
+        return text.format("", *(group or "" for group in self.groups), **about)
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """All rules, in order."""
+    loaded: list[dict[str, Any]] = read_shipped("crosszone.analyse", "explain/figures.yaml").value
+    found = []
+    for one in loaded:
+        more = {key: one[key] for key in one if key not in ("name", "with", "note")}
+        note = tuple(one.get("note", ()))
+        found.append(Rule(name=re.compile(one["name"]), params=one.get("with", {}), note=note, **more))
+    return tuple(found)
+
+
+@cache
+def described(name: str) -> Described:
+    """The first rule that matches a name."""
+    for rule in rules():
+        match = rule.name.fullmatch(name)
+        if match:
+            return Described(rule, match.groups())
+    raise KeyError(name)
+
+
+class Source(NamedTuple):
+    """Where a number comes from."""
+
+    origin: Origin
+    where: str
+    error: float | None = None
+
+
+@dataclass(frozen=True)
+class Descriptions:
+    """Descriptions of the recorded numbers of one prediction."""
+
+    p: Predictor
+    prediction: Prediction
+    _places: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict, repr=False)
+    """What is known of each row and stage that was asked for."""
+
+    @cached_property
+    def row(self) -> int:
+        """The row of the slowest replica at the expected RTT: looked at where a number holds for all rows."""
+        return self.p.row
+
+    @cached_property
+    def pace(self) -> int:
+        """The stage that sets the pace: looked at where a number holds for all stages."""
+        return pace_setter(self.p)
+
+    def place(self, cell: Cell) -> tuple[int, int]:
+        """Row and stage that an entry belongs to; those looked at usually where it holds for all."""
+        shape = cell.node.shape
+        if len(shape) == 1 and cell.node.name and cell.node.name.startswith("memory_gib."):
+            return self.row, cell.at[0]
+        if len(shape) != 2:
+            return self.row, self.pace
+        return cell.at[0] if shape[0] > 1 else self.row, cell.at[1] if shape[1] > 1 else self.pace
+
+    def symbol(self, cell: Cell) -> str:
+        """Its name in expressions."""
+        name = cell.node.name or ""
+        found = described(name)
+        text = found.filled(found.rule.symbol, cell.node.about) if found.rule.symbol else SHORTENED.sub("", name)
+        return re.sub(r"\W", "_", text)
+
+    def words(self, cell: Cell) -> Words:
+        """What it is, in words."""
+        found = described(cell.node.name or "")
+        about = self._about(cell)
+        params: dict[str, object] = dict(about)
+        params |= {name: Words(found.filled(key, about)) for name, key in found.rule.params.items()}
+        label = found.filled(found.rule.label, about)
+        if label == "pipeline_span" and cell.at[0] == self.p.bare_row:
+            label = "pipeline_bare"
+        if cell.node.name and cell.node.name.startswith("communication["):
+            params |= self._of_row(found.groups[0])
+        return Words(label, params)
+
+    def notes(self, cell: Cell) -> tuple[Words, ...]:
+        """What a reader should know of a figure."""
+        rule = described(cell.node.name or "").rule
+        if not cell.value and rule.zero:
+            return (Words(rule.zero),)
+        found = []
+        for key in rule.note:
+            one = self._note(key, cell)
+            found += [] if one is None else [one]
+        return tuple(found)
+
+    def _note(self, key: str, cell: Cell) -> Words | None:
+        p, (_, stage) = self.p, self.place(cell)
+        match key:
+            case "note_pace":
+                return Words(key, {"stage": self.pace})
+            case "note_last_stage":
+                return Words(key, {"stage": last_updated(p)})
+            case "note_moment":
+                return Words(key, {"moment": Words(f"peak_{self.prediction.memory_gib.stages[stage].peak_at}")})
+            case "note_worst":
+                return Words(key, {"stage": self.prediction.memory_gib.worst_stage})
+            case "note_bytes":
+                return Words(f"note_bytes_{self._row(described(cell.node.name or '').groups[0]).kind}")
+            case "note_links":
+                return Words("note_simulated_links") if p.bare_row is not None else Words("note_pace", {"stage": stage})
+            case "note_egress":
+                return None if self.prediction.run.usd_egress is not None else Words("note_egress_unknown")
+            case "note_launches":
+                added = float(p.batch.stack.launch_added) > 0
+                return Words("note_launch_added" if added else "note_longer")
+        return Words(key)
+
+    def _row(self, at: str) -> Any:
+        return self.prediction.communication[int(at)]
+
+    def _of_row(self, at: str) -> dict[str, object]:
+        row = self._row(at)
+        link = row.link if " > " in row.link else Words(f"link_{row.link}")
+        return {"kind": Words(f"kind_{row.kind}"), "link": link}
+
+    def _about(self, cell: Cell) -> Mapping[str, str]:
+        """What labels may say of a number: its stage and GPU, and what tells it apart."""
+        place = self.place(cell)
+        known = self._places.get(place)
+        if known is None:
+            known = self._places[place] = {
+                "stage": str(place[1]),
+                "schedule": self.p.strategy.pipeline_schedule,
+                "zones": str(len(self.p.site.ring)),
+                "gpu": self.group(*place).gpu.name,
+            }
+        return {**known, **cell.node.about} if cell.node.about else known
+
+    # Where numbers come from
+
+    def group(self, row: int, stage: int) -> NodeGroup:
+        """The node group that holds a stage of the replica that a row is of."""
+        return self.p.site.groups[self._group_number(row, stage)]
+
+    def _group_number(self, row: int, stage: int) -> int:
+        kinds = self.p.site.kinds[0]
+        return int(self.p.site.group[stage, int(kinds[row % len(kinds)]), 0, 0])
+
+    def source(self, cell: Cell) -> Source:
+        """Origin, place and error of a number that goes in."""
+        found = described(cell.node.name or "")
+        rule, about = found.rule, self._about(cell)
+        where = found.filled(rule.where, about)
+        if cell.node.op not in ("leaf", "constant"):
+            return Source("figure", "")
+        make = getattr(self, f"_from_{rule.catalogue}", None)
+        if make is not None:
+            return make(cell, found, about)  # type: ignore[no-any-return]
+        if rule.catalogue:
+            return _sheet(catalogue_gpu(self.p, about["gpu"]), rule.catalogue)
+        return Source(rule.origin or "rule", where)
+
+    def _from_coefficient(self, cell: Cell, found: Described, _: Mapping[str, str]) -> Source:
+        profile, known = self.p.profile[self._group_number(*self.place(cell))], self.p.profiles
+        name = found.groups[0]
+        homes = known.homes_of(profile.family, profile.stack)
+        place = next(known.place[home, name] for home in homes if (home, name) in known.place)
+        entry = known.entries[place]
+        return Source("profile", f"{known.names[place][0]} ({entry['origin']})", float(entry["error"]))
+
+    def _from_memory_coefficient(self, _: Cell, found: Described, __: Mapping[str, str]) -> Source:
+        entry = memory_entries(self.p.stack)[found.groups[0]]
+        error = entry.get("error")
+        where = f"memory, {self.p.stack} ({entry['origin']})"
+        return Source("profile", where, None if error is None else float(error))
+
+    def _from_power(self, _: Cell, found: Described, __: Mapping[str, str]) -> Source:
+        entry = power_entries()[found.groups[0]]
+        return Source("profile", f"cost/power.yaml ({entry['origin']}: {entry['source']})")
+
+    def _from_nic(self, cell: Cell, _: Described, __: Mapping[str, str]) -> Source:
+        group = self.group(*self.place(cell))
+        key = "nic_gbps_per_gpu" if group.nic_gbps_per_gpu is not None else "nic_gbps"
+        typed = group.nic_gbps_node is not None
+        return Source("scenario", f"cluster.zones[].nodes[].{key}") if typed else Source("rule", "example_nic_gbps")
+
+    def _from_usd_per_hour(self, cell: Cell, _: Described, about: Mapping[str, str]) -> Source:
+        for zone, group in self.p.site.cluster.groups():
+            if zone.name == about["zone"] and group.usd_per_gpu_hour == cell.value:
+                return Source("scenario", "usd_per_gpu_hour")
+        return _sheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
+
+    def _from_failures(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+        rate = catalogue().failure_rate(catalogue_gpu(self.p, about["gpu"]))
+        return Source("catalogue", f"{rate.origin} [{rate.source}]")
+
+    def _from_carbon(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+        zone = _zone(self.p, about["zone"])
+        if zone.carbon_g_per_kwh is not None or zone.region is None:
+            return Source("scenario", "cluster.zones[].carbon_g_per_kwh")
+        source = zone.region.carbon_source
+        return Source("catalogue", f"regions/{zone.region.name}" + (f" [{source}]" if source else ""))
+
+    def _from_egress(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+        names = [zone.name for zone in self.p.site.cluster.zones]
+        a, b = (names.index(name) for name in about["link"].split(" > "))
+        link = self.p.site.links[min(a, b), max(a, b)]
+        origin = link.origins["usd_per_gb" if a < b else "usd_per_gb_back"]
+        return Source("scenario" if origin == "typed" else "catalogue", origin)
+
+
+def catalogue_gpu(p: Predictor, name: str) -> Gpu:
+    """A GPU kind of the cluster by its name."""
+    return next(group.gpu for group in p.site.groups if group.gpu.name == name)
+
+
+def _zone(p: Predictor, name: str) -> Zone:
+    return next(zone for zone in p.site.cluster.zones if zone.name == name)
+
+
+def _sheet(gpu: Gpu, figure: str) -> Source:
+    """A figure of a datasheet."""
+    source = gpu.source_of(figure)
+    return Source("catalogue", f"gpus/{gpu.name}" + (f" [{source}]" if source else ""))
