@@ -8,6 +8,7 @@ import re
 import pytest
 from hypothesis import given
 
+from arithmetic import FUNCTIONS, worked_out
 from builders import scenario
 from conftest import ROOT
 from crosszone.analyse.explain import explain, figures, formulas, value_of
@@ -20,15 +21,6 @@ from effort import examples
 from predict.given import predictors
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
-NAMES = {name: getattr(math, name) for name in ("ceil", "floor", "log2", "sqrt", "exp")} | {"max": max, "min": min}
-
-
-def worked_out(text):
-    """An expression by Python's own arithmetic, beside that of the program."""
-    assert re.fullmatch(
-        r"[\d\s.+\-*/(),e]*((max|min|ceil|floor|log2|sqrt|exp)\([\d\s.+\-*/(),e]*)*[\d\s.+\-*/(),e]*", text
-    )
-    return eval(text, {"__builtins__": {}}, NAMES)
 
 
 def opened(p, first=None):
@@ -59,7 +51,7 @@ def works_out(p):
             factor = 2.0**30 if re.fullmatch(r"memory_gib\.stages\[\d+\]\.(parts\.\w+|host)", path) else 1.0
             assert close(math.fsum(line.value for line in one.lines) / factor, one.value, one), path
         named = {part.name for part in one.inputs}
-        assert set(re.findall(r"(?<![\w.])[a-z]\w*", one.symbols)) - set(NAMES) <= named, path
+        assert set(re.findall(r"(?<![\w.])[a-z]\w*", one.symbols)) - set(FUNCTIONS) <= named, path
     for path in figures(prediction):
         assert found[path].value == pytest.approx(value_of(prediction, path), rel=1e-12)
     return prediction, found

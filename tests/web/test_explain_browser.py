@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from crosszone.analyse.explain.form import evaluated
+from arithmetic import worked_out
 
 pytestmark = pytest.mark.browser
 
@@ -18,7 +18,7 @@ def opened(page, path):
 
 
 def worked(panel):
-    return evaluated(panel.locator("[data-worked]").text_content())
+    return worked_out(panel.locator("[data-worked]").text_content())
 
 
 def test_a_number_opens_goes_on_and_closes(open_page):
