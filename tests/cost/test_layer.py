@@ -209,11 +209,15 @@ def test_a_remote_domain_gets_each_token_once():
 
 
 def test_keys_and_values_go_round_the_sequence_while_attention_works():
-    """[X4] c = 2: 8 tokens x 16 x 2 bytes = 256 at 10 bytes/s, attention 2.048 s hides as much; a tenth still costs."""
-    layer = cost(w=work(cp=2), cp_exposed=0.1).dense
+    """[X4] c = 2: 8 tokens x 16 x 2 bytes = 256 at 10 bytes/s, attention 2.048 s hides as much; a twentieth still costs.
+
+    With a tenth the exchange would be exposed for longer than it takes: never more than all of it.
+    """
+    layer = cost(w=work(cp=2), cp_exposed=0.05).dense
     assert float(layer.forward.attention) == pytest.approx(2.048)
-    assert float(layer.forward.cp) == pytest.approx(25.6 - 2.048 + 2.56)
-    assert float(layer.backward.cp) == pytest.approx(51.2 - 4.096 + 5.12)
+    assert float(layer.forward.cp) == pytest.approx(25.6 - 2.048 + 1.28)
+    assert float(layer.backward.cp) == pytest.approx(51.2 - 4.096 + 2.56)
+    assert float(cost(w=work(cp=2), cp_exposed=0.1).dense.forward.cp) == pytest.approx(25.6)
     assert float(cost(cp_exposed=0.1).dense.forward.cp) == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +36,8 @@ FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
 """Traffic of one score of unfused attention: score, mask, softmax and dropout, each written and read; and gradients."""
 RESIDUAL_PASSES = 10.0
 """Reads and writes of the residual stream by a layer's norms, residual additions and dropouts when these are fused."""
+CONTEXT_BACKWARD = 2.0
+"""Times the keys and values go round in the backward pass: themselves, and their gradients."""
 ROUTED_BYTES = 16.0
 """Traffic of one value of a routed token: copied to its expert's place and back, in 16 bit, indices counted in."""
 
@@ -139,6 +142,20 @@ class _Parts:
     routing: Numbers
     ep: Numbers
     wait: Numbers
+    excess: Numbers = 0.0
+    """What an old release adds beyond the time of the all-to-all itself."""
+
+
+class AllToAll(NamedTuple):
+    """Dispatch and combine of the tokens of one pass through an MoE layer, of one GPU. [X3]"""
+
+    near_bytes: Numbers
+    """To experts inside the node or domain."""
+    far_bytes: Numbers
+    """To other nodes."""
+    near_s: Numbers
+    far_s: Numbers
+    seconds: Numbers
 
 
 class LayerCost:
@@ -338,20 +355,23 @@ class LayerCost:
                 "elementwise.experts_s", traffic_s(k.elementwise * self.work.word * width + cast, self.memory_rate)
             ),
             routing=traffic_s(permuted, self.memory_rate),
-            ep=age * k.a2a_exposed * named("all_to_all_s", self._all_to_all_s()),
+            ep=np.minimum(age * k.a2a_exposed, 1.0) * self.all_to_all.seconds,
+            excess=np.maximum(age * k.a2a_exposed - 1.0, 0.0) * self.all_to_all.seconds,
             wait=age * k.moe_s * np.where(as_array(w.path) == MXFP8, k.mxfp8_moe, 1.0),
         )
 
-    def _all_to_all_s(self) -> Numbers:
+    @cached_property
+    def all_to_all(self) -> AllToAll:
         """Dispatch and combine of one pass: to experts inside the domain, and once to each other domain. [X3]"""
         m, w, g = self.model, self.work, self.gpu
         size = self.work.word * self.tokens * m.hidden / w.tp
         inside = np.clip(g.domain / w.expert_tp, 1.0, w.ep)
         domains = named("expert_domains", w.ep / inside)
         remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(m.top_k, 1.0))
-        near = size * m.top_k * (1.0 - 1.0 / w.ep) / self.link_rate
-        far = size * remote / self.nic_rate
-        return 2.0 * (near + far)
+        near_bytes = named("all_to_all.near_bytes", 2.0 * size * m.top_k * (1.0 - 1.0 / w.ep))
+        far_bytes = named("all_to_all.far_bytes", 2.0 * size * remote)
+        near, far = near_bytes / self.link_rate, far_bytes / self.nic_rate
+        return AllToAll(near_bytes, far_bytes, near, far, named("all_to_all_s", near + far))
 
     def _tp_collective_s(self) -> Numbers:
         """One tensor-parallel all-reduce (or gather and scatter) of the activations. [X1]"""
@@ -367,7 +387,7 @@ class LayerCost:
         full, selective = as_array(w.recompute) == 2, as_array(w.recompute) == 1
         count = 2.0 - self.model.parallel_residual
         tp = self.tp_exposed_s
-        cp, cp_back = self._context_s(parts.attention), self._context_s(parts.attention_back, 2.0)
+        cp, cp_back = self._context_s(parts.attention), self._context_s(parts.attention_back, CONTEXT_BACKWARD)
         kernels = 1.0 + self.model.written * (k.written_out_launch - 1.0)
         launch = k.host_s * kernels * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
         launch = named(f"{kind}.launch_s", launch + count * k.collective_host_s * (w.tp - 1.0))
@@ -375,7 +395,7 @@ class LayerCost:
             matmul=named(f"{kind}.forward.matmul", parts.matmul),
             attention=named(f"{kind}.forward.attention", parts.attention),
             elementwise=named(f"{kind}.forward.elementwise", parts.elementwise),
-            routing=named(f"{kind}.forward.routing", parts.routing),
+            routing=named(f"{kind}.forward.routing", parts.routing + parts.excess),
             tp=named(f"{kind}.forward.tp", count * tp),
             ep=named(f"{kind}.forward.ep", parts.ep),
             cp=named(f"{kind}.forward.cp", cp),
@@ -390,7 +410,7 @@ class LayerCost:
             matmul=named(f"{kind}.backward.matmul", 2.0 * forward.matmul),
             attention=named(f"{kind}.backward.attention", parts.attention_back),
             elementwise=named(f"{kind}.backward.elementwise", 2.0 * forward.elementwise),
-            routing=named(f"{kind}.backward.routing", 2.0 * forward.routing),
+            routing=named(f"{kind}.backward.routing", 2.0 * parts.routing + parts.excess),
             tp=named(f"{kind}.backward.tp", 2.0 * tp),
             ep=named(f"{kind}.backward.ep", parts.ep),
             cp=named(f"{kind}.backward.cp", cp_back),
@@ -413,8 +433,19 @@ class LayerCost:
 
     def _context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
         """Exposed part of the key/value exchange along the sequence. [X4]"""
-        m, w, g, k = self.model, self.work, self.gpu, self.k
+        exchange = passes * self.context_s
+        exposed = np.maximum(0.0, exchange - attention_s) + self.k.cp_exposed * exchange
+        return np.where(as_array(self.work.cp) > 1, np.minimum(exchange, exposed), 0.0)
+
+    @cached_property
+    def context_bytes(self) -> Numbers:
+        """Keys and values that one GPU sends on round the ring in one pass through a layer. [X4]"""
+        m, w = self.model, self.work
         kv = np.where(m.latent > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0)) * (m.qk_dim + m.v_dim)
-        size = passes * self.work.word * self.tokens * kv * (w.cp - 1.0)
-        exchange = size / np.where(w.tp * w.cp <= g.domain, self.link_rate, self.nic_rate)
-        return np.where(as_array(w.cp) > 1, np.maximum(0.0, exchange - attention_s) + k.cp_exposed * exchange, 0.0)
+        return named("context_bytes", self.work.word * self.tokens * kv * (w.cp - 1.0))
+
+    @cached_property
+    def context_s(self) -> Numbers:
+        """Seconds of that, hidden or not. [X4]"""
+        near = self.work.tp * self.work.cp <= self.gpu.domain
+        return named("context_exchange_s", self.context_bytes / np.where(near, self.link_rate, self.nic_rate))

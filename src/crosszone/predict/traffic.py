@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crosszone.cost.layer import CONTEXT_BACKWARD
 from crosszone.cost.record import is_recording, named, plain
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.breakdown import pace_setter
@@ -82,49 +83,48 @@ def _tensor(p: Predictor, exposed: float) -> Traffic:
 
 
 def _context(p: Predictor, exposed: float) -> Traffic:
-    """Keys and values of every layer round the ring, and their gradients back: three times. [X4]"""
-    s, w, m, layer = p.strategy, p.batch.work, p.batch.model, p.step.times.layer
-    heads = m.heads / w.tp if p.case.model.mla else np.maximum(m.kv_heads / w.tp, 1.0)
-    size = w.word * layer.tokens * heads * (m.qk_dim + m.v_dim) * (w.cp - 1)
-    link = _inside(p, s.tp * s.cp)
-    calls = 3.0 * named("micro_batches_of_replica", p.row_micro_batches) * m.layers
-    rate = layer.link_rate if link == FAST else layer.nic_rate
+    """Keys and values of every layer round the ring, their gradients back, and once more where recomputed. [X4]"""
+    s, w, layer = p.strategy, p.batch.work, p.step.times.layer
+    passes = 1.0 + CONTEXT_BACKWARD + _repeated(p)
+    layers = cell(p.step.times.layers.layers, p.row, pace_setter(p))
+    calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
     return Traffic(
         kind="context",
-        link=link,
-        bytes_per_step=scalar(3.0 * m.layers * size * w.tp * w.cp * _micro_batches(p)),
-        messages=calls / w.pp * (w.cp - 1),
-        busy_s=calls / w.pp * top(size / rate, p.row),
+        link=_inside(p, s.tp * s.cp),
+        bytes_per_step=scalar(passes * p.batch.model.layers * layer.context_bytes * w.tp * w.cp * _micro_batches(p)),
+        messages=calls * (w.cp - 1),
+        busy_s=calls * top(layer.context_s, p.row),
         exposed_s=exposed,
     )
 
 
 def _expert(p: Predictor, exposed: float) -> list[Traffic]:
-    """Tokens to their experts and back, forward and backward: inside the domain, and once to each remote one. [X3]"""
-    s, w, m, layer = p.strategy, p.batch.work, p.batch.model, p.step.times.layer
+    """Tokens to their experts and back, forward, backward and where recomputed: inside the domain, and beyond. [X3]"""
+    w, m, layer = p.batch.work, p.batch.model, p.step.times.layer
     if p.case.model.moe is None:
         return []
-    size = w.word * layer.tokens * m.hidden / w.tp
-    inside = min(max(min(g.domain for g in _groups(p)), 1), s.ep)
-    domains = named("expert_domains", s.ep / inside)
-    remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** m.top_k)
-    layers = 4.0 * m.moe_layers
-    calls = layers * named("micro_batches_of_replica", p.row_micro_batches)
-    ways = {FAST: (size * m.top_k * (1.0 - 1.0 / w.ep), layer.link_rate), NETWORK: (size * remote, layer.nic_rate)}
-    busy = {link: calls / w.pp * top(one / rate, p.row) for link, (one, rate) in ways.items()}
-    total = sum(busy.values())
+    passes = 2.0 + _repeated(p)
+    layers = cell(p.step.times.layers.moe, p.row, pace_setter(p))
+    calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
+    sent = layer.all_to_all
+    total = calls * top(sent.seconds, p.row)
     return [
         Traffic(
             kind="expert",
             link=link,
-            bytes_per_step=layers * ways[link][0] * w.tp * w.cp * _micro_batches(p),
-            messages=calls / w.pp,
-            busy_s=time,
-            exposed_s=exposed * time / total,
+            bytes_per_step=scalar(passes * m.moe_layers * size * w.tp * w.cp * _micro_batches(p)),
+            messages=2.0 * calls,
+            busy_s=calls * top(seconds, p.row),
+            exposed_s=exposed * calls * top(seconds, p.row) / total if total else 0.0,
         )
-        for link, time in busy.items()
-        if time > 0
+        for link, size, seconds in ((FAST, sent.near_bytes, sent.near_s), (NETWORK, sent.far_bytes, sent.far_s))
+        if np.max(plain(size)) > 0
     ]
+
+
+def _repeated(p: Predictor) -> float:
+    """Forward exchanges of a layer that full recomputation does once more."""
+    return 1.0 if p.strategy.recompute == "full" else 0.0
 
 
 @dataclass

@@ -314,6 +314,7 @@ def mlp_lines() -> list[Line | Heading]:
             "O4",
         ),
         line("routing_dense", 0, "s"),
+        line("excess_dense", 0, "s"),
         line("ep_dense", 0, "s"),
         line("wait_dense", 0, "s"),
         line("moe_age", "=EXP(0-k_release_decay*release_age)*IF(graphed>0,k_graphed,1)", "", "O6"),
@@ -336,17 +337,19 @@ def mlp_lines() -> list[Line | Heading]:
             "s",
             "X3",
         ),
-        line("ep_moe", "=moe_age*k_a2a_exposed*all_to_all_s", "s", "X3"),
+        line("ep_moe", "=MIN(moe_age*k_a2a_exposed,1)*all_to_all_s", "s", "X3"),
+        line("excess_moe", "=MAX(moe_age*k_a2a_exposed-1,0)*all_to_all_s", "s", "O6"),
         line("wait_moe", "=moe_age*k_moe_s*IF(path_bits=7,k_mxfp8_moe,1)", "s", "O6"),
         line(
             "cp_forward",
-            "=IF(cp>1,MAX(0,context_exchange_s-attention_s)+k_cp_exposed*context_exchange_s,0)",
+            "=IF(cp>1,MIN(context_exchange_s,MAX(0,context_exchange_s-attention_s)+k_cp_exposed*context_exchange_s),0)",
             "s",
             "X4",
         ),
         line(
             "cp_backward",
-            "=IF(cp>1,MAX(0,2*context_exchange_s-attention_back_s)+k_cp_exposed*2*context_exchange_s,0)",
+            "=IF(cp>1,MIN(2*context_exchange_s,"
+            "MAX(0,2*context_exchange_s-attention_back_s)+k_cp_exposed*2*context_exchange_s),0)",
             "s",
             "X4",
         ),
@@ -373,7 +376,8 @@ def pass_lines(kind: str) -> list[Line | Heading]:
         ),
         line(
             forward,
-            f"=matmul_{kind}+attention_s+elementwise_{kind}+routing_{kind}+reductions*tp_exposed_s+ep_{kind}+cp_forward",
+            f"=matmul_{kind}+attention_s+elementwise_{kind}+routing_{kind}+excess_{kind}"
+            f"+reductions*tp_exposed_s+ep_{kind}+cp_forward",
             "s",
             "O7",
         ),
@@ -392,7 +396,8 @@ def pass_lines(kind: str) -> list[Line | Heading]:
         ),
         line(
             back,
-            f"=2*matmul_{kind}+attention_back_s+2*elementwise_{kind}+2*routing_{kind}+2*tp_exposed_s+ep_{kind}+cp_backward",
+            f"=2*matmul_{kind}+attention_back_s+2*elementwise_{kind}+2*routing_{kind}+excess_{kind}"
+            f"+2*tp_exposed_s+ep_{kind}+cp_backward",
             "s",
             "O7",
         ),

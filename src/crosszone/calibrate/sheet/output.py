@@ -107,7 +107,7 @@ def _parts() -> list[Line | Heading]:
         "matmul": twice("3*matmul_KIND"),
         "attention": twice("attention_s+attention_back_s"),
         "elementwise": twice("3*elementwise_KIND"),
-        "routing": twice("3*routing_KIND"),
+        "routing": twice("3*routing_KIND+2*excess_KIND"),
         "embedding": "=micro_batches*pace_first*3*embedding_s",
         "head": "=micro_batches*pace_last*(head_forward_s+head_backward_s)",
         "recompute": twice("again_KIND-repeated_KIND"),
