@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from crosszone.cost import collectives as c
 from crosszone.cost.tiers import Tier, figure, shared
+from effort import examples
 
 GB = 1e9
 LINK = Tier(1e9, 1e-3)
@@ -155,3 +156,24 @@ def test_arrays_give_what_single_calls_give(seconds):
     for i in range(2):
         for j in range(3):
             assert table[i, j] == seconds(size[i, 0], n[j], Tier(link.bytes_per_s[j], link.latency_s[j]))
+
+
+def test_a_ring_leaves_each_node_once_and_each_domain_once():
+    """[C14] 64 ranks on 8 nodes of 8 with NVLink: 8 of 64 edges cross the network. Without it: 56 cross PCIe. Two NVLink
+    pairs in nodes of four: of 8 ranks' edges 2 leave a node, 2 more a pair, 4 stay.
+    """
+    assert c.ring_tier_shares(64.0, 1.0, 8.0, 8.0) == pytest.approx((7 / 8, 0.0, 1 / 8))
+    assert c.ring_tier_shares(64.0, 1.0, 1.0, 8.0) == pytest.approx((0.0, 7 / 8, 1 / 8))
+    assert c.ring_tier_shares(8.0, 1.0, 2.0, 4.0) == pytest.approx((4 / 8, 2 / 8, 2 / 8))
+    assert c.ring_tier_shares(4.0, 2.0, 8.0, 8.0) == pytest.approx((1.0, 0.0, 0.0))
+    assert c.ring_tier_shares(8.0, 8.0, 8.0, 8.0) == pytest.approx((0.0, 0.0, 1.0))
+    assert c.ring_tier_shares(1.0, 1.0, 8.0, 8.0) == pytest.approx((0.0, 0.0, 0.0))
+
+
+@examples(100)
+@given(*(st.sampled_from([1.0, 2.0, 4.0, 8.0, 16.0, 64.0]) for _ in range(4)))
+def test_the_shares_of_a_ring_are_its_whole_traffic(ranks, stride, fast, node):
+    """[C14]"""
+    shares = c.ring_tier_shares(ranks, stride, min(fast, node), node)
+    assert sum(shares) == pytest.approx(1.0 if ranks > 1 else 0.0)
+    assert min(shares) >= 0

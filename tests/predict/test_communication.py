@@ -113,6 +113,45 @@ def test_nothing_is_exposed_for_longer_than_it_takes(p):
         assert exposed == pytest.approx(got.breakdown_s[part], rel=1e-9, abs=1e-12)
 
 
+def test_tensor_parallel_groups_of_a_node_without_a_fast_link_use_pcie():
+    """[X1] [C14] Two nodes of eight L40S, 50 Gbit/s a node: groups of four were said to send 21 GB/s a rank over NICs of
+    6.25 GB/s, while their time was that of PCIe.
+    """
+    cluster = one_zone(16, gpu="l40s", nic_gbps=50, nic_gbps_per_gpu=None)
+    got = predicted({"tp": 4, "dp": 4}, cluster=cluster)
+    assert set(traffic(got, "tensor")) == {"PCIe"}
+    inside = predicted({"tp": 2, "pp": 4, "dp": 2}, cluster=cluster)
+    assert set(traffic(inside, "pipeline")) == {"PCIe", "network"}  # stages 1 and 2 lie on different nodes
+
+
+def test_of_a_ring_over_nodes_one_edge_a_node_leaves_the_hosts():
+    """[C14] ZeRO 0, 32 replicas on four nodes of eight: 2 x 31/32 x 4 bytes of every parameter from each, an eighth of it
+    over the network.
+    """
+    rows = traffic(predicted({"dp": 32}, cluster=one_zone(32)), "gradients")
+    sent = 32 * 2 * 31 / 32 * 4 * PARAMETERS
+    assert rows["network"].bytes_per_step == pytest.approx(sent / 8, rel=1e-6)
+    assert rows["fast link"].bytes_per_step == pytest.approx(sent * 7 / 8, rel=1e-6)
+    assert rows["fast link"].exposed_s == 0
+    assert rows["fast link"].busy_s < rows["network"].busy_s
+
+
+@examples(150)
+@given(predictors())
+def test_no_row_is_faster_than_its_link(p):
+    """[A1] Bytes over the time a link is busy: at most the rate of all links of that kind, and of the line."""
+    got, gpu = p.prediction(), p.batch.gpu
+    limits = {"fast link": gpu.link_bytes_per_s, "PCIe": gpu.pcie_bytes_per_s, "network": gpu.nic_bytes_per_s}
+    names = [zone.name for zone in p.site.cluster.zones]
+    for row in got.communication:
+        if row.link in limits:
+            limit = p.strategy.ranks * limits[row.link]
+        else:
+            a, b = (names.index(name) for name in row.link.split(" > "))
+            limit = (p.site.links[min(a, b), max(a, b)].gbps or 0.0) * 1e9 / 8
+        assert row.bytes_per_step <= limit * row.busy_s * (1 + 1e-9), row
+
+
 def test_expert_parallel_tokens_go_to_their_experts_and_back():
     """[X3] Mixtral, e = 8 on one node: 2 bytes x 4096 tokens x h x 2 experts x 7/8, there and back, forward and backward."""
     got = predicted({"dp": 8, "ep": 8, "zero": 1}, model="mixtral-8x7b", cluster=one_zone(8, gpu="h100-80gb-sxm"))

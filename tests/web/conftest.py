@@ -109,7 +109,7 @@ def open_page(browser, server):
     yield opened
     for context in contexts:
         context.close()
-    assert requests
+    assert requests or not contexts  # a test that was skipped has opened no page
     assert [url for url in requests if not url.startswith((f"{server}/", "blob:", "data:"))] == []
     # the browser itself reports each refused request; those are the errors the page shows
     assert [error for error in errors if not re.search(r"status of 4\d\d", error)] == []

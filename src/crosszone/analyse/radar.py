@@ -22,7 +22,8 @@ from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor, predictor
-from crosszone.predict.traffic import BETWEEN_ZONES, tier_of
+from crosszone.predict.site import BETWEEN_ZONES
+from crosszone.predict.traffic import tier_of
 from crosszone.text import DEFAULT_LANGUAGE
 
 BUDGET_S = 5.0

@@ -18,9 +18,12 @@ from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import COMPUTE
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.traffic import BETWEEN_ZONES, tier_of
+from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
+from crosszone.predict.traffic import tier_of
 
 STORAGE, CHECKPOINT = "storage", "checkpoint"
+KNOWN_LINKS = (FAST, HOST, NETWORK, BETWEEN_ZONES, STORAGE)
+"""Links and tiers that have a name in each language; others are zones."""
 Boundness = Literal["communication-bound", "balanced", "compute-bound"]
 BALANCED = (1.0, 4.0)
 """Compute over exposed communication: below the first communication dominates, above the second it hardly matters."""
@@ -32,9 +35,9 @@ class Line(Value):
     kind: str
     """What is exchanged."""
     link: str
-    """fast link, network, storage, or from zone to zone."""
+    """fast link, PCIe, network, storage, or from zone to zone."""
     tier: str
-    """fast link, network, between zones, or storage."""
+    """fast link, PCIe, network, between zones, or storage."""
     bytes_per_step: float
     """All bytes that cross the link (of links of a GPU: of all GPUs)."""
     messages: float

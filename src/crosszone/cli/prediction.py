@@ -151,7 +151,7 @@ def _traffic_table(traffic: Sequence[Traffic]) -> Any:
     ]
     rows = table(said("traffic_title"), columns, caption=said("traffic_caption"))
     for one in traffic[:MOST_ROWS]:
-        link = said(f"link_{one.link}") if one.link in ("fast link", "network") else one.link
+        link = one.link if " > " in one.link else said(f"link_{one.link}")
         size, messages = digits(one.bytes_per_step / 1e9), digits(one.messages)
         rows.add_row(said(f"kind_{one.kind}"), link, size, messages, digits(one.busy_s), digits(one.exposed_s))
     return rows

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 40
 """Rows of a table in the terminal; --json has all."""
-KNOWN_LINKS = ("fast link", "network", "between zones", "storage")
 
 
 def print_report(found: CommunicationReport, *, formulas: bool = False) -> None:
@@ -70,6 +69,8 @@ def print_suggestions(found: Suggestions) -> None:
 
 def link_name(link: str) -> str:
     """A link in the language of this run."""
+    from crosszone.analyse.report import KNOWN_LINKS
+
     return said(f"link_{link}") if link in KNOWN_LINKS else link
 
 
@@ -124,7 +125,7 @@ def _lines(found: CommunicationReport) -> Any:
 
 
 def _totals(found: CommunicationReport) -> Any:
-    """By tier: fast link, network, between zones, storage."""
+    """By tier: fast link, PCIe, network, between zones, storage."""
     columns = [
         ("traffic_link", "left"),
         ("traffic_gb", "right"),

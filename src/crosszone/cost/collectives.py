@@ -6,10 +6,11 @@ arguments may be arrays. One rank costs nothing, and so do zero bytes.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from crosszone.cost.record import as_array, named
 from crosszone.cost.tiers import Floats, Numbers, Tier, figure
 
 
@@ -93,6 +94,32 @@ def hierarchical_all_reduce_s(
     size, g = _numbers(size_bytes, inner_ranks)
     within = ring_reduce_scatter_s(size, g, inner)
     return HierarchicalTime(within, ring_all_reduce_s(size / g, outer_ranks, outer), within)
+
+
+class TierShares(NamedTuple):
+    """Of what the ranks of a ring send, the share over each kind of link; together 1, or 0 for a single rank."""
+
+    fast: Any
+    host: Any
+    """PCIe, between GPUs of a node that no fast link joins."""
+    network: Any
+
+
+def ring_tier_shares(ranks: Any, stride: Any, fast_gpus: Any, local_gpus: Any, *, ring: str = "") -> TierShares:
+    """Share of a ring's traffic on each kind of link, its members `stride` ranks apart. [C14]
+
+    n ranks have n edges: one leaves each node that the ring goes through, one more each fast-link domain in a node, and
+    all others stay inside a domain. `ring`: what goes round, for records.
+    """
+    n = as_array(ranks)
+    in_domain = np.clip(np.floor(fast_gpus / stride), 1.0, n)
+    in_node = np.clip(np.maximum(np.floor(local_gpus / stride), in_domain), 1.0, n)
+    domains, nodes = np.ceil(n / in_domain), np.ceil(n / in_node)
+    network = np.where(nodes > 1, nodes, 0.0)
+    host = np.where(domains > nodes, domains - network, 0.0)
+    fast = np.where(in_domain > 1, n - host - network, 0.0)
+    edges = TierShares(fast=fast, host=host, network=network)._asdict()
+    return TierShares(**{tier: named(f"ring.{ring}.{tier}", np.where(n > 1, x / n, 0.0)) for tier, x in edges.items()})
 
 
 def best_bucket_bytes(size_bytes: Numbers, link: Tier) -> Floats:

@@ -159,7 +159,9 @@ class GpuColumns:
     pcie_bytes_per_s: Numbers
     """To host memory, one direction."""
     domain: Numbers
-    """GPUs that reach each other over it."""
+    """GPUs that reach each other without the network: over the fast link, or over PCIe in a node."""
+    fast_gpus: Numbers = 1.0
+    """Of these, those that the fast link joins (1: there is none)."""
     node_gpus: Numbers
     nic_bytes_per_s: Numbers
     """Network per GPU, one direction."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crosszone.cost.collectives import tree_egress_bytes
+from crosszone.cost.collectives import TierShares, ring_tier_shares, tree_egress_bytes
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
 from crosszone.cost.gloo import gloo_round_trips
 from crosszone.cost.layer import LayerCost
@@ -154,6 +154,28 @@ class Exchange:
     def gather_bytes(self) -> Numbers:
         """Bytes one GPU of each stage sends inside its zone to gather weights."""
         return self.held.shared * self.gather_per_parameter[0] + self.held.experts * self.gather_per_parameter[1]
+
+
+def tier_bytes(
+    cost: LayerCost, group: Replicas, held: StageParameters, shared: Numbers, experts: Numbers, outer: Numbers = 0.0
+) -> TierShares:
+    """Bytes one GPU of each stage sends inside its zone over each kind of link. [C14] [X7]
+
+    `shared`, `experts`, `outer`: bytes of a parameter in the rings of shared weights, of experts, and among the sets.
+    """
+    w, g = cost.work, cost.gpu
+    sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
+    members = np.where((group.inner >= group.zone) | ~sharded, group.zone, group.inner)
+    rings = {
+        "shared": (held.shared * shared, members, w.dp_stride),
+        "experts": (held.experts * experts, group.experts, w.ep * w.expert_tp),
+        "outer": (held.shared * outer, group.zone / group.inner, group.inner * w.dp_stride),
+    }
+    total = [0.0, 0.0, 0.0]
+    for ring, (size, ranks, stride) in rings.items():
+        shares = ring_tier_shares(ranks, stride, g.fast_gpus, g.domain, ring=ring)
+        total = [sum_ + size * share for sum_, share in zip(total, shares, strict=True)]
+    return TierShares(*total)
 
 
 def exchange(

@@ -133,6 +133,11 @@ class NodeGroup(Value):
         reach = self.total_gpus if self.gpu.link.spans_nodes else self.gpus
         return min(self.gpu.link.domain, reach)
 
+    @property
+    def local_gpus(self) -> int:
+        """GPUs that reach each other without the network: of a node, or of a fast-link domain that spans nodes."""
+        return max(self.domain, self.gpus)
+
 
 class Zone(Value):
     """GPUs at one place behind one uplink."""

@@ -6,10 +6,9 @@ import math
 from collections import defaultdict
 
 from crosszone.inputs.value import Value
-from crosszone.predict.prediction import Prediction, Traffic, Triple
-from crosszone.predict.traffic import FAST, NETWORK
+from crosszone.predict.prediction import Prediction, Triple
+from crosszone.predict.traffic import tier_of
 
-BETWEEN_ZONES = "between zones"
 """Kind of every link from one zone to another."""
 
 
@@ -77,9 +76,5 @@ def link_bytes(prediction: Prediction) -> dict[str, float]:
     """Bytes of one step over all links of a kind."""
     found: dict[str, float] = defaultdict(float)
     for row in prediction.communication:
-        found[_kind(row)] += row.bytes_per_step
+        found[tier_of(row.link)] += row.bytes_per_step
     return dict(found)
-
-
-def _kind(row: Traffic) -> str:
-    return row.link if row.link in (FAST, NETWORK) else BETWEEN_ZONES

@@ -171,7 +171,7 @@ class Land:
     @part
     def fast(self) -> Floats:
         """2 where a boundary between stages may lie inside a fast-link domain, else 0."""
-        domain = np.array([group.domain if group.fast_link else 1 for group in self.groups])
+        domain = np.array([group.local_gpus for group in self.groups])
         widest = np.where(self.cells > 0, domain, 1).max(axis=1)
         fewest = np.array([min(shares) for shares in self._replicas], dtype=np.int64)
         return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
@@ -186,7 +186,7 @@ class Land:
         cell, pp, dp = int(self.cell[shape]), int(self.pp[shape]), int(self.dp[shape])
         used = np.flatnonzero(self.cells[shape])
         group = self.groups[int(used[0])]
-        domain = group.domain if group.fast_link else 1
+        domain = group.local_gpus
         if len(used) > 1 or domain % cell or group.gpus % int(self.tp[shape]) or not self.fast[shape]:
             return np.full(pp, self.fast[shape])
         stage, replica = np.arange(pp)[:, None], np.arange(dp)

@@ -104,7 +104,7 @@ def shapes(
     `speeds`: of the GPUs of each node group, where replicas may take different numbers of micro-batches.
     """
     groups = [group for _, group in cluster.groups()]
-    domain = max(group.domain if group.fast_link else 1 for group in groups)
+    domain = max(group.local_gpus for group in groups)
     unlike = frozenset(r for r in routes if speeds and len({min(speeds[g] for g in path) for path in r}) > 1)
     for tp in degrees.tp:
         room = [tp_capacity(group, tp) // tp if inside(group, tp) else 0 for group in groups]

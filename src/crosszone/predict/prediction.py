@@ -116,7 +116,7 @@ class Traffic(Value):
     kind: Kind
     """What is exchanged."""
     link: str
-    """fast link, network, or two zones in the direction of the traffic."""
+    """fast link, PCIe, network, or two zones in the direction of the traffic."""
     bytes_per_step: Figure
     """All bytes that cross the link (for links of a GPU: of all GPUs)."""
     messages: Figure

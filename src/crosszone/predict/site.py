@@ -26,6 +26,8 @@ from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+FAST, HOST, NETWORK, BETWEEN_ZONES = "fast link", "PCIe", "network", "between zones"
+"""Kinds of links: between GPUs of a fast-link domain, of a node, of a zone, and of several zones."""
 BANDS, EXPECTED = 3, 1
 """Low, expected, high round-trip time; place of the expected one."""
 OF_LINKS = ("crossings", "ring")
@@ -105,9 +107,18 @@ class Site:
 
     @part
     def domain(self) -> Ints:
-        """Number of the fast-link domain of each rank."""
+        """Number of the domain of each rank: GPUs that reach each other without the network."""
         here = self._located
-        sizes = np.array([max(1, g.domain if g.fast_link else 1) for g in self.groups])
+        sizes = np.array([g.local_gpus for g in self.groups])
+        per_node = np.array([g.gpus for g in self.groups])
+        gpu = here["node"] * per_node[here["group"]] + here["gpu"]
+        return np.asarray(here["group"] * 100_000_000 + gpu // sizes[here["group"]])
+
+    @part
+    def _fast_domain(self) -> Ints:
+        """Number of the fast-link domain of each rank; a GPU without one is its own."""
+        here = self._located
+        sizes = np.array([max(1, g.domain) for g in self.groups])
         per_node = np.array([g.gpus for g in self.groups])
         gpu = here["node"] * per_node[here["group"]] + here["gpu"]
         return np.asarray(here["group"] * 100_000_000 + gpu // sizes[here["group"]])
@@ -161,7 +172,7 @@ class Site:
 
     @part
     def _fast(self) -> Ints:
-        """[pp, dp] 1 where the boundary after a stage lies inside one fast-link domain; the last leads to the first."""
+        """[pp, dp] 1 where the boundary after a stage lies inside one domain; the last leads to the first."""
         return np.asarray((self.domain == np.roll(self.domain, -1, axis=0)).all(axis=(2, 3)).astype(np.int64))
 
     @property
@@ -169,9 +180,12 @@ class Site:
         """Micro-batches go from the last stage on to the first, which holds a further chunk."""
         return self.strategy.interleave > 1 and self.strategy.pipeline_schedule not in V_SHAPED
 
-    def boundary_fast(self, stage: int, replica: int) -> bool:
-        """The boundary after a stage lies inside one fast-link domain for this replica."""
-        return bool(self._fast[stage, replica])
+    def boundary_link(self, stage: int, replica: int) -> str:
+        """The link that activations cross after a stage of this replica, inside a zone."""
+        if not self._fast[stage, replica]:
+            return NETWORK
+        here, after = (self._fast_domain[at % self.strategy.pp, replica] for at in (stage, stage + 1))
+        return FAST if bool((here == after).all()) else HOST
 
     def gpu_columns(self) -> GpuColumns:
         """GPUs of each stage of each row; plain numbers where all are of one kind."""

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from crosszone.cost.collectives import TierShares, ring_tier_shares
 from crosszone.cost.layer import CONTEXT_BACKWARD
 from crosszone.cost.record import is_recording, named, plain
-from crosszone.inputs.cluster import NodeGroup
+from crosszone.cost.replicas import tier_bytes
 from crosszone.predict.breakdown import pace_setter
 from crosszone.predict.cells import cell, row_of, scalar, top
 from crosszone.predict.local_update import local_update_traffic
 from crosszone.predict.prediction import Kind, Traffic
+from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
-FAST, NETWORK, BETWEEN_ZONES = "fast link", "network", "between zones"
+TIERS = (FAST, HOST, NETWORK)
+"""Kinds of links inside a zone, as in `TierShares`."""
 Egress = dict[tuple[int, int], Any]
 """Bytes a step from zone to zone, by their places in the cluster."""
 
@@ -31,9 +34,9 @@ def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic
     found: list[Traffic] = []
     egress: Egress = defaultdict(float)
     if s.tp > 1:
-        found.append(_tensor(p, breakdown["tensor"]))
+        found += _tensor(p, breakdown["tensor"])
     if s.cp > 1:
-        found.append(_context(p, breakdown["context"]))
+        found += _context(p, breakdown["context"])
     if s.ep > 1:
         found += _expert(p, breakdown["expert"])
     if s.pp > 1:
@@ -51,7 +54,7 @@ FIELDS = ("bytes_per_step", "messages", "busy_s", "exposed_s")
 
 def tier_of(link: str) -> str:
     """The tier a link belongs to."""
-    return link if link in (FAST, NETWORK) else BETWEEN_ZONES
+    return link if link in (FAST, HOST, NETWORK) else BETWEEN_ZONES
 
 
 def _named_row(at: int, row: Traffic) -> Traffic:
@@ -60,41 +63,90 @@ def _named_row(at: int, row: Traffic) -> Traffic:
     return Traffic(kind=row.kind, link=row.link, **figures)
 
 
-def _tensor(p: Predictor, exposed: float) -> Traffic:
+def _tiers(p: Predictor, shares: TierShares, stage: int) -> dict[str, Any]:
+    """Figures of a stage by kind of link."""
+    return {link: cell(one, p.row, stage) for link, one in zip(TIERS, shares, strict=True)}
+
+
+def _rates(p: Predictor, stage: int) -> dict[str, Any]:
+    """Bytes/s of one GPU of a stage over each kind of link inside a zone."""
+    return {link: cell(rate, p.row, stage) for link, rate in zip(TIERS, _all_rates(p), strict=True)}
+
+
+def _all_rates(p: Predictor) -> tuple[Any, Any, Any]:
+    """Bytes/s of one GPU over the fast link, PCIe and the network."""
+    layer = p.step.times.layer
+    return layer.link_rate, layer.k.link * layer.gpu.pcie_bytes_per_s, layer.nic_rate
+
+
+def _rows(
+    kind: Kind, sizes: dict[str, Any], least_s: dict[str, Any], busy_s: Any, messages: Any, exposed_s: Any
+) -> list[Traffic]:
+    """A row for each kind of link that carries some of an exchange. [C14]
+
+    All links of a ring work at the pace of the slowest, which is busy, and exposed, for as long as the exchange takes;
+    the others for as long as their bytes need (`least_s`).
+    """
+    used = [link for link, size in sizes.items() if size > 0]
+    slowest = max(used, key=lambda link: float(least_s[link]), default=None)
+    return [
+        Traffic(
+            kind=kind,
+            link=link,
+            bytes_per_step=sizes[link],
+            messages=messages,
+            busy_s=busy_s if link == slowest else np.minimum(busy_s, least_s[link]),
+            exposed_s=exposed_s if link == slowest else 0.0,
+        )
+        for link in used
+    ]
+
+
+def _tensor(p: Predictor, exposed: float) -> list[Traffic]:
     """Two collectives of a layer forward (one with a parallel residual) and two backward, again if recomputed.
 
     One more forward on the first stage (embedding) and one backward on the last (head). [X1]
     """
-    s, t, w, m = p.strategy, p.step.times, p.batch.work, p.batch.model
-    passes = (1 if p.case.model.parallel_residual else 2) * (2 if s.recompute == "full" else 1) + 2
-    count = named("calls_of_layer", passes)
+    t, w, m, g = p.step.times, p.batch.work, p.batch.model, p.batch.gpu
+    count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _repeated(p)) + 2)
     size = 2.0 * (w.tp - 1) / w.tp * w.word * t.layer.tokens * m.hidden
     stage = pace_setter(p)
     layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
     each = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
-    return Traffic(
-        kind="tensor",
-        link=_inside(p, s.tp),
-        bytes_per_step=w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2) * size,
-        messages=each,
-        busy_s=each * cell(t.layer.tp_s, p.row, stage),
-        exposed_s=exposed,
+    shares, rates = (
+        _tiers(p, ring_tier_shares(w.tp, 1.0, g.fast_gpus, g.domain, ring="tensor"), stage),
+        _rates(p, stage),
+    )
+    every = w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2) * size
+    return _rows(
+        "tensor",
+        {link: every * share for link, share in shares.items()},
+        {link: each * size * share / rates[link] for link, share in shares.items()},
+        each * cell(t.layer.tp_s, p.row, stage),
+        each,
+        exposed,
     )
 
 
-def _context(p: Predictor, exposed: float) -> Traffic:
+def _context(p: Predictor, exposed: float) -> list[Traffic]:
     """Keys and values of every layer round the ring, their gradients back, and once more where recomputed. [X4]"""
-    s, w, layer = p.strategy, p.batch.work, p.step.times.layer
+    w, g, layer = p.batch.work, p.batch.gpu, p.step.times.layer
+    stage = pace_setter(p)
     passes = 1.0 + CONTEXT_BACKWARD + _repeated(p)
-    layers = cell(p.step.times.layers.layers, p.row, pace_setter(p))
+    layers = cell(p.step.times.layers.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
-    return Traffic(
-        kind="context",
-        link=_inside(p, s.tp * s.cp),
-        bytes_per_step=scalar(passes * p.batch.model.layers * layer.context_bytes * w.tp * w.cp * _micro_batches(p)),
-        messages=calls * (w.cp - 1),
-        busy_s=calls * top(layer.context_s, p.row),
-        exposed_s=exposed,
+    shares, rates = (
+        _tiers(p, ring_tier_shares(w.cp, w.tp, g.fast_gpus, g.domain, ring="context"), stage),
+        _rates(p, stage),
+    )
+    every = passes * p.batch.model.layers * layer.context_bytes * w.tp * w.cp * _micro_batches(p)
+    return _rows(
+        "context",
+        {link: scalar(every * share) for link, share in shares.items()},
+        {link: calls * scalar(layer.context_bytes) / rate for link, rate in rates.items()},
+        calls * top(layer.context_s, p.row),
+        calls * (w.cp - 1),
+        exposed,
     )
 
 
@@ -107,6 +159,7 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     layers = cell(p.step.times.layers.moe, p.row, pace_setter(p))
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
     sent = layer.all_to_all
+    near = FAST if float(top(layer.gpu.fast_gpus, p.row)) > 1 else HOST
     total = calls * top(sent.seconds, p.row)
     return [
         Traffic(
@@ -117,7 +170,7 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
             busy_s=calls * top(seconds, p.row),
             exposed_s=exposed * calls * top(seconds, p.row) / total if total else 0.0,
         )
-        for link, size, seconds in ((FAST, sent.near_bytes, sent.near_s), (NETWORK, sent.far_bytes, sent.far_s))
+        for link, size, seconds in ((near, sent.near_bytes, sent.near_s), (NETWORK, sent.far_bytes, sent.far_s))
         if np.max(plain(size)) > 0
     ]
 
@@ -161,7 +214,7 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
                 egress[a, b] += size
                 egress[b, a] += size
             else:
-                links = (FAST, FAST) if site.boundary_fast(stage, replica) else (NETWORK, NETWORK)
+                links = (site.boundary_link(stage, int(replica)),) * 2
             for link, time in zip(links, times, strict=True):
                 ways[link].size += size
                 busy, messages = own.get(link, (0.0, 0.0))
@@ -199,11 +252,11 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     several = bool(np.all(plain(sent.several)))
     scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
     scattered = each if scatters else 1
+    outer = sent.outer_per_parameter
     gradients = _Exchange(
         inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
         + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
-        inside_bytes=(mean if scatters else 1.0) * _sum(sent.reduce_bytes, row) + _sum(sent.outer_bytes, row),
-        bus_s=scattered * _bus_s(p, sent.reduce_bytes),
+        inside=[(mean if scatters else 1.0, _sent(p, *sent.reduce_per_parameter)), (1.0, _sent(p, 0.0, 0.0, outer))],
         messages=scattered,
         wan_s=top(sent.wan_reduce, row),
         wan_bytes=top(sent.zone_reduce_bytes, row),
@@ -213,8 +266,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
         inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
-        inside_bytes=(2.0 * mean if zero >= 3 else 1.0) * _sum(sent.gather_bytes, row),
-        bus_s=gathered * _bus_s(p, sent.gather_bytes),
+        inside=[(2.0 * mean if zero >= 3 else 1.0, _sent(p, *sent.gather_per_parameter))],
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),
@@ -235,10 +287,8 @@ class _Exchange:
     """A kind of exchange among replicas in one step: inside the zones in all, and once between zones."""
 
     inside_s: Any
-    inside_bytes: Any
-    """Of one GPU of each stage, added up; the mean of all replicas."""
-    bus_s: Any
-    """Time of those bytes over the link inside, also where it is part of the time between zones (a flat ring)."""
+    inside: list[tuple[Any, TierShares]]
+    """How often, and bytes of one GPU of each stage by kind of link: the mean of all replicas."""
     messages: Any
     wan_s: Any
     wan_bytes: Any
@@ -258,18 +308,15 @@ class _Exchange:
         site, w = p.site, p.batch.work
         across = self.wan_messages * self.wan_s
         share = across / self.seconds if self.seconds else 0.0
-        found = []
-        if self.inside_bytes > 0:
-            found.append(
-                Traffic(
-                    kind=kind,
-                    link=_inside(p, int(float(top(p.step.times.group.zone, p.row))) * p.placement_stride),
-                    bytes_per_step=self.inside_bytes * w.tp * w.cp * w.dp,
-                    messages=self.messages,
-                    busy_s=max(self.inside_s, self.bus_s),
-                    exposed_s=exposed * (1.0 - share),
-                )
-            )
+        stages = w.tp * w.cp * w.dp
+        sizes, least, rates = {}, {}, _all_rates(p)
+        for at, link in enumerate(TIERS):
+            sizes[link] = stages * sum(often * _sum(sent[at], p.row) for often, sent in self.inside)
+            each = sum(often * row_of(sent[at], p.row) for often, sent in self.inside)
+            least[link] = top(each / row_of(rates[at], p.row), 0)
+        # where a flat ring takes all its time between zones, its links inside are busy for their bytes all the same
+        busy = np.maximum(self.inside_s, max(least.values(), key=float))
+        found = _rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
         if across > 0:
             names = [zone.name for zone in site.cluster.zones]
             size = self.wan_bytes * self.wan_messages
@@ -289,6 +336,12 @@ class _Exchange:
         return found
 
 
+def _sent(p: Predictor, shared: Any, experts: Any, outer: Any = 0.0) -> TierShares:
+    """Bytes of one GPU of each stage by kind of link, given those of a parameter."""
+    t = p.step.times
+    return tier_bytes(t.layer, t.group, t.held, shared, experts, outer)
+
+
 def _edges(p: Predictor) -> list[tuple[int, int]]:
     """Directions between zones that an exchange goes: round the ring, or along a chain of zones and back (a tree)."""
     s, ring = p.strategy, p.site.ring
@@ -298,11 +351,6 @@ def _edges(p: Predictor) -> list[tuple[int, int]]:
     return list(zip(ring, (*ring[1:], ring[0]), strict=True))
 
 
-def _bus_s(p: Predictor, sizes: Any) -> Any:
-    """Seconds of some bytes of each GPU over the bus of its zone, the slowest stage's."""
-    return top(row_of(sizes, p.row) / row_of(p.step.times.group.zone_bus, p.row), 0)
-
-
 def _sum(values: Any, row: int) -> Any:
     return scalar(row_of(values, row).sum())
 
@@ -310,15 +358,6 @@ def _sum(values: Any, row: int) -> Any:
 def _less(values: Any, part: Any, row: int) -> Any:
     """The largest entry of a row without a part of it."""
     return top(row_of(values, row) - row_of(part, row), 0)
-
-
-def _groups(p: Predictor) -> list[NodeGroup]:
-    return [p.site.groups[g] for g in p.site.groups_in_use]
-
-
-def _inside(p: Predictor, ranks: int) -> str:
-    """The link of a group of so many ranks in a row."""
-    return FAST if ranks <= min(g.domain for g in _groups(p)) else NETWORK
 
 
 def _micro_batches(p: Predictor) -> Any:

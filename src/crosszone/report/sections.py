@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from crosszone import __version__
+from crosszone.analyse.report import KNOWN_LINKS
 from crosszone.inputs.frameworks import frameworks
 from crosszone.plan.plan import Plan
 from crosszone.predict.prediction import StageMemory, Triple
@@ -18,7 +19,6 @@ from crosszone.text.figures import amount, billions, digits, percent, signed
 
 MOST_ROWS = 200
 """Rows of a table: a report is read, the JSON of the same answer has everything."""
-KNOWN_LINKS = ("fast link", "network", "between zones", "storage")
 
 
 def report(found: Study, language: str, now: datetime | None = None) -> Report:

@@ -2,7 +2,7 @@
 import { useMemo } from "../lib/dom.js";
 import { useText } from "../lib/text.js";
 
-const TIERS = ["fast link", "network", "between zones", "storage"];
+const TIERS = ["fast link", "PCIe", "network", "between zones", "storage"];
 /** Share below which one digit is told, however small it is. */
 const SMALL = 1e-3;
 const TOKENS = { "local update": "kind-local", checkpoint: "work-other" };
