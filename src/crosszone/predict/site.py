@@ -108,20 +108,19 @@ class Site:
     @part
     def domain(self) -> Ints:
         """Number of the domain of each rank: GPUs that reach each other without the network."""
-        here = self._located
-        sizes = np.array([g.local_gpus for g in self.groups])
-        per_node = np.array([g.gpus for g in self.groups])
-        gpu = here["node"] * per_node[here["group"]] + here["gpu"]
-        return np.asarray(here["group"] * 100_000_000 + gpu // sizes[here["group"]])
+        return self._numbered([group.local_gpus for group in self.groups])
 
     @part
     def _fast_domain(self) -> Ints:
         """Number of the fast-link domain of each rank; a GPU without one is its own."""
+        return self._numbered([group.domain for group in self.groups])
+
+    def _numbered(self, sizes: list[int]) -> Ints:
+        """Number of the part of its node group that each rank lies in, parts of so many GPUs in a row."""
         here = self._located
-        sizes = np.array([max(1, g.domain) for g in self.groups])
-        per_node = np.array([g.gpus for g in self.groups])
+        per_node = np.array([group.gpus for group in self.groups])
         gpu = here["node"] * per_node[here["group"]] + here["gpu"]
-        return np.asarray(here["group"] * 100_000_000 + gpu // sizes[here["group"]])
+        return np.asarray(here["group"] * 100_000_000 + gpu // np.array(sizes)[here["group"]])
 
     @part
     def micro_batches(self) -> Ints:
