@@ -18,6 +18,8 @@ from results import RESULTS, write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 TITLE = "Tests"
+SHOWN = 8000
+"""Characters of the output that are shown where tests fail."""
 HEAD = "| mode | tests | wall s | CPU s | outcome |"
 
 
@@ -29,6 +31,8 @@ def measure(mode: str) -> str:
     wall_s = time.monotonic() - begin
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime
+    if done.returncode:
+        print(done.stdout[-SHOWN:])
     counts = re.findall(r"(\d+) passed", done.stdout)
     outcome = "passed" if done.returncode == 0 else "failed"
     tests = counts[-1] if counts else "-"

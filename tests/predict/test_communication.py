@@ -169,6 +169,19 @@ def test_experts_on_several_nodes_use_the_network_too():
     assert traffic(got, "expert")["network"].bytes_per_step == pytest.approx(8 * 8 * 32 * 4 * ACTIVATION * 0.75)
 
 
+def test_experts_on_stages_of_different_nodes_add_up_too():
+    """[X3] Two stages, one on nodes of eight H100 and one on nodes of four A100: e = 8 fits a node of the first only."""
+    nodes = [
+        {"count": 2, "gpus": 8, "gpu": "h100-80gb-sxm", "nic_gbps_per_gpu": 400},
+        {"count": 4, "gpus": 4, "gpu": "a100-80gb-sxm", "nic_gbps_per_gpu": 200},
+    ]
+    strategy = {"pp": 2, "dp": 16, "ep": 8, "zero": 1}
+    got = predicted(strategy, model="mixtral-8x7b", cluster={"zones": [{"name": "a", "nodes": nodes}]})
+    rows = traffic(got, "expert").values()
+    assert sum(row.exposed_s for row in rows) == pytest.approx(got.breakdown_s["expert"])
+    assert all(row.exposed_s <= row.busy_s * (1 + 1e-9) for row in rows)
+
+
 def test_activations_cross_every_boundary_once_each_way():
     """[X8] Two stages in two zones: 64 micro-batches of 2 s b h bytes a direction, whatever t is (ranks send parts)."""
     for t in (1, 8):

@@ -155,23 +155,25 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     w, m, layer = p.batch.work, p.batch.model, p.step.times.layer
     if p.case.model.moe is None:
         return []
+    stage = pace_setter(p)
     passes = 2.0 + _repeated(p)
-    layers = cell(p.step.times.layers.moe, p.row, pace_setter(p))
-    calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
-    sent = layer.all_to_all
-    near = FAST if float(top(layer.gpu.fast_gpus, p.row)) > 1 else HOST
-    total = calls * top(sent.seconds, p.row)
+    calls = passes * named("micro_batches_of_replica", p.row_micro_batches)
+    calls = calls * cell(p.step.times.layers.moe, p.row, stage)
+    every = passes * m.moe_layers * w.tp * w.cp * _micro_batches(p)
+    sent = [cell(one, p.row, stage) for one in layer.all_to_all]  # GPUs, and their domains, may differ by stage
+    near_bytes, far_bytes, near_s, far_s, seconds = sent
+    near = FAST if cell(layer.gpu.fast_gpus, p.row, stage) > 1 else HOST
     return [
         Traffic(
             kind="expert",
             link=link,
-            bytes_per_step=scalar(passes * m.moe_layers * size * w.tp * w.cp * _micro_batches(p)),
+            bytes_per_step=every * size,
             messages=2.0 * calls,
-            busy_s=calls * top(seconds, p.row),
-            exposed_s=exposed * calls * top(seconds, p.row) / total if total else 0.0,
+            busy_s=calls * took,
+            exposed_s=exposed * took / seconds,
         )
-        for link, size, seconds in ((near, sent.near_bytes, sent.near_s), (NETWORK, sent.far_bytes, sent.far_s))
-        if np.max(plain(size)) > 0
+        for link, size, took in ((near, near_bytes, near_s), (NETWORK, far_bytes, far_s))
+        if size > 0
     ]
 
 
