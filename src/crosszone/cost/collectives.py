@@ -112,8 +112,8 @@ def ring_tier_shares(ranks: Any, stride: Any, fast_gpus: Any, local_gpus: Any, *
     all others stay inside a domain. `ring`: what goes round, for records.
     """
     n = as_array(ranks)
-    in_domain = np.clip(np.floor(fast_gpus / stride), 1.0, n)
-    in_node = np.clip(np.maximum(np.floor(local_gpus / stride), in_domain), 1.0, n)
+    in_domain = np.minimum(np.maximum(np.floor(fast_gpus / stride), 1.0), n)
+    in_node = np.minimum(np.maximum(np.floor(local_gpus / stride), in_domain), n)
     domains, nodes = np.ceil(n / in_domain), np.ceil(n / in_node)
     network = np.where(nodes > 1, nodes, 0.0)
     host = np.where(domains > nodes, domains - network, 0.0)

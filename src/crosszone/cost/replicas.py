@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,7 +91,7 @@ def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
     experts = named("replicas.experts", np.maximum(1.0, zone * w.tp / (w.ep * w.expert_tp)))
 
     def bus(count: Numbers, stride: Numbers) -> Numbers:
-        local = np.clip(np.floor(g.domain / stride), 1.0, count)
+        local = np.minimum(np.maximum(np.floor(g.domain / stride), 1.0), count)
         across = np.minimum(cost.link_rate, local * cost.nic_rate)
         return np.where(count * stride <= g.domain, cost.link_rate, across)
 
@@ -156,26 +157,28 @@ class Exchange:
         return self.held.shared * self.gather_per_parameter[0] + self.held.experts * self.gather_per_parameter[1]
 
 
-def tier_bytes(
-    cost: LayerCost, group: Replicas, held: StageParameters, shared: Numbers, experts: Numbers, outer: Numbers = 0.0
-) -> TierShares:
-    """Bytes one GPU of each stage sends inside its zone over each kind of link. [C14] [X7]
+def replica_rings(cost: LayerCost, group: Replicas, held: StageParameters) -> dict[str, TierShares]:
+    """Rings among the replicas of a zone, and the share of each one's traffic on each kind of link. [C14] [X7]
 
-    `shared`, `experts`, `outer`: bytes of a parameter in the rings of shared weights, of experts, and among the sets.
+    Of the shared weights, of the experts, and of the shards among the sets of states, where there are any.
     """
     w, g = cost.work, cost.gpu
     sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
     members = np.where((group.inner >= group.zone) | ~sharded, group.zone, group.inner)
-    rings = {
-        "shared": (held.shared * shared, members, w.dp_stride),
-        "experts": (held.experts * experts, group.experts, w.ep * w.expert_tp),
-        "outer": (held.shared * outer, group.zone / group.inner, group.inner * w.dp_stride),
-    }
-    total = [0.0, 0.0, 0.0]
-    for ring, (size, ranks, stride) in rings.items():
-        shares = ring_tier_shares(ranks, stride, g.fast_gpus, g.domain, ring=ring)
-        total = [sum_ + size * share for sum_, share in zip(total, shares, strict=True)]
-    return TierShares(*total)
+    rings = {"shared": (members, w.dp_stride)}
+    if np.ndim(held.experts):
+        rings["experts"] = (group.experts, w.ep * w.expert_tp)
+    if np.any(group.inner < group.zone):
+        rings["outer"] = (group.zone / group.inner, group.inner * w.dp_stride)
+    return {name: ring_tier_shares(*ring, g.fast_gpus, g.domain, ring=name) for name, ring in rings.items()}
+
+
+def tier_bytes(
+    rings: Mapping[str, TierShares], held: StageParameters, shared: Numbers, experts: Numbers, outer: Numbers = 0.0
+) -> TierShares:
+    """Bytes one GPU of each stage sends inside its zone over each kind of link, given those of a parameter. [X7]"""
+    sizes = {"shared": held.shared * shared, "experts": held.experts * experts, "outer": held.shared * outer}
+    return TierShares(*(sum(sizes[name] * shares[at] for name, shares in rings.items()) for at in range(3)))
 
 
 def exchange(

@@ -39,13 +39,15 @@ class part(Generic[T]):
     def __get__(self, owner: Any, cls: type) -> T: ...
 
     def __get__(self, owner: Any, cls: type) -> Self | T:
-        if owner is None:
-            return self
-        parts: dict[str, Any] = owner.parts
-        if self.name not in parts:
-            parts[self.name] = self.build(owner)
-        found: T = parts[self.name]
-        return found
+        try:
+            return owner.parts[self.name]  # type: ignore[no-any-return]
+        except KeyError:
+            found = owner.parts[self.name] = self.build(owner)
+            return found
+        except AttributeError:
+            if owner is None:  # asked of the class
+                return self
+            raise
 
 
 def kept(parts: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 from crosszone.cost.collectives import TierShares, ring_tier_shares
 from crosszone.cost.layer import CONTEXT_BACKWARD
 from crosszone.cost.record import is_recording, named, plain
-from crosszone.cost.replicas import tier_bytes
+from crosszone.cost.replicas import replica_rings, tier_bytes
 from crosszone.predict.breakdown import pace_setter
 from crosszone.predict.cells import cell, row_of, scalar, top
 from crosszone.predict.local_update import local_update_traffic
@@ -254,11 +254,18 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     several = bool(np.all(plain(sent.several)))
     scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
     scattered = each if scatters else 1
-    outer = sent.outer_per_parameter
+    t = p.step.times
+    rings, held = replica_rings(t.layer, t.group, t.held), t.held
+    reduced, gathers = (
+        tier_bytes(rings, held, *each) for each in (sent.reduce_per_parameter, sent.gather_per_parameter)
+    )
     gradients = _Exchange(
         inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
         + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
-        inside=[(mean if scatters else 1.0, _sent(p, *sent.reduce_per_parameter)), (1.0, _sent(p, 0.0, 0.0, outer))],
+        inside=[
+            (mean if scatters else 1.0, reduced),
+            (1.0, tier_bytes(rings, held, 0.0, 0.0, sent.outer_per_parameter)),
+        ],
         messages=scattered,
         wan_s=top(sent.wan_reduce, row),
         wan_bytes=top(sent.zone_reduce_bytes, row),
@@ -268,7 +275,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
         inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
-        inside=[(2.0 * mean if zero >= 3 else 1.0, _sent(p, *sent.gather_per_parameter))],
+        inside=[(2.0 * mean if zero >= 3 else 1.0, gathers)],
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),
@@ -313,9 +320,9 @@ class _Exchange:
         stages = w.tp * w.cp * w.dp
         sizes, least, rates = {}, {}, _all_rates(p)
         for at, link in enumerate(TIERS):
-            sizes[link] = stages * sum(often * _sum(sent[at], p.row) for often, sent in self.inside)
             each = sum(often * row_of(sent[at], p.row) for often, sent in self.inside)
-            least[link] = top(each / row_of(rates[at], p.row), 0)
+            sizes[link] = stages * scalar(each.sum())
+            least[link] = top(each / row_of(rates[at], p.row), 0) if sizes[link] > 0 else 0.0
         # where a flat ring takes all its time between zones, its links inside are busy for their bytes all the same
         busy = np.maximum(self.inside_s, max(least.values(), key=float))
         found = _rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
@@ -338,12 +345,6 @@ class _Exchange:
         return found
 
 
-def _sent(p: Predictor, shared: Any, experts: Any, outer: Any = 0.0) -> TierShares:
-    """Bytes of one GPU of each stage by kind of link, given those of a parameter."""
-    t = p.step.times
-    return tier_bytes(t.layer, t.group, t.held, shared, experts, outer)
-
-
 def _edges(p: Predictor) -> list[tuple[int, int]]:
     """Directions between zones that an exchange goes: round the ring, or along a chain of zones and back (a tree)."""
     s, ring = p.strategy, p.site.ring
@@ -351,10 +352,6 @@ def _edges(p: Predictor) -> list[tuple[int, int]]:
     if s.communication.algorithm == "tree" and not sharded:
         return [way for a, b in pairwise(ring) for way in ((a, b), (b, a))]
     return list(zip(ring, (*ring[1:], ring[0]), strict=True))
-
-
-def _sum(values: Any, row: int) -> Any:
-    return scalar(row_of(values, row).sum())
 
 
 def _less(values: Any, part: Any, row: int) -> Any:
