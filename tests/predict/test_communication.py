@@ -182,6 +182,31 @@ def test_experts_on_stages_of_different_nodes_add_up_too():
     assert all(row.exposed_s <= row.busy_s * (1 + 1e-9) for row in rows)
 
 
+def test_experts_are_busy_where_they_are_though_the_slowest_stage_has_none():
+    """[X3] Four stages of seven layers, the first with no experts and on older GPUs, so that it sets the pace."""
+    nodes = [
+        {"count": 1, "gpus": 8, "gpu": "v100-32gb-sxm", "nic_gbps_per_gpu": 100},
+        {"count": 3, "gpus": 8, "gpu": "h100-80gb-sxm", "nic_gbps_per_gpu": 400},
+    ]
+    model = {
+        "like": "mixtral-8x7b",
+        "layers": 28,
+        "moe": {"experts": 8, "top_k": 2, "ffn_hidden": 14336, "first_dense": 7},
+    }
+    p = placed(
+        {"pp": 4, "dp": 8, "ep": 8, "zero": 1},
+        model=model,
+        job=MEGATRON | {"precision": "fp16"},
+        cluster={"zones": [{"name": "a", "nodes": nodes}]},
+    )
+    got = p.prediction()
+    assert got.breakdown_s["expert"] == 0
+    (row,) = traffic(got, "expert").values()
+    assert row.busy_s > 0
+    assert row.bytes_per_step > 0
+    assert row.exposed_s == 0
+
+
 def test_activations_cross_every_boundary_once_each_way():
     """[X8] Two stages in two zones: 64 micro-batches of 2 s b h bytes a direction, whatever t is (ranks send parts)."""
     for t in (1, 8):

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import ROOT
+from crosszone.analyse.explain import explain
 from crosszone.inputs.links import Band
 from crosszone.predict.crossing import Crossings
 from crosszone.predict.parts import kept, part
@@ -39,7 +40,7 @@ def test_a_part_is_computed_once_until_it_is_dropped():
 @examples(60)
 @given(predictors(), st.sampled_from([0.1, 1.0, 25.0]), st.sampled_from([1.0, 80.0]))
 def test_a_prediction_over_other_links_is_that_of_a_new_predictor(p, gbps, rtt_ms):
-    p.prediction()
+    explain(p, p.prediction(), "step_time_s")
     links = {
         pair: replace(link, gbps=gbps, gbps_back=gbps, rtt_ms=Band(rtt_ms, rtt_ms, 1.5 * rtt_ms))
         for pair, link in p.site.links.items()
@@ -50,6 +51,8 @@ def test_a_prediction_over_other_links_is_that_of_a_new_predictor(p, gbps, rtt_m
     new = replace(p, name="moved", site=replace(p.site, links=links, known=known), notices=())
     assert moved.prediction() == new.prediction()
     assert p.memory() == moved.memory()
+    told = [explain(one, one.prediction(), "step_time_s") for one in (moved, new)]
+    assert told[0] == told[1]
 
 
 def test_nobody_edits_what_python_keeps_of_an_object():

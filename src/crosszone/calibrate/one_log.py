@@ -32,9 +32,9 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.predict.cells import cell, row_of
 from crosszone.predict.parts import kept
-from crosszone.predict.predictor import Predictor, predictor
+from crosszone.predict.predictor import OF_LINKS, OF_STEP, Predictor, predictor
 
-OF_COEFFICIENTS = ("step", "inner_step_s", "slowest", "local_update_s", "step_s", "step_time")
+OF_COEFFICIENTS = (*OF_STEP, *OF_LINKS)
 """Parts of a predictor that follow from the coefficients."""
 MOVED = 0.005
 """A smaller change of a coefficient is none."""

@@ -104,12 +104,12 @@ class Recorded:
     __mod__, __rmod__ = _arithmetic(operator.mod, "remainder")
     __and__, __rand__ = _arithmetic(operator.and_, "and")
     __or__, __ror__ = _arithmetic(operator.or_, "or")
-    __lt__, _ = _arithmetic(operator.lt, "less")
-    __le__, _ = _arithmetic(operator.le, "less_equal")
-    __gt__, _ = _arithmetic(operator.gt, "greater")
-    __ge__, _ = _arithmetic(operator.ge, "greater_equal")
-    __eq__, _ = _arithmetic(operator.eq, "equal")
-    __ne__, _ = _arithmetic(operator.ne, "not_equal")
+    __lt__ = _arithmetic(operator.lt, "less")[0]
+    __le__ = _arithmetic(operator.le, "less_equal")[0]
+    __gt__ = _arithmetic(operator.gt, "greater")[0]
+    __ge__ = _arithmetic(operator.ge, "greater_equal")[0]
+    __eq__ = _arithmetic(operator.eq, "equal")[0]
+    __ne__ = _arithmetic(operator.ne, "not_equal")[0]
 
     def __neg__(self) -> Recorded:
         return Recorded(-self.value, "negative", (self,), self.tape)

@@ -39,14 +39,16 @@ from crosszone.predict.memory import memory_of
 from crosszone.predict.operators import operator_errors, unsampled
 from crosszone.predict.parts import kept, part
 from crosszone.predict.prediction import Basis, Figure, Memory, Prediction, Record, Run, Triple, named_triple
-from crosszone.predict.run import run_of, unpriced, used_groups
+from crosszone.predict.run import run_of, tokens_per_step, unpriced, used_groups
 from crosszone.predict.simulated import SimulatedStep, least_step_s, simulated_step, too_long
 from crosszone.predict.site import BANDS, Site
 from crosszone.predict.traffic import traffic_of
 from crosszone.schedule.timeline import Timeline
 
-OF_STEP, OF_LINKS = ("step", "inner_step_s", "slowest"), ("local_update_s", "step_s", "step_time")
-"""Parts of a predictor that follow from links between zones: where stages or gradients cross them, and in any case."""
+OF_STEP = ("step", "inner_step_s", "slowest")
+"""Parts of a predictor that follow from links between zones where stages or gradients cross them."""
+OF_LINKS = ("local_update_s", "step_s", "step_time", "recorded", "opened")
+"""Those that follow from these links in any case: the step with averaging, and what explains it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,17 +227,12 @@ class Predictor:
         """Micro-batches of one replica a step, the most of any."""
         return self.strategy.micro_batches(self.case.job.global_batch)
 
-    @property
-    def _tokens_per_step(self) -> Figure:
-        found: float = named("work.seq", self.case.job.seq_len) * named("work.global_batch", self.case.job.global_batch)
-        return found
-
     @part
     def model_flops(self) -> Figure:
         """Model FLOPs of one step. [F1]"""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         parts = [named("flops_part", value, part=name) for name, value in forward.parts.items()]
-        found: float = named("training_passes", TRAINING_PASSES) * sum(parts) * self._tokens_per_step
+        found: float = named("training_passes", TRAINING_PASSES) * sum(parts) * tokens_per_step(self.case.job)
         return named("model_flops", found)  # type: ignore[no-any-return]
 
     @part
@@ -244,7 +241,7 @@ class Predictor:
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         layers = forward.total - forward.head
         again = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
-        repeated = named("flops_repeated", again) * self._tokens_per_step
+        repeated = named("flops_repeated", again) * tokens_per_step(self.case.job)
         return named("hardware_flops", self.model_flops + repeated)  # type: ignore[no-any-return]
 
     @part
@@ -270,7 +267,7 @@ class Predictor:
         busy = shares["compute"]
         run = run_of(self.site, self.framework.name, time, busy, egress)
         notices = [*self.notices, *self._remarks(memory), *self._unpriced(egress)]
-        tokens = named_triple("tokens_per_s", time.over(self._tokens_per_step))
+        tokens = named_triple("tokens_per_s", time.over(tokens_per_step(self.case.job)))
         mfu, hfu = time.over(self.model_flops / self.peak_flops), time.over(self.hardware_flops / self.peak_flops)
         return Prediction(
             name=self.name,

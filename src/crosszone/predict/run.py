@@ -136,12 +136,17 @@ def _failures(gpu: Gpu) -> Figure:
 
 def _steps(job: Job) -> Figure:
     """Optimizer steps of the run, the last one rounded up. [J2]"""
-    per_step = named("work.seq", job.seq_len) * named("work.global_batch", job.global_batch)
     if job.tokens is not None:
         tokens = named("job.tokens", job.tokens)
     else:
         tokens = named("job.corpus_tokens", job.corpus_tokens) * named("job.epochs", job.epochs or 1.0)
-    found: float = np.ceil(tokens / per_step)
+    found: float = np.ceil(tokens / tokens_per_step(job))
+    return found
+
+
+def tokens_per_step(job: Job) -> Figure:
+    """Tokens of one optimizer step. [J1]"""
+    found: float = named("work.seq", job.seq_len) * named("work.global_batch", job.global_batch)
     return found
 
 

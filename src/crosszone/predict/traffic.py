@@ -113,10 +113,8 @@ def _tensor(p: Predictor, exposed: float) -> list[Traffic]:
     stage = pace_setter(p)
     layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
     each = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
-    shares, rates = (
-        _tiers(p, ring_tier_shares(w.tp, 1.0, g.fast_gpus, g.domain, ring="tensor"), stage),
-        _rates(p, stage),
-    )
+    shares = _tiers(p, ring_tier_shares(w.tp, 1.0, g.fast_gpus, g.domain, ring="tensor"), stage)
+    rates = _rates(p, stage)
     every = w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2) * size
     return _rows(
         "tensor",
@@ -135,10 +133,8 @@ def _context(p: Predictor, exposed: float) -> list[Traffic]:
     passes = 1.0 + CONTEXT_BACKWARD + _repeated(p)
     layers = cell(p.step.times.layers.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
-    shares, rates = (
-        _tiers(p, ring_tier_shares(w.cp, w.tp, g.fast_gpus, g.domain, ring="context"), stage),
-        _rates(p, stage),
-    )
+    shares = _tiers(p, ring_tier_shares(w.cp, w.tp, g.fast_gpus, g.domain, ring="context"), stage)
+    rates = _rates(p, stage)
     every = passes * p.batch.model.layers * layer.context_bytes * w.tp * w.cp * _micro_batches(p)
     return _rows(
         "context",
@@ -157,23 +153,22 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
         return []
     stage = pace_setter(p)
     passes = 2.0 + _repeated(p)
-    calls = passes * named("micro_batches_of_replica", p.row_micro_batches)
-    calls = calls * cell(p.step.times.layers.moe, p.row, stage)
+    times = passes * named("micro_batches_of_replica", p.row_micro_batches)
     every = passes * m.moe_layers * w.tp * w.cp * _micro_batches(p)
-    sent = [cell(one, p.row, stage) for one in layer.all_to_all]  # GPUs, and their domains, may differ by stage
-    near_bytes, far_bytes, near_s, far_s, seconds = sent
+    sent, layers = layer.all_to_all, p.step.times.layers.moe
     near = FAST if cell(layer.gpu.fast_gpus, p.row, stage) > 1 else HOST
+    seconds = cell(sent.seconds, p.row, stage)
     return [
         Traffic(
             kind="expert",
             link=link,
-            bytes_per_step=every * size,
-            messages=2.0 * calls,
-            busy_s=calls * took,
-            exposed_s=exposed * took / seconds,
+            bytes_per_step=every * cell(size, p.row, stage),
+            messages=2.0 * times * top(layers, p.row),
+            busy_s=times * top(layers * took, p.row),  # of the stage that sends longest: not all may have experts
+            exposed_s=exposed * cell(took, p.row, stage) / seconds,
         )
-        for link, size, took in ((near, near_bytes, near_s), (NETWORK, far_bytes, far_s))
-        if size > 0
+        for link, size, took in ((near, sent.near_bytes, sent.near_s), (NETWORK, sent.far_bytes, sent.far_s))
+        if cell(size, p.row, stage) > 0
     ]
 
 
@@ -247,23 +242,20 @@ def _plainly(pair: tuple[Any, Any]) -> tuple[float, float]:
 
 def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
     """Gradients reduced and weights gathered among replicas, inside zones and between them. [X7]"""
-    s, sent, row = p.strategy, p.step.times.sent, p.row
+    s, t, row = p.strategy, p.step.times, p.row
+    sent, held = t.sent, t.held
     own, every_one = named("micro_batches_of_replica", p.row_micro_batches), _micro_batches(p)
     each, mean = (own, every_one / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
     zero = s.zero or 0
     several = bool(np.all(plain(sent.several)))
     scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
     scattered = each if scatters else 1
-    t = p.step.times
-    rings, held = replica_rings(t.layer, t.group, t.held), t.held
-    reduced, gathers = (
-        tier_bytes(rings, held, *each) for each in (sent.reduce_per_parameter, sent.gather_per_parameter)
-    )
+    rings = replica_rings(t.layer, t.group, held)
     gradients = _Exchange(
         inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
         + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
         inside=[
-            (mean if scatters else 1.0, reduced),
+            (mean if scatters else 1.0, tier_bytes(rings, held, *sent.reduce_per_parameter)),
             (1.0, tier_bytes(rings, held, 0.0, 0.0, sent.outer_per_parameter)),
         ],
         messages=scattered,
@@ -275,7 +267,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
         inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
-        inside=[(2.0 * mean if zero >= 3 else 1.0, gathers)],
+        inside=[(2.0 * mean if zero >= 3 else 1.0, tier_bytes(rings, held, *sent.gather_per_parameter))],
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),

@@ -252,6 +252,9 @@ class Descriptions:
         source = zone.region.carbon_source
         return Source("catalogue", f"regions/{zone.region.name}" + (f" [{source}]" if source else ""))
 
+    def _from_pue(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+        return Source("scenario" if _zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
+
     def _from_egress(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
         names = [zone.name for zone in self.p.site.cluster.zones]
         a, b = (names.index(name) for name in about["link"].split(" > "))
