@@ -49,6 +49,13 @@ PLANS: dict[str, dict[str, Any]] = {
     "zero 0": {"cluster": ONE, "strategy": {"tp": 2, "zero": 0}},
     "zero 2": {"cluster": ONE, "strategy": {"zero": 2}},
     "zero 3": {"cluster": ONE, "strategy": {"tp": 2, "zero": 3}},
+    "sets": {"cluster": ONE, "strategy": {"zero": 1, "shard_ranks": 16}},
+    "cut experts": {
+        "cluster": ONE,
+        "model": "mixtral-8x7b",
+        "strategy": {"tp": 4, "ep": 4, "expert_tp": 2, "sequence_parallel": True, "zero": 1},
+    },
+    "blockwise": {"cluster": HOPPER, "job": job(precision="fp8", fp8_recipe="blockwise"), "strategy": {"zero": 1}},
     "hybrid": {"cluster": TWO, "strategy": {"zero": 3, "shard_within": "zone"}},
     "zones": {
         "cluster": TWO,

@@ -118,6 +118,7 @@ def test_stages_of_a_pipeline_do_not_count_as_replicas():
         ({"zero": 1}, {"optimizer": "muon"}, "optimizer.type", "Muon"),
         ({"zero": 3, "shard_within": "zone"}, {}, "zero_optimization.mics_shard_size", 2),
         ({"zero": 3, "shard_within": "node"}, {}, "zero_optimization.mics_shard_size", 2),
+        ({"zero": 3, "shard_ranks": 2}, {}, "zero_optimization.mics_shard_size", 2),
         ({"zero": 3, "shard_within": "zone", "communication": {"reduce": "hierarchical"}}, {}, "zero_optimization.mics_shard_size", 2),
         ({"zero": 0, "communication": {"compression": "1-bit"}}, {}, "optimizer.type", "OneBitAdam"),
         ({"zero": 0, "communication": {"compression": "1-bit"}}, {}, "optimizer.params.comm_backend_name", "nccl"),

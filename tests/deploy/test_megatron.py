@@ -247,6 +247,12 @@ def test_zones_become_optimizer_instances() -> None:
     assert hybrid["--data-parallel-sharding-strategy"] == ["optim_grads_params"]
 
 
+def test_sets_of_states_slices_of_experts_and_fp8_scales_become_flags() -> None:
+    assert of_plan("sets")["--num-distributed-optimizer-instances"] == ["4"]  # 64 replicas in sets of 16
+    assert of_plan("cut experts")["--expert-tensor-parallel-size"] == ["2"]
+    assert of_plan("blockwise")["--fp8-recipe"] == ["blockwise"]
+
+
 def test_an_instance_that_would_lie_in_two_zones_is_refused() -> None:
     blocks = [{"zone": one, "first": first, "count": 8} for first in (0, 8) for one in ("a", "b")]
     launch = launched(

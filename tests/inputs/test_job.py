@@ -105,6 +105,7 @@ def test_framework_aliases_are_understood(alias):
         ({"tokens": 0}, "tokens", "must_be_more_than"),
         ({"tokens": 1e9, "epochs": 2}, "", "tokens_twice"),
         ({"epochs": 2}, "", "epochs_without_corpus"),
+        ({"fp8_recipe": "rowwise"}, "", "fp8_recipe_precision"),
         ({"precision": "bf15"}, "precision", "not_one_of"),
         ({"framework": "jax"}, "framework", "not_one_of"),
         ({"batch": 3}, "batch", "unknown_key"),

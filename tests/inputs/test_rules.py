@@ -33,6 +33,9 @@ def codes(strategy, framework=None, **changes):
         ({"cp": 3, "dp": 2}, {"job": {"seq_len": 4096, "global_batch": 64}}, "cp_over_sequence", 2),
         ({"ep": 3, "dp": 8}, {"model": "mixtral-8x7b"}, "ep_over_experts", 2),
         ({"ep": 8, "dp": 4}, {"model": "mixtral-8x7b"}, "ep_over_ranks", 4),
+        ({"ep": 2, "dp": 8, "expert_tp": 6}, {"model": "mixtral-8x7b"}, "expert_tp_over_ranks", 4),
+        ({"dp": 8, "expert_tp": 5}, {"model": "mixtral-8x7b"}, "expert_tp_over_width", 4),
+        ({"dp": 8, "shard_ranks": 3}, {}, "shard_ranks_over_dp", 2),
     ],
 )
 def test_each_clash_is_named_with_the_nearest_legal_value(strategy, changes, code, legal):
@@ -55,6 +58,9 @@ def test_each_clash_is_named_with_the_nearest_legal_value(strategy, changes, cod
         ({"tp": 8, "dp": 1}, {"model": {"like": "llama-2-7b", "ffn_hidden": 11004}}, "tp_over_width"),
         ({"pp": 4, "dp": 2, "layers_per_stage": [8, 8, 8, 8]}, {}, None),
         ({"pp": 4, "dp": 2, "layers_per_stage": [9, 9, 9, 5]}, {}, None),
+        ({"dp": 8, "expert_tp": 2}, {}, "expert_tp_without_experts"),
+        ({"dp": 8, "shard_ranks": 4, "shard_within": "node"}, {}, "shard_ranks_twice"),
+        ({"dp": 8, "shard_ranks": 4}, {}, None),
         ({"pp": 4, "dp": 2, "layers_per_stage": [8, 8, 16]}, {}, "split_length"),
         ({"pp": 4, "dp": 2, "layers_per_stage": [8, 8, 8, 9]}, {}, "split_sum"),
         ({"pp": 8, "interleave": 8, "dp": 1}, {}, "stages_over_layers"),

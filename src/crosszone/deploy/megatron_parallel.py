@@ -42,22 +42,16 @@ def memory(launch: Launch) -> tuple[Option, ...]:
     return _options(launch, _memory(launch.predictor.strategy))
 
 
-def expert_tp(s: Strategy) -> int:
-    """Ranks that each expert is cut over: experts that are spread are whole."""
-    return 1 if s.ep > 1 else s.tp
-
-
 def zero_of(launch: Launch) -> int:
     """ZeRO stage in use."""
     return launch.predictor.strategy.zero or 0
 
 
 def instances(launch: Launch) -> int:
-    """Copies of the sharded states: one a zone where states are shared inside zones."""
-    s = launch.predictor.strategy
-    if s.shard_within == "all" or not zero_of(launch):
+    """Copies of the sharded states: one a zone where states are shared inside zones, or as many as were asked for."""
+    if not zero_of(launch):
         return 1
-    return (s.dp or 1) // launch.predictor.site.shard_ranks
+    return (launch.predictor.strategy.dp or 1) // launch.predictor.site.shard_ranks
 
 
 def mapping(launch: Launch) -> bool:
@@ -87,12 +81,12 @@ def require_parallel(launch: Launch) -> None:
     flagged, copies = mapping(launch), instances(launch)
     if model.moe and s.tp > 1 and not s.sequence_parallel:
         raise refused("megatron_moe_sequence", "strategy.sequence_parallel", False, tp=s.tp)
-    held = expert_tp(s) * s.ep
+    held = s.expert_slices * s.ep
     if flagged and s.pp > 1 and model.moe and held != s.tp * s.cp:
         raise refused("megatron_expert_order", "placement.order", s.ep, held=held, inner=s.tp * s.cp)
     if copies > 1:
         zones = p.site.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
-        if (zones != zones[:, :, :1]).any():
+        if s.shard_within == "zone" and (zones != zones[:, :, :1]).any():
             raise refused("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
         spread = s.tp * s.cp * (s.dp or 1) // held
         if model.moe and spread % copies:
@@ -142,7 +136,7 @@ def _degrees(launch: Launch, layers: Sequence[int], micro_batches: int) -> Itera
     yield "--context-parallel-size", s.cp, "cp", ranks
     if launch.predictor.case.model.moe:
         yield "--expert-model-parallel-size", s.ep, "ep", {"ep": s.ep}
-        yield "--expert-tensor-parallel-size", expert_tp(s), "expert_tp", {"ep": s.ep}
+        yield "--expert-tensor-parallel-size", s.expert_slices, "expert_tp", {"ep": s.ep}
     if mapping(launch):
         yield "--use-tp-pp-dp-mapping", True, "mapping", {}
     yield "--distributed-timeout-minutes", launch.timeout_minutes, "timeout", {}
@@ -160,7 +154,12 @@ def _sharding(launch: Launch) -> Iterator[Told]:
             yield "--outer-dp-sharding-strategy", "no_shard", "fsdp_outer", {"copies": copies}
     if copies > 1:
         told = {"copies": copies, "each": (s.dp or 1) // copies}
-        yield "--num-distributed-optimizer-instances", copies, "instances", told
+        yield (
+            "--num-distributed-optimizer-instances",
+            copies,
+            "instances_all" if s.shard_within == "all" else "instances",
+            told,
+        )
 
 
 def _overlap(launch: Launch) -> Iterator[Told]:

@@ -35,6 +35,7 @@ def program(launch: Launch) -> dict[str, Any]:
             "global_batch": job.global_batch,
             "steps": launch.steps,
             "precision": job.precision,
+            "fp8_recipe": job.fp8_recipe or "tensorwise",
             "optimizer": job.optimizer,
         },
         "training": training,

@@ -35,6 +35,7 @@ class Framework(Value):
     sequence_parallel: Flag = False
     recompute: tuple[Name, ...]
     precisions: tuple[Name, ...]
+    fp8_recipes: tuple[Name, ...] = ()
     offload: tuple[Name, ...] = ("none",)
     overlap: tuple[Name, ...]
     gradient_dtypes: tuple[Name, ...]

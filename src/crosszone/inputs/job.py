@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, Strict, model_validator
 from crosszone.inputs.value import Count, Name, OtherForms, Positive, Value, refuse
 
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "bf16-pure", "bf16-amp"]
+Fp8Recipe = Literal["tensorwise", "rowwise", "blockwise"]
 Optimizer = Literal["adamw", "adam", "lamb", "lion", "muon", "sgd", "sgd-momentum", "adafactor"]
 FrameworkName = Literal["any", "ddp", "fsdp", "deepspeed", "megatron", "horovod"]
 
@@ -42,6 +43,8 @@ class Job(Value):
     """How often the corpus is read."""
     precision: Precision = "bf16"
     """bf16, fp16, fp8, mxfp8, nvfp4: fp32 master weights; bf16-pure: states too; bf16-amp: fp32 states, autocast."""
+    fp8_recipe: Fp8Recipe | None = None
+    """Scales of precision fp8: one a tensor, a row or a block; null: one a tensor."""
     optimizer: Optimizer = "adamw"
     """Sets the moments kept per parameter."""
     framework: Annotated[FrameworkName, BeforeValidator(_known_by), OtherForms(_ALIAS_FORM)] = "any"
@@ -55,6 +58,8 @@ class Job(Value):
             raise refuse("tokens_twice", self.tokens)
         if self.epochs is not None and self.corpus_tokens is None:
             raise refuse("epochs_without_corpus", self.epochs)
+        if self.fp8_recipe is not None and self.precision != "fp8":
+            raise refuse("fp8_recipe_precision", self.fp8_recipe, precision=self.precision)
         return self
 
     @property

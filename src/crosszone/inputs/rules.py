@@ -257,6 +257,37 @@ def experts_divide(case: Case) -> Iterator[Notice]:
         yield _broken("ep_over_ranks", "ep", s.ep, holders=holders, legal=largest_divisor(holders, s.ep))
 
 
+def expert_slices_divide(case: Case) -> Iterator[Notice]:
+    """Tensor-parallel ranks of an expert divide its width, and with e the ranks t c d that hold one stage."""
+    s, moe = case.strategy, case.model.moe
+    if s.expert_tp is None:
+        return
+    if moe is None:
+        yield _broken("expert_tp_without_experts", "expert_tp", s.expert_tp, model=case.model.name)
+        return
+    if moe.ffn_hidden % s.expert_tp:
+        legal = largest_divisor(moe.ffn_hidden, s.expert_tp)
+        yield _broken("expert_tp_over_width", "expert_tp", s.expert_tp, width=moe.ffn_hidden, legal=legal)
+    holders = s.tp * s.cp * case.dp
+    if holders % (s.ep * s.expert_tp):
+        legal = largest_divisor(max(1, holders // s.ep), s.expert_tp)
+        yield _broken("expert_tp_over_ranks", "expert_tp", s.expert_tp, ep=s.ep, holders=holders, legal=legal)
+
+
+def state_sets_divide(case: Case) -> Iterator[Notice]:
+    """A number of replicas that share states divides all of them, and is said in one way."""
+    s = case.strategy
+    if s.shard_ranks is None:
+        return
+    if case.dp % s.shard_ranks:
+        legal = largest_divisor(case.dp, s.shard_ranks)
+        yield _broken("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, dp=case.dp, legal=legal)
+    if s.shard_within != "all":
+        yield _broken("shard_ranks_twice", "shard_ranks", s.shard_ranks, within=s.shard_within)
+    if s.local_update is not None:
+        yield _broken("shard_ranks_local_update", "shard_ranks", s.shard_ranks)
+
+
 def gpus_have_precision(case: Case) -> Iterator[Notice]:
     """Every GPU kind has the tensor path of the precision, and is of a generation that has its format."""
     path, generations = compute_precision(case.job), precision_architectures(case.job)
@@ -289,6 +320,8 @@ RULES: tuple[Rule, ...] = (
     schedule_has_shape,
     sequence_splits,
     experts_divide,
+    expert_slices_divide,
+    state_sets_divide,
     local_update_has_replicas,
 )
 
@@ -347,6 +380,10 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         yield _cannot(framework, "framework_lacks_option", "communication.bucket_mb", c.bucket_mb)
     if s.sequence_parallel and not framework.sequence_parallel:
         yield _cannot(framework, "framework_lacks_option", "sequence_parallel", True)
+    if s.expert_tp is not None and "ep" not in framework.axes:
+        yield _cannot(framework, "framework_lacks_option", "expert_tp", s.expert_tp)
+    if s.shard_ranks is not None and framework.shard_within == ("all",):
+        yield _cannot(framework, "framework_lacks_option", "shard_ranks", s.shard_ranks)
     if s.local_update and not framework.local_update:
         yield _cannot(framework, "framework_lacks_option", "local_update", s.local_update.steps)
     if s.uneven and not framework.uneven_micro_batches:
@@ -360,8 +397,14 @@ def shards_work_equally(case: Case, framework: Framework) -> Iterator[Notice]:
     Here where all replicas share them; which ones lie in one zone or node is known once they are placed.
     """
     s = case.strategy
-    if s.uneven and framework.uneven_micro_batches and (s.zero or 0) >= 2 and s.shard_within == "all":
-        yield uneven_shards(s, s.replica_micro_batches or ())
+    if not (s.uneven and framework.uneven_micro_batches and (s.zero or 0) >= 2 and s.shard_within == "all"):
+        return
+    counts = s.replica_micro_batches or ()
+    size = s.shard_ranks or len(counts)
+    for first in range(0, len(counts), size):
+        if len(set(counts[first : first + size])) > 1:
+            yield uneven_shards(s, counts[first : first + size])
+            return
 
 
 def uneven_shards(s: Strategy, together: Iterable[int]) -> Notice:
@@ -376,6 +419,10 @@ def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice
     if case.job.precision not in framework.precisions:
         params = {"framework": framework.title, "option": "precision", "allowed": framework.precisions}
         yield Notice(code="framework_lacks", field="job.precision", value=case.job.precision, params=params)
+    recipe = case.job.fp8_recipe
+    if recipe is not None and recipe not in framework.fp8_recipes:
+        params = {"framework": framework.title, "option": "fp8_recipe", "allowed": framework.fp8_recipes}
+        yield Notice(code="framework_lacks", field="job.fp8_recipe", value=recipe, params=params)
 
 
 def framework_needs_met(case: Case, framework: Framework) -> Iterator[Notice]:

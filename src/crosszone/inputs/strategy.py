@@ -89,6 +89,8 @@ class Strategy(Value):
     """Context-parallel ranks: each sequence is cut."""
     ep: Degree = 1
     """Ranks that the experts of a layer are spread over, inside dp, cp and tp."""
+    expert_tp: Degree | None = None
+    """Tensor-parallel ranks of one expert; null: 1 with expert parallelism, else tp."""
     micro_batch: Degree = 1
     """Samples of one micro-batch."""
     replica_micro_batches: Annotated[tuple[Count, ...], Field(min_length=1)] | None = None
@@ -105,6 +107,8 @@ class Strategy(Value):
     """ZeRO stage: 1 shards optimizer states, 2 gradients too, 3 weights too; null: 3 for fsdp, else 0."""
     shard_within: Literal["all", "zone", "node"] = "all"
     """Replicas that share one set of states; zone or node: the others hold copies (HSDP)."""
+    shard_ranks: Count | None = None
+    """Replicas that share one set of states, as a number; null: as shard_within says."""
     sequence_parallel: Flag = False
     """Split what tensor parallelism leaves whole along the sequence."""
     recompute: Literal["none", "selective", "full"] = "none"
@@ -142,6 +146,11 @@ class Strategy(Value):
     def uneven(self) -> bool:
         """Replicas differ in how many micro-batches they take."""
         return self.replica_micro_batches is not None and len(set(self.replica_micro_batches)) > 1
+
+    @property
+    def expert_slices(self) -> int:
+        """Ranks that one expert is cut over: experts that are spread stay whole unless asked otherwise."""
+        return self.expert_tp or (1 if self.ep > 1 else self.tp)
 
     def settled(self, room: int, global_batch: int) -> Strategy:
         """The same strategy with dp filled in: the most replicas that `room` ranks hold and the batch divides by.

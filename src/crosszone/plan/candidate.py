@@ -96,6 +96,7 @@ class Candidate:
             "dp": shape.dp,
             "cp": shape.cp,
             "ep": shape.ep,
+            "expert_tp": pinned.expert_tp,
             "micro_batch": self.micro_batch,
             "interleave": self.pipe.chunks,
             "schedule": self.pipe.schedule if shape.pp > 1 else None,

@@ -52,7 +52,7 @@ PINNED_RULES = (
     (batch_divides, {"micro_batch", "dp"}),
 )
 """Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at."""
-NOT_PINNED = ("replica_micro_batches", "extra_warmup")
+NOT_PINNED = ("replica_micro_batches", "extra_warmup", "shard_ranks")
 """Fields that a plan settles itself."""
 MOST_TOP = 100
 """Plans that may be asked for."""

@@ -132,9 +132,9 @@ def _stage(launch: Launch) -> int:
 
 
 def _sets(launch: Launch) -> bool:
-    """States are sharded inside a zone or node only (MiCS), which is not all replicas."""
+    """States are sharded among some of the replicas only (MiCS): those of a zone or node, or a number of them."""
     p = launch.predictor
-    return p.strategy.shard_within != "all" and _stage(launch) == 3 and p.site.shard_ranks < (p.strategy.dp or 1)
+    return _stage(launch) == 3 and p.site.shard_ranks < (p.strategy.dp or 1)
 
 
 # ---- what DeepSpeed does not do ----
@@ -170,6 +170,8 @@ def _refuse_mics(launch: Launch) -> None:
         if getattr(s.communication, key) == quantised:
             field = f"strategy.communication.{key}"
             raise refused("deepspeed_mics_plain", field, quantised, within=s.shard_within)
+    if s.shard_within == "all":  # a number of replicas, wherever they lie
+        return
     homes = p.site.node if s.shard_within == "node" else p.site.zone
     ranks = homes[0, :, 0, 0].tolist()
     sets = [ranks[first : first + size] for first in range(0, len(ranks), size)]

@@ -141,8 +141,9 @@ def _batch(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
     told = {"m": shape.micro_batches, "dp": dp, "batch": shape.global_batch, "micro": shape.micro_batch}
     yield "--global-batch-size", shape.global_batch, "global_batch", told
     yield "--micro-batch-size", shape.micro_batch, "micro_batch", told
+    recipe = {"--fp8-recipe": job.fp8_recipe} if job.fp8_recipe else {}
     for name, value in PRECISIONS[job.precision]:
-        yield name, value, "precision", {"precision": job.precision}
+        yield name, recipe.get(name, value), "precision", {"precision": job.precision}
     yield "--optimizer", OPTIMIZERS[job.optimizer], "optimizer", {"optimizer": job.optimizer}
     if job.optimizer in ("adamw", "adam"):
         yield "--adam-beta1", training["beta1"], "training", {}

@@ -58,7 +58,7 @@ def make_grid(run: Run) -> Grid:
     alone = strategy["local_update"] is not None
     zones = len(set(zone_of[ranks[0, :, 0, 0]].tolist())) if alone else 1
     within, home_of = strategy["shard_within"], {"zone": zone_of, "node": node_of}.get(strategy["shard_within"])
-    shard = dp // zones if home_of is None else min(strategy["shard_ranks"], dp // zones)
+    shard = min(strategy["shard_ranks"], dp // zones)
     if dp % (zones * shard):
         raise Refusal(f"{dp} replicas are not {zones} zones of groups of {shard} that share states; plan again")
     homes = [_home(ranks[:, d], zone_of if alone else None, home_of) for d in range(dp)]

@@ -170,9 +170,10 @@ def prepared(run: Run, grid: Grid, context: Context, model: nn.Module, fp8: bool
     recompute(model, strategy["recompute"])
     context.apply(model)
     if fp8:
-        from torchao.float8 import convert_to_float8_training
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-        convert_to_float8_training(model.layers, module_filter_fn=lambda one, _: _wide(one))
+        config = Float8LinearConfig.from_recipe_name(run.job["fp8_recipe"])
+        convert_to_float8_training(model.layers, config=config, module_filter_fn=lambda one, _: _wide(one))
     if strategy["tp"] > 1:
         cut(model, grid.mesh["tp"], sequence=strategy["sequence_parallel"])
         if strategy["communication"]["overlap_tensor"] and compiles(run):
