@@ -86,7 +86,7 @@ def test_a_complete_row_is_read_as_it_stands(tmp_path):
     assert strategy.sequence_parallel and strategy.zero == 1 and strategy.recompute == "none"
     assert (group.count, group.gpus, group.gpu.name, group.nic_gbps_per_gpu) == (2, 8, "h100-80gb-sxm", 400)
     assert (run.source, run.stack, run.framework, run.step_time_s) == ("mine", "megatron-core", "megatron", 2.5)
-    assert run.complete and not run.moe and run.case.job.stack == "megatron-core"
+    assert run.complete and not run.moe and run.case.job.stack == "megatron-core@26.03"
     assert run.release == 26.25  # March 2026
 
 

@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from crosszone import measured
+from crosszone.calibrate.predicted import predicted
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
 from crosszone.calibrate.runs_rules import stack_names
+from crosszone.cost.profile import Profiles
+from crosszone.errors import IllegalError
 from crosszone.inputs.parameters import parameters
+from crosszone.inputs.scenario import Scenario
+from crosszone.predict.predictor import predict
+
+FILES = ("measured_runs.csv", "measured_runs_2.csv", "measured_runs_h200.csv", "ultrascale_sweep.csv")
 
 
 def cells_of(path: Path) -> list[dict[str, str]]:
@@ -227,3 +234,41 @@ def test_doubtful_rows_are_read_with_their_reason(data, published):
     doubtful = read_doubtful(data / "doubtful_rows.csv")
     assert len(doubtful) == 25 and doubtful["sailor-0001"] == "one micro-batch, one sequence: warm-up effects"
     assert set(doubtful) <= set(published)
+
+
+# ---- one assembly
+
+
+def test_accuracy_of_a_row_is_the_prediction_of_its_case():
+    """Every row whose strategy is legal, through `accuracy` and through `predict` of its scenario: one number."""
+    profiles, equal = Profiles.shipped(), 0
+    for name in FILES:
+        runs, _ = read_runs(measured.FOLDER / name)
+        for run, scored in zip(runs, predicted(runs, profiles).step_s, strict=True):
+            case = run.case
+            scenario = Scenario(
+                name=run.id, model=case.model, job=case.job, cluster=case.cluster, strategy=case.strategy
+            )
+            try:
+                step = predict(scenario, profiles=profiles).step_time_s.expected
+            except IllegalError:  # runs of forks that do more than the framework they come from
+                continue
+            assert step == pytest.approx(scored, rel=1e-9), run.id
+            equal += 1
+    assert equal > 1600
+
+
+def test_what_a_row_states_is_part_of_its_scenario(published):
+    """Scales of fp8, sets of states, slices of experts, slower links: no fact that `predict` cannot be told."""
+    assert published["torchtitan-0011"].case.job.fp8_recipe == "rowwise"
+    wide = [run for run in published.values() if run.facts.get("shard_group") == 128]
+    assert wide and all(run.case.strategy.shard_ranks == 128 for run in wide if run.case.dp > 128)
+    cut = [run for run in published.values() if run.facts.get("expert_tp")]
+    assert cut and all(run.case.strategy.expert_tp == 4 for run in cut)
+    before, after = (
+        next(run for run in published.values() if run.facts.get("links_improved") is improved)
+        for improved in (False, True)
+    )
+    rate = [run.case.cluster.zones[0].nodes[0].gpu.link.gb_per_s for run in (before, after)]
+    assert rate[0] == pytest.approx(0.74 * rate[1])
+    assert published["megatron-bridge-0153"].case.job.stack.startswith("megatron-core@")

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import catalogue
+from crosszone.calibrate.predicted import predicted
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
 from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, model_columns, stacked
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, StageMemory, micro_batches_in_flight, stage_memory
@@ -21,7 +22,6 @@ from crosszone.cost.memory_profile import MemoryCoefficients, memory_coefficient
 from crosszone.cost.profile import Profiles
 from crosszone.cost.replicas import stage_parameters
 from crosszone.cost.stages import StageLayers, stage_layers
-from crosszone.predict.batch import batch_of
 from effort import examples
 
 ADAM = {"weight_bytes": 2, "gradient_bytes": 2, "wire_bytes": 2, "optimizer_bytes": 12}
@@ -392,13 +392,7 @@ def test_no_more_than_25_numbers_are_fitted():
 def errors(file: Path, left_out: frozenset[str] = frozenset()) -> dict[str, list[float]]:
     """Predicted / measured - 1 of each row with memory, by source."""
     runs: list[Run] = [run for run in read_runs(file)[0] if run.memory_gib and run.id not in left_out]
-    stacks = Profiles.load().stacks
-    cases = [(r.case, r.framework, r.facts, stacks[r.stack].get("settings", {}), 0.0) for r in runs]
-    batch = batch_of(cases)
-    m = batch.model
-    stages = stage_layers(batch.counts, m.first_dense, m.moe_every, m.moe_layers)
-    k = memory_coefficients([run.stack for run in runs])
-    peaks = stage_memory(m, batch.work, batch.stack, stages, k).peak / GIB
+    peaks = predicted(runs, Profiles.load()).memory_gib
     found = defaultdict(list)
     for run, peak in zip(runs, peaks, strict=True):
         found[run.source].append(peak / run.memory_gib - 1)

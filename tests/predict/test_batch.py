@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from builders import case, scenario
 from crosszone.cost.profile import Profiles
+from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.batch import batch_of, chunk_layers, layer_counts, sparse_layers, stage_counts, stage_sums
-from crosszone.predict.predictor import predictor
+from crosszone.predict.batch import chunk_layers, join_batches, layer_counts, sparse_layers, stage_counts, stage_sums
+from crosszone.predict.predictor import measured_predictor, predictor
 from crosszone.predict.step import step_s
 from predict.given import MEGATRON, one_zone, placed
 
@@ -53,20 +54,26 @@ def test_many_cases_stacked_give_what_each_gives_alone():
         ]
     ]  # fmt: skip
     profiles = Profiles.load()
-    rows = [(one, "megatron", {}, profiles.stacks["megatron-core"]["settings"], 0.0) for one in many]
-    together = step_s(batch_of(rows), profiles.coefficients(["a100"] * len(rows), ["megatron-core"] * len(rows)))
-    for row, expected in zip(rows, together, strict=True):
-        alone = step_s(batch_of([row]), profiles.coefficients(["a100"], ["megatron-core"]))
-        assert float(alone[0]) == pytest.approx(float(expected), rel=1e-12)
+    batches = [measured_predictor("one", one, frameworks()["megatron"], profiles).batch for one in many]
+    rows = [len(batch.counts) for batch in batches]
+    together = step_s(join_batches(batches), profiles.coefficients(["a100"] * sum(rows), ["megatron-core"] * sum(rows)))
+    alone = [
+        step_s(b, profiles.coefficients(["a100"] * n, ["megatron-core"] * n))
+        for b, n in zip(batches, rows, strict=True)
+    ]
+    assert together == pytest.approx(np.concatenate(alone), rel=1e-12)
 
 
-def test_a_batch_of_one_is_the_prediction():
-    """[V3] What calibration fits is what a user is shown: eight GPUs of one node, t = 8."""
-    profiles = Profiles.load()
-    one = case({"tp": 8, "dp": 1}, job=MEGATRON)
-    batch = batch_of([(one, "megatron", {}, profiles.stacks["megatron-core"]["settings"], 0.0)])
-    fitted = float(step_s(batch, profiles.coefficients(["a100"], ["megatron-core"]))[0])
-    assert placed({"tp": 8, "dp": 1}, cluster=one_zone(8)).step_time.expected == pytest.approx(fitted, rel=1e-9)
+def test_replicas_of_several_kinds_stay_rows_of_their_own():
+    """Three stages of 3 replicas of t = 2 on nodes of eight: some boundaries lie inside a node, others do not."""
+    one = case({"tp": 2, "pp": 3, "dp": 3}, cluster=one_zone(24), job=MEGATRON | {"global_batch": 12})
+    torn = measured_predictor("torn", one, frameworks()["megatron"])
+    assert len(torn.site.kinds[0]) > 1
+    whole = measured_predictor("whole", case({"tp": 8, "dp": 1}), frameworks()["megatron"])
+    joined = join_batches([torn.batch, whole.batch])
+    assert joined.counts.shape == (len(torn.site.kinds[0]) + 1, 3)
+    assert joined.counts[-1].tolist() == [32, 0, 0]
+    assert joined.links.boundary_fast[:-1].tolist() == torn.batch.links.boundary_fast.tolist()
 
 
 def test_stages_on_slower_gpus_are_slower():

@@ -27,7 +27,9 @@ from crosszone.cost.profile import Profiles
 from crosszone.cost.replicas import optimizer_s, replicas, stage_parameters
 from crosszone.cost.stages import StageCost, stage_layers
 from crosszone.cost.tiers import Floats, Tier
-from crosszone.predict.batch import Batch, batch_of
+from crosszone.inputs.frameworks import frameworks
+from crosszone.predict.batch import Batch, stack_columns
+from crosszone.predict.predictor import measured_predictor
 
 STACK = "gpt-neox"
 """Files of this kind come from this stack."""
@@ -138,7 +140,8 @@ def _columns(
     case, t = run.case, run.case.strategy.tp
     group = case.cluster.zones[0].nodes[0]
     settings = {**profiles.stacks[STACK]["settings"], "unfused": not run.flash}
-    batch = batch_of([(case, "deepspeed", {}, settings, 0.0)])
+    batch = measured_predictor(run.id, case, frameworks()["deepspeed"], profiles).batch
+    batch = replace(batch, stack=stack_columns(settings, 0.0))
     batch = replace(batch, gpu=replace(batch.gpu, link_bytes_per_s=links.tensor.bytes_per_s, domain=float(t)))
     family = profiles.gpu_profile(group.gpu)[0]
     changed = {"link": 1.0, "tp_message_s": 2.0 * (t - 1) * links.tensor.latency_s}

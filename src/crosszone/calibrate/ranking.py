@@ -63,13 +63,13 @@ def setup_of(run: Run) -> tuple[Hashable, ...]:
         case.job.global_batch,
         case.job.seq_len,
         case.job.precision,
-        run.facts.get("fp8_recipe"),
+        case.job.fp8_recipe,
     )
 
 
 def strategy_of(run: Run) -> tuple[Hashable, ...]:
-    """The strategy, with the facts that belong to it."""
-    return (str(run.case.strategy), run.facts.get("shard_group"), run.facts.get("expert_tp"))
+    """The strategy, in words that compare."""
+    return (str(run.case.strategy),)
 
 
 def ranking(outcomes: Iterable[Outcome], least: int = 2) -> Ranking:

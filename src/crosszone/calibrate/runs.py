@@ -30,6 +30,7 @@ from crosszone.inputs.flops import training_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
+from crosszone.predict.predictor import stack_of_release
 
 NEEDED = ("id", "gpu", "gpus", "framework")
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
@@ -209,6 +210,7 @@ class _Reader:
             row.get("intra_node_link", ""),
             _number(row, "inter_node_link_gbps_per_gpu"),
             text.defaults.nic_gbps_per_gpu,
+            float(text.facts.get("link_share", 1.0)),
         )
         axes = degrees({axis: _whole(row, axis) for axis in AXES}, gpus, assumed)
         multiple = text.defaults.vocab_multiple
@@ -304,13 +306,15 @@ def _built_job(**fields: Any) -> Job:
 
 
 def _job(seq_len: int, batch: int, precision: str, optimizer: str, text: Told) -> Job:
+    recipe = text.facts.get("fp8_recipe") if precision == "fp8" else None
     return _built_job(
         seq_len=seq_len,
         global_batch=batch,
         precision=precision,
+        fp8_recipe=recipe,
         optimizer=optimizer,
         framework=text.defaults.framework,
-        stack=text.stack,
+        stack=stack_of_release(text.stack, text.release),
     )
 
 

@@ -35,9 +35,12 @@ class Clusters:
         link: str,
         nic_gbps_per_gpu: float | None,
         nic_of_stack: float | None,
+        link_share: float = 1.0,
     ) -> tuple[Cluster, tuple[str, ...]]:
-        """One zone with the row's nodes, and what was assumed of it."""
+        """One zone with the row's nodes, and what was assumed of it; `link_share`: of the fast link's rate."""
         gpu, assumed = self._gpu(gpu_text)
+        if gpu.link is not None and link_share != 1.0:
+            gpu = gpu.replace(link=gpu.link.replace(gb_per_s_both_ways=link_share * gpu.link.gb_per_s_both_ways))
         if per_node is None:
             per_node = TRAY if gpu.link and gpu.link.spans_nodes else USUAL_NODE
             if gpus > 1:

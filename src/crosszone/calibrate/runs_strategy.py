@@ -84,11 +84,14 @@ def strategy_of(
     if zero is None:
         zero = defaults.zero
         assumed.add("zero", zero)
-    split_sequence = bool(row.sequence_parallel)
+    split_sequence = bool(row.sequence_parallel) and tp > 1
     if row.sequence_parallel is None and tp > 1:
         split_sequence = defaults.sequence_parallel
         assumed.add("sequence_parallel", "on" if split_sequence else "off")
     group = told.facts.get("shard_group")
+    shared = group if isinstance(group, int) and group < dp else None
+    in_node = shared is not None and shared * tp == per_node
+    cut_experts = told.facts.get("expert_tp")
     gradients, weights, tensor = defaults.overlap
     fp32 = told.facts.get("fp32_gradients") or told.facts.get("fp32_reductions")
     return _built(
@@ -99,8 +102,11 @@ def strategy_of(
         recompute,
         zero,
         stage_layers(layers, pp, interleave, row.notes, told),
-        isinstance(group, int) and group < dp and group * tp == per_node,
-        (gradients, weights, tensor or bool(told.facts.get("async_tp"))),
+        "node" if in_node else "all",
+        None if in_node else shared,
+        cut_experts if isinstance(cut_experts, int) else None,
+        # what a stack overlaps by default, as far as the run has it: frameworks refuse the switch without it
+        (gradients, weights and zero > 0, (tensor or bool(told.facts.get("async_tp"))) and split_sequence),
         "fp32" if fp32 else defaults.gradient_dtype,
     )
 
@@ -155,13 +161,16 @@ def _built(
     recompute: str,
     zero: int,
     layers_per_stage: tuple[int, ...] | None,
-    within_node: bool,
+    shard_within: str,
+    shard_ranks: int | None,
+    expert_tp: int | None,
     overlap: tuple[bool, bool, bool],
     gradient_dtype: str | None,
 ) -> Strategy:
     tp, pp, dp, cp, ep = degrees
     gradients, weights, tensor = overlap
     options: dict[str, Any] = {"recompute": recompute, "zero": zero, "layers_per_stage": layers_per_stage}
+    options |= {"shard_within": shard_within, "shard_ranks": shard_ranks, "expert_tp": expert_tp}
     communication: dict[str, Any] = {"gradient_dtype": gradient_dtype}
     return Strategy(
         tp=tp,
@@ -172,7 +181,6 @@ def _built(
         micro_batch=micro_batch,
         interleave=interleave,
         sequence_parallel=sequence_parallel,
-        shard_within="node" if within_node else "all",
         communication=Communication(
             overlap_gradients=gradients, overlap_parameters=weights, overlap_tensor=tensor, **communication
         ),

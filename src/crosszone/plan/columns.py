@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.columns import (
-    MXFP8,
     OFFLOAD,
-    PATH_BITS,
     RECOMPUTE,
     GpuColumns,
     ModelColumns,
@@ -35,12 +33,10 @@ from crosszone.plan.land import Land
 from crosszone.plan.options import FIELDS, Options
 from crosszone.plan.setting import Setting
 from crosszone.predict.batch import (
-    GATHERED_BYTES,
-    ROUNDS,
-    bucket_room,
     buckets,
     gradient_wire_bytes,
     group_columns,
+    job_columns,
     stack_columns,
 )
 from crosszone.predict.parts import kept, part
@@ -301,25 +297,9 @@ class Columns:
 
     def _work(self, **known: Any) -> WorkColumns:
         """Columns of work; what is not known yet has a value that layers do not read."""
-        s, job = self.setting, self.setting.job
-        states = state_bytes(job, framework=s.framework.name)
-        path = PATH_BITS[compute_precision(job)]
-        c, word = s.pinned.communication, 4.0 if path == 32 else 2.0
-        common: dict[str, Any] = {
-            "seq": job.seq_len,
-            "global_batch": job.global_batch,
-            "path": MXFP8 if job.precision == "mxfp8" else path,
-            "word": word,
-            "gathered": GATHERED_BYTES.get(c.weight_compression, word),
-            "weight_bytes": states.weights,
-            "gradient_bytes": states.gradients,
-            "optimizer_bytes": states.master + states.moments,
-            "tree": {"auto": 0.0, "ring": -1.0, "tree": 1.0}[c.algorithm],
-            "rounds": ROUNDS.get(c.compression, 1.0),
-            "bucket_room": bucket_room(s.model, c.bucket_mb, s.framework.name, states.gradients),
-            "overlap": np.nan if c.overlap is None else c.overlap,
-            "expert_tp": np.where(known["ep"] > 1, 1.0, known["tp"]),
-        }
+        s = self.setting
+        common = job_columns(s.model, s.job, s.framework.name, s.pinned.communication)
+        common["expert_tp"] = s.pinned.expert_tp or np.where(known["ep"] > 1, 1.0, known["tp"])
         rest = {f.name: 0.0 for f in fields(WorkColumns) if f.name not in known and f.name not in common}
         return WorkColumns(**(rest | common | known))
 

@@ -1,9 +1,9 @@
-"""Batch: a case (or many) as the columns that the cost formulas read."""
+"""Batch: placed cases as the columns that the cost formulas read. What is predicted, planned, scored or fitted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,11 @@ from crosszone.cost.columns import (
     StackColumns,
     WorkColumns,
     gpu_columns,
-    model_columns,
-    stacked,
 )
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.geography import routes
+from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import Case
@@ -96,64 +95,64 @@ def stage_sums(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
     return found
 
 
-def work_columns(
-    case: Case,
-    framework: str,
-    facts: Mapping[str, Any],
-    dp_stride: int | None = None,
-    shard_ranks: int | None = None,
-) -> WorkColumns:
-    """Job and strategy of one case; `dp_stride` and `shard_ranks`: as placed, where that is known."""
-    s, job = case.strategy, case.job
-    dp, zero = s.dp or 1, s.zero or 0
+def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dict[str, Numbers]:
+    """Columns of work that neither degrees nor placement change: the same for every strategy of a search."""
     states = state_bytes(job, framework=framework)
     path = PATH_BITS[compute_precision(job)]
-    wire, word = wire_bytes(case, states.gradients), 4.0 if path == 32 else 2.0
-    shard = facts.get("shard_group") or shard_ranks or _shard_ranks(case, dp)
+    dtype_bytes = 4.0 if path == 32 else 2.0
+    return {
+        "seq": job.seq_len,
+        "global_batch": job.global_batch,
+        "path": _path(job, path),
+        "weight_bytes": states.weights,
+        "gradient_bytes": states.gradients,
+        "optimizer_bytes": states.master + states.moments,
+        "bucket_room": bucket_room(model, c.bucket_mb, framework, states.gradients),
+        "tree": {"auto": 0.0, "ring": -1.0, "tree": 1.0}[c.algorithm],
+        "rounds": ROUNDS.get(c.compression, 1.0),
+        "word": dtype_bytes,
+        "gathered": GATHERED_BYTES.get(c.weight_compression, dtype_bytes),
+        "overlap": np.nan if c.overlap is None else c.overlap,
+    }
+
+
+def work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int) -> WorkColumns:
+    """Job and strategy of one placed case; `dp_stride` and `shard_ranks` follow from its placement."""
+    s, job, c = case.strategy, case.job, case.strategy.communication
+    common = job_columns(case.model, job, framework, c)
     return WorkColumns(
-        seq=job.seq_len,
-        global_batch=job.global_batch,
+        **common,
         tp=s.tp,
         pp=s.pp,
-        dp=dp,
+        dp=case.dp,
         cp=s.cp,
         ep=s.ep,
-        expert_tp=facts.get("expert_tp") or (1 if s.ep > 1 else s.tp),
+        expert_tp=s.expert_slices,
         micro_batch=s.micro_batch,
-        micro_batches=max(1.0, job.global_batch / (s.micro_batch * dp)),
+        micro_batches=max(1.0, job.global_batch / (s.micro_batch * case.dp)),
         interleave=s.interleave,
         sequence_parallel=float(s.sequence_parallel),
         recompute=RECOMPUTE[s.recompute],
-        zero=zero,
-        shard_ranks=min(dp, shard),
-        dp_stride=s.tp if dp_stride is None else dp_stride,
-        path=_path(case, facts, path),
-        weight_bytes=states.weights,
-        gradient_bytes=states.gradients,
-        wire_bytes=wire,
-        optimizer_bytes=states.master + states.moments,
-        overlap_tensor=float(s.communication.overlap_tensor),
-        overlap_gradients=float(s.communication.overlap_gradients),
-        overlap_parameters=float(s.communication.overlap_parameters),
-        bucket_bytes=bucket_bytes(case, framework),
-        bucket_room=bucket_room(case.model, s.communication.bucket_mb, framework, states.gradients),
-        tree={"auto": 0.0, "ring": -1.0, "tree": 1.0}[s.communication.algorithm],
-        rounds=ROUNDS.get(s.communication.compression, 1.0),
-        word=word,
-        gathered=GATHERED_BYTES.get(s.communication.weight_compression, word),
+        zero=s.zero or 0,
+        shard_ranks=shard_ranks,
+        dp_stride=dp_stride,
+        wire_bytes=gradient_wire_bytes(case.model, c, common["gradient_bytes"]),
+        overlap_tensor=float(c.overlap_tensor),
+        overlap_gradients=float(c.overlap_gradients),
+        overlap_parameters=float(c.overlap_parameters),
+        bucket_bytes=buckets(case.model, c.bucket_mb, framework, common["gradient_bytes"], s.tp, case.dp),
         folded=float(s.pipeline_schedule in V_SHAPED),
         ahead=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
         split=float(s.pipeline_schedule in SPLIT),
         offload=OFFLOAD[s.offload],
-        overlap=np.nan if s.communication.overlap is None else s.communication.overlap,
     )
 
 
 def bucket_bytes(case: Case, framework: str) -> float:
     """Bytes of gradients that are reduced together: as asked for, else the framework's own; without one, a layer's."""
     s = case.strategy
-    kept = state_bytes(case.job, framework=framework).gradients
-    return float(buckets(case.model, s.communication.bucket_mb, framework, kept, s.tp, s.dp or 1))
+    gradient_bytes = state_bytes(case.job, framework=framework).gradients
+    return float(buckets(case.model, s.communication.bucket_mb, framework, gradient_bytes, s.tp, case.dp))
 
 
 def buckets(
@@ -178,11 +177,6 @@ def bucket_room(model: Model, asked_mb: float | None, framework: str, gradient_b
     return max(0.0, 1e6 * asked_mb - float(buckets(model, None, framework, gradient_bytes, 1, 1)))
 
 
-def wire_bytes(case: Case, kept: float) -> float:
-    """Bytes of a gradient on the wire."""
-    return gradient_wire_bytes(case.model, case.strategy.communication, kept)
-
-
 def gradient_wire_bytes(model: Model, c: Communication, kept: float) -> float:
     """Bytes of a gradient on the wire: its type, and what compression leaves of it. [V4]
 
@@ -194,23 +188,13 @@ def gradient_wire_bytes(model: Model, c: Communication, kept: float) -> float:
     return min(plain, COMPRESSED_BYTES.get(c.compression, plain))
 
 
-def _shard_ranks(case: Case, dp: int) -> int:
-    """Replicas that share one set of states: all, or those of a zone or node (HSDP), all of which are in use."""
-    s = case.strategy
-    if s.shard_within == "zone":
-        return max(1, dp // len(case.cluster.zones))
-    if s.shard_within == "node":
-        return max(1, min(group.gpus for _, group in case.cluster.groups()) // (s.tp * s.cp))
-    return dp
-
-
-def _path(case: Case, facts: Mapping[str, Any], path: int) -> int:
-    if path != 8:
+def _path(job: Job, path: int) -> int:
+    """The tensor path with its scales: blocks and rows cost time of their own."""
+    if path != PATH_BITS["fp8"]:
         return path
-    recipe = facts.get("fp8_recipe")
-    if case.job.precision == "mxfp8" or recipe == "blockwise":
+    if job.precision == "mxfp8" or job.fp8_recipe == "blockwise":
         return MXFP8
-    return ROWWISE if recipe == "rowwise" else path
+    return ROWWISE if job.fp8_recipe == "rowwise" else path
 
 
 def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
@@ -242,24 +226,28 @@ def stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
     )
 
 
-def batch_of(cases: Sequence[tuple[Case, str, Mapping[str, Any], Mapping[str, Any], float]]) -> Batch:
-    """Cases with framework, facts, settings of their stack and its age, stacked into arrays."""
-    models, works, gpus, stacks, counts = [], [], [], [], []
-    for case, framework, facts, settings, age in cases:
-        multiple = frameworks()[framework].vocab_multiple
-        models.append(model_columns(case.model, vocab_multiple=multiple, tp=case.strategy.tp))
-        works.append(work_columns(case, framework, facts))
-        group = case.cluster.zones[0].nodes[0]
-        columns = group_columns(group, compute_precision(case.job), group.count)
-        link = columns.link_bytes_per_s * float(facts.get("link_share", 1.0))
-        gpus.append(replace(columns, link_bytes_per_s=link))
-        stacks.append(stack_columns(settings, age))
-        counts.append(stage_counts(case))
-    widest = max(len(c) for c in counts)
-    padded = np.zeros((len(counts), widest))
-    for row, c in enumerate(counts):
-        padded[row, : len(c)] = c
-    work, gpu = stacked(works), stacked(gpus)
-    inside = work.tp * work.cp * work.dp * work.pp <= gpu.domain
-    links = LinkColumns(boundary_fast=inside.astype(float))
-    return Batch(model=stacked(models), work=work, gpu=gpu, stack=stacked(stacks), links=links, counts=padded)
+def join_batches(batches: Sequence[Batch]) -> Batch:
+    """The rows of several batches as one; shorter pipelines are padded with stages that hold no layer."""
+    stages = max(np.shape(batch.counts)[-1] for batch in batches)
+
+    def join(values: Sequence[Any], *, padding: float | None = None) -> Numbers:
+        """[rows, 1], or [rows, stages] where stages differ; `padding`: of absent stages, else as the last one."""
+        tables = [
+            np.broadcast_to(v, (len(b.counts), (1, *np.shape(v))[-1])) for v, b in zip(values, batches, strict=True)
+        ]
+        if padding is None and all(table.shape[1] == 1 for table in tables):
+            return np.concatenate(tables)
+        absent = [(len(table), stages - table.shape[1]) for table in tables]
+        last = [table[:, -1:] if padding is None else padding for table in tables]
+        wide = [np.hstack([t, np.broadcast_to(x, shape)]) for t, x, shape in zip(tables, last, absent, strict=True)]
+        return np.concatenate(wide)
+
+    def join_columns(name: str) -> Any:
+        columns = [getattr(batch, name) for batch in batches]
+        return type(columns[0])(**{f.name: join([getattr(c, f.name) for c in columns]) for f in fields(columns[0])})
+
+    return Batch(
+        **{name: join_columns(name) for name in ("model", "work", "gpu", "stack", "links")},
+        counts=join([batch.counts for batch in batches], padding=0.0),
+        sparse=join([batch.sparse for batch in batches], padding=0.0),
+    )

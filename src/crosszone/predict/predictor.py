@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.frameworks import Framework
-from crosszone.inputs.placement import Placement, packed
+from crosszone.inputs.placement import Block, Placement, no_tp_room, packed
 from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.states import compute_precision
@@ -102,7 +103,7 @@ class Predictor:
         s, case, site = self.strategy, self.case, self.site
         settings = next(iter(self.profile.values())).settings
         rows = len(site.kinds[0]) * (site.bands + site.bare)
-        work = work_columns(case, self.framework.name, {}, self.placement_stride, site.shard_ranks)
+        work = work_columns(case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=site.shard_ranks)
         if s.uneven:
             work = replace(work, micro_batches=site.rows(site.kind_micro_batches[:, None]) * 1.0)
         return Batch(
@@ -405,14 +406,35 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
     refused_step = too_long(strategy, case.job.global_batch)
     if refused_step is not None:
         raise InvalidError(refused_step)
-    known = profiles or Profiles.load()
-    stack, release = stack_and_release(case.job.stack)
+    return _predictor(scenario.name, site, framework, profiles, notices)
+
+
+def measured_predictor(name: str, case: Case, framework: Framework, profiles: Profiles | None = None) -> Predictor:
+    """Everything needed to predict a run that took place: rules of legality are not asked, for it did run.
+
+    Its ranks fill the GPUs in order, as `predictor` places them; what is legal is predicted alike by both.
+    """
+    cluster, strategy = case.cluster, case.strategy
+    if no_tp_room(cluster, strategy) is None:
+        placement, _ = packed(cluster, strategy)
+    else:  # tensor-parallel groups across the borders of nodes
+        placement = Placement(blocks=(Block(zone=cluster.zones[0].name, group=0, first=0, count=strategy.ranks),))
+    site = Site(case=case, placement=placement, links={})
+    return _predictor(name, site, framework, profiles, ())
+
+
+def _predictor(
+    name: str, site: Site, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
+) -> Predictor:
+    """The predictor of a placed strategy with the coefficients of its job's stack."""
+    coefficients = profiles or Profiles.load()
+    stack, release = stack_and_release(site.case.job.stack)
     return Predictor(
-        name=scenario.name,
+        name=name,
         site=site,
         framework=framework,
-        profiles=known,
-        stack=known.stack_of(framework.name, stack),
+        profiles=coefficients,
+        stack=coefficients.stack_of(framework.name, stack),
         release=release,
         notices=tuple(notices),
     )
@@ -434,6 +456,14 @@ def stack_and_release(text: str | None) -> tuple[str | None, float | None]:
     return name, int(year) + int(month) / 12.0
 
 
+def stack_of_release(stack: str, release: float | None) -> str:
+    """A stack with its release, as `stack_and_release` reads it: 25.75 is September 2025."""
+    if release is None:
+        return stack
+    months = round(12 * release) - 1
+    return f"{stack}@{months // 12:02d}.{months % 12 + 1:02d}"
+
+
 def _legal(case: Case) -> tuple[Framework, Strategy]:
     """As `require_legal`; a delay-aware schedule, which no framework has, is checked as the 1F1B it grows out of."""
     s = case.strategy
@@ -449,4 +479,4 @@ def _written(strategy: Strategy) -> dict[str, Any]:
     return found
 
 
-__all__ = ["Predictor", "predict", "predictor"]
+__all__ = ["Predictor", "measured_predictor", "predict", "predictor"]

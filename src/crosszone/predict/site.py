@@ -157,7 +157,7 @@ class Site:
     def shard_ranks(self) -> int:
         """Replicas that share one set of states: all, or the fewest of a stage that lie in one zone or node. [M2]"""
         if self.strategy.shard_within == "all":
-            return self.strategy.dp or 1
+            return min(self.strategy.shard_ranks or self.case.dp, self.case.dp)
         return min(int(np.unique(stage, return_counts=True)[1].min()) for stage in self._state_homes)
 
     @part
