@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 
 from conftest import ROOT
@@ -30,3 +31,12 @@ def test_the_route_factors_in_the_docs_are_those_of_the_program():
     for bucket in routes()["buckets"]:
         row = f"| {bucket['from_km']} - {bucket['to_km']} | {bucket['pairs']} | {bucket['p10']:.2f} | {bucket['median']:.2f} | {bucket['p90']:.2f} |"
         assert row in text
+
+
+def test_worked_examples_are_what_the_cost_model_computes():
+    spec = importlib.util.spec_from_file_location("formulas_doc", ROOT / "scripts" / "formulas_doc.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    text = script.DOCUMENT.read_text(encoding="utf-8")
+    assert script.filled(text) == text, "run: .venv/bin/python scripts/formulas_doc.py"
+    assert text.count("\n| [") >= 40

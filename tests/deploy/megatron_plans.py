@@ -50,7 +50,7 @@ PLANS: dict[str, dict[str, Any]] = {
     "zero 2": {"cluster": ONE, "strategy": {"zero": 2}},
     "zero 3": {"cluster": ONE, "strategy": {"tp": 2, "zero": 3}},
     "sets": {"cluster": ONE, "strategy": {"zero": 1, "shard_ranks": 16}},
-    "cut experts": {
+    "sliced experts": {
         "cluster": ONE,
         "model": "mixtral-8x7b",
         "strategy": {"tp": 4, "ep": 4, "expert_tp": 2, "sequence_parallel": True, "zero": 1},

@@ -249,7 +249,7 @@ def test_zones_become_optimizer_instances() -> None:
 
 def test_sets_of_states_slices_of_experts_and_fp8_scales_become_flags() -> None:
     assert of_plan("sets")["--num-distributed-optimizer-instances"] == ["4"]  # 64 replicas in sets of 16
-    assert of_plan("cut experts")["--expert-tensor-parallel-size"] == ["2"]
+    assert of_plan("sliced experts")["--expert-tensor-parallel-size"] == ["2"]  # of tp 4
     assert of_plan("blockwise")["--fp8-recipe"] == ["blockwise"]
 
 
