@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conftest import ROOT
 from crosszone.calibrate.collective_fit import LinkFit, collective_s, concurrency, fitted
 from crosszone.calibrate.collective_samples import OPS, Sample, Topology, read_collectives
-from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_s
+from crosszone.cost.collectives import Ring, all_gather, all_reduce
 from crosszone.cost.tiers import Tier
 from effort import examples
 
@@ -63,8 +63,8 @@ def test_two_messages_give_the_line_through_them():
 def test_bytes_are_what_a_rank_passes_in():
     """[K10] An all-gather of shares ends with n times as much; an all-reduce keeps its size."""
     link = Tier(1e9, 1e-5)
-    assert collective_s("all_gather", 1e6, 4, link) == ring_all_gather_s(4e6, 4, link)
-    assert collective_s("all_reduce", 1e6, 4, link) == ring_all_reduce_s(1e6, 4, link)
+    assert collective_s("all_gather", 1e6, 4, link) == all_gather(4e6, Ring(ranks=4.0, link=link)).seconds
+    assert collective_s("all_reduce", 1e6, 4, link) == all_reduce(1e6, Ring(ranks=4.0, link=link)).seconds
 
 
 def test_noise_of_ten_percent_moves_the_rate_by_a_few():

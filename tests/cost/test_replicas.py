@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost.worked import EXPERTS, cost, gpu, links, model, work
-from crosszone.cost.replicas import Exchange, exchange, optimizer_s, replicas, ring_share, stage_parameters
+from crosszone.cost.collectives import ring_share
+from crosszone.cost.replicas import Exchange, exchange, optimizer_s, replicas, stage_parameters
 from crosszone.cost.stages import stage_layers
 from effort import examples
 

@@ -13,7 +13,6 @@ from crosszone.cost.tiers import (
     link_figures,
     nic_tier,
     node_tiers,
-    ring_across_zones,
     ring_over,
     ring_tier,
     zone_uplinks,
@@ -119,16 +118,6 @@ def test_a_ring_of_unequal_edges_has_the_slowest_rate_and_the_mean_latency():
     """[C11]"""
     ring = ring_over((Tier(10.0, 1.0), 3), (Tier(5.0, 5.0), 1), (Tier(0.1, 99.0), 0))
     assert ring == Tier(5.0, 2.0)
-
-
-def test_a_flat_ring_over_zones_runs_at_the_pace_of_the_path_between_them():
-    """[C11] 16 ranks in 2 zones: 2 of 16 edges cross; interleaved all 16 do, 8 out of each zone on one path."""
-    inside, between = Tier(100e9, 1e-6), Tier(1e9, 10e-3)
-    once = ring_across_zones(inside, between, 16, 2)
-    assert once.bytes_per_s == 1e9
-    assert once.latency_s == pytest.approx((14 * 1e-6 + 2 * 10e-3) / 16)
-    assert ring_across_zones(inside, between, 16, 2, crossings=8) == Tier(1e9 / 8, pytest.approx(10e-3))
-    assert ring_across_zones(inside, between, 16, 1) == inside
 
 
 @given(st.integers(1, 8), st.integers(1, 512), st.floats(1, 10))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.predict.local_update import _exchange_s
+from crosszone.predict.local_update import exchange_fragment
 from crosszone.schedule.averaging import Averaging, every_layer, period_s, streamed, utilisation
 from predict.given import DDP, placed, zones
 
@@ -71,7 +71,7 @@ def test_whole_exchanges_between_steps_are_the_predictors_local_updates(fragment
     """[A20] [V5] Nothing hidden in the passes, equal layers: F max(0, exchange - delay x step) / H a step."""
     update = {"steps": 100, "fragments": fragments, "delay": delay}
     found = placed({"dp": 16, "local_update": update}, job=DDP, cluster=zones())
-    exchange, step = _exchange_s(found)[0][1], found.inner_step_s[1]
+    exchange, step = exchange_fragment(found).seconds[1], found.inner_step_s[1]
     layers = 2 * fragments
     turns = {k * 100 // fragments: (2 * k, 2 * k + 1) for k in range(fragments)}
     plan = Averaging(layers=layers, steps=100, fragments=turns, delay=delay, between_steps=True)

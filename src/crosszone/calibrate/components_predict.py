@@ -18,7 +18,7 @@ from crosszone.calibrate.components_links import (
 from crosszone.calibrate.components_pipeline import rendezvous_ends_s
 from crosszone.calibrate.components_read import ComponentRun
 from crosszone.cost.coefficients import Coefficients
-from crosszone.cost.collectives import ring_all_gather_s, ring_all_reduce_s, send_s
+from crosszone.cost.collectives import Ring, all_gather, all_reduce, send_message
 from crosszone.cost.columns import Numbers
 from crosszone.cost.layer import Layer, LayerCost
 from crosszone.cost.memory import HALF
@@ -82,13 +82,14 @@ def predict_components(run: ComponentRun, profiles: Profiles, known: ClusterProf
     per = StageCost(cost, stages)
     held = stage_parameters(batch.model, batch.work, stages)
     weights = HALF * _one(held.total, p)
-    reduce = ring_all_reduce_s(weights, d, links.replicas)
-    gather = ring_all_gather_s(weights if strategy.zero else 0.0 * weights, d, links.replicas)
+    ring = Ring(ranks=float(d), link=links.replicas)
+    reduce = all_reduce(weights, ring).seconds
+    gather = all_gather(weights if strategy.zero else 0.0 * weights, ring).seconds
     update = _one(optimizer_s(cost, held, replicas(cost, batch.links)), p) + gather
     activation = HALF * float(_one(cost.tokens, 1)[0]) * case.model.hidden / t
     between = crowded(links.stages, constant(known, "send_share", 1.0))
-    there = float(send_s(activation + mask_bytes(case.job.seq_len), between))
-    back = float(send_s(activation, between))
+    there = float(send_message(activation + mask_bytes(case.job.seq_len), between).seconds)
+    back = float(send_message(activation, between).seconds)
     forward, backward = _one(per.forward_s, p), _one(per.backward_s, p)
     micro_batches = strategy.micro_batches(case.job.global_batch)
     ends = np.array(rendezvous_ends_s(forward.tolist(), backward.tolist(), micro_batches, there, back))
@@ -169,7 +170,7 @@ def _finished(cost: LayerCost, run: ComponentRun, links: RunLinks) -> Layer:
         backward = replace(backward, elementwise=backward.elementwise + back)
         recompute = recompute + full * there
     if run.partitioned and full:
-        recompute = recompute + ring_all_gather_s(wide, work.tp, links.tensor)
+        recompute = recompute + all_gather(wide, Ring(ranks=float(work.tp), link=links.tensor)).seconds
     return replace(layer, forward=forward, backward=backward, recompute=recompute)
 
 

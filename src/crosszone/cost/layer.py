@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.collectives import (
+    CollectiveCost,
+    Layout,
+    Ring,
+    TierBytes,
+    all_reduce,
+    expert_all_to_all,
+    ring_exchange,
+    ring_rate,
+)
 from crosszone.cost.columns import (
     MXFP8,
     PATH_BITS,
@@ -30,6 +39,7 @@ from crosszone.cost.operators import (
     unfused_attention_s,
 )
 from crosszone.cost.record import as_array, named
+from crosszone.cost.tiers import Tier
 from crosszone.inputs.flops import tokens_seen
 
 FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
@@ -146,18 +156,6 @@ class _Parts:
     """What an old release adds beyond the time of the all-to-all itself."""
 
 
-class AllToAll(NamedTuple):
-    """Dispatch and combine of the tokens of one pass through an MoE layer, of one GPU. [X3]"""
-
-    near_bytes: Numbers
-    """To experts inside the node or domain."""
-    far_bytes: Numbers
-    """To other nodes."""
-    near_s: Numbers
-    far_s: Numbers
-    seconds: Numbers
-
-
 class LayerCost:
     """The cost of a dense and of an MoE layer for a batch of strategies.
 
@@ -186,7 +184,7 @@ class LayerCost:
         lanes = work.micro_batch * model.heads / work.tp
         self.plain_softmax = (as_array(stack.unfused) > 1) | ((as_array(stack.unfused) > 0) & (lanes % 4 != 0))
         """The fused softmax kernel wants a multiple of four score matrices; without it more and longer kernels run."""
-        self.tp_s = named("tp_collective_s", self._tp_collective_s())
+        self.tp_s = named("tp_collective_s", self.tensor.seconds)
         exposed = np.where(as_array(work.overlap_tensor) > 0, k.tp_exposed, 1.0)
         self.tp_exposed_s = named("tp_exposed_s", exposed * self.tp_s)
         block = self._attention_block()
@@ -360,26 +358,32 @@ class LayerCost:
             wait=age * k.moe_s * np.where(as_array(w.path) == MXFP8, k.mxfp8_moe, 1.0),
         )
 
-    @cached_property
-    def all_to_all(self) -> AllToAll:
-        """Dispatch and combine of one pass: to experts inside the domain, and once to each other domain. [X3]"""
-        m, w, g = self.model, self.work, self.gpu
-        size = self.work.word * self.tokens * m.hidden / w.tp
-        inside = np.clip(g.domain / w.expert_tp, 1.0, w.ep)
-        domains = named("expert_domains", w.ep / inside)
-        remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(m.top_k, 1.0))
-        near_bytes = named("all_to_all.near_bytes", 2.0 * size * m.top_k * (1.0 - 1.0 / w.ep))
-        far_bytes = named("all_to_all.far_bytes", 2.0 * size * remote)
-        near, far = near_bytes / self.link_rate, far_bytes / self.nic_rate
-        return AllToAll(near_bytes, far_bytes, near, far, named("all_to_all_s", near + far))
+    @property
+    def tier_rates(self) -> TierBytes:
+        """Bytes/s of one GPU over the fast link, PCIe and the network."""
+        return TierBytes(self.link_rate, self.k.link * self.gpu.pcie_bytes_per_s, self.nic_rate, np.inf)
 
-    def _tp_collective_s(self) -> Numbers:
+    @cached_property
+    def all_to_all(self) -> CollectiveCost:
+        """Dispatch and combine of the tokens of one pass through an MoE layer. [X3]"""
+        m, w, g = self.model, self.work, self.gpu
+        return expert_all_to_all(
+            self.work.word * self.tokens * m.hidden / w.tp,
+            top_k=m.top_k,
+            ranks=w.ep,
+            ranks_per_domain=np.clip(g.domain / w.expert_tp, 1.0, w.ep),
+            fast_gpus=g.fast_gpus,
+            rates=self.tier_rates,
+        )
+
+    @cached_property
+    def tensor(self) -> CollectiveCost:
         """One tensor-parallel all-reduce (or gather and scatter) of the activations. [X1]"""
-        g, k, t = self.gpu, self.k, self.work.tp
-        across = np.minimum(self.link_rate, g.node_gpus * self.nic_rate)
-        bus = np.where(t <= g.domain, self.link_rate, across)
-        size = 2.0 * (t - 1.0) / t * self.work.word * self.tokens * self.model.hidden
-        return np.where(t > 1, size / bus + k.tp_message_s, 0.0)
+        g, t = self.gpu, self.work.tp
+        rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
+        layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
+        ring = Ring(ranks=t, link=Tier(rate, 0.0), layout=layout, start_s=self.k.tp_message_s)
+        return all_reduce(self.work.word * self.tokens * self.model.hidden, ring, calls=1.0)
 
     def _layer(self, kind: str, parts: _Parts) -> Layer:
         """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
@@ -433,19 +437,17 @@ class LayerCost:
 
     def _context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
         """Exposed part of the key/value exchange along the sequence. [X4]"""
-        exchange = passes * self.context_s
+        exchange = passes * self.context.seconds
         exposed = np.maximum(0.0, exchange - attention_s) + self.k.cp_exposed * exchange
         return np.where(as_array(self.work.cp) > 1, np.minimum(exchange, exposed), 0.0)
 
     @cached_property
-    def context_bytes(self) -> Numbers:
-        """Keys and values that one GPU sends on round the ring in one pass through a layer. [X4]"""
-        m, w = self.model, self.work
+    def context(self) -> CollectiveCost:
+        """Keys and values that one GPU sends on round the ring in one pass through a layer, hidden or not. [X4]"""
+        m, w, g = self.model, self.work, self.gpu
         kv = np.where(m.latent > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0)) * (m.qk_dim + m.v_dim)
-        return named("context_bytes", self.work.word * self.tokens * kv * (w.cp - 1.0))
-
-    @cached_property
-    def context_s(self) -> Numbers:
-        """Seconds of that, hidden or not. [X4]"""
-        near = self.work.tp * self.work.cp <= self.gpu.domain
-        return named("context_exchange_s", self.context_bytes / np.where(near, self.link_rate, self.nic_rate))
+        near = w.tp * w.cp <= g.domain
+        link = Tier(np.where(near, self.link_rate, self.nic_rate), 0.0)
+        # each rank hands its block to the next over one connection, so no further NIC of the node helps
+        ring = Ring(ranks=w.cp, link=link, layout=Layout(w.cp, w.tp, g.fast_gpus, g.domain, "context"), single=True)
+        return ring_exchange(self.work.word * self.tokens * kv, ring)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from crosszone.cost.collectives import TierShares, ring_tier_shares, tree_egress_bytes
+from crosszone.cost.collectives import (
+    CollectiveCost,
+    GlooBuckets,
+    Layout,
+    Ring,
+    ZoneRing,
+    all_reduce,
+    faster,
+    ring_pass,
+    ring_rate,
+    tree_all_reduce,
+    zone_ring_pass,
+)
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
-from crosszone.cost.gloo import gloo_round_trips
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operators import traffic_s
 from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
-from crosszone.cost.tiers import figure
+from crosszone.cost.tiers import Tier, figure
 
 FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
 """Latency of one step of a ring or tree inside a zone."""
@@ -91,9 +102,7 @@ def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
     experts = named("replicas.experts", np.maximum(1.0, zone * w.tp / (w.ep * w.expert_tp)))
 
     def bus(count: Numbers, stride: Numbers) -> Numbers:
-        local = np.minimum(np.maximum(np.floor(g.domain / stride), 1.0), count)
-        across = np.minimum(cost.link_rate, local * cost.nic_rate)
-        return np.where(count * stride <= g.domain, cost.link_rate, across)
+        return ring_rate(count, stride, g.domain, cost.link_rate, cost.nic_rate)
 
     return Replicas(
         shared=shared,
@@ -104,11 +113,6 @@ def replicas(cost: LayerCost, links: LinkColumns) -> Replicas:
         inner_bus=named("rate.set_bus", bus(inner, w.dp_stride)),
         expert_bus=named("rate.expert_bus", bus(experts, w.ep * w.expert_tp)),
     )
-
-
-def ring_share(count: Numbers) -> Numbers:
-    """(n - 1) / n: share of a tensor that crosses a link of the ring in a gather or a scatter. [X6]"""
-    return (count - 1.0) / count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,49 +140,25 @@ class Exchange:
     """Share of the reduction that is its last bucket, which nothing can hide."""
     several: Numbers
     """There are several sets of states: zones, or nodes, hold copies of each other's."""
-    reduce_per_parameter: tuple[Numbers, Numbers]
-    """Bytes one GPU sends inside its zone for a shared parameter and for one of an expert."""
-    gather_per_parameter: tuple[Numbers, Numbers]
-    outer_per_parameter: Numbers
+    reduced: tuple[CollectiveCost, ...]
+    """What one GPU of each stage exchanges inside its zone to reduce gradients: shared ones, and those of experts."""
+    gathered: tuple[CollectiveCost, ...]
+    outer_reduced: tuple[CollectiveCost, ...]
 
     @property
     def reduce_bytes(self) -> Numbers:
         """Bytes one GPU of each stage sends inside its zone to reduce gradients."""
-        return self.held.shared * self.reduce_per_parameter[0] + self.held.experts * self.reduce_per_parameter[1]
+        return sum(cost.sent_bytes for cost in self.reduced)
 
     @property
     def outer_bytes(self) -> Numbers:
         """Bytes one GPU of each stage sends inside its zone to reduce shards among the sets."""
-        return self.held.shared * self.outer_per_parameter
+        return sum(cost.sent_bytes for cost in self.outer_reduced)
 
     @property
     def gather_bytes(self) -> Numbers:
         """Bytes one GPU of each stage sends inside its zone to gather weights."""
-        return self.held.shared * self.gather_per_parameter[0] + self.held.experts * self.gather_per_parameter[1]
-
-
-def replica_rings(cost: LayerCost, group: Replicas, held: StageParameters) -> dict[str, TierShares]:
-    """Rings among the replicas of a zone, and the share of each one's traffic on each kind of link. [C14] [X7]
-
-    Of the shared weights, of the experts, and of the shards among the sets of states, where there are any.
-    """
-    w, g = cost.work, cost.gpu
-    sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
-    members = np.where((group.inner >= group.zone) | ~sharded, group.zone, group.inner)
-    rings = {"shared": (members, w.dp_stride)}
-    if np.ndim(held.experts):
-        rings["experts"] = (group.experts, w.ep * w.expert_tp)
-    if np.any(group.inner < group.zone):
-        rings["outer"] = (group.zone / group.inner, group.inner * w.dp_stride)
-    return {name: ring_tier_shares(*ring, g.fast_gpus, g.domain, ring=name) for name, ring in rings.items()}
-
-
-def tier_bytes(
-    rings: Mapping[str, TierShares], held: StageParameters, shared: Numbers, experts: Numbers, outer: Numbers = 0.0
-) -> TierShares:
-    """Bytes one GPU of each stage sends inside its zone over each kind of link, given those of a parameter. [X7]"""
-    sizes = {"shared": held.shared * shared, "experts": held.experts * experts, "outer": held.shared * outer}
-    return TierShares(*(sum(sizes[name] * shares[at] for name, shares in rings.items()) for at in range(3)))
+        return sum(cost.sent_bytes for cost in self.gathered)
 
 
 def exchange(
@@ -191,42 +171,51 @@ def exchange(
     Where states are shared by fewer ranks than there are replicas, gradients are scattered among these and the shards
     reduced over the others; weights are gathered inside only. Replicas in several zones reduce inside each zone first
     and exchange shards between zones (`_between_zones`), all groups of a zone over the same links; a flat ring crosses
-    zones with everything. The forms are those of `collectives`, as factors of one parameter: a stage costs a product.
+    zones with everything.
     """
-    w, k = cost.work, cost.k
+    w, k, g = cost.work, cost.k, cost.gpu
     sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
     one_ring = (group.inner >= group.zone) | ~sharded
-    whole, scattered, apart = ring_share(group.zone), ring_share(group.inner), ring_share(group.experts)
-    sets = named("replicas.sets", group.zone / group.inner)
-    across = 2.0 * ring_share(sets) / group.inner
-    passes = np.where(sharded, 1.0, 2.0) * w.wire_bytes
-    once_bytes = np.where(one_ring, whole, scattered)
-    outer = held.shared * (k.dp_traffic * w.wire_bytes * np.where(one_ring, 0.0, across / cost.nic_rate))
-    once = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
-    back_bytes = np.where(one_ring, whole, scattered)
-    back = np.where(one_ring, whole / group.zone_bus, scattered / group.inner_bus)
+    members: Numbers = np.where(one_ring, group.zone, group.inner)
     together = (as_array(links.dp_zones) > 1) & (as_array(links.synchronous) > 0)
     several = sharded & (w.shard_ranks * w.cp < group.shared)
     one_after_another = (as_array(links.flat) > 0) & together & ~several & ~(~sharded & (as_array(w.tree) > 0))
     inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
-    members: Numbers = np.where(one_ring, group.zone, group.inner)
-    near = group.zone * w.dp_stride <= cost.gpu.domain
+    near = group.zone * w.dp_stride <= g.domain
     hop = np.where(near, named("hop.fast_link", FAST_HOP_S), named("hop.network", NETWORK_HOP_S))
     buckets = named("buckets", np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0))
-    calls = buckets * w.rounds
-    reduce = held.shared * (inside * k.dp_traffic * passes * once)
-    reduce = reduce + calls * (inside * np.where(sharded, 1.0, 2.0) * (members - 1.0) * hop)
+    ring = Ring(
+        ranks=members,
+        link=Tier(np.where(one_ring, group.zone_bus, group.inner_bus), inside * hop),
+        layout=Layout(members, w.dp_stride, g.fast_gpus, g.domain, "shared"),
+        slowdown=inside * k.dp_traffic,
+    )
+    passes = np.where(sharded, 1.0, 2.0)  # sharded gradients are scattered, and the weights gathered later
+    buckets_sent: dict[str, Numbers] = {"items": held.shared, "calls": buckets * w.rounds}
+    reduced = [ring_pass(w.wire_bytes, ring, passes=passes, **buckets_sent)]
+    reduce = reduced[0].seconds
     trees = ~sharded & (group.zone > 1) & (as_array(w.tree) >= 0)
     if np.any(trees):
-        tree = held.shared * (inside * k.dp_traffic * 2.0 * w.wire_bytes / group.zone_bus)
-        tree = tree + calls * (inside * 2.0 * np.ceil(np.log2(group.zone)) * hop)
-        reduce = np.where(trees & ((as_array(w.tree) > 0) | (tree < reduce)), tree, reduce)
-    gather = held.shared * (inside * sharded * k.dp_traffic * w.gathered * back)
+        tree = tree_all_reduce(w.wire_bytes, ring, **buckets_sent)
+        reduce = faster(reduced[0], tree, allowed=trees, forced=as_array(w.tree) > 0)
+    gather_ring = replace(ring, link=Tier(ring.link.bytes_per_s, sharded * k.shard_message_s))
+    gathered_bytes = sharded * w.gathered
+    gathered = [ring_pass(gathered_bytes, gather_ring, items=held.shared, calls=held.shared > 0)]
+    gather = gathered[0].seconds
     if np.ndim(held.experts):
-        each = inside * k.dp_traffic * apart / group.expert_bus
-        reduce = reduce + held.experts * (each * passes)
-        gather = gather + held.experts * (each * sharded * w.gathered)
-    gather = gather + (held.shared > 0) * (sharded * k.shard_message_s * (group.inner - 1.0))
+        layout = Layout(group.experts, w.ep * w.expert_tp, g.fast_gpus, g.domain, "experts")
+        experts = replace(ring, ranks=group.experts, link=Tier(group.expert_bus, 0.0), layout=layout)
+        reduced.append(ring_pass(w.wire_bytes, experts, passes=passes, items=held.experts))
+        gathered.append(ring_pass(gathered_bytes, experts, items=held.experts))
+        reduce, gather = reduce + reduced[1].seconds, gather + gathered[1].seconds
+    sets = np.where(one_ring, 1.0, named("replicas.sets", group.zone / group.inner))
+    sets_ring = Ring(
+        ranks=sets,
+        link=Tier(cost.nic_rate, 0.0),
+        layout=Layout(sets, group.inner * w.dp_stride, g.fast_gpus, g.domain, "outer"),
+        slowdown=k.dp_traffic,
+    )
+    outer = all_reduce(w.wire_bytes / group.inner, sets_ring, items=held.shared)
     if np.any(as_array(w.offload) > 1):  # sharded weights come from host memory first
         gather = gather + np.where(as_array(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
     between = _between_zones(cost, held, group, links, sharded, repeats)
@@ -235,13 +224,13 @@ def exchange(
         held=held,
         gather=named("exchange.gather", gather + wan_gather),
         reduce=named("exchange.reduce", reduce + np.where(several, 0.0, wan_reduce)),
-        outer=named("exchange.outer", outer + np.where(several, wan_reduce, 0.0)),
+        outer=named("exchange.outer", outer.seconds + np.where(several, wan_reduce, 0.0)),
         **between,
         last_bucket=named("last_bucket", 1.0 / np.maximum(buckets, 1.0)),
         several=several,
-        reduce_per_parameter=(passes * once_bytes, passes * apart),
-        outer_per_parameter=np.where(one_ring, 0.0, w.wire_bytes * across),
-        gather_per_parameter=(sharded * w.gathered * back_bytes, sharded * w.gathered * apart),
+        reduced=tuple(reduced),
+        gathered=tuple(gathered),
+        outer_reduced=(outer,) if np.any(sets > 1) else (),
     )
 
 
@@ -256,11 +245,8 @@ def _between_zones(
     """Reduction and gather between zones: seconds, bytes a zone sends (all stages together), and messages. [X7]
 
     Shards of all groups go round the ring of zones: 2 (Z - 1) / Z of a zone's gradients, half of it where every replica
-    owns a shard of its own, which then costs a gather too. Buckets follow one another, so each pays the latency of its
-    steps; stages have groups of their own, and the one with most buckets counts. In a flat ring what a rank sends goes
-    round all others that hold the same, and meets the edges between zones among theirs. A tree chains the zones: as
-    many steps as round their ring, the whole sum over every edge, both ways. Gloo cuts each bucket into segments and
-    pays round trips for these.
+    owns a shard of its own, which then costs a gather too. Stages have groups of their own, and the one with most
+    buckets counts. The forms (ring of zones, flat ring, tree, Gloo) are those of `zone_ring_pass`.
     """
     zones = as_array(links.dp_zones)
     crosses = (zones > 1) & (as_array(links.synchronous) > 0)
@@ -274,37 +260,31 @@ def _between_zones(
     per_bucket = w.gradient_bytes / w.bucket_bytes
     buckets = sum(np.maximum(np.ceil(part * per_bucket), as_array(part) > 0) for part in (held.shared, held.experts))
     most = np.where(crosses, buckets, 0.0).max(axis=-1, keepdims=True)
-    tree = ~sharded & (as_array(w.tree) > 0)
     members = ring_members(w, group, links, sharded)
     copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
     passes, again = np.where(own, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
-    once = total * ring_share(members) + experts * ring_share(copies)
-    steps = (members - 1.0) * zones / members * most  # of the edges of a flat ring, those between zones
-    rate, late = links.wan_bytes_per_s, links.wan_latency_s
+    rate, latency_s = links.wan_bytes_per_s, links.wan_latency_s
+    tree = ~sharded & (as_array(w.tree) > 0)
+    ring = ZoneRing(zones=zones, members=members, link=Tier(rate, latency_s), tree=tree)
+    trips = None
     if np.any(links.gloo):
         largest = np.where(crosses, held.shared, 0.0).max(axis=-1, keepdims=True)
         shards = np.where(as_array(links.flat) > 0, 1.0, group.zone)
         size = largest * w.wire_bytes / np.maximum(most, 1.0) / shards
         share = rate * np.maximum(largest, 1.0) / np.maximum(total, 1.0) / shards
-        trips = most * gloo_round_trips(size, members, late, share) / 2.0  # of one of the two passes
-        steps = np.where(as_array(links.gloo) > 0, trips, steps)
-    sent = reduce_bytes = passes * once * w.wire_bytes
-    if np.any(tree):
-        whole = (total + experts) * w.wire_bytes * crosses
-        reduce_bytes = np.where(tree, whole, reduce_bytes)
-        sent = np.where(tree, tree_egress_bytes(whole, zones), sent)
-        steps = np.where(tree, (zones - 1.0) * most, steps)
-    gather_bytes = again * once * w.gathered
-    reduce_messages = named("zones.reduce_messages", passes * steps * w.rounds)
-    gather_messages = named("zones.gather_messages", again * steps)
+        trips = GlooBuckets(size_bytes=size, bytes_per_s=share, used=as_array(links.gloo) > 0)
+    parts = (total, members), (experts, copies)
+    calls: dict[str, Any] = {"buckets": most, "gloo": trips}
+    reduced = zone_ring_pass(parts, w.wire_bytes, ring, passes=passes, rounds=w.rounds, name="reduce", **calls)
+    gathered = zone_ring_pass(parts, w.gathered, ring, passes=again, name="gather", **calls)
     return {
-        "wan_reduce": named("zones.reduce", reduce_messages * late + sent / rate),
-        "wan_gather": named("zones.gather", gather_messages * late + gather_bytes / rate),
-        "zone_reduce_bytes": named("zones.reduce_bytes", reduce_bytes),
-        "zone_gather_bytes": named("zones.gather_bytes", gather_bytes),
-        "wan_reduce_messages": reduce_messages,
-        "wan_gather_messages": gather_messages,
+        "wan_reduce": reduced.seconds,
+        "wan_gather": gathered.seconds,
+        "zone_reduce_bytes": reduced.bytes.zones,
+        "zone_gather_bytes": gathered.bytes.zones,
+        "wan_reduce_messages": reduced.messages,
+        "wan_gather_messages": gathered.messages,
     }
 
 

@@ -149,17 +149,6 @@ def ring_tier(
     return Tier(np.where(n > 1, ring.bytes_per_s, np.inf), np.where(n > 1, ring.latency_s, 0.0))
 
 
-def ring_across_zones(inside: Tier, between: Tier, ranks: Numbers, zones: Numbers, crossings: Numbers = 1) -> Tier:
-    """The link one ring over all ranks of several zones runs at. [C11]
-
-    `inside`: what the ring has inside a zone; `between`: the path from one zone to the next. Each zone is left
-    `crossings` times: once when its ranks follow each other, and these edges share the path.
-    """
-    out, z = np.asarray(crossings, dtype=float), np.asarray(zones, dtype=float)
-    edges = np.where(z > 1, z * out, 0.0)
-    return ring_over((inside, np.asarray(ranks, dtype=float) - edges), (shared(between, out), edges))
-
-
 def shared(tier: Tier, by: Numbers) -> Tier:
     """The link as each of `by` groups sees it that use it at the same time. [C12]"""
     return Tier(np.asarray(tier.bytes_per_s) / np.asarray(by, dtype=float), tier.latency_s)

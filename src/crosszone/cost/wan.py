@@ -6,14 +6,14 @@ A round-trip time may be a band, so figures come as arrays of three: RTT low, ex
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.collectives import ring_all_reduce_s
+from crosszone.cost.collectives import CollectiveCost, Ring, TierBytes, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
 from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
@@ -192,7 +192,7 @@ def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
     return _turned(_nearest(cost), (cost / max(cost.max(), 1e-300)) ** RING_POWER)
 
 
-def zone_exchange_s(
+def zone_exchange(
     size_bytes: Numbers,
     paths: Paths,
     transport: Transport | None = None,
@@ -200,21 +200,25 @@ def zone_exchange_s(
     groups: int = 1,
     order: Sequence[int] | None = None,
     nic_bytes_per_s: float = np.inf,
-) -> Floats:
-    """Seconds until all zones hold the sum of `size_bytes`, which `groups` ranks of each zone exchange in shards. [T14]
+) -> CollectiveCost:
+    """What it takes until all zones hold the sum of `size_bytes`; `groups` ranks of each exchange shards. [T14]
 
     A ring over the zones (`order`; None: the best), with what its edges get of pairs and uplinks. `nic_bytes_per_s`:
-    what one rank can send. The last axis of the answer is low, expected, high RTT.
+    what one rank can send. The last axis of the seconds is low, expected, high RTT; bytes are those a zone sends, 2
+    (z-1)/z of the size, whether its ranks send shards or one leader sends all.
     """
     how, zones = transport or Transport(), len(paths.limits.egress)
     size = np.asarray(size_bytes, dtype=float)
     if zones == 1:
-        return np.zeros((*size.shape, 3))
+        return CollectiveCost(seconds=np.zeros((*size.shape, 3)), item_bytes=0.0 * size, steps=0.0, parts=TierBytes())
     if order is None:
         order = best_zone_ring(float(size.max(initial=0.0)), paths, how, groups=groups)
+    link = zone_ring_tier(paths, how, order, groups=groups, nic_bytes_per_s=nic_bytes_per_s)
+    ring = Ring(ranks=float(len(order)), link=link)
+    cost = all_reduce(size[..., np.newaxis], ring)
+    cost = replace(cost, parts=TierBytes(zones=cost.sent_bytes[..., 0]), calls=1.0 * (size > 0))
     if how.library != "gloo":
-        ring = zone_ring_tier(paths, how, order, groups=groups, nic_bytes_per_s=nic_bytes_per_s)
-        return np.asarray(ring_all_reduce_s(size[..., np.newaxis], len(order), ring))
+        return cost
     at, after = np.asarray(order, dtype=int), np.roll(order, -1)
     answers = []
     for band in range(3):
@@ -222,7 +226,7 @@ def zone_exchange_s(
         rtt = hosts_rtt_s(paths.rtt_s[band, at, after])
         each = gloo_all_reduce_s(size[..., np.newaxis] / groups, len(at), rtt, rates / groups)
         answers.append(each.max(axis=-1))
-    return np.stack(answers, axis=-1)
+    return replace(cost, seconds=np.stack(answers, axis=-1))
 
 
 def zone_ring_tier(

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.tcp import window_bytes
 from crosszone.cost.tiers import Tier
-from crosszone.cost.wan import Limits, Paths, Transport, best_zone_ring, wan_tier, zone_exchange_s, zone_paths
+from crosszone.cost.wan import Limits, Paths, Transport, best_zone_ring, wan_tier, zone_exchange, zone_paths
 from crosszone.cost.wan import zone_ring_tier as ring_tier
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink
@@ -45,7 +46,7 @@ class Crossings:
     _boundaries: dict[tuple[int, int, int], tuple[Floats, Floats]] = field(default_factory=dict, repr=False)
     _rings: dict[tuple[Zones, int], Zones] = field(default_factory=dict, repr=False)
     _ring_links: dict[tuple[Zones, int], Tier] = field(default_factory=dict, repr=False)
-    _exchanges: dict[tuple[float, Zones, int], Floats] = field(default_factory=dict, repr=False)
+    _exchanges: dict[tuple[float, Zones, int], CollectiveCost] = field(default_factory=dict, repr=False)
 
     @cached_property
     def paths(self) -> Paths:
@@ -82,12 +83,12 @@ class Crossings:
             self._ring_links[ring, ranks] = ring_tier(self._among(ring), self.transport, **self._use(ring, ranks))
         return self._ring_links[ring, ranks]
 
-    def exchange_s(self, size_bytes: float, ring: Zones, ranks: int) -> Floats:
-        """Seconds until all zones of the ring hold the sum of so many bytes."""
+    def exchange(self, size_bytes: float, ring: Zones, ranks: int) -> CollectiveCost:
+        """What it takes until all zones of the ring hold the sum of so many bytes."""
         key = (size_bytes, ring, ranks)
         if key not in self._exchanges:
             paths, use = self._among(ring), self._use(ring, ranks)
-            self._exchanges[key] = zone_exchange_s(size_bytes, paths, self.transport, **use)
+            self._exchanges[key] = zone_exchange(size_bytes, paths, self.transport, **use)
         return self._exchanges[key]
 
     def _use(self, ring: Zones, ranks: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.collectives import hierarchical_egress_bytes
+from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.record import named
 from crosszone.inputs.parameters import parameters
 from crosszone.predict.cells import scalar
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 
 
-def _exchange_s(p: Predictor) -> tuple[npt.NDArray[np.float64], float]:
-    """Seconds of exchanging one fragment at low, expected and high RTT, and the bytes a zone sends for it."""
+def exchange_fragment(p: Predictor) -> CollectiveCost | None:
+    """What exchanging one fragment takes, at low, expected and high RTT; None: there is one zone."""
     local = p.strategy.local_update
     assert local is not None
-    zones = len(p.site.ring)
-    if zones < 2:
-        return np.zeros(BANDS), 0.0
+    if len(p.site.ring) < 2:
+        return None
     size = parameters(p.case.model).total * DTYPE_BYTES[local.dtype] / local.fragments
-    return p.site.zone_exchange_s(size), float(hierarchical_egress_bytes(size, zones))
+    return p.site.zone_exchange(size)
 
 
 def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
@@ -41,7 +40,8 @@ def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
     if local is None:
         return np.zeros(BANDS)
     inner = p.inner_step_s
-    seconds, _ = _exchange_s(p)
+    cost = exchange_fragment(p)
+    seconds = np.zeros(BANDS) if cost is None else cost.seconds
     fragments, steps = named("local_update.fragments", local.fragments), named("local_update.steps", local.steps)
     beside = named("local_update.delay", local.delay) * named("inner_step_s", inner)
     waited = np.maximum(0.0, named("local_update.exchange_s", seconds) - beside)
@@ -52,12 +52,12 @@ def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
 def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Traffic]:
     """Bytes and time of the averaging per step, over every edge of the ring of zones."""
     local = p.strategy.local_update
-    seconds, size = _exchange_s(p)
-    if local is None or size == 0:
+    cost = exchange_fragment(p) if local else None
+    if local is None or cost is None:
         return []
     names = [z.name for z in p.site.cluster.zones]
     ring = p.site.ring
-    each = named("zones.averaged_bytes", size)
+    each = named("zones.averaged_bytes", float(cost.bytes.zones))
     often = named("local_update.fragments", local.fragments) / named("local_update.steps", local.steps)
     found = []
     for a, b in zip(ring, (*ring[1:], ring[0]), strict=True):
@@ -67,8 +67,8 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
                 kind="local update",
                 link=f"{names[a]} > {names[b]}",
                 bytes_per_step=each * often,
-                messages=2.0 * (named("zones", len(ring)) - 1) * often,
-                busy_s=float(seconds[1]) * often,
+                messages=scalar(cost.messages) * often,
+                busy_s=float(cost.seconds[EXPECTED]) * often,
                 exposed_s=scalar(p.local_update_s[EXPECTED]) / named("zones", len(ring)),
             )
         )

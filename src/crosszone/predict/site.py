@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.columns import GpuColumns, LinkColumns, taken
 from crosszone.cost.tiers import FREE
 from crosszone.cost.wan import Transport
@@ -290,9 +291,9 @@ class Site:
         """Place of the expected RTT among the rows of a kind."""
         return EXPECTED if self.bands > 1 else 0
 
-    def zone_exchange_s(self, size_bytes: float) -> Floats:
-        """Seconds until all zones of the ring hold the sum of so many bytes: low, expected, high RTT."""
-        return self.crossings.exchange_s(size_bytes, self.ring, self.zone_ranks)
+    def zone_exchange(self, size_bytes: float) -> CollectiveCost:
+        """What it takes until all zones of the ring hold the sum of so many bytes: low, expected, high RTT."""
+        return self.crossings.exchange(size_bytes, self.ring, self.zone_ranks)
 
     def link_columns(self) -> LinkColumns:
         """Links of each kind of replica, one row a band (`bands`) and kind; where zones are crossed, once more with

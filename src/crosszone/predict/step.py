@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.collectives import send_message
 from crosszone.cost.columns import Numbers
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.record import as_array, named
@@ -20,6 +21,7 @@ from crosszone.cost.replicas import (
     stage_parameters,
 )
 from crosszone.cost.stages import StageCost, StageLayers, stage_layers
+from crosszone.cost.tiers import Tier
 from crosszone.predict.batch import Batch
 from crosszone.schedule.bound import largest, stage_bounds_s
 
@@ -188,11 +190,12 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Num
     piped = (as_array(w.pp) > 1) & (as_array(links.boundary_perfect) == 0)
 
     def time(rate: Numbers) -> Numbers:
-        return np.where(piped, size / np.minimum(inside, rate) + w.interleave * k.p2p_message_s, 0.0)
+        link = Tier(np.minimum(inside, rate), k.p2p_message_s)
+        return np.where(piped, send_message(size, link, calls=w.interleave).seconds, 0.0)
 
-    there, back = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
+    there_s, back_s = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
     send_bytes = named("send_bytes", np.where(piped, size, 0.0))
-    return send_bytes, named("send_s", there), named("send_back_s", back), time(np.inf)
+    return send_bytes, named("send_s", there_s), named("send_back_s", back_s), time(np.inf)
 
 
 def _waits(

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from crosszone.cost.collectives import TierShares, ring_tier_shares
+from crosszone.cost.collectives import CollectiveCost, TierBytes
 from crosszone.cost.layer import CONTEXT_BACKWARD
 from crosszone.cost.record import is_recording, named, plain
-from crosszone.cost.replicas import replica_rings, tier_bytes
 from crosszone.predict.breakdown import pace_setter
 from crosszone.predict.cells import cell, row_of, scalar, top
 from crosszone.predict.local_update import local_update_traffic
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
 TIERS = (FAST, HOST, NETWORK)
-"""Kinds of links inside a zone, as in `TierShares`."""
+"""Kinds of links inside a zone, as in `TierBytes`."""
 Egress = dict[tuple[int, int], Any]
 """Bytes a step from zone to zone, by their places in the cluster."""
 
@@ -63,20 +62,9 @@ def _named_row(at: int, row: Traffic) -> Traffic:
     return Traffic(kind=row.kind, link=row.link, **figures)
 
 
-def _tiers(p: Predictor, shares: TierShares, stage: int) -> dict[str, Any]:
+def _by_tier(p: Predictor, figures: TierBytes, stage: int) -> dict[str, Any]:
     """Figures of a stage by kind of link."""
-    return {link: cell(one, p.row, stage) for link, one in zip(TIERS, shares, strict=True)}
-
-
-def _rates(p: Predictor, stage: int) -> dict[str, Any]:
-    """Bytes/s of one GPU of a stage over each kind of link inside a zone."""
-    return {link: cell(rate, p.row, stage) for link, rate in zip(TIERS, _all_rates(p), strict=True)}
-
-
-def _all_rates(p: Predictor) -> tuple[Any, Any, Any]:
-    """Bytes/s of one GPU over the fast link, PCIe and the network."""
-    layer = p.step.times.layer
-    return layer.link_rate, layer.k.link * layer.gpu.pcie_bytes_per_s, layer.nic_rate
+    return {link: cell(figure, p.row, stage) for link, figure in zip(TIERS, figures, strict=False)}
 
 
 def _rows(
@@ -107,42 +95,46 @@ def _tensor(p: Predictor, exposed: float) -> list[Traffic]:
 
     One more forward on the first stage (embedding) and one backward on the last (head). [X1]
     """
-    t, w, m, g = p.step.times, p.batch.work, p.batch.model, p.batch.gpu
+    t, w, m = p.step.times, p.batch.work, p.batch.model
     count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _repeated(p)) + 2)
-    size = 2.0 * (w.tp - 1) / w.tp * w.word * t.layer.tokens * m.hidden
     stage = pace_setter(p)
     layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
-    each = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
-    shares = _tiers(p, ring_tier_shares(w.tp, 1.0, g.fast_gpus, g.domain, ring="tensor"), stage)
-    rates = _rates(p, stage)
-    every = w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2) * size
-    return _rows(
-        "tensor",
-        {link: every * share for link, share in shares.items()},
-        {link: each * size * share / rates[link] for link, share in shares.items()},
-        each * cell(t.layer.tp_s, p.row, stage),
-        each,
-        exposed,
-    )
+    calls = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
+    all_calls = w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2)
+    return _ring_rows(p, "tensor", t.layer.tensor, stage, calls, all_calls, calls, exposed)
 
 
 def _context(p: Predictor, exposed: float) -> list[Traffic]:
     """Keys and values of every layer round the ring, their gradients back, and once more where recomputed. [X4]"""
-    w, g, layer = p.batch.work, p.batch.gpu, p.step.times.layer
+    w, cost = p.batch.work, p.step.times.layer.context
     stage = pace_setter(p)
     passes = 1.0 + CONTEXT_BACKWARD + _repeated(p)
     layers = cell(p.step.times.layers.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
-    shares = _tiers(p, ring_tier_shares(w.cp, w.tp, g.fast_gpus, g.domain, ring="context"), stage)
-    rates = _rates(p, stage)
-    every = passes * p.batch.model.layers * layer.context_bytes * w.tp * w.cp * _micro_batches(p)
+    all_calls = passes * p.batch.model.layers * w.tp * w.cp * _micro_batches(p)
+    return _ring_rows(p, "context", cost, stage, calls, all_calls, calls * scalar(cost.messages), exposed)
+
+
+def _ring_rows(
+    p: Predictor,
+    kind: Kind,
+    cost: CollectiveCost,
+    stage: int,
+    calls: Any,
+    all_calls: Any,
+    messages: Any,
+    exposed_s: Any,
+) -> list[Traffic]:
+    """Rows of an exchange that one rank of a stage makes `calls` times a step, and all ranks together `all_calls`."""
+    sizes = _by_tier(p, cost.bytes, stage)
+    least_s = _by_tier(p, cost.least_s(p.step.times.layer.tier_rates), stage)
     return _rows(
-        "context",
-        {link: scalar(every * share) for link, share in shares.items()},
-        {link: calls * scalar(layer.context_bytes) / rate for link, rate in rates.items()},
-        calls * top(layer.context_s, p.row),
-        calls * (w.cp - 1),
-        exposed,
+        kind,
+        {link: all_calls * size for link, size in sizes.items()},
+        {link: calls * seconds for link, seconds in least_s.items()},
+        calls * cell(cost.seconds, p.row, stage),
+        messages,
+        exposed_s,
     )
 
 
@@ -155,19 +147,18 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     passes = 2.0 + _repeated(p)
     times = passes * named("micro_batches_of_replica", p.row_micro_batches)
     every = passes * m.moe_layers * w.tp * w.cp * _micro_batches(p)
-    sent, layers = layer.all_to_all, p.step.times.layers.moe
-    near = FAST if cell(layer.gpu.fast_gpus, p.row, stage) > 1 else HOST
-    seconds = cell(sent.seconds, p.row, stage)
+    cost, layers = layer.all_to_all, p.step.times.layers.moe
+    seconds = cell(cost.seconds, p.row, stage)
     return [
         Traffic(
             kind="expert",
             link=link,
             bytes_per_step=every * cell(size, p.row, stage),
-            messages=2.0 * times * top(layers, p.row),
+            messages=times * scalar(cost.messages) * top(layers, p.row),
             busy_s=times * top(layers * took, p.row),  # of the stage that sends longest: not all may have experts
             exposed_s=exposed * cell(took, p.row, stage) / seconds,
         )
-        for link, size, took in ((near, sent.near_bytes, sent.near_s), (NETWORK, sent.far_bytes, sent.far_s))
+        for link, size, took in zip(TIERS, cost.bytes, cost.least_s(layer.tier_rates), strict=False)
         if cell(size, p.row, stage) > 0
     ]
 
@@ -243,20 +234,19 @@ def _plainly(pair: tuple[Any, Any]) -> tuple[float, float]:
 def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
     """Gradients reduced and weights gathered among replicas, inside zones and between them. [X7]"""
     s, t, row = p.strategy, p.step.times, p.row
-    sent, held = t.sent, t.held
+    sent = t.sent
     own, every_one = named("micro_batches_of_replica", p.row_micro_batches), _micro_batches(p)
     each, mean = (own, every_one / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
     zero = s.zero or 0
     several = bool(np.all(plain(sent.several)))
     scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
     scattered = each if scatters else 1
-    rings = replica_rings(t.layer, t.group, held)
     gradients = _Exchange(
         inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
         + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
         inside=[
-            (mean if scatters else 1.0, tier_bytes(rings, held, *sent.reduce_per_parameter)),
-            (1.0, tier_bytes(rings, held, 0.0, 0.0, sent.outer_per_parameter)),
+            *((mean if scatters else 1.0, cost.bytes) for cost in sent.reduced),
+            *((1.0, cost.bytes) for cost in sent.outer_reduced),
         ],
         messages=scattered,
         wan_s=top(sent.wan_reduce, row),
@@ -267,7 +257,7 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     gathered = 2 * each if zero >= 3 else 1
     weights = _Exchange(
         inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
-        inside=[(2.0 * mean if zero >= 3 else 1.0, tier_bytes(rings, held, *sent.gather_per_parameter))],
+        inside=[(2.0 * mean if zero >= 3 else 1.0, cost.bytes) for cost in sent.gathered],
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
         wan_bytes=top(sent.zone_gather_bytes, row),
@@ -288,7 +278,7 @@ class _Exchange:
     """A kind of exchange among replicas in one step: inside the zones in all, and once between zones."""
 
     inside_s: Any
-    inside: list[tuple[Any, TierShares]]
+    inside: list[tuple[Any, TierBytes]]
     """How often, and bytes of one GPU of each stage by kind of link: the mean of all replicas."""
     messages: Any
     wan_s: Any
@@ -310,7 +300,7 @@ class _Exchange:
         across = self.wan_messages * self.wan_s
         share = across / self.seconds if self.seconds else 0.0
         stages = w.tp * w.cp * w.dp
-        sizes, least, rates = {}, {}, _all_rates(p)
+        sizes, least, rates = {}, {}, p.step.times.layer.tier_rates
         for at, link in enumerate(TIERS):
             each = sum(often * row_of(sent[at], p.row) for often, sent in self.inside)
             sizes[link] = stages * scalar(each.sum())

@@ -10,7 +10,7 @@ import numpy as np
 
 from crosszone.analyse.published.dtfm_rig import told
 from crosszone.analyse.published.result import Result
-from crosszone.cost.collectives import ring_all_reduce_s
+from crosszone.cost.collectives import Ring, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_send_s
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, figure
 from crosszone.cost.wan import Transport, hosts_rtt_s
@@ -43,7 +43,7 @@ def transfer_s(
         asked = gloo_send_s(size_bytes, hosts_rtt_s(rtt_s), rate)
         return float(how.latency_s(rtt_s) + size_bytes / rate if many else asked)
     if many:
-        return float(ring_all_reduce_s(size_bytes, ranks, Tier(rate, how.latency_s(rtt_s))))
+        return float(all_reduce(size_bytes, Ring(ranks=ranks, link=Tier(rate, how.latency_s(rtt_s)))).seconds)
     return float(gloo_all_reduce_s(size_bytes, ranks, hosts_rtt_s(rtt_s), rate))
 
 
