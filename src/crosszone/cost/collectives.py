@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crosszone.cost.gloo import gloo_round_trips
-from crosszone.cost.record import as_array, named
+from crosszone.cost.record import as_array, as_floats, named
 from crosszone.cost.tiers import Floats, Numbers, Tier, figure
 
 
@@ -331,5 +331,5 @@ def best_bucket_bytes(size_bytes: Numbers, link: Tier) -> Floats:
 
     n buckets pay n latencies and leave the last one exposed: n alpha + S / (n B) is least at n = sqrt(S / (B alpha)).
     """
-    size = np.asarray(size_bytes, dtype=float)
-    return np.asarray(np.minimum(size, np.sqrt(size * link.bytes_per_s * link.latency_s)))
+    size = as_floats(size_bytes)
+    return as_array(np.minimum(size, np.sqrt(size * link.bytes_per_s * link.latency_s)))

@@ -275,7 +275,7 @@ def taken(columns: Mapping[int, Column], at: npt.NDArray[np.int64]) -> Column:
     place = np.searchsorted(numbers, at)
     first = columns[numbers[0]]
     names = [f.name for f in fields(first)]  # type: ignore[arg-type]
-    return type(first)(**{n: np.array([getattr(columns[i], n) for i in numbers], dtype=float)[place] for n in names})
+    return type(first)(**{n: np.stack([1.0 * getattr(columns[i], n) for i in numbers])[place] for n in names})
 
 
 def gpu_columns(gpu: Gpu, path: str, **links: float) -> GpuColumns:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from crosszone.cost.record import as_array, as_floats
 from crosszone.cost.tiers import Floats, Numbers, figure
 
 
 def gloo_segments(size_bytes: Numbers, ranks: Numbers) -> Floats:
     """Segments an all-reduce is cut into: 1 MiB each at most, two per rank at least, as many for every rank. [T7]"""
-    size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
+    size, n = as_floats(size_bytes), as_floats(ranks)
     wanted = np.maximum(np.ceil(size / figure("gloo", "segment_bytes")), figure("gloo", "in_flight") * n)
-    return np.asarray(np.ceil(wanted / n) * n)
+    return as_array(np.ceil(wanted / n) * n)
 
 
 def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
@@ -26,12 +27,12 @@ def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes
     phase ends when its last segment has found room in the socket, that is when the one before is acknowledged. Between
     two ranks the notice of readiness queues behind the rank's own data, so each segment costs s + rtt/2.
     """
-    size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
-    rtt = np.asarray(rtt_s, dtype=float)
+    size, n = as_floats(size_bytes), as_floats(ranks)
+    rtt = as_floats(rtt_s)
     segments = gloo_segments(size, n)
     sent = segments - segments / n
     segment_bytes = size / segments
-    wire_s = segment_bytes / np.asarray(bytes_per_s, dtype=float)
+    wire_s = segment_bytes / as_floats(bytes_per_s)
     arrived = _arrival_s(sent, wire_s, rtt)
     before_last = _arrival_s(sent - 1, wire_s, rtt) + rtt / 2
     acknowledged = np.where(segment_bytes > figure("gloo", "eager_bytes"), before_last, 0.0)
@@ -41,16 +42,16 @@ def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes
 
 def gloo_round_trips(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Round trips that all-reduce pays beside the time its bytes take on the wire, 2 (n - 1) / n of them. [T8]"""
-    n, rtt = np.maximum(np.asarray(ranks, dtype=float), 1.0), np.asarray(rtt_s, dtype=float)
-    wire_s = 2 * (n - 1) / n * np.asarray(size_bytes, dtype=float) / np.asarray(bytes_per_s, dtype=float)
+    n, rtt = np.maximum(as_floats(ranks), 1.0), as_floats(rtt_s)
+    wire_s = 2 * (n - 1) / n * as_floats(size_bytes) / as_floats(bytes_per_s)
     waits = gloo_all_reduce_s(size_bytes, n, rtt, bytes_per_s) - wire_s
-    return np.asarray(np.where(rtt > 0, np.maximum(waits, 0.0) / np.where(rtt > 0, rtt, 1.0), 0.0))
+    return as_array(np.where(rtt > 0, np.maximum(waits, 0.0) / np.where(rtt > 0, rtt, 1.0), 0.0))
 
 
 def gloo_send_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Seconds until a message has arrived whose receiver was waiting for it. [T9]"""
-    size = np.asarray(size_bytes, dtype=float)
-    return np.asarray(np.asarray(rtt_s, dtype=float) / 2 + size / np.asarray(bytes_per_s, dtype=float))
+    size = as_floats(size_bytes)
+    return as_array(as_floats(rtt_s) / 2 + size / as_floats(bytes_per_s))
 
 
 def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
@@ -59,22 +60,22 @@ def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Fl
     The sender is free only when its data is acknowledged, so a turn takes a round trip at least, unless the message
     fits the smallest socket buffer.
     """
-    size, rtt = np.asarray(size_bytes, dtype=float), np.asarray(rtt_s, dtype=float)
+    size, rtt = as_floats(size_bytes), as_floats(rtt_s)
     held = np.where(size > figure("gloo", "eager_bytes"), rtt, 0.0)
     return np.maximum(gloo_send_s(size, rtt, bytes_per_s), held)
 
 
 def gloo_barrier_s(ranks: Numbers, rtt_s: Numbers) -> Floats:
     """Seconds of a barrier: log2 n rounds, each a round trip. [T10]"""
-    n = np.asarray(ranks, dtype=float)
-    return np.asarray(np.ceil(np.log2(np.maximum(n, 1.0))) * np.asarray(rtt_s, dtype=float))
+    n = as_floats(ranks)
+    return as_array(np.ceil(np.log2(np.maximum(n, 1.0))) * as_floats(rtt_s))
 
 
 def gloo_bytes_per_s(rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Rate a long all-reduce over more than two ranks settles at: two segments per round trip and segment time. [T8]"""
-    rate = np.asarray(bytes_per_s, dtype=float)
+    rate = as_floats(bytes_per_s)
     segment, in_flight = figure("gloo", "segment_bytes"), figure("gloo", "in_flight")
-    return np.asarray(np.minimum(rate, in_flight * segment / (np.asarray(rtt_s, dtype=float) + segment / rate)))
+    return as_array(np.minimum(rate, in_flight * segment / (as_floats(rtt_s) + segment / rate)))
 
 
 def _arrival_s(segments: Floats, wire_s: Floats, rtt: Floats) -> Floats:

@@ -46,11 +46,14 @@ class Tape:
         self.names: dict[str, Recorded] = {}
         self.all_branches = all_branches
         """Formulas that hold for other inputs only are recorded too: for a workbook whose inputs can be changed."""
+        self.given: dict[str, Recorded] = {}
+        """Recorded numbers that stand for plain ones of the same key, so that all formulas read one input."""
 
-    def leaf(self, name: str, value: Any) -> Recorded:
-        """A number that goes in."""
-        found = Recorded(value, "leaf", (), self).called(name)
-        self.names[name] = found
+    def leaf(self, name: str, value: Any, **about: str) -> Recorded:
+        """A number that goes in; `about` tells it apart from others of its name."""
+        found = Recorded(value, "leaf", (), self).called(name, about)
+        assert found.key is not None
+        self.names[found.key] = found
         return found
 
 
@@ -101,6 +104,7 @@ class Recorded:
     __mul__, __rmul__ = _arithmetic(operator.mul, "multiply")
     __truediv__, __rtruediv__ = _arithmetic(operator.truediv, "divide")
     __pow__, __rpow__ = _arithmetic(operator.pow, "power")
+    __floordiv__, __rfloordiv__ = _arithmetic(operator.floordiv, "floor_divide")
     __mod__, __rmod__ = _arithmetic(operator.mod, "remainder")
     __and__, __rand__ = _arithmetic(operator.and_, "and")
     __or__, __ror__ = _arithmetic(operator.or_, "or")
@@ -167,6 +171,11 @@ def as_array(x: Any) -> Any:
     return x if isinstance(x, Recorded) else np.asarray(x)
 
 
+def as_floats(x: Any) -> Any:
+    """The same for formulas that count in floats whatever they are given."""
+    return x if isinstance(x, Recorded) else np.asarray(x, dtype=float)
+
+
 _tape: ContextVar[Tape | None] = ContextVar("tape", default=None)
 
 
@@ -196,6 +205,11 @@ def named(name: str, value: Any, **about: str) -> Any:
         return value
     if not isinstance(value, Recorded):
         found = Recorded(value, "constant", (), tape)
+        if tape.given:
+            found.called(name, about)
+            assert found.key is not None
+            if found.key in tape.given:
+                return tape.given[found.key]
     elif value.name is None:
         found = Recorded(value.value, value.op, value.args, tape)
     else:
@@ -269,6 +283,21 @@ def _joined(operands: Any, join: Callable[[Any], Any]) -> Recorded:
     positions = join(numbers)
     flat = np.concatenate([one.ravel() for one in arrays])
     return Recorded(flat[positions], GATHER, (positions, *operands), _tape_of(*operands))
+
+
+def with_entries(array: Any, entries: list[tuple[Any, Any]]) -> Any:
+    """The array with other values in some places: pairs of an index and what stands there."""
+    values = [value for _, value in entries]
+
+    def fill(numbers: Any) -> Any:
+        filled = np.array(numbers[0])
+        for (at, _), number in zip(entries, numbers[1:], strict=True):
+            filled[at] = number
+        return filled
+
+    if any(isinstance(value, Recorded) for value in values):
+        return _joined([array, *values], fill)
+    return fill([array, *values])
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Recorded:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from crosszone.cost.record import as_array, as_floats
 from crosszone.cost.tiers import Floats, Numbers, figure
 
 Congestion = Literal["reno", "cubic", "bbr"]
@@ -36,7 +37,7 @@ def loss_bytes_per_s(rtt_s: Numbers, loss: Numbers, congestion: Congestion = "cu
     Reno: 1.22 packets a round trip / sqrt(loss). CUBIC: its own response where that is more (long fat paths), else as
     Reno. BBR does not slow down for loss below its limit; above it, as Reno.
     """
-    rtt, p = np.asarray(rtt_s, dtype=float), np.asarray(loss, dtype=float)
+    rtt, p = as_floats(rtt_s), as_floats(loss)
     safe = np.where(p > 0, p, 1.0)
     packets = figure("mathis") / np.sqrt(safe)
     if congestion == "cubic":
@@ -57,13 +58,13 @@ def flow_bytes_per_s(
 ) -> Floats:
     """Rate of one connection on an idle link: the least of window, loss and the provider's cap. [T3]"""
     allowed = np.minimum(window_bytes_per_s(rtt_s, window), loss_bytes_per_s(rtt_s, loss, congestion))
-    return np.asarray(np.minimum(allowed, np.asarray(cap_bytes_per_s, dtype=float)))
+    return as_array(np.minimum(allowed, as_floats(cap_bytes_per_s)))
 
 
 def aggregate_bytes_per_s(link_bytes_per_s: Numbers, flows: Numbers, flow: Numbers, loss: Numbers = 0.0) -> Floats:
     """Rate of several connections together: n times one, at most the link less what is lost and sent again. [T4]"""
-    link = np.asarray(link_bytes_per_s, dtype=float) * (1 - np.asarray(loss, dtype=float))
-    return np.asarray(np.minimum(link, np.asarray(flows, dtype=float) * np.asarray(flow, dtype=float)))
+    link = as_floats(link_bytes_per_s) * (1 - as_floats(loss))
+    return as_array(np.minimum(link, as_floats(flows) * as_floats(flow)))
 
 
 def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle_s: Numbers = np.inf) -> Floats:
@@ -72,8 +73,8 @@ def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle
     The window starts at 10 packets and doubles each round trip until it fills the path. `idle_s`: silence before the
     message; an idle window is halved once per retransmission timeout, down to those 10 packets (inf: a new connection).
     """
-    size, rtt = np.asarray(size_bytes, dtype=float), np.asarray(rtt_s, dtype=float)
-    rate, idle = np.asarray(bytes_per_s, dtype=float), np.asarray(idle_s, dtype=float)
+    size, rtt = as_floats(size_bytes), as_floats(rtt_s)
+    rate, idle = as_floats(bytes_per_s), as_floats(idle_s)
     path = np.maximum(rate * rtt, 1.0)
     initial = figure("window", "initial_packets") * figure("packet", "payload_bytes")
     halvings = np.floor(np.minimum(idle / (rtt + figure("window", "retransmit_floor_s")), 64.0))
@@ -81,11 +82,11 @@ def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle
     doublings = np.ceil(np.log2(path / start))
     needed = np.ceil(np.log2(size / start + 1)) - 1
     rounds = np.maximum(np.minimum(doublings, needed), 0.0)
-    return np.asarray(np.maximum(rounds * rtt - start * (2**rounds - 1) / rate, 0.0))
+    return as_array(np.maximum(rounds * rtt - start * (2**rounds - 1) / rate, 0.0))
 
 
 def _per(amount: Numbers, seconds: Numbers) -> Floats:
     """Amount over seconds; no time at all, or next to none, is no limit."""
-    value, time = np.asarray(amount, dtype=float), np.asarray(seconds, dtype=float)
+    value, time = as_floats(amount), as_floats(seconds)
     with np.errstate(over="ignore"):
         return np.where(time > 0, value / np.where(time > 0, time, 1.0), np.inf)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from crosszone.cost.collectives import CollectiveCost, Ring, TierBytes, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
+from crosszone.cost.record import as_array, as_floats, with_entries
 from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
 from crosszone.inputs.cluster import Cluster
@@ -58,12 +59,12 @@ class Transport:
     def group_bytes_per_s(self, rtt_s: Numbers, loss: Numbers = 0.0, flow_cap_bytes_per_s: Numbers = np.inf) -> Floats:
         """Rate one group's connections allow on an idle path of any width. [T11]"""
         flow = flow_bytes_per_s(rtt_s, loss, self.congestion, self.window_bytes, flow_cap_bytes_per_s)
-        return np.asarray(self.connections * flow)
+        return as_array(self.connections * flow)
 
     def latency_s(self, rtt_s: Numbers) -> Floats:
         """Seconds a message pays: one way, or a round trip where the receiver must ask first (Gloo). [T11]"""
         one_way = hosts_rtt_s(rtt_s) / 2
-        return np.asarray(one_way * (2 if self.library == "gloo" else 1))
+        return as_array(one_way * (2 if self.library == "gloo" else 1))
 
 
 class Limits(NamedTuple):
@@ -89,7 +90,7 @@ class Paths(NamedTuple):
 
 def hosts_rtt_s(rtt_s: Numbers) -> Floats:
     """Round-trip time with what the hosts at both ends add, each way. [T11]"""
-    return np.asarray(np.asarray(rtt_s, dtype=float) + 2 * figure("tcp", "latency_us") * 1e-6)
+    return as_array(as_floats(rtt_s) + 2 * figure("tcp", "latency_us") * 1e-6)
 
 
 def wan_tier(
@@ -106,8 +107,8 @@ def wan_tier(
     """
     how, rtt = transport or Transport(), _rtt_s(link)
     loss, cap = link.loss_pct / 100, _rate(link.flow_gbps)
-    everything = np.minimum(_rate(link.gbps_back if back else link.gbps), np.asarray(cap_bytes_per_s, dtype=float))
-    share = (everything / np.asarray(groups, dtype=float))[..., np.newaxis]
+    everything = np.minimum(_rate(link.gbps_back if back else link.gbps), as_floats(cap_bytes_per_s))
+    share = (everything / as_floats(groups))[..., np.newaxis]
     rate = aggregate_bytes_per_s(share, 1, how.group_bytes_per_s(rtt, loss, cap), loss)
     if how.library == "gloo":
         rate = gloo_bytes_per_s(rtt, rate)
@@ -122,15 +123,17 @@ def zone_paths(
     """Every path between the zones of a cluster, with the zones' uplinks. [T11]"""
     how, known = transport or Transport(), zone_links(cluster) if links is None else links
     zones = len(cluster.zones)
-    pair = np.full((zones, zones), np.inf)
-    group, rtt = np.full((3, zones, zones), np.inf), np.zeros((3, zones, zones))
+    pairs, groups, rtts = [], [], []
     for (a, b), link in known.items():
-        loss = link.loss_pct / 100
-        pair[a, b], pair[b, a] = _rate(link.gbps) * (1 - loss), _rate(link.gbps_back) * (1 - loss)
-        rtt[:, a, b] = rtt[:, b, a] = _rtt_s(link)
-        group[:, a, b] = group[:, b, a] = how.group_bytes_per_s(_rtt_s(link), loss, _rate(link.flow_gbps))
+        loss, rtt = link.loss_pct / 100, _rtt_s(link)
+        group = how.group_bytes_per_s(rtt, loss, _rate(link.flow_gbps))
+        pairs += [((a, b), _rate(link.gbps) * (1 - loss)), ((b, a), _rate(link.gbps_back) * (1 - loss))]
+        groups += [((slice(None), a, b), group), ((slice(None), b, a), group)]
+        rtts += [((slice(None), a, b), rtt), ((slice(None), b, a), rtt)]
     egress, ingress = zone_uplinks(cluster)
-    return Paths(Limits(egress, ingress, pair), group, rtt)
+    limits = Limits(egress, ingress, with_entries(np.full((zones, zones), np.inf), pairs))
+    everywhere = (3, zones, zones)
+    return Paths(limits, with_entries(np.full(everywhere, np.inf), groups), with_entries(np.zeros(everywhere), rtts))
 
 
 def fair_rates(senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits, caps: Numbers = np.inf) -> Floats:
@@ -141,7 +144,7 @@ def fair_rates(senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits,
     a, b, zones = np.asarray(senders, dtype=int), np.asarray(receivers, dtype=int), len(limits.egress)
     left = np.concatenate([limits.egress, limits.ingress, np.ravel(limits.pair)]).astype(float)
     uses = np.stack([a, zones + b, 2 * zones + a * zones + b], axis=1)
-    own = np.broadcast_to(np.asarray(caps, dtype=float), a.shape)
+    own = np.broadcast_to(as_floats(caps), a.shape)
     rates, rising = np.zeros(a.shape), np.ones(a.shape, dtype=bool)
     while rising.any():
         users = np.bincount(uses[rising].ravel(), minlength=len(left))
@@ -163,7 +166,7 @@ def drain_s(
     """Seconds until each of several transfers that start together is done; who is done leaves its share. [T12]"""
     left = np.array(sizes_bytes, dtype=float)
     a, b = np.asarray(senders, dtype=int), np.asarray(receivers, dtype=int)
-    own, done, now = np.broadcast_to(np.asarray(caps, dtype=float), left.shape), np.zeros(left.shape), 0.0
+    own, done, now = np.broadcast_to(as_floats(caps), left.shape), np.zeros(left.shape), 0.0
     moving = left > 0
     while moving.any():
         rates = fair_rates(a[moving], b[moving], limits, own[moving])
@@ -181,7 +184,7 @@ def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
     `seconds[a, b]`: what a step from a to b takes. Every order is tried up to 8 zones; beyond, a good one is improved
     by turning parts of it round.
     """
-    cost = np.asarray(seconds, dtype=float)
+    cost = as_floats(seconds)
     cost = np.maximum(cost, cost.T)
     zones = len(cost)
     if zones <= EXACT_RING_ZONES:
@@ -208,7 +211,7 @@ def zone_exchange(
     (z-1)/z of the size, whether its ranks send shards or one leader sends all.
     """
     how, zones = transport or Transport(), len(paths.limits.egress)
-    size = np.asarray(size_bytes, dtype=float)
+    size = as_floats(size_bytes)
     if zones == 1:
         return CollectiveCost(seconds=np.zeros((*size.shape, 3)), item_bytes=0.0 * size, steps=0.0, parts=TierBytes())
     if order is None:
@@ -239,15 +242,22 @@ def zone_ring_tier(
         rates = _edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
         latency = transport.latency_s(paths.rtt_s[band, at, after])
         tiers.append(ring_over(*((Tier(rate, late), 1) for rate, late in zip(rates, latency, strict=True))))
-    return Tier(np.array([float(t.bytes_per_s) for t in tiers]), np.array([float(t.latency_s) for t in tiers]))
+    return Tier(np.stack([t.bytes_per_s for t in tiers]), np.stack([t.latency_s for t in tiers]))
 
 
 def _edge_rates(
     paths: Paths, at: npt.NDArray[np.int_], after: npt.NDArray[np.int_], band: int, groups: int, nic_bytes_per_s: float
 ) -> Floats:
-    """What all groups together get of each edge of the ring."""
+    """What all groups together get of each edge of the ring.
+
+    A zone sends to one other and takes from one other, so no two edges share an uplink, a downlink or a pair: the fair
+    share of each (`fair_rates`) is its tightest limit.
+    """
     alone = np.minimum(paths.group_bytes_per_s[band, at, after], nic_bytes_per_s)
-    return fair_rates(at, after, paths.limits, groups * alone)
+    egress, ingress, pair = paths.limits
+    limits = np.minimum(np.minimum(egress[at], ingress[after]), pair[at, after])
+    rates: Floats = np.minimum(limits, groups * alone)
+    return rates
 
 
 def best_zone_ring(size_bytes: float, paths: Paths, transport: Transport, *, groups: int = 1) -> tuple[int, ...]:
@@ -265,7 +275,9 @@ def _rate(gbps: float | None) -> float:
 
 def _rtt_s(link: ZoneLink) -> Floats:
     """Low, expected and high round-trip time; jitter widens the high end."""
-    return np.array([link.rtt_ms.low, link.rtt_ms.expected, link.rtt_ms.high + (link.jitter_ms or 0.0)]) * 1e-3
+    band = link.rtt_ms
+    milliseconds: Floats = np.stack([band.low, band.expected, band.high + (link.jitter_ms or 0.0)])
+    return milliseconds * 1e-3
 
 
 def _nearest(cost: Floats) -> tuple[int, ...]:

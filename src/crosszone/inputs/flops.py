@@ -52,8 +52,8 @@ def forward_flops_per_token(model: Model, seq_len: int, *, count_masked: bool = 
         attention_core=_attention_core(model, seq_len, count_masked),
         mlp=2.0 * matrices * model.hidden * model.ffn_hidden * (model.layers - sparse),
         router=2.0 * model.hidden * moe.experts * sparse if moe else 0.0,
-        routed_experts=float(expert * moe.top_k * sparse) if moe else 0.0,
-        shared_experts=float(shared * sparse) if moe else 0.0,
+        routed_experts=1.0 * expert * moe.top_k * sparse if moe else 0.0,
+        shared_experts=1.0 * shared * sparse if moe else 0.0,
         head=2.0 * model.embedding_rows * model.embedding_width + _head_projection(model),
     )
 
@@ -84,7 +84,7 @@ def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
     core = full * tokens_seen(seq_len, None, causal=causal)
     if model.window:
         core += (model.layers - full) * tokens_seen(seq_len, model.window.tokens, causal=causal)
-    return float(per_token_seen * core)
+    return per_token_seen * core
 
 
 def _projection_weights(model: Model) -> int:

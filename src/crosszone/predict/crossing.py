@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.collectives import CollectiveCost
+from crosszone.cost.record import as_array
 from crosszone.cost.tcp import window_bytes
 from crosszone.cost.tiers import Tier
 from crosszone.cost.wan import Limits, Paths, Transport, best_zone_ring, wan_tier, zone_exchange, zone_paths
@@ -68,7 +69,7 @@ class Crossings:
         limits = self.paths.limits
         cap = min(limits.egress[a], limits.ingress[b])
         tier = wan_tier(self.links[min(a, b), max(a, b)], self.transport, groups=ranks, back=a > b, cap_bytes_per_s=cap)
-        return np.asarray(tier.bytes_per_s), np.asarray(tier.latency_s)
+        return as_array(tier.bytes_per_s), as_array(tier.latency_s)
 
     def ring(self, zones: Zones, ranks: int) -> Zones:
         """Order in which zones exchange gradients, the smallest of them with so many ranks."""

@@ -57,7 +57,7 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
         return []
     names = [z.name for z in p.site.cluster.zones]
     ring = p.site.ring
-    each = named("zones.averaged_bytes", float(cost.bytes.zones))
+    each = named("zones.averaged_bytes", scalar(cost.bytes.zones))
     often = named("local_update.fragments", local.fragments) / named("local_update.steps", local.steps)
     found = []
     for a, b in zip(ring, (*ring[1:], ring[0]), strict=True):
@@ -68,7 +68,7 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
                 link=f"{names[a]} > {names[b]}",
                 bytes_per_step=each * often,
                 messages=scalar(cost.messages) * often,
-                busy_s=float(cost.seconds[EXPECTED]) * often,
+                busy_s=scalar(cost.seconds[EXPECTED]) * often,
                 exposed_s=scalar(p.local_update_s[EXPECTED]) / named("zones", len(ring)),
             )
         )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.columns import GpuColumns, LinkColumns, taken
+from crosszone.cost.record import with_entries
 from crosszone.cost.tiers import FREE
 from crosszone.cost.wan import Transport
 from crosszone.errors import IllegalError, Notice
@@ -305,14 +306,16 @@ class Site:
             return LinkColumns(boundary_fast=fast)
         s = self.strategy
         shape = (BANDS, len(kinds), s.pp)
-        rate, back, latency = np.full(shape, np.inf), np.full(shape, np.inf), np.zeros(shape)
+        rates, rates_back, latencies = [], [], []
         for row, replica in enumerate(kinds):
             zones = self.zone[:, replica, 0, 0].tolist()
             for stage in range(s.pp if self.wraps else s.pp - 1):
                 a, b = zones[stage], zones[(stage + 1) % s.pp]
                 if a != b:
-                    rate[:, row, stage], latency[:, row, stage] = self._boundary_tier(a, b)
-                    back[:, row, stage], _ = self._boundary_tier(b, a)
+                    at, (there, late) = np.s_[:, row, stage], self._boundary_tier(a, b)
+                    rates.append((at, there))
+                    rates_back.append((at, self._boundary_tier(b, a)[0]))
+                    latencies.append((at, late))
         ring = self.crossings.ring_link(self.ring, self.ring_ranks) if self.ring else FREE
 
         def rows(values: Any) -> Floats:
@@ -329,9 +332,9 @@ class Site:
             gloo=float(self.transport.library == "gloo"),
             flat=float(s.communication.reduce == "flat"),
             boundary_fast=rows(fast),
-            boundary_bytes_per_s=rows(rate),
-            boundary_back_bytes_per_s=rows(back),
-            boundary_latency_s=rows(latency) * (1.0 - perfect),
+            boundary_bytes_per_s=rows(with_entries(np.full(shape, np.inf), rates)),
+            boundary_back_bytes_per_s=rows(with_entries(np.full(shape, np.inf), rates_back)),
+            boundary_latency_s=rows(with_entries(np.zeros(shape), latencies)) * (1.0 - perfect),
             boundary_perfect=perfect,
         )
 
