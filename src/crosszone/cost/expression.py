@@ -141,7 +141,7 @@ _CALLS = {
 }
 
 
-def _entry(x: Any, at: Index) -> tuple[Any, Index]:
+def operand_entry(x: Any, at: Index) -> tuple[Any, Index]:
     """An operand and the index of its entry that goes into entry `at` of a result it is broadcast to."""
     shape = x.value.shape if isinstance(x, Recorded) else np.shape(x)
     if not shape:
@@ -161,12 +161,12 @@ def _build(x: Any, at: Index, *, top: bool = False) -> _Tree:
         case "multiply" | "divide":
             return _product(value, _factors(x, at))
         case "maximum" | "minimum":
-            return _extreme(value, x.op, [_build(*_entry(arg, at)) for arg in _same(x, at)])
+            return _extreme(value, x.op, [_build(*operand_entry(arg, at)) for arg in _same(x, at)])
         case "power":
-            base, exponent = (_build(*_entry(arg, at)) for arg in x.args)
+            base, exponent = (_build(*operand_entry(arg, at)) for arg in x.args)
             return base if exponent.value == 1.0 else _Call(value, "**", [base, exponent])
         case op if op in _CALLS:
-            return _Call(value, _CALLS[op], [_build(*_entry(x.args[0], at))])
+            return _Call(value, _CALLS[op], [_build(*operand_entry(x.args[0], at))])
     followed = _followed(x, at)
     return _Number(value) if followed is None else _build(*followed)
 
@@ -193,27 +193,32 @@ def _followed(x: Recorded, at: Index) -> tuple[Any, Index] | None:
             return x.args[0], at
         case "where":
             condition, yes, no = x.args
-            test, there = _entry(condition, at)
-            return _entry(yes if np.asarray(plain(test))[there] else no, at)
+            test, there = operand_entry(condition, at)
+            return operand_entry(yes if np.asarray(plain(test))[there] else no, at)
         case "choose":
-            choice, there = _entry(x.args[0], at)
-            return _entry(x.args[1 + int(plain(choice)[there])], at)
+            choice, there = operand_entry(x.args[0], at)
+            return operand_entry(x.args[1 + int(plain(choice)[there])], at)
         case "largest":
-            entries = list(_along(x, at))
+            entries = list(entries_along(*x.args, at))
             return max(entries, key=lambda entry: plain(entry[0])[entry[1]])
         case op if op == GATHER:
-            place = int(x.args[0][at])
-            for operand in x.args[1:]:
-                size = np.size(plain(operand))
-                if place < size:
-                    return operand, tuple(int(i) for i in np.unravel_index(place, np.shape(plain(operand))))
-                place -= size
+            return gathered_entry(x, at)
     return None
 
 
-def _along(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
+def gathered_entry(x: Recorded, at: Index) -> tuple[Any, Index]:
+    """The operand, and the index of its entry, that an entry moved from elsewhere was taken of."""
+    place = int(x.args[0][at])
+    for operand in x.args[1:]:
+        size = np.size(plain(operand))
+        if place < size:
+            return operand, tuple(int(i) for i in np.unravel_index(place, np.shape(plain(operand))))
+        place -= size
+    raise IndexError(at)
+
+
+def entries_along(of: Any, axis: int | None, keepdims: bool, at: Index) -> Iterator[tuple[Any, Index]]:
     """Entries that a reduction over an axis puts together."""
-    of, axis, keepdims = x.args
     shape = np.shape(plain(of))
     if axis is None:
         yield from ((of, index) for index in np.ndindex(*shape))
@@ -230,13 +235,13 @@ def _terms(x: Any, at: Index, sign: int = 1, *, top: bool = True) -> Iterator[tu
         match x.op:
             case "add" | "subtract":
                 for arg, flip in zip(x.args, (1, -1 if x.op == "subtract" else 1), strict=True):
-                    yield from _terms(*_entry(arg, at), sign * flip, top=False)
+                    yield from _terms(*operand_entry(arg, at), sign * flip, top=False)
                 return
             case "negative":
-                yield from _terms(*_entry(x.args[0], at), -sign, top=False)
+                yield from _terms(*operand_entry(x.args[0], at), -sign, top=False)
                 return
             case "sum":
-                yield from _counted(_along(x, at), sign)
+                yield from _counted(entries_along(*x.args, at), sign)
                 return
             case "cumsum":
                 of, axis = x.args
@@ -278,7 +283,7 @@ def _factors(x: Any, at: Index, exponent: int = 1, *, top: bool = True) -> Itera
     if isinstance(x, Recorded) and (top or x.name is None):
         if x.op in ("multiply", "divide"):
             for arg, flip in zip(x.args, (1, -1 if x.op == "divide" else 1), strict=True):
-                yield from _factors(*_entry(arg, at), exponent * flip, top=False)
+                yield from _factors(*operand_entry(arg, at), exponent * flip, top=False)
             return
         followed = None if top else _followed(x, at)
         if followed is not None:

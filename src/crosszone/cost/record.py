@@ -48,6 +48,8 @@ class Tape:
         """Formulas that hold for other inputs only are recorded too: for a workbook whose inputs can be changed."""
         self.given: dict[str, Recorded] = {}
         """Recorded numbers that stand for plain ones of the same key, so that all formulas read one input."""
+        self.decisions: list[tuple[Recorded, bool]] = []
+        """With all branches: what the program itself branched on; only while these hold do the expressions."""
 
     def leaf(self, name: str, value: Any, **about: str) -> Recorded:
         """A number that goes in; `about` tells it apart from others of its name."""
@@ -137,7 +139,10 @@ class Recorded:
         return len(self.value)
 
     def __bool__(self) -> bool:
-        return bool(self.value)
+        truth = bool(self.value)
+        if self.tape is not None and self.tape.all_branches:
+            self.tape.decisions.append((self, truth))
+        return truth
 
     def __float__(self) -> float:
         return float(self.value)

@@ -90,7 +90,7 @@ def simulated_step(
 
 
 def _simulate(batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Pipelines:
-    size, columns = _columns(batch, t, chunks, strategy, k)
+    size, columns = pipeline_columns(batch, t, chunks, strategy, k)
     counts = _micro_batches(batch, len(t.forward))
     span, ready = _times(strategy.pipeline_schedule, size, columns, counts)
     return Pipelines(
@@ -113,7 +113,7 @@ def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficie
     longest, own = pipeline_bounds_s(batch, t)
     span = largest(longest)
     if strategy.pp > 1:
-        size, columns = _columns(batch, t, chunks, strategy, k)
+        size, columns = pipeline_columns(batch, t, chunks, strategy, k)
         counts = _micro_batches(batch, len(t.forward))
         tight = makespan_bound_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
         span = np.maximum(span, tight[:, None])
@@ -121,7 +121,7 @@ def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficie
     return found
 
 
-def _columns(
+def pipeline_columns(
     batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Size of the pipeline, and its times as `simulate` takes them, one row a step."""

@@ -76,7 +76,7 @@ def _rows(
     the others for as long as their bytes need (`least_s`).
     """
     used = [link for link, size in sizes.items() if size > 0]
-    slowest = max(used, key=lambda link: float(least_s[link]), default=None)
+    slowest = max(used, key=lambda link: least_s[link], default=None)
     return [
         Traffic(
             kind=kind,
@@ -209,7 +209,7 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
                 own[link] = busy + m * time, messages + m * rounds
                 if kind == p.slowest:
                     ways[link].late_s += m * (time + late)
-            busiest |= {link: max(busiest.get(link, found), found, key=_plainly) for link, found in own.items()}
+            busiest |= {link: max(busiest.get(link, found), found) for link, found in own.items()}
         for link, (busy, messages) in busiest.items():  # replicas send at the same time: those that take longest count
             ways[link].busy_s += busy
             ways[link].messages += messages
@@ -225,10 +225,6 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
         )
         for link, way in ways.items()
     ]
-
-
-def _plainly(pair: tuple[Any, Any]) -> tuple[float, float]:
-    return float(pair[0]), float(pair[1])
 
 
 def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
@@ -306,7 +302,7 @@ class _Exchange:
             sizes[link] = stages * scalar(each.sum())
             least[link] = top(each / row_of(rates[at], p.row), 0) if sizes[link] > 0 else 0.0
         # where a flat ring takes all its time between zones, its links inside are busy for their bytes all the same
-        busy = np.maximum(self.inside_s, max(least.values(), key=float))
+        busy = np.maximum(self.inside_s, max(least.values()))
         found = _rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
         if across > 0:
             names = [zone.name for zone in site.cluster.zones]

@@ -1,21 +1,25 @@
 """Book: a workbook that is written line by line, each value a named cell that formulas call by its name.
 
     book = Book("en")
-    book.lines("Input", [Line("tp", 8, choices=("1", "2", "4", "8")), Line("cp", 1)])
-    book.lines("Computation", [Line("team", "=tp*cp", unit="GPUs")])
-    book.table("GPUs", "gpus", {"name": ["a100"], "memory_gib": [80]})      # =INDEX(gpus_memory_gib, gpu_row)
+    book.lines("Input", [Line(name="tp", value=8), Line(name="cp", value=1)])
+    book.lines("Layer", [Line(name="team", value="=tp*cp", unit="GPUs", cached=8)])
     data = book.saved()
 
-A formula is the text that stands in the cell: what is described here is what a reader of the workbook sees.
+A formula is the text that stands in the cell: what is described here is what a reader of the workbook sees. The file
+holds what each formula comes to as well, so that previews and programs that do not compute show numbers.
 """
 
 from __future__ import annotations
 
 import io
+import math
+import re
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
 
 from crosszone.text import texts
 
@@ -27,8 +31,6 @@ WIDTHS = (44, 20, 12, 24, 8, 80)
 """Columns of a sheet of lines: what it is, value, unit, name, formula of the documentation, note."""
 INPUT, LIST = "FFF4CE", "DDEBF7"
 """Colours: cells to type in; headings."""
-MOST_INLINE = 200
-"""Letters that a drop-down may have in place; longer lists lie on a sheet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +42,14 @@ class Line:
     unit: str = ""
     id: str = ""
     """Of the formula in docs/formulas.md."""
-    choices: Sequence[str] | str | None = None
-    """Drop-down: its entries, or the name of the range that holds them."""
+    label: str = ""
+    """What it is; empty: the text of its name."""
+    note: str = ""
+    """What a reader should know; empty: the text of its name."""
     typed: bool = False
     """The user is meant to change it."""
+    cached: Any = None
+    """What the formula comes to, for programs that show a file without computing it."""
 
 
 class Text(str):
@@ -81,6 +87,7 @@ class Book:
         self.file: Workbook = Workbook()
         self.file.remove(self.file.worksheets[0])
         self._next: dict[str, int] = {}
+        self._cached: dict[tuple[str, str], Any] = {}
 
     @cached_property
     def _texts(self) -> dict[str, Any]:
@@ -93,11 +100,6 @@ class Book:
         for key in path:
             here = here.get(key, "") if isinstance(here, dict) else ""
         return here if isinstance(here, str) else ""
-
-    def coefficient(self, field: str) -> str:
-        """What a coefficient is."""
-        known: dict[str, str] = texts(self.language)["page"]["coefficient"]
-        return known.get(field, "")
 
     def sheet(self, name: str) -> Worksheet:
         """The sheet of that name; made where it is new."""
@@ -129,7 +131,7 @@ class Book:
 
     def lines(self, sheet: str, lines: Sequence[Line | Heading]) -> None:
         """Write lines below what the sheet has already."""
-        from openpyxl.styles import Alignment
+        from openpyxl.styles import Alignment, PatternFill
 
         to = self.sheet(sheet)
         for column, width in zip("ABCDEF", WIDTHS, strict=True):
@@ -140,18 +142,17 @@ class Book:
                 continue
             row = self._next[sheet]
             self._next[sheet] = row + 1
-            to.cell(row, 1, self.words("lines", one.name, "label") or one.name)
+            put(to, row, 1, Text(one.label or self.words("lines", one.name, "label") or one.name))
             cell = put(to, row, 2, one.value)
+            self.cache(sheet, cell.coordinate, one.cached)
             cell.alignment = Alignment(horizontal="right")
             to.cell(row, 3, one.unit)
             to.cell(row, 4, one.name)
             to.cell(row, 5, one.id)
-            to.cell(row, 6, self.words("lines", one.name, "note"))
+            put(to, row, 6, Text(one.note or self.words("lines", one.name, "note")))
             self.name(one.name, sheet, f"$B${row}")
             if one.typed:
-                self._typed(cell)
-            if one.choices is not None:
-                self._choices(to, cell, one.choices)
+                cell.fill = PatternFill("solid", fgColor=INPUT)
 
     def table(self, sheet: str, prefix: str, columns: Mapping[str, Sequence[Any]]) -> None:
         """A table whose columns are called PREFIX_COLUMN; below what the sheet has already."""
@@ -181,19 +182,47 @@ class Book:
         self.file.calculation = CalcProperties(fullCalcOnLoad=True)
         data = io.BytesIO()
         self.file.save(data)
-        return data.getvalue()
+        values = {
+            f"xl/worksheets/sheet{at}.xml": {cell: v for (sheet, cell), v in self._cached.items() if sheet == name}
+            for at, name in enumerate(self.file.sheetnames, 1)
+        }
+        return with_values(data.getvalue(), values)
 
-    def _typed(self, cell: Any) -> None:
-        from openpyxl.styles import PatternFill
+    def cache(self, sheet: str, cell: str, value: Any) -> None:
+        """Note what the formula in a cell comes to."""
+        if value is not None:
+            self._cached[sheet, cell] = value
 
-        cell.fill = PatternFill("solid", fgColor=INPUT)
 
-    def _choices(self, to: Worksheet, cell: Any, choices: Sequence[str] | str) -> None:
-        from openpyxl.worksheet.datavalidation import DataValidation  # type: ignore[import-untyped]
+_FORMULA = re.compile(r'<c r="([A-Z]+[0-9]+)"([^>]*)><f>(.*?)</f><v ?(?:/>|></v>)</c>', re.DOTALL)
 
-        inline = choices if isinstance(choices, str) else '"' + ",".join(choices) + '"'
-        if len(inline) > MOST_INLINE:
-            raise ValueError("a long list lies on a sheet")
-        rule = DataValidation(type="list", formula1=inline, allow_blank=True, showErrorMessage=True)
-        to.add_data_validation(rule)
-        rule.add(cell)
+
+def with_values(data: bytes, values: Mapping[str, Mapping[str, Any]]) -> bytes:
+    """A saved workbook with the values of its formulas beside them: by part of the file and cell.
+
+    openpyxl writes a formula or a value, never both.
+    """
+
+    def fill(match: re.Match[str], known: Mapping[str, Any]) -> str:
+        cell, style, formula = match.groups()
+        if cell not in known:
+            return match.group()
+        value = known[cell]
+        kind, text = "", repr(value)
+        if isinstance(value, bool):
+            kind, text = ' t="b"', str(int(value))
+        elif isinstance(value, str):
+            kind, text = ' t="str"', escape(value)
+        elif not math.isfinite(value):
+            kind, text = ' t="e"', "#NUM!"
+        return f'<c r="{cell}"{style}{kind}><f>{formula}</f><v>{text}</v></c>'
+
+    filled = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(filled, "w", zipfile.ZIP_DEFLATED) as new:
+        for part in old.infolist():
+            content, known = old.read(part), values.get(part.filename)
+            if known:
+                text = _FORMULA.sub(lambda match, known=known: fill(match, known), content.decode())  # type: ignore[misc]
+                content = text.encode()
+            new.writestr(part, content, zipfile.ZIP_DEFLATED)
+    return filled.getvalue()

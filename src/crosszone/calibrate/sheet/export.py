@@ -44,7 +44,7 @@ def export_result(
         return workbook_of_values(name, figures, None, language), False
     if abs(float(p.step_time.expected) - prediction.step_time_s.expected) <= SAME * prediction.step_time_s.expected:
         try:
-            return workbook_of_predictor(p, language, usd=figures["usd"], kwh=figures["kwh"]), True
+            return workbook_of_predictor(p, language), True
         except InputError:  # its formulas are not covered: numbers
             pass
     return workbook_of_values(name, figures, _drawn(p), language), False

@@ -1,12 +1,24 @@
-"""Output: the step as a timeline, what it is made of, memory and the run: the cells that an import reads.
+"""Output: the step as a timeline, what it is made of, memory, the run and its communication: what an import reads.
 
 The last stage of the pipeline is what a timeline shows: it waits while the pipeline fills (warm-up), runs one forward
-and one backward pass for every micro-batch, and waits while the pipeline empties (cool-down).
+and one backward pass for every micro-batch, and waits while the pipeline empties (cool-down). Every line is a recorded
+number of the prediction; only sums and differences of the timeline are put together here.
 """
 
 from __future__ import annotations
 
-from crosszone.calibrate.sheet.book import Heading, Line, line
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crosszone.cost.record import Recorded, plain
+from crosszone.predict.breakdown import ORDER, last_updated, pace_setter
+from crosszone.predict.cells import cell, row_of
+from crosszone.predict.memory import GIB, fullest_of
+from crosszone.predict.recorded_inputs import RecordedScenario
+from crosszone.predict.traffic import FIELDS
 
 SHEET = "Output"
 PHASES = (
@@ -24,27 +36,7 @@ PHASES = (
 """Cells that every workbook has, in seconds."""
 STEP_PARTS = ("warm_up_s", "steady_s", "cool_down_s", "all_reduce_s", "optimizer_s", "weights_s", "other_s")
 """Of these, those that add up to the iteration."""
-BREAKDOWN = (
-    "matmul",
-    "attention",
-    "elementwise",
-    "routing",
-    "embedding",
-    "head",
-    "recompute",
-    "host",
-    "tensor",
-    "context",
-    "expert",
-    "sharding",
-    "pipeline",
-    "bubble",
-    "gradients",
-    "weights",
-    "optimizer",
-    "fixed",
-    "jitter",
-)
+BREAKDOWN = ORDER
 FIGURES = {
     "tokens_per_s": "out_tokens_per_s",
     "mfu": "out_mfu",
@@ -55,143 +47,167 @@ FIGURES = {
     "kwh": "out_kwh",
 }
 """Figures of a result, and the cells that hold them where they are known."""
+CHECKS = (
+    "check_replica",
+    "check_pace",
+    "check_update",
+    "check_memory",
+    "check_batch",
+    "check_branches",
+    "check_simulated",
+    "check_zone_order",
+)
+"""What must hold for the formulas to be right, after the inputs were changed; a workbook has those that may fail."""
+CLOSE = 1e-9
+"""Share by which sums in another order may differ."""
 
 
-def output(usd: float | None, kwh: float | None) -> list[Line | Heading]:
-    """The whole sheet; what only the program can tell is given as numbers."""
-    return [*_timeline(), *_parts(), *_memory(), *_run(usd, kwh)]
+@dataclass(frozen=True)
+class Figure:
+    """One line of the sheet: a recorded number, or a condition that must hold."""
+
+    name: str
+    value: Any
+    unit: str = ""
+    id: str = ""
+    label: str = ""
 
 
-def _timeline() -> list[Line | Heading]:
+def timeline_figures(recorded: RecordedScenario) -> list[Figure]:
+    """The phases of an iteration; they add up to it."""
+    p, figures = recorded.predictor, recorded.prediction
+    row, parts, step = p.row, recorded.prediction.breakdown_s, p.step
+    span = step.pipelines.span_s[row]
+    starts, ends = _last_stage(recorded, span)
+    last = p.strategy.pp - 1
+    other = parts["fixed"] + parts["jitter"] + parts["local_update"]
+    count = "micro_batches_of_replica"
     return [
-        Heading(key="timeline"),
-        line("out_layers", "=layers"),
-        line("out_micro_batches", "=micro_batches", "", "R2"),
-        line("span_s", "=MAX(stage_ready)", "s", "S3"),
-        line("out_warm_up_s", "=IF(pp=1,0,last_stage_starts)", "s", "S13"),
-        line("out_forward_s", "=INDEX(stage_forward,pp)", "s", "V2"),
-        line("out_backward_s", "=INDEX(stage_backward,pp)", "s", "V2"),
-        line("out_steady_s", "=IF(pp=1,span_s,last_stage_ends-last_stage_starts)", "s", "S13"),
-        line("out_cool_down_s", "=IF(pp=1,0,span_s-last_stage_ends)", "s", "S13"),
-        line("reduced_at_s", "=MAX(stage_reduced)", "s", "V2"),
-        line("out_all_reduce_s", "=reduced_at_s-span_s", "s", "V2"),
-        line("last_updated", "=MATCH(MAX(stage_tail),stage_tail,0)"),
-        line("out_optimizer_s", "=INDEX(stage_update,last_updated)", "s", "O10"),
-        line("out_weights_s", "=INDEX(stage_gather_exposed,last_updated)", "s", "V1"),
-        line("fixed_s", "=k_step_s", "s"),
-        line(
-            "jitter_s",
-            "=micro_batches*MAX(stage_cost_both)*k_jitter*LOG(MAX(nodes_used,1),2)",
-            "s",
-        ),
-        line("out_other_s", "=fixed_s+jitter_s", "s"),
-        line(
-            "out_iteration_s",
-            "=out_warm_up_s+out_steady_s+out_cool_down_s+out_all_reduce_s+out_optimizer_s+out_weights_s+out_other_s",
-            "s",
-            "V3",
-        ),
+        Figure("out_layers", p.case.model.layers),
+        Figure("out_micro_batches", {**recorded.tape.names, **recorded.tape.given}[count], "", "R2"),
+        Figure("span_s", span, "s", "S3"),
+        Figure("out_warm_up_s", starts, "s", "S13"),
+        Figure("out_forward_s", cell(step.times.forward, row, last), "s", "V2"),
+        Figure("out_backward_s", cell(step.times.backward, row, last), "s", "V2"),
+        Figure("out_steady_s", ends - starts, "s", "S13"),
+        Figure("out_cool_down_s", span - ends, "s", "S13"),
+        Figure("out_all_reduce_s", parts["gradients"], "s", "V2"),
+        Figure("out_optimizer_s", parts["optimizer"], "s", "O10"),
+        Figure("out_weights_s", parts["weights"], "s", "V1"),
+        Figure("out_other_s", other, "s", "V3"),
+        Figure("out_iteration_s", figures.step_time_s.expected, "s", "V3"),
     ]
 
 
-def _parts() -> list[Line | Heading]:
+def _last_stage(recorded: RecordedScenario, span: Any) -> tuple[Any, Any]:
+    """When the last stage of the pipeline starts and is done."""
+    row = recorded.predictor.row
+    if row in recorded.passes:
+        return recorded.passes[row].first_start_s, recorded.passes[row].last_end_s
+    return recorded.simulated.get(row, (0.0, span))
+
+
+def part_figures(recorded: RecordedScenario) -> list[Figure]:
     """What the step is made of, the stage that works longest setting the pace. [V3]"""
-    both = "=micro_batches*(pace_dense*({0})+pace_moe*({1}))"
+    return [Figure(f"part_{part}", recorded.prediction.breakdown_s[part], "s", "V3") for part in BREAKDOWN]
 
-    def twice(form: str) -> str:
-        return both.format(*(form.replace("_KIND", f"_{kind}") for kind in ("dense", "moe")))
 
-    full = 'IF(recompute="full",{0},0)'
-    work = "part_matmul+part_attention+part_elementwise+part_routing+part_embedding+part_head+part_recompute"
-    formulas = {
-        "matmul": twice("3*matmul_KIND"),
-        "attention": twice("attention_s+attention_back_s"),
-        "elementwise": twice("3*elementwise_KIND"),
-        "routing": twice("3*routing_KIND+2*excess_KIND"),
-        "embedding": "=micro_batches*pace_first*3*embedding_s",
-        "head": "=micro_batches*pace_last*(head_forward_s+head_backward_s)",
-        "recompute": twice("again_KIND-repeated_KIND"),
-        "host": twice("host_forward_KIND+host_backward_KIND"),
-        "tensor": twice(f"(reductions+2+{full.format('reductions')})*tp_exposed_s")
-        + "+micro_batches*(pace_first+pace_last)*tp_exposed_s",
-        "context": twice(f"cp_forward+cp_backward+{full.format('cp_forward')}"),
-        "expert": twice(f"2*ep_KIND+{full.format('ep_KIND')}"),
-        "sharding": "=micro_batches*(INDEX(stage_with_forward,pace)+INDEX(stage_with_backward,pace))",
-        "pipeline": "=micro_batches*(INDEX(stage_passed,pace)+IF(pace>1,INDEX(stage_passed,MAX(1,pace-1)),0))",
-        "bubble": f"=MAX(0,span_s-({work}+part_host+part_tensor+part_context+part_expert+part_sharding)-part_pipeline)",
-        "gradients": "=out_all_reduce_s",
-        "weights": "=out_weights_s",
-        "optimizer": "=out_optimizer_s",
-        "fixed": "=fixed_s",
-        "jitter": "=jitter_s",
-    }
+def memory_figures(recorded: RecordedScenario) -> list[Figure]:
+    """Memory of the fullest stage by part, and of every stage."""
+    memory = recorded.prediction.memory_gib
+    worst = memory.stages[memory.worst_stage]
     return [
-        Heading(key="breakdown"),
-        line("pace", "=MATCH(MAX(stage_both),stage_both,0)", "", "V3"),
-        *(line(f"pace_{key}", f"=INDEX(stage_{key},pace)") for key in ("dense", "moe", "first", "last")),
-        *(line(f"part_{part}", formulas[part], "s", "V3") for part in BREAKDOWN),
+        *(Figure(f"memory_{part}", value, "GiB", "M7") for part, value in worst.parts.items()),
+        Figure("out_memory_gib", memory.peak.expected, "GiB", "M7"),
+        Figure("memory_limit", memory.limit, "GiB", "M7"),
+        *(Figure(f"memory_stage_{one.stage}", one.total, "GiB", "M7") for one in memory.stages if len(memory.stages) > 1),
     ]
 
 
-def _memory() -> list[Line | Heading]:
-    parts = {
-        "weights": "weights_b",
-        "gradients": "peak_gradients_b",
-        "optimizer": "optimizer_b",
-        "activations": "peak_activations_b",
-        "logits": "peak_logits_b",
-        "working": "peak_working_b",
-        "buffers": "peak_buffers_b",
-    }
+def run_figures(recorded: RecordedScenario) -> list[Figure]:
+    """Rates, and the whole run where its length is known."""
+    found, names = recorded.prediction, recorded.tape.names
+    run = found.run
+    figures = [
+        Figure("out_gpus", names["gpus"], "GPUs", "R1"),
+        Figure("out_tokens_per_s", found.tokens_per_s.expected, "tokens/s", "J1"),
+        Figure("out_tokens_per_s_per_gpu", found.tokens_per_s_per_gpu.expected, "tokens/s", "J1"),
+        Figure("out_tflops_per_gpu", found.tflops_per_gpu.expected, "TFLOP/s", "F1"),
+        Figure("out_mfu", found.mfu.expected, "", "V6"),
+        Figure("out_hfu", found.hfu.expected, "", "V6"),
+        Figure("out_goodput", run.goodput.share, "", "E1"),
+    ]
+    if run.days is not None:
+        figures += [Figure("out_iterations", names["run.steps"], "", "J2"), Figure("out_days", run.days.expected, "days", "J2")]
+    triples = {"gpu_hours": (run.gpu_hours, "GPU-hours", "E2"), "usd": (run.usd, "$", "E2"), "kwh": (run.kwh, "kWh", "E3")}
+    triples["co2_kg"] = (run.co2_kg, "kg", "E3")
+    for name, (triple, unit, id_) in triples.items():
+        if triple is not None:
+            figures.append(Figure(f"out_{name}", triple.expected, unit, id_))
+    if run.usd_egress is not None:
+        figures.append(Figure("out_usd_egress", run.usd_egress, "$", "E2"))
+    return figures
+
+
+UNITS = {"bytes_per_step": "bytes", "messages": "", "busy_s": "s", "exposed_s": "s"}
+
+
+def traffic_figures(recorded: RecordedScenario) -> list[Figure]:
+    """Bytes, messages, busy and exposed time of every kind of communication on every link. [A1]"""
     return [
-        Heading(key="memory"),
-        line("fullest", "=MATCH(MAX(stage_peak_b),stage_peak_b,0)", "", "M7"),
-        *(line(f"memory_{part}", f"=INDEX(stage_{cell},fullest)/2^30", "GiB", "M7") for part, cell in parts.items()),
-        line("memory_base", "=mem_base_gib", "GiB", "M7"),
-        line("out_memory_gib", "=MAX(stage_peak_b)/2^30", "GiB", "M7"),
-        line("memory_limit", "=gpu_memory_gib", "GiB"),
-        line("memory_fits", '=IF(out_memory_gib<=memory_limit,"yes","no")'),
+        Figure(f"traffic_{at}_{name}", getattr(row, name), UNITS[name], "A1", f"{row.kind}, {row.link}")
+        for at, row in enumerate(recorded.prediction.communication)
+        for name in FIELDS
     ]
 
 
-def _run(usd: float | None, kwh: float | None) -> list[Line | Heading]:
-    found: list[Line | Heading] = [
-        Heading(key="run"),
-        line("out_gpus", "=gpus_used", "GPUs", "R1"),
-        line("out_tokens_per_s", "=seq_len*global_batch/out_iteration_s", "tokens/s", "J1"),
-        line("out_mfu", "=IF(path_peak>0,model_flops/(out_iteration_s*gpus_used*path_peak*1E12),0)", "", "V6"),
-        line(
-            "out_iterations",
-            '=IF(ISNUMBER(run_tokens),ROUNDUP(run_tokens/(seq_len*global_batch),0),"")',
-            "",
-            "J2",
-        ),
-        line("out_total_s", '=IF(ISNUMBER(out_iterations),out_iterations*out_iteration_s,"")', "s", "J2"),
-        line("out_days", '=IF(ISNUMBER(out_total_s),out_total_s/86400/goodput,"")', "days", "J2"),
+def checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bool]]]]:
+    """Conditions that the expressions rest on: recorded, and what they must be.
+
+    A prediction decides some things from its numbers: which stage sets the pace, which replica is slowest. The cells
+    compute for what was decided; where changed inputs would decide otherwise, the check says so.
+    """
+    p = recorded.predictor
+    site, t, row = p.site, p.step.times, p.row
+    kinds, first = len(site.kinds[0]), p.row - p.slowest
+    totals = p.step.total_s[first : first + kinds]
+    yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
+    both, tail = row_of(t.forward + t.backward, row), row_of(t.update + t.gather, row)
+    yield "check_pace", [_is_largest(both, pace_setter(p))] if len(both) > 1 else []
+    yield "check_update", [_is_largest(tail, last_updated(p))] if len(tail) > 1 else []
+    yield "check_memory", _memory_conditions(recorded)
+    count = p.batch.work.micro_batches
+    whole = [(np.absolute(count - np.floor(count + 0.5)) < CLOSE, True)] if not np.ndim(plain(count)) else []
+    yield "check_batch", whole
+    yield "check_branches", [(node, truth) for node, truth in recorded.tape.decisions]
+    yield "check_simulated", [
+        (np.absolute(now[at] - was[at]) <= CLOSE * was[at], True)
+        for now, was in recorded.durations
+        for at in np.ndindex(*now.shape)
+        if isinstance(now, Recorded)
     ]
-    given = {"out_usd": (usd, "$"), "out_kwh": (kwh, "kWh")}
-    return [*found, *(line(name, value, unit) for name, (value, unit) in given.items() if value is not None)]
+    leaves = [node for key, node in recorded.tape.names.items() if key.startswith(("input.zone_gbps", "input.rtt_ms"))]
+    several = leaves if len(site.ring) > 3 else []  # up to three zones there is one ring
+    yield "check_zone_order", [(np.absolute(leaf - plain(leaf)) <= CLOSE * plain(leaf), True) for leaf in several]
 
 
-CHECKS = {
-    "check_gpus": "gpus_used<=node_gpus*node_count",
-    "check_batch": "ROUND(micro_batches,0)*micro_batch*dp=global_batch",
-    "check_heads": "heads-tp*INT(heads/tp)=0",
-    "check_tp": "IF(tp<=node_gpus,node_gpus-tp*INT(node_gpus/tp),tp-node_gpus*INT(tp/node_gpus))=0",
-    "check_layers": "SUM(stage_layers)=layers",
-    "check_stages": "pp<={stages}",
-    "check_micro_batches": "OR(pp=1,micro_batches<={micro_batches})",
-    "check_link": 'OR(fast_link="no",gpu_link_gb_per_s>0)',
-    "check_experts": "OR(ep=1,AND(experts>0,experts-ep*INT(experts/ep)=0,tp*cp*dp-ep*INT(tp*cp*dp/ep)=0))",
-    "check_precision": "path_peak>0",
-}
-"""What must hold for the formulas to be right, after the inputs were changed."""
+def _is_largest(values: Any, at: int) -> tuple[Any, bool]:
+    return values[at] >= np.max(values) * (1.0 - CLOSE), True
 
 
-def checks(stages: int, micro_batches: int) -> list[Line | Heading]:
-    """Whether the inputs are such that the formulas hold, in a pipeline with so much room."""
-    room = {"stages": stages, "micro_batches": micro_batches}
-    return [
-        Heading(key="checks"),
-        *(line(name, f'=IF({form.format(**room)},"ok","wrong")') for name, form in CHECKS.items()),
-    ]
+def _memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]]:
+    """The replicas and the stage that were fullest still are."""
+    p, memory = recorded.predictor, recorded.prediction.memory_gib
+    found, fullest = fullest_of(p)
+    kinds = len(p.site.kinds[0])
+    conditions = []
+    room = np.array([group.gpu.memory_gib for group in p.site.groups])[p.site.group[:, p.site.kinds[0], 0, 0].T]
+    if kinds > 1:
+        totals = np.broadcast_to(found.total / GIB, p.batch.counts.shape)
+        for stage in range(p.strategy.pp):
+            own = np.stack([totals[kind, stage] - float(room[kind, stage]) for kind in range(kinds)])
+            conditions.append((own[int(fullest[stage])] >= np.max(own) - CLOSE, True))
+    if len(memory.stages) > 1:
+        over = np.stack([one.total - float(plain(one.limit)) for one in memory.stages])
+        conditions.append((over[memory.worst_stage] >= np.max(over) - CLOSE, True))
+    return conditions
