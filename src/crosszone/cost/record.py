@@ -319,6 +319,11 @@ def _choose(at: Any, options: Any) -> Recorded:
     return Recorded(value, "choose", (at, *options), _tape_of(at, *options))
 
 
+def pick(at: Recorded, options: list[Any]) -> Recorded:
+    """One of several numbers, by its place; of any number of them, which `np.choose` does not take."""
+    return Recorded(plain(options[int(at.value)]), "choose", (at, *options), at.tape)
+
+
 def _any(x: Any) -> bool:
     """A formula asks whether it is needed at all; for all branches it is."""
     return _tape_of(x).all_branches or bool(np.any(plain(x)))

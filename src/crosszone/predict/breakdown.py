@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from crosszone.cost.record import named, plain
-from crosszone.predict.cells import cell, row_of, scalar
+from crosszone.cost.record import named
+from crosszone.predict.cells import cell, place_of_largest, row_of, scalar
 from crosszone.predict.prediction import Bottleneck
 from crosszone.predict.site import EXPECTED
 from crosszone.predict.step import before
@@ -74,14 +72,14 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
     return {name: parts[name] for name in ORDER}
 
 
-def pace_setter(p: Predictor) -> int:
+def pace_setter(p: Predictor) -> Any:
     """The stage that works longest for a micro-batch."""
-    return int(np.argmax(plain(row_of(p.step.times.forward + p.step.times.backward, p.row))))
+    return place_of_largest(row_of(p.step.times.forward + p.step.times.backward, p.row))
 
 
-def last_updated(p: Predictor) -> int:
+def last_updated(p: Predictor) -> Any:
     """The stage whose update and gather of the weights end last."""
-    return int(np.argmax(plain(row_of(p.step.times.update + p.step.times.gather, p.row))))
+    return place_of_largest(row_of(p.step.times.update + p.step.times.gather, p.row))
 
 
 def bottleneck_of(breakdown: dict[str, float]) -> tuple[Bottleneck, dict[str, float]]:
@@ -97,4 +95,4 @@ def bottleneck_of(breakdown: dict[str, float]) -> tuple[Bottleneck, dict[str, fl
         str(kind): named(f"shares.{kind}", sum(breakdown[name] for name in names) / total)
         for kind, names in parts.items()
     }
-    return max(parts, key=lambda kind: shares[kind]), shares
+    return max(parts, key=lambda kind: float(shares[kind])), shares

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.cost.record import Recorded, as_array
+from crosszone.cost.record import Recorded, as_array, pick, plain
 
 
 def scalar(value: Any) -> Any:
@@ -14,10 +14,13 @@ def scalar(value: Any) -> Any:
     return value if isinstance(value, Recorded) else float(value)
 
 
-def cell(values: Any, row: int, stage: int) -> Any:
-    """One entry."""
+def cell(values: Any, row: int, stage: Any) -> Any:
+    """One entry; `stage` may be recorded (`place_of_largest`)."""
     if not np.ndim(values):
         return scalar(values)
+    if isinstance(stage, Recorded):
+        entries = row_of(values, row)
+        return pick(stage, list(entries)) if len(entries) > 1 else scalar(entries[0])
     rows, stages = values.shape
     return scalar(values[row if rows > 1 else 0, stage if stages > 1 else 0])
 
@@ -31,3 +34,10 @@ def row_of(values: Any, row: int) -> Any:
 def top(values: Any, row: int) -> Any:
     """The largest entry of one row."""
     return scalar(np.max(row_of(values, row)))
+
+
+def place_of_largest(values: Any) -> Any:
+    """Where the largest is: a number, or recorded where inputs that may change decide it."""
+    if isinstance(values, Recorded) and values.tape.all_branches and len(values) > 1:
+        return np.argmax(values)
+    return int(np.argmax(plain(values)))

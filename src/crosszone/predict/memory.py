@@ -53,14 +53,16 @@ def memory_of(p: Predictor) -> Memory:
                 peak_at=MOMENTS[moment[stage]],
             )
         )
-    worst = max(stages, key=lambda one: one.total - one.limit)
+    worst = max(stages, key=lambda one: float(one.total) - float(one.limit))
     low, high = band_factors(stack_measured=all(one.stack_measured for one in p.profile.values()), memory=True)
     peak = Triple(low=worst.total * low, expected=worst.total, high=worst.total * high)
     return Memory(
         worst_stage=worst.stage,
         peak=named_triple("memory_gib.peak", peak),
         limit=named("memory_gib.limit", worst.limit),
-        fits=all(one.total <= one.limit and one.host <= (one.host_limit or math.inf) for one in stages),
+        fits=all(
+            float(one.total) <= float(one.limit) and float(one.host) <= (one.host_limit or math.inf) for one in stages
+        ),
         margin=named("memory_gib.margin", worst.limit - worst.total),
         stages=tuple(stages),
     )

@@ -33,6 +33,9 @@ COMPARISON, SUM, PRODUCT, POWER, ATOM = range(5)
 SHARE = "shared_"
 """Beginning of the names of cells that hold an expression without a name of its own."""
 
+MOST_CHOICES = 254
+"""Values that CHOOSE takes."""
+
 Key = tuple[int, int]
 """A recorded array, and one of its entries counted flat."""
 
@@ -87,7 +90,9 @@ def literal(value: Any) -> Term:
 class FormulaCells:
     """The cells that figures rest on, made as they are asked for."""
 
-    def __init__(self, is_typed: Callable[[Recorded], bool], places: Mapping[int, str], names: Mapping[str, str]) -> None:
+    def __init__(
+        self, is_typed: Callable[[Recorded], bool], places: Mapping[int, str], names: Mapping[str, str]
+    ) -> None:
         self.is_typed = is_typed
         self.places = places
         """Addresses of recorded numbers that lie in a grid, by id."""
@@ -232,6 +237,8 @@ class FormulaCells:
         branches = [self._term(operand_entry(arg, at)) for arg in x.args[1:]]
         if len({one.text for one in branches}) == 1:
             return branches[0]
+        if x.op == "choose" and len(branches) > MOST_CHOICES:
+            raise TypeError(f"a choice of {len(branches)}: spreadsheets take {MOST_CHOICES}")
         texts = [self._short(one).text for one in branches]
         value = float(x.value[at] if at else x.value)
         logical = all(one.logical for one in branches)
@@ -330,7 +337,9 @@ class FormulaCells:
 
     def share_text(self, text: str) -> str:
         """A condition in a cell of its own: the name of that cell."""
-        return self._share(Term(text, ATOM, 1.0, live=True, logical=True), Cell(Recorded(True, "leaf", (), None), ())).text  # type: ignore[arg-type]
+        return self._share(
+            Term(text, ATOM, 1.0, live=True, logical=True), Cell(Recorded(True, "leaf", (), None), ())
+        ).text  # type: ignore[arg-type]
 
     def _share(self, term: Term, entry: Cell | None = None) -> Term:
         """The term in a cell of its own; the same text has one cell."""
@@ -561,10 +570,12 @@ def _compare(op: str, a: Term, b: Term) -> Term:
 
 
 def _place_of_largest(terms: list[Term]) -> Term:
-    """Where the first of the largest is, counted from 0."""
-    text = str(len(terms) - 1)
-    for at in range(len(terms) - 2, -1, -1):
-        later = ",".join(one.text for one in terms[at + 1 :])
+    """Where the first of the largest is, counted from 0; equal texts are equal numbers."""
+    first = {one.text: at for at, one in reversed(list(enumerate(terms)))}
+    places = sorted(first.values())
+    text = str(places[-1])
+    for number, at in reversed(list(enumerate(places[:-1]))):
+        later = ",".join(terms[other].text for other in places[number + 1 :])
         text = f"IF({_held(terms[at], SUM)}>=MAX({later}),{at},{text})"
     return Term(text, ATOM, 0.0)
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from crosszone.cost.record import Recorded, plain
-from crosszone.predict.breakdown import ORDER, last_updated, pace_setter
-from crosszone.predict.cells import cell, row_of
+from crosszone.predict.breakdown import ORDER
+from crosszone.predict.cells import cell
 from crosszone.predict.memory import GIB, fullest_of
 from crosszone.predict.recorded_inputs import RecordedScenario
 from crosszone.predict.traffic import FIELDS
@@ -49,8 +49,6 @@ FIGURES = {
 """Figures of a result, and the cells that hold them where they are known."""
 CHECKS = (
     "check_replica",
-    "check_pace",
-    "check_update",
     "check_memory",
     "check_batch",
     "check_branches",
@@ -120,7 +118,11 @@ def memory_figures(recorded: RecordedScenario) -> list[Figure]:
         *(Figure(f"memory_{part}", value, "GiB", "M7") for part, value in worst.parts.items()),
         Figure("out_memory_gib", memory.peak.expected, "GiB", "M7"),
         Figure("memory_limit", memory.limit, "GiB", "M7"),
-        *(Figure(f"memory_stage_{one.stage}", one.total, "GiB", "M7") for one in memory.stages if len(memory.stages) > 1),
+        *(
+            Figure(f"memory_stage_{one.stage}", one.total, "GiB", "M7")
+            for one in memory.stages
+            if len(memory.stages) > 1
+        ),
     ]
 
 
@@ -138,8 +140,15 @@ def run_figures(recorded: RecordedScenario) -> list[Figure]:
         Figure("out_goodput", run.goodput.share, "", "E1"),
     ]
     if run.days is not None:
-        figures += [Figure("out_iterations", names["run.steps"], "", "J2"), Figure("out_days", run.days.expected, "days", "J2")]
-    triples = {"gpu_hours": (run.gpu_hours, "GPU-hours", "E2"), "usd": (run.usd, "$", "E2"), "kwh": (run.kwh, "kWh", "E3")}
+        figures += [
+            Figure("out_iterations", names["run.steps"], "", "J2"),
+            Figure("out_days", run.days.expected, "days", "J2"),
+        ]
+    triples = {
+        "gpu_hours": (run.gpu_hours, "GPU-hours", "E2"),
+        "usd": (run.usd, "$", "E2"),
+        "kwh": (run.kwh, "kWh", "E3"),
+    }
     triples["co2_kg"] = (run.co2_kg, "kg", "E3")
     for name, (triple, unit, id_) in triples.items():
         if triple is not None:
@@ -164,28 +173,28 @@ def traffic_figures(recorded: RecordedScenario) -> list[Figure]:
 def checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bool]]]]:
     """Conditions that the expressions rest on: recorded, and what they must be.
 
-    A prediction decides some things from its numbers: which stage sets the pace, which replica is slowest. The cells
+    A prediction decides some things from its numbers: which replica is slowest, which stage is fullest. The cells
     compute for what was decided; where changed inputs would decide otherwise, the check says so.
     """
     p = recorded.predictor
-    site, t, row = p.site, p.step.times, p.row
+    site = p.site
     kinds, first = len(site.kinds[0]), p.row - p.slowest
     totals = p.step.total_s[first : first + kinds]
     yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
-    both, tail = row_of(t.forward + t.backward, row), row_of(t.update + t.gather, row)
-    yield "check_pace", [_is_largest(both, pace_setter(p))] if len(both) > 1 else []
-    yield "check_update", [_is_largest(tail, last_updated(p))] if len(tail) > 1 else []
     yield "check_memory", _memory_conditions(recorded)
     count = p.batch.work.micro_batches
     whole = [(np.absolute(count - np.floor(count + 0.5)) < CLOSE, True)] if not np.ndim(plain(count)) else []
     yield "check_batch", whole
     yield "check_branches", [(node, truth) for node, truth in recorded.tape.decisions]
-    yield "check_simulated", [
-        (np.absolute(now[at] - was[at]) <= CLOSE * was[at], True)
-        for now, was in recorded.durations
-        for at in np.ndindex(*now.shape)
-        if isinstance(now, Recorded)
-    ]
+    yield (
+        "check_simulated",
+        [
+            (np.absolute(now[at] - was[at]) <= CLOSE * was[at], True)
+            for now, was in recorded.durations
+            for at in np.ndindex(*now.shape)
+            if isinstance(now, Recorded)
+        ],
+    )
     leaves = [node for key, node in recorded.tape.names.items() if key.startswith(("input.zone_gbps", "input.rtt_ms"))]
     several = leaves if len(site.ring) > 3 else []  # up to three zones there is one ring
     yield "check_zone_order", [(np.absolute(leaf - plain(leaf)) <= CLOSE * plain(leaf), True) for leaf in several]

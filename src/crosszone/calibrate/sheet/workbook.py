@@ -127,7 +127,9 @@ class _Writer:
         self.formulas.reserved |= set(TEXTS)
         terms = {figure.name: self.formulas.term(figure.value) for part in sections.values() for figure in part}
         conditions = {name: self._condition(found) for name, found in checks(recorded)}
-        used = self.formulas.used([term.text for term in terms.values()] + [text for text in conditions.values() if text])
+        used = self.formulas.used(
+            [term.text for term in terms.values()] + [text for text in conditions.values() if text]
+        )
         placed: set[str] = set()
         self._inputs(used, placed)
         output: list[Line | Heading] = []
@@ -152,9 +154,7 @@ class _Writer:
                 text = term.text if term.logical else f"({term.text})<>0"
                 texts[text if truth else f"NOT({text})"] = None
         parts = list(texts)
-        shared = [
-            self.formulas.share_text(f"AND({','.join(parts[at : at + 12])})") for at in range(0, len(parts), 12)
-        ]
+        shared = [self.formulas.share_text(f"AND({','.join(parts[at : at + 12])})") for at in range(0, len(parts), 12)]
         return f"AND({','.join(shared)})" if len(shared) > 1 else shared[0] if shared else ""
 
     # Lines
@@ -282,5 +282,3 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join("-".join(map(str, part)) for part in parts)
-
-
