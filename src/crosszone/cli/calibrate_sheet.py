@@ -32,13 +32,13 @@ app = typer.Typer(invoke_without_command=True)
 def sheet(
     context: typer.Context,
     scenario: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Scenario with a strategy, of one zone; default: an example.")
+        str | None, typer.Option(metavar="FILE", help="Scenario with a strategy; default: an example.")
     ] = None,
     output: OutputOption = BOOK,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a workbook whose formulas compute a step as `predict` does: drop-downs, names, every formula editable.
+    """Write a workbook whose formulas compute a step as `predict` does: named cells, every formula editable.
 
     Example: crosszone calibrate sheet --scenario examples/single-node.yaml -o book.xlsx
     """

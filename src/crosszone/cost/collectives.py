@@ -332,4 +332,4 @@ def best_bucket_bytes(size_bytes: Numbers, link: Tier) -> Floats:
     n buckets pay n latencies and leave the last one exposed: n alpha + S / (n B) is least at n = sqrt(S / (B alpha)).
     """
     size = as_floats(size_bytes)
-    return as_array(np.minimum(size, np.sqrt(size * link.bytes_per_s * link.latency_s)))
+    return as_floats(np.minimum(size, np.sqrt(size * link.bytes_per_s * link.latency_s)))

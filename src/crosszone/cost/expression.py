@@ -199,7 +199,7 @@ def _followed(x: Recorded, at: Index) -> tuple[Any, Index] | None:
             choice, there = operand_entry(x.args[0], at)
             return operand_entry(x.args[1 + int(plain(choice)[there])], at)
         case "largest":
-            entries = list(entries_along(*x.args, at))
+            entries = list(entries_along(x, at))
             return max(entries, key=lambda entry: plain(entry[0])[entry[1]])
         case op if op == GATHER:
             return gathered_entry(x, at)
@@ -217,8 +217,9 @@ def gathered_entry(x: Recorded, at: Index) -> tuple[Any, Index]:
     raise IndexError(at)
 
 
-def entries_along(of: Any, axis: int | None, keepdims: bool, at: Index) -> Iterator[tuple[Any, Index]]:
+def entries_along(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
     """Entries that a reduction over an axis puts together."""
+    of, axis, keepdims = x.args
     shape = np.shape(plain(of))
     if axis is None:
         yield from ((of, index) for index in np.ndindex(*shape))
@@ -241,7 +242,7 @@ def _terms(x: Any, at: Index, sign: int = 1, *, top: bool = True) -> Iterator[tu
                 yield from _terms(*operand_entry(x.args[0], at), -sign, top=False)
                 return
             case "sum":
-                yield from _counted(entries_along(*x.args, at), sign)
+                yield from _counted(entries_along(x, at), sign)
                 return
             case "cumsum":
                 of, axis = x.args

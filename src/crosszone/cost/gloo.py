@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crosszone.cost.record import as_array, as_floats
+from crosszone.cost.record import as_floats
 from crosszone.cost.tiers import Floats, Numbers, figure
 
 
@@ -17,7 +17,7 @@ def gloo_segments(size_bytes: Numbers, ranks: Numbers) -> Floats:
     """Segments an all-reduce is cut into: 1 MiB each at most, two per rank at least, as many for every rank. [T7]"""
     size, n = as_floats(size_bytes), as_floats(ranks)
     wanted = np.maximum(np.ceil(size / figure("gloo", "segment_bytes")), figure("gloo", "in_flight") * n)
-    return as_array(np.ceil(wanted / n) * n)
+    return as_floats(np.ceil(wanted / n) * n)
 
 
 def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
@@ -45,13 +45,13 @@ def gloo_round_trips(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_
     n, rtt = np.maximum(as_floats(ranks), 1.0), as_floats(rtt_s)
     wire_s = 2 * (n - 1) / n * as_floats(size_bytes) / as_floats(bytes_per_s)
     waits = gloo_all_reduce_s(size_bytes, n, rtt, bytes_per_s) - wire_s
-    return as_array(np.where(rtt > 0, np.maximum(waits, 0.0) / np.where(rtt > 0, rtt, 1.0), 0.0))
+    return as_floats(np.where(rtt > 0, np.maximum(waits, 0.0) / np.where(rtt > 0, rtt, 1.0), 0.0))
 
 
 def gloo_send_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Seconds until a message has arrived whose receiver was waiting for it. [T9]"""
     size = as_floats(size_bytes)
-    return as_array(as_floats(rtt_s) / 2 + size / as_floats(bytes_per_s))
+    return as_floats(as_floats(rtt_s) / 2 + size / as_floats(bytes_per_s))
 
 
 def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
@@ -68,14 +68,14 @@ def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Fl
 def gloo_barrier_s(ranks: Numbers, rtt_s: Numbers) -> Floats:
     """Seconds of a barrier: log2 n rounds, each a round trip. [T10]"""
     n = as_floats(ranks)
-    return as_array(np.ceil(np.log2(np.maximum(n, 1.0))) * as_floats(rtt_s))
+    return as_floats(np.ceil(np.log2(np.maximum(n, 1.0))) * as_floats(rtt_s))
 
 
 def gloo_bytes_per_s(rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     """Rate a long all-reduce over more than two ranks settles at: two segments per round trip and segment time. [T8]"""
     rate = as_floats(bytes_per_s)
     segment, in_flight = figure("gloo", "segment_bytes"), figure("gloo", "in_flight")
-    return as_array(np.minimum(rate, in_flight * segment / (as_floats(rtt_s) + segment / rate)))
+    return as_floats(np.minimum(rate, in_flight * segment / (as_floats(rtt_s) + segment / rate)))
 
 
 def _arrival_s(segments: Floats, wire_s: Floats, rtt: Floats) -> Floats:

@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 GATHER = "gather"
 """Operation of indexing, rolling, broadcasting, joining: each entry is one entry of an operand."""
@@ -140,7 +141,7 @@ class Recorded:
 
     def __bool__(self) -> bool:
         truth = bool(self.value)
-        if self.tape is not None and self.tape.all_branches:
+        if self.tape.all_branches:
             self.tape.decisions.append((self, truth))
         return truth
 
@@ -176,9 +177,9 @@ def as_array(x: Any) -> Any:
     return x if isinstance(x, Recorded) else np.asarray(x)
 
 
-def as_floats(x: Any) -> Any:
-    """The same for formulas that count in floats whatever they are given."""
-    return x if isinstance(x, Recorded) else np.asarray(x, dtype=float)
+def as_floats(x: Any) -> npt.NDArray[np.float64]:
+    """The same for formulas that count in floats whatever they are given; a recorded number passes for an array."""
+    return x if isinstance(x, Recorded) else np.asarray(x, dtype=float)  # type: ignore[return-value]
 
 
 _tape: ContextVar[Tape | None] = ContextVar("tape", default=None)

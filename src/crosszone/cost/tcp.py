@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from crosszone.cost.record import as_array, as_floats
+from crosszone.cost.record import as_floats
 from crosszone.cost.tiers import Floats, Numbers, figure
 
 Congestion = Literal["reno", "cubic", "bbr"]
@@ -58,13 +58,13 @@ def flow_bytes_per_s(
 ) -> Floats:
     """Rate of one connection on an idle link: the least of window, loss and the provider's cap. [T3]"""
     allowed = np.minimum(window_bytes_per_s(rtt_s, window), loss_bytes_per_s(rtt_s, loss, congestion))
-    return as_array(np.minimum(allowed, as_floats(cap_bytes_per_s)))
+    return as_floats(np.minimum(allowed, as_floats(cap_bytes_per_s)))
 
 
 def aggregate_bytes_per_s(link_bytes_per_s: Numbers, flows: Numbers, flow: Numbers, loss: Numbers = 0.0) -> Floats:
     """Rate of several connections together: n times one, at most the link less what is lost and sent again. [T4]"""
     link = as_floats(link_bytes_per_s) * (1 - as_floats(loss))
-    return as_array(np.minimum(link, as_floats(flows) * as_floats(flow)))
+    return as_floats(np.minimum(link, as_floats(flows) * as_floats(flow)))
 
 
 def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle_s: Numbers = np.inf) -> Floats:
@@ -82,7 +82,7 @@ def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle
     doublings = np.ceil(np.log2(path / start))
     needed = np.ceil(np.log2(size / start + 1)) - 1
     rounds = np.maximum(np.minimum(doublings, needed), 0.0)
-    return as_array(np.maximum(rounds * rtt - start * (2**rounds - 1) / rate, 0.0))
+    return as_floats(np.maximum(rounds * rtt - start * (2**rounds - 1) / rate, 0.0))
 
 
 def _per(amount: Numbers, seconds: Numbers) -> Floats:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from crosszone.cost.collectives import CollectiveCost, Ring, TierBytes, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_bytes_per_s
-from crosszone.cost.record import as_array, as_floats, with_entries
+from crosszone.cost.record import as_floats, with_entries
 from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure, ring_over, zone_uplinks
 from crosszone.inputs.cluster import Cluster
@@ -59,12 +59,12 @@ class Transport:
     def group_bytes_per_s(self, rtt_s: Numbers, loss: Numbers = 0.0, flow_cap_bytes_per_s: Numbers = np.inf) -> Floats:
         """Rate one group's connections allow on an idle path of any width. [T11]"""
         flow = flow_bytes_per_s(rtt_s, loss, self.congestion, self.window_bytes, flow_cap_bytes_per_s)
-        return as_array(self.connections * flow)
+        return as_floats(self.connections * flow)
 
     def latency_s(self, rtt_s: Numbers) -> Floats:
         """Seconds a message pays: one way, or a round trip where the receiver must ask first (Gloo). [T11]"""
         one_way = hosts_rtt_s(rtt_s) / 2
-        return as_array(one_way * (2 if self.library == "gloo" else 1))
+        return as_floats(one_way * (2 if self.library == "gloo" else 1))
 
 
 class Limits(NamedTuple):
@@ -90,7 +90,7 @@ class Paths(NamedTuple):
 
 def hosts_rtt_s(rtt_s: Numbers) -> Floats:
     """Round-trip time with what the hosts at both ends add, each way. [T11]"""
-    return as_array(as_floats(rtt_s) + 2 * figure("tcp", "latency_us") * 1e-6)
+    return as_floats(as_floats(rtt_s) + 2 * figure("tcp", "latency_us") * 1e-6)
 
 
 def wan_tier(

@@ -84,7 +84,8 @@ def _attention_core(model: Model, seq_len: int, count_masked: bool) -> float:
     core = full * tokens_seen(seq_len, None, causal=causal)
     if model.window:
         core += (model.layers - full) * tokens_seen(seq_len, model.window.tokens, causal=causal)
-    return per_token_seen * core
+    operations: float = per_token_seen * core
+    return operations
 
 
 def _projection_weights(model: Model) -> int:

@@ -39,5 +39,6 @@ def top(values: Any, row: int) -> Any:
 def place_of_largest(values: Any) -> Any:
     """Where the largest is: a number, or recorded where inputs that may change decide it."""
     if isinstance(values, Recorded) and values.tape.all_branches and len(values) > 1:
-        return np.argmax(values)
+        recorded: Any = values
+        return np.argmax(recorded)
     return int(np.argmax(plain(values)))

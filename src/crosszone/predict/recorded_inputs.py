@@ -27,7 +27,7 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.inputs.states import compute_precision, state_bytes
-from crosszone.predict.batch import buckets, chunk_layers, group_columns, work_columns
+from crosszone.predict.batch import buckets, chunk_layers, gradient_wire_bytes, group_columns, work_columns
 from crosszone.predict.crossing import Crossings
 from crosszone.predict.parts import kept
 from crosszone.predict.predictor import Predictor
@@ -88,13 +88,13 @@ class _Predictor(Predictor):
         """Micro-batches of one replica a step: a number of the layout."""
         return int(self.parts["plain"].micro_batches)
 
-    def _remarks(self, memory: Any) -> list[Notice]:
+    def _remarks(self, _: Any) -> list[Notice]:
         return []
 
-    def _unpriced(self, egress: Any) -> list[Notice]:
+    def _unpriced(self, _: Any) -> list[Notice]:
         return []
 
-    def _records(self, breakdown: Any, run: Any) -> dict[str, Any]:
+    def _records(self, _: Any, __: Any) -> dict[str, Any]:
         return {}
 
 
@@ -104,7 +104,7 @@ class _Crossings(Crossings):
     nic_bytes_per_s: Any
 
     @property
-    def _nic(self) -> Any:  # type: ignore[override]
+    def _nic(self) -> Any:
         return self.nic_bytes_per_s
 
     def exchange_s(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> Any:
@@ -217,7 +217,7 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         batch = replace(
             p.batch,
             model=_named("model", _columns_of_model(site, p)),
-            work=_named("work", _columns_of_work(inputs, site, p)),
+            work=_named("work", _columns_of_work(site, p)),
             gpu=_named("gpu", site.gpu_columns()),
             stack=_named("stack", p.batch.stack),
             links=_named("links", site.link_columns()),
@@ -286,7 +286,7 @@ def _columns_of_model(site: _Site, p: Predictor) -> Any:
     return model_columns(site.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp)
 
 
-def _columns_of_work(inputs: _Inputs, site: _Site, p: Predictor) -> Any:
+def _columns_of_work(site: _Site, p: Predictor) -> Any:
     case, s = site.case, p.strategy
     plain_work = p.batch.work
     work = work_columns(p.case, p.framework.name, {}, p.placement_stride, site.shard_ranks)
@@ -304,6 +304,7 @@ def _columns_of_work(inputs: _Inputs, site: _Site, p: Predictor) -> Any:
         micro_batch=micro_batch,
         micro_batches=count,
         bucket_bytes=bucket,
+        wire_bytes=gradient_wire_bytes(case.model, s.communication, kept_bytes),
     )
 
 
@@ -329,7 +330,7 @@ def _leaves(tape: Tape, group: str, columns: Columns, **about: str) -> Columns:
 def _pipelines(p: Predictor, batch: Any, k: Any, most_passes: int) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
     """Ends of the pipelines of the rows that figures are taken of, recorded; of the other rows as simulated."""
     plainly, site, s = p.step.pipelines, p.site, p.strategy
-    kinds, rows = len(site.kinds[0]), len(plainly.span_s)
+    kinds = len(site.kinds[0])
     expected = [EXPECTED * kinds + kind if site.bands > 1 else kind for kind in range(kinds)]
     wanted = [*expected, *([] if p.bare_row is None else [p.bare_row])]
     times = stage_times(batch, k)

@@ -102,7 +102,7 @@ class Descriptions:
     @cached_property
     def pace(self) -> int:
         """The stage that sets the pace: looked at where a number holds for all stages."""
-        return pace_setter(self.p)
+        return int(pace_setter(self.p))
 
     def place(self, cell: Cell) -> tuple[int, int]:
         """Row and stage that an entry belongs to; those looked at usually where it holds for all."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int, int]
 """Sheet, row, column."""
-MOST_FORMULAS = 20_000
+MOST_FORMULAS = 40_000
 """Formulas that are evaluated for one workbook."""
 MOST_RANGE, MOST_READS = 100_000, 2_000_000
 """Cells that one reference may span, and those of all formulas together."""

@@ -1,4 +1,4 @@
-"""Export: a saved result as a workbook: with live formulas where it is a prediction they cover, else as numbers.
+"""Export: a saved result as a workbook: with live formulas where it is a prediction of today, else as numbers.
 
 data, keeps_formulas = export_result(result)
 read_workbook(data, "result.xlsx").figures         # those of the result
@@ -43,10 +43,7 @@ def export_result(
     if p is None:
         return workbook_of_values(name, figures, None, language), False
     if abs(float(p.step_time.expected) - prediction.step_time_s.expected) <= SAME * prediction.step_time_s.expected:
-        try:
-            return workbook_of_predictor(p, language), True
-        except InputError:  # its formulas are not covered: numbers
-            pass
+        return workbook_of_predictor(p, language), True
     return workbook_of_values(name, figures, _drawn(p), language), False
 
 

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crosszone.cost.expression import Cell, Index, entries_along, gathered_entry, operand_entry
-from crosszone.cost.record import GATHER, Recorded, plain
+from crosszone.cost.record import GATHER, Recorded, Tape, plain
 
 UNLIMITED = 1e300
 LONGEST = 700
@@ -226,7 +226,7 @@ class FormulaCells:
         settled = not live and (not value or isinstance(value, bool | np.bool_))
         if settled or all(one.literal for one in operands):
             return literal(value)
-        written = self._operation(x, at, operands, float(value))
+        written = self._operation(x, operands, float(value))
         return written._replace(value=float(value), live=live)
 
     def _conditional(self, x: Recorded, at: Index) -> Term:
@@ -248,7 +248,7 @@ class FormulaCells:
             text = f"CHOOSE({test.text}+1,{','.join(texts)})"
         return Term(text, ATOM, value, live=True, logical=logical)
 
-    def _operation(self, x: Recorded, at: Index, operands: list[Term], value: float) -> Term:
+    def _operation(self, x: Recorded, operands: list[Term], value: float) -> Term:
         short = [self._short(one) for one in operands]
         match x.op:
             case "add":
@@ -337,9 +337,8 @@ class FormulaCells:
 
     def share_text(self, text: str) -> str:
         """A condition in a cell of its own: the name of that cell."""
-        return self._share(
-            Term(text, ATOM, 1.0, live=True, logical=True), Cell(Recorded(True, "leaf", (), None), ())
-        ).text  # type: ignore[arg-type]
+        condition = Term(text, ATOM, 1.0, live=True, logical=True)
+        return self._share(condition, Cell(Recorded(True, "leaf", (), Tape()), ())).text
 
     def _share(self, term: Term, entry: Cell | None = None) -> Term:
         """The term in a cell of its own; the same text has one cell."""
@@ -349,7 +348,7 @@ class FormulaCells:
         if name is None:
             name = f"{SHARE}{len(self.cells)}"
             self._by_text["", term.text] = name
-            entry = entry or Cell(Recorded(term.value, "leaf", (), None), ())  # type: ignore[arg-type]
+            entry = entry or Cell(Recorded(term.value, "leaf", (), Tape()), ())
             self.cells[name] = FormulaCell(name, term.text, term.value, False, entry)
         return term._replace(text=name, strength=ATOM)
 
@@ -477,7 +476,7 @@ def _reduced(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
         axis %= len(at)
         yield from ((of, (*at[:axis], i, *at[axis + 1 :])) for i in range(at[axis] + 1))
         return
-    yield from entries_along(*x.args, at)
+    yield from entries_along(x, at)
 
 
 def _held(term: Term, strength: int) -> str:

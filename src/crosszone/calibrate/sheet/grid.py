@@ -50,10 +50,16 @@ def lay_out(passes: Mapping[int, PassTimes], top: int = 3) -> Grid:
                     if held_by[boundary + kind] == stage and place.size > 1:
                         columns.setdefault(heading, len(columns))
         for stage in range(orders.stages):
-            row = zip(*(a[stage].tolist() for a in (shape.operations, orders.kind, orders.chunk, orders.micro_batch)))
+            row = zip(
+                *(a[stage].tolist() for a in (shape.operations, orders.kind, orders.chunk, orders.micro_batch)),
+                strict=True,
+            )
             for node, kind, chunk, number in row:
                 cells[node] = _pass_heading(stage, kind, chunk, orders.chunks), number
-        sends = zip(*(a.tolist() for a in (shape.sends, shape.send_kind, shape.send_boundary, shape.send_micro_batch)))
+        sends = zip(
+            *(a.tolist() for a in (shape.sends, shape.send_kind, shape.send_boundary, shape.send_micro_batch)),
+            strict=True,
+        )
         for node, kind, boundary, number in sends:
             cells[node] = _send_heading(held_by, boundary, kind), number
         for node, (heading, number) in cells.items():

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from crosszone.cost.memory import GIB
 from crosszone.cost.record import Recorded, plain
 from crosszone.predict.breakdown import ORDER
 from crosszone.predict.cells import cell
-from crosszone.predict.memory import GIB, fullest_of
+from crosszone.predict.memory import fullest_of
 from crosszone.predict.recorded_inputs import RecordedScenario
 from crosszone.predict.traffic import FIELDS
 

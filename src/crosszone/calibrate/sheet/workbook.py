@@ -31,11 +31,13 @@ from crosszone.calibrate.sheet.output import (
     timeline_figures,
     traffic_figures,
 )
+from crosszone.cost.expression import Cell
 from crosszone.cost.record import Recorded
 from crosszone.inputs.scenario import Loaded
 from crosszone.predict.answer import predictor_of
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded_inputs import RecordedScenario, record_scenario
+from crosszone.schedule.orders import stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 
 MOST_PASSES = 4096
@@ -195,20 +197,29 @@ class _Writer:
 
     def _label(self, cell: FormulaCell) -> str:
         try:
-            return said(self.descriptions.words(cell.entry), self.book.language)
+            return said(self.descriptions.words(self._placed(cell.entry)), self.book.language)
         except KeyError:  # a switch that no explanation shows
             return ""
+
+    def _placed(self, entry: Cell) -> Cell:
+        """The entry, of the stage that holds it where stages hold several parts of the model."""
+        s, shape = self.p.strategy, entry.node.shape
+        if len(shape) != 2 or shape[1] <= s.pp:
+            return entry
+        return Cell(
+            entry.node, (entry.at[0], int(stages_in_order(s.pipeline_schedule, s.pp, s.interleave)[entry.at[1]]))
+        )
 
     def _note(self, cell: FormulaCell) -> str:
         """Where an input comes from; else the stages that a cell is of, where it is of some."""
         node = cell.entry.node
         if cell.formula is None:
             try:
-                source = self.descriptions.source(cell.entry)
+                source = self.descriptions.source(self._placed(cell.entry))
             except (KeyError, StopIteration):
                 return ""
             return source.where if source.error is None else f"{source.where}, +- {100 * source.error:.3g} %"
-        if len(node.shape) == 2 and node.shape[1] > 1:
+        if len(node.shape) == 2 and 1 < node.shape[1] <= self.p.strategy.pp:
             stages = sorted({at[1] for at in cell.entries})
             if len(stages) < node.shape[1]:
                 return self.book.words("of_stages").format(stages=_ranges(stages))
