@@ -20,7 +20,7 @@ from crosszone.analyse.explain.description import Described, Descriptions, descr
 from crosszone.analyse.explain.explanation import said
 from crosszone.calibrate.sheet import grid
 from crosszone.calibrate.sheet.book import Book, Heading, Line, Text
-from crosszone.calibrate.sheet.formulas import SHARE, FormulaCell, FormulaCells, Term, write_number
+from crosszone.calibrate.sheet.formulas import LONGEST, SHARE, FormulaCell, FormulaCells, Term, write_number
 from crosszone.calibrate.sheet.output import (
     SHEET,
     Figure,
@@ -155,8 +155,12 @@ class _Writer:
             if term.live:
                 text = term.text if term.logical else f"({term.text})<>0"
                 texts[text if truth else f"NOT({text})"] = None
-        parts = list(texts)
-        shared = [self.formulas.share_text(f"AND({','.join(parts[at : at + 12])})") for at in range(0, len(parts), 12)]
+        parts: list[list[str]] = [[]]
+        for text in texts:
+            if parts[-1] and len(",".join((*parts[-1], text))) > LONGEST:
+                parts.append([])
+            parts[-1].append(text)
+        shared = [self.formulas.share_text(f"AND({','.join(part)})") for part in parts if part]
         return f"AND({','.join(shared)})" if len(shared) > 1 else shared[0] if shared else ""
 
     # Lines
