@@ -194,7 +194,7 @@ def test_a_pipeline_too_long_to_lay_out_stands_as_simulated_and_says_when_it_no_
 @pytest.mark.slow
 def test_a_custom_formula_in_the_middle_moves_what_rests_on_it():
     plain = read_workbook(workbook_of(example()), "book.xlsx")
-    found = read_workbook(edited(workbook_of(example()), {"tp_exposed_s": "=0"}), "book.xlsx")
+    found = read_workbook(edited(workbook_of(example()), {"tp_collective_s": "=0"}), "book.xlsx")
     assert found.figures["breakdown_s"]["tensor"] == 0
     saved = plain.figures["breakdown_s"]["tensor"]
     assert saved > 0

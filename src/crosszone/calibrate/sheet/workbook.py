@@ -171,6 +171,8 @@ class _Writer:
             placed.add(text)
             text = used[text].formula or write_number(term.value)
         label = figure.label and f"{figure.label}: {self.book.words('traffic', figure.name.split('_', 2)[2])}"
+        if figure.name.startswith("memory_stage_"):
+            label = self.book.words("memory_of_stage").format(stage=figure.name.rpartition("_")[2])
         return Line(
             name=figure.name, value=f"={text}", unit=figure.unit, id=figure.id, label=label, cached=float(term.value)
         )
