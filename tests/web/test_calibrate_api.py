@@ -361,9 +361,10 @@ def test_what_is_no_sheet_is_refused(client):
         assert answer.status_code == 422, answer.text
 
 
-def test_a_scenario_that_a_sheet_does_not_cover_is_refused_by_its_field(client, three_cities):
+def test_a_scenario_of_several_zones_is_a_sheet(client, three_cities):
     answer = client.post("/api/v1/calibrate/sheet/download", json={"text": three_cities})
-    assert answer.status_code == 422
+    assert answer.status_code == 200
+    assert answer.content[:2] == b"PK"
 
 
 def test_the_template_is_a_workbook(client):

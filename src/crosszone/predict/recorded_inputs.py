@@ -98,10 +98,12 @@ class _Predictor(Predictor):
         return {}
 
 
+@dataclass(frozen=True)
 class _Crossings(Crossings):
     """Links between zones of recorded numbers: nothing is remembered, for recorded numbers have no hash."""
 
-    nic_bytes_per_s: Any
+    nic_bytes_per_s: Any = np.inf
+    """Network rate of the slowest GPU."""
 
     @property
     def _nic(self) -> Any:
@@ -261,7 +263,6 @@ def _recorded_site(inputs: _Inputs) -> _Site:
     columns = {g: group_columns(group, path, plain_site.nodes) for g, group in groups.items()}
     crossings = None
     if plain_site.crosses:
-        crossings = _Crossings(plain_site.cluster, links, plain_site.transport)
         nics = [
             columns[g].nic_bytes_per_s if g in columns else _plain_nic(group)
             for g, group in enumerate(plain_site.groups)
@@ -269,7 +270,7 @@ def _recorded_site(inputs: _Inputs) -> _Site:
         slowest = nics[0]
         for nic in nics[1:]:
             slowest = np.minimum(slowest, nic)
-        crossings.__dict__["nic_bytes_per_s"] = slowest
+        crossings = _Crossings(plain_site.cluster, links, plain_site.transport, nic_bytes_per_s=slowest)
     site = _Site(case=case, placement=plain_site.placement, links=links or plain_site.links, known=crossings)
     site.parts.update(kept(plain_site.parts, without=("crossings",)))
     site.parts["recorded_gpus"] = columns
