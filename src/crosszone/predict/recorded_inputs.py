@@ -290,7 +290,7 @@ def _columns_of_model(site: _Site, p: Predictor) -> Any:
 def _columns_of_work(site: _Site, p: Predictor) -> Any:
     case, s = site.case, p.strategy
     plain_work = p.batch.work
-    work = work_columns(p.case, p.framework.name, {}, p.placement_stride, site.shard_ranks)
+    work = work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=site.shard_ranks)
     micro_batch, global_batch = site.parts["recorded_micro_batch"], case.job.global_batch
     count: Any = plain_work.micro_batches
     if s.pp == 1 and not s.uneven:
