@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -46,7 +45,7 @@ def without(runs: Sequence[Run], also: Sequence[Run], left_out: Sequence[str]) -
 
 def with_stack(runs: Sequence[Run], profiles: Profiles, *, named: bool) -> list[Run]:
     """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
-    return list(runs) if named else [replace(run, stack=profiles.stack_of(run.framework)) for run in runs]
+    return list(runs) if named else [run.with_stack(profiles.stack_of(run.framework)) for run in runs]
 
 
 def kept(name: str) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import mean
 
 import numpy as np
@@ -26,7 +25,7 @@ def test_one_row_of_bloom_mends_the_prediction_of_the_others(data):
     fitted = refit(training([run for run in runs if run.source != SOURCE]), shipped, rounds=12)
     profiles = shipped.with_values(fitted.values)
     errors = np.where(shipped.fixed, shipped.errors, fitted.error)
-    own = [replace(run, stack=profiles.stack_of(run.framework)) for run in runs if run.source == SOURCE]
+    own = [run.with_stack(profiles.stack_of(run.framework)) for run in runs if run.source == SOURCE]
     found = each_row(own[:: len(own) // TAKEN], profiles, errors)
     assert all(one.own_after_pct <= 3.0 for one in found)
     before, after = mean(one.before_pct for one in found), mean(one.after_pct for one in found)

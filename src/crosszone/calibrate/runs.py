@@ -14,7 +14,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from crosszone.inputs.flops import training_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
-from crosszone.predict.predictor import stack_of_release
+from crosszone.predict.predictor import stack_and_release, stack_of_release
 
 NEEDED = ("id", "gpu", "gpus", "framework")
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
@@ -54,10 +54,6 @@ class Run:
     case: Case
     framework: str
     """Framework whose states are counted."""
-    stack: str
-    """Software stack whose profile is used."""
-    release: float | None
-    """Release of the software, years after 2000 with the month as a fraction (25.09: 25.75); None: not stated."""
     step_time_s: float | None
     """Measured seconds of one optimizer step; None: only memory was measured."""
     time_from: TimeFrom | None
@@ -80,6 +76,27 @@ class Run:
     """Id of an earlier row with the same set-up and the same figures: count it once."""
     repeat_of: str | None = None
     """Id of the first row with the same columns and other figures: the same run measured again."""
+
+    @property
+    def stack(self) -> str:
+        """Software stack whose profile is used, as the case's job states it."""
+        return self._software[0]
+
+    @property
+    def release(self) -> float | None:
+        """Release of the software, years after 2000 with the month as a fraction (25.09: 25.75); None: not stated."""
+        return self._software[1]
+
+    @property
+    def _software(self) -> tuple[str, float | None]:
+        stack, release = stack_and_release(self.case.job.stack)
+        assert stack is not None  # rows are read with the stack of their source, or the default of their framework
+        return stack, release
+
+    def with_stack(self, stack: str) -> Run:
+        """The same run as if another software stack had trained it."""
+        job = self.case.job.model_copy(update={"stack": stack_of_release(stack, self.release)})
+        return replace(self, case=replace(self.case, job=job))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +254,6 @@ class _Reader:
             source=source_of(run_id),
             case=Case(model=model, job=job, cluster=cluster, strategy=strategy),
             framework=text.defaults.framework,
-            stack=text.stack,
-            release=text.release,
             step_time_s=time_s,
             time_from=time_from,
             tokens_per_s_per_gpu=tokens,
