@@ -56,6 +56,18 @@ def single_node():
     return copy.deepcopy(read_scenario(str(ROOT / "examples" / "single-node.yaml")).document.value)
 
 
+def three_continents():
+    document = copy.deepcopy(read_scenario(str(ROOT / "examples" / "three-continents.yaml")).document.value)
+    names = [zone["name"] for zone in document["cluster"]["zones"]]
+    pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]
+    document["cluster"]["links"] = [{"between": list(pair), "gbps": 10.0, "rtt_ms": 90.0} for pair in pairs]
+    return document
+
+
+def of_ocean(document):
+    document["cluster"]["links"][0] |= {"gbps": 2.0, "rtt_ms": 150.0}
+
+
 def of_link(document):
     for link in document["cluster"]["links"]:
         link |= {"gbps": 5.0, "rtt_ms": 50.0}
@@ -77,6 +89,11 @@ CHANGES = {
             "rtt_ms_beijing_a_shanghai_a": 50.0,
         },
         of_link,
+    ),
+    "link of local updates": (
+        three_continents,
+        {"zone_gbps_virginia_frankfurt": 2.0, "rtt_ms_virginia_frankfurt": 150.0},
+        of_ocean,
     ),
 }
 

@@ -17,9 +17,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.columns import GpuColumns, model_columns, taken
 from crosszone.cost.record import Recorded, Tape, named, recording
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS
+from crosszone.cost.wan import zone_exchange
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.geography import routes
@@ -109,11 +111,9 @@ class _Crossings(Crossings):
     def _nic(self) -> Any:
         return self.nic_bytes_per_s
 
-    def exchange_s(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> Any:
-        """Seconds until all zones of the ring hold the sum of so many bytes."""
-        from crosszone.cost.wan import zone_exchange_s
-
-        return zone_exchange_s(size_bytes, self._among(ring), self.transport, **self._use(ring, ranks))
+    def exchange(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> CollectiveCost:
+        """What it takes until all zones of the ring hold the sum of so many bytes."""
+        return zone_exchange(size_bytes, self._among(ring), self.transport, **self._use(ring, ranks))
 
 
 @dataclass
