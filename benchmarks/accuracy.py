@@ -11,14 +11,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from crosszone import measured
 from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
 from crosszone.calibrate.component_table import component_table, job_of, shares
 from crosszone.calibrate.components import ComponentScores, read_components, score_components
-from crosszone.calibrate.components_fit import left_out as without_setups
 from crosszone.calibrate.pairs import chance_bins, pairs_of
 from crosszone.calibrate.ranking import MANY, Outcome, ranking
 from crosszone.calibrate.rig import rig_report
@@ -29,6 +27,7 @@ from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validat
 from crosszone.cost.bands import pair_spread
 from crosszone.cost.memory_profile import memory_profiles
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
+from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from results import write_section
 
@@ -206,7 +205,7 @@ def parts(data: Path, profiles: Profiles) -> list[str]:
     """Errors of the parts of jobs that were timed, and of transfers between emulated zones."""
     runs, skipped = read_components(data / "gpumodeling25" / "runs.csv")
     jobs = score_components(runs, profiles, skipped)
-    text = clusters(jobs, profiles) + components(jobs) + shared(jobs)
+    text = clusters(jobs) + components(jobs) + shared(jobs)
     columns = {"jobs": "jobs", "mean %": "mape_pct", "median, signed %": "median_error_pct"}
     text += table("part of GPT-NeoX jobs (gpumodeling25)", columns, ((one["part"], one) for one in jobs.by_part))
     text += steady(data / "gpumodeling25" / "iterations.csv", jobs)
@@ -221,9 +220,8 @@ def parts(data: Path, profiles: Profiles) -> list[str]:
     return text + table("transfer (crosszone_rig.csv)", columns, ((op, vars(report.of(op))) for op in operations))
 
 
-def clusters(jobs: ComponentScores, profiles: Profiles) -> list[str]:
+def clusters(jobs: ComponentScores) -> list[str]:
     """Errors of the iteration by cluster: over all jobs, over the fastest of each set-up, and without each set-up."""
-    without = without_setups([scored.run for scored in jobs.runs], profiles)
     columns = {
         "jobs": "scored",
         "mean %": "mape_pct",
@@ -234,8 +232,8 @@ def clusters(jobs: ComponentScores, profiles: Profiles) -> list[str]:
     }
     lines = []
     for one in jobs.by_source:
-        sizes = [abs(each.error_pct) for each in without if each.run.cluster == one["source"]]
-        lines.append((one["source"], {**one, "left_out_pct": fmean(sizes) if sizes else None}))
+        known = load_cluster_profile(one["source"])
+        lines.append((one["source"], {**one, "left_out_pct": known and known.scores["jobs"]["left_out_pct"]}))
     return table("iteration of GPT-NeoX jobs, by cluster", columns, lines)
 
 

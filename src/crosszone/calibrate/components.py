@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from crosszone.calibrate.components_predict import Components, predict_components
+from crosszone.calibrate.components_predict import Components, predict_components, profiles_of_cluster
 from crosszone.calibrate.components_read import STAGES, ComponentRun, read_components
 from crosszone.calibrate.runs import Skipped
 from crosszone.cost.profile import Profiles
@@ -124,7 +124,7 @@ def score_components(
     for run in runs:
         key = run.setup
         if key not in known:
-            known[key] = predict_components(run, profiles)
+            known[key] = predict_components(run, profiles_of_cluster(run.cluster, profiles))
         best[key] = min(run.step_s, best.get(key, run.step_s))
     scored = [_scored(run, known[run.setup], run.step_s == best[run.setup]) for run in runs]
     return ComponentScores(runs=tuple(scored), skipped=tuple(skipped))

@@ -1,32 +1,44 @@
-"""Constants that only whole jobs show, fitted to jobs timed part by part; and each set-up predicted without itself.
+"""Coefficients that only whole jobs show, fitted to jobs timed part by part; and each set-up predicted without itself.
 
-    constants = fitted_constants(known, jobs, profiles)     # host times, spread of replicas, share of a send
-    for one in left_out(runs, profiles): print(one.run.id, one.error_pct)
+    profile = fit_cluster(jobs, profiles, name="my-cluster")    # launches, unfused norms, optimizer, stragglers
+    for one in leave_out_setups(runs, profiles): print(one.run.id, one.error_pct)
 
-Rates of links and operators are not touched: they come from timings of their own (`clusters.yaml`).
+Rates of links and operators are not touched: they come from timings of their own (`calibrate links`, `calibrate fit`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import log, sqrt
-from statistics import fmean
+from dataclasses import dataclass
 
-from crosszone.calibrate.components_links import ClusterProfile, cluster_profile
-from crosszone.calibrate.components_predict import Components, predict_components
-from crosszone.calibrate.components_read import STAGES, ComponentRun
-from crosszone.cost.profile import Profiles
+import numpy as np
 
-HOST = {"host_forward_us_per_kernel": "stage_fwd", "host_backward_us_per_kernel": "stage_bwd"}
-"""Host times, and the part they are fitted to."""
-LEAST_US = 1.0
-"""No kernel is launched faster."""
+from crosszone.calibrate.components_predict import predict_components
+from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun
+from crosszone.cost.measured_links import MeasuredLinks
+from crosszone.cost.own_profiles import OwnProfile, now
+from crosszone.cost.profile import Profiles, Vector
+from crosszone.cost.profile_files import Coefficient
+
+FITTED = {
+    "host_s": 0.5,
+    "host_backward": 0.3,
+    "elementwise": 0.3,
+    "written_out": 0.5,
+    "written_out_launch": 0.3,
+    "optimizer_traffic": 0.5,
+    "jitter": 0.6,
+}
+"""Coefficients of the stack that are fitted, and by how much of its logarithm each may lie off the shipped one."""
+PARTS = (*((part, stage) for part in ("stage_fwd", "stage_bwd") for stage in STAGES), ("update", "first"))
+"""Measured parts that are met beside the step and the sum of the gradients."""
+NOISE = 0.02
+"""Relative error up to which a part counts in squares: jobs of one set-up on a quiet day differ by as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """One job predicted with constants of the other set-ups of its cluster."""
+    """One job predicted with coefficients of the other set-ups of its cluster."""
 
     run: ComponentRun
     predicted_s: float
@@ -37,17 +49,18 @@ class LeftOut:
         return 100.0 * (self.predicted_s / self.run.step_s - 1.0)
 
 
-def left_out(runs: Sequence[ComponentRun], profiles: Profiles) -> list[LeftOut]:
-    """The fastest job of each set-up, predicted without it; none of a cluster with one set-up, or not known. [K63]"""
+def leave_out_setups(runs: Sequence[ComponentRun], profiles: Profiles) -> list[LeftOut]:
+    """The fastest job of each set-up, predicted by a fit to the others of its cluster. [K63]
+
+    None of a cluster with one set-up: nothing would be left to fit. `profiles`: what kernels and links tell.
+    """
     found = []
     jobs = fastest(runs)
     for run in jobs:
-        known = cluster_profile(run.cluster)
         others = [one for one in jobs if one.cluster == run.cluster and one is not run]
-        if known is None or not others:
-            continue
-        without = replace(known, constants={**known.constants, **fitted_constants(known, others, profiles)})
-        found.append(LeftOut(run=run, predicted_s=predict_components(run, profiles, without).step))
+        if others:
+            without = fit_stack(others, profiles)
+            found.append(LeftOut(run=run, predicted_s=predict_components(run, without.profiles).step))
     return found
 
 
@@ -60,53 +73,113 @@ def fastest(runs: Sequence[ComponentRun]) -> list[ComponentRun]:
     return list(best.values())
 
 
-def fitted_constants(known: ClusterProfile, jobs: Sequence[ComponentRun], profiles: Profiles) -> dict[str, float]:
-    """What jobs of one cluster say of its constants; one that no job shows is not in it. [K63]
+@dataclass(frozen=True, kw_only=True)
+class FittedStack:
+    """Coefficients of the stack that jobs show, and the profiles that have them."""
 
-    Host times are those with the least sum of squared relative errors of stages (a stage is linear in them); the
-    spread of replicas is the mean of (measured sum of gradients - ring) / pipeline / sqrt(2 ln d), at least 0; the
-    share of a send is the mean of lone over measured, at most 1.
+    coefficients: dict[str, Coefficient]
+    profiles: Profiles
+    crowded: bool
+    """Sends reach less in these jobs than alone, and the profiles' links say so."""
+
+
+def fit_stack(jobs: Sequence[ComponentRun], profiles: Profiles) -> FittedStack:
+    """The coefficients of `FITTED` that meet the parts of these jobs best. [K63]
+
+    Least squares of log(predicted / measured) over stages, update, sum of the gradients with the wait before it, and
+    step; errors beyond a few percent count linearly. A coefficient that no job shows stays at the shipped value.
     """
-    found: dict[str, float] = {}
-    for name, part in HOST.items():
-        value = known.constants[name]
-        here = _errors(jobs, part, [predict_components(run, profiles, known) for run in jobs])
-        more = replace(known, constants={**known.constants, name: value + 1.0})
-        there = _errors(jobs, part, [predict_components(run, profiles, more) for run in jobs])
-        slopes = [after - before for before, after in zip(here, there, strict=True)]
-        if any(slopes):
-            best = value - sum(s * e for s, e in zip(slopes, here, strict=True)) / sum(s * s for s in slopes)
-            found[name] = max(LEAST_US, best)
-    lone = replace(known, constants={**known.constants, **found, "send_share": 1.0})
-    found |= _send(jobs, [predict_components(run, profiles, lone) for run in jobs])
-    now = replace(known, constants={**known.constants, **found})
-    return found | _spread(jobs, [predict_components(run, profiles, now) for run in jobs])
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+    links = _crowd_sends(jobs, profiles)
+    shipped = Profiles.shipped().coefficients(["generic"], [STACK])
+    start = np.log([float(np.ravel(getattr(shipped, name))[0]) for name in FITTED])
+    believed = np.array(list(FITTED.values()))
+    named = _with_stack(profiles, dict(zip(FITTED, np.exp(start), strict=True)))
+    place = [named.place[f"stack {STACK}", name] for name in FITTED]
+
+    def profiles_at(log_values: Vector) -> Profiles:
+        values = named.values.copy()
+        values[place] = np.exp(log_values)
+        found = named.with_values(values)
+        found.links = links
+        return found
+
+    def residuals(log_values: Vector) -> Vector:
+        found = profiles_at(log_values)
+        errors = [error for job in jobs for error in _log_errors(job, found)]
+        # what a coefficient may lie off counts as much as one part that is off by the noise
+        return np.array([*(np.array(errors) / NOISE), *((log_values - start) / believed)])
+
+    best = least_squares(residuals, start, loss="soft_l1", x_scale=believed, diff_step=1e-4)
+    spread = np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
+    coefficients = {
+        name: Coefficient(value=float(f"{np.exp(x):.4g}"), error=float(f"{min(s, b):.2g}"), origin="fitted")
+        for name, x, s, b in zip(FITTED, best.x, spread, believed, strict=True)
+    }
+    return FittedStack(coefficients=coefficients, profiles=profiles_at(best.x), crowded=links is not profiles.links)
 
 
-def _errors(jobs: Sequence[ComponentRun], part: str, predicted: Sequence[Components]) -> list[float]:
-    return [
-        one.part(part, stage) / run.parts_s[part, stage] - 1.0
-        for run, one in zip(jobs, predicted, strict=True)
-        for stage in STAGES
-        if (part, stage) in run.parts_s
-    ]
+def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, source: str = "") -> OwnProfile:
+    """What the fastest job of each set-up says of its software, as an own profile. [K63]"""
+    found = fit_stack(fastest(jobs), profiles)
+    errors = [abs(predict_components(job, found.profiles).step / job.step_s - 1.0) for job in fastest(jobs)]
+    left = [abs(one.error_pct) for one in leave_out_setups(jobs, profiles)]
+    scores = {"setups": len(errors), "error_pct": round(100.0 * float(np.mean(errors)), 2)}
+    return OwnProfile(
+        name=name,
+        source=source or f"{len(jobs)} jobs timed part by part",
+        created=now(),
+        stacks={STACK: found.coefficients},
+        collectives=found.profiles.links.collectives if found.crowded and found.profiles.links else (),
+        scores={"jobs": scores | ({"left_out_pct": round(float(np.mean(left)), 2)} if left else {})},
+    )
 
 
-def _spread(jobs: Sequence[ComponentRun], predicted: Sequence[Components]) -> dict[str, float]:
-    shares = [
-        (run.parts_s["dp_allreduce", "first"] - one.part("dp_allreduce", "first"))
-        / one.pipeline
-        / sqrt(2.0 * log(run.case.dp))
-        for run, one in zip(jobs, predicted, strict=True)
-        if run.case.dp > 1 and ("dp_allreduce", "first") in run.parts_s
-    ]
-    return {"replica_skew": max(0.0, fmean(shares))} if shares else {}
+def _crowd_sends(jobs: Sequence[ComponentRun], profiles: Profiles) -> MeasuredLinks | None:
+    """The timed links with the rate that sends between nodes reach while all pairs of stages send. [K62]
 
-
-def _send(jobs: Sequence[ComponentRun], predicted: Sequence[Components]) -> dict[str, float]:
+    The share of the lone rate is the mean over the jobs of predicted over measured, of the least of a job's sends: the
+    others wait for their receiver. Where the jobs show no less than the lone rate, nothing changes.
+    """
     shares = []
-    for run, one in zip(jobs, predicted, strict=True):
-        seen = [run.parts_s["p2p_send", stage] for stage in STAGES if ("p2p_send", stage) in run.parts_s]
-        if seen and one.p2p_send > 0:
-            shares.append(one.p2p_send / min(seen))
-    return {"send_share": min(1.0, fmean(shares))} if shares else {}
+    for job in jobs:
+        seen = [job.parts_s["p2p_send", stage] for stage in STAGES if ("p2p_send", stage) in job.parts_s]
+        if seen and job.case.strategy.pp > 1:
+            shares.append(predict_components(job, profiles).p2p_send / min(seen))
+    share = float(np.mean(shares)) if shares else 1.0
+    if profiles.links is None or share > 1.0 - NOISE:
+        return profiles.links
+    note = f"{share:.2f} of the lone rate, as in jobs whose stages all send at once"
+    return MeasuredLinks(
+        [
+            one.replace(gb_per_s=float(f"{one.gb_per_s * share:.4g}"), origin="fitted", note=note)
+            if one.op == "send_recv" and one.nodes > 1
+            else one
+            for one in profiles.links.collectives
+        ]
+    )
+
+
+def _log_errors(job: ComponentRun, profiles: Profiles) -> list[float]:
+    """log(predicted / measured) of the parts that a job states, and of its step."""
+    told = predict_components(job, profiles)
+    pairs = [(told.step, job.step_s)]
+    pairs += [(told.part(*key), job.parts_s[key]) for key in PARTS if key in job.parts_s and not _waits(job, key)]
+    reduced = ("dp_allreduce", "first")
+    if reduced in job.parts_s and job.case.dp > 1:
+        pairs.append((told.part(*reduced) + told.replica_wait, job.parts_s[reduced]))
+    return [float(np.log(predicted / measured)) for predicted, measured in pairs]
+
+
+def _waits(job: ComponentRun, key: tuple[str, str]) -> bool:
+    """The update is said to be shorter than the gather it holds: a span that contradicts itself."""
+    gather = job.parts_s.get(("dp_allgather", "first"), 0.0)
+    return key == ("update", "first") and job.parts_s[key] < gather
+
+
+def _with_stack(profiles: Profiles, values: dict[str, float]) -> Profiles:
+    """The profiles with these coefficients in the stack's own home, whatever lies over them."""
+    given = {name: Coefficient(value=value, error=0.0, origin="fitted") for name, value in values.items()}
+    laid = OwnProfile(name=profiles.own or "jobs", source="", created="", stacks={STACK: given})
+    return profiles.with_own(laid)

@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from crosszone.calibrate.components_links import SECONDS_PER_US, cluster_profile
 from crosszone.calibrate.runs import Skipped
 from crosszone.calibrate.runs_rules import RowError
 from crosszone.errors import FileError, InputError, Notice
@@ -51,6 +50,9 @@ MOST_ROWS = 10_000
 MOST_PASSES = 20_000
 """Micro-batches times stages of a job that is walked through."""
 LONGEST_TEXT = 100
+STACK = "gpt-neox"
+"""Files of this kind come from this stack."""
+SECONDS_PER_US = 1e-6
 USUAL_NODE = 8
 """GPUs of a node where a row does not say."""
 LARGEST = 1e12
@@ -67,12 +69,6 @@ class ComponentRun:
     id: str
     cluster: str
     case: Case
-    flash: bool
-    """Attention in one fused kernel."""
-    unfused_norm: bool
-    """RMSNorm written out in single operations."""
-    partitioned: bool
-    """Saved activations are cut among the tensor-parallel ranks, and gathered before they are recomputed."""
     step_s: float
     parts_s: Mapping[tuple[str, str], float]
     """Measured seconds by part and stage (`first`, `middle`, `last`)."""
@@ -80,7 +76,7 @@ class ComponentRun:
     @cached_property
     def setup(self) -> str:
         """What the prediction depends on: jobs with the same set-up get the same one."""
-        return repr((self.cluster, self.case, self.flash, self.unfused_norm, self.partitioned))
+        return repr((self.cluster, self.case))
 
 
 def is_components(columns: Iterable[str]) -> bool:
@@ -139,9 +135,6 @@ def _run(name: str, row: Mapping[str, str]) -> ComponentRun:
         id=name,
         cluster=row.get("cluster", "").lower()[:LONGEST_TEXT],
         case=_case(row),
-        flash="flash" in row.get("attention", "").lower(),
-        unfused_norm="rms" in row.get("norm", "").lower(),
-        partitioned=_flag(row, "partition_activations"),
         step_s=step_s,
         parts_s={key: value * SECONDS_PER_US for key, value in parts.items() if value is not None},
     )
@@ -174,6 +167,7 @@ def _case(row: Mapping[str, str]) -> Case:
             precision=_choice(row, "precision", ("fp16", "bf16"), "fp16"),
             optimizer="adamw",
             framework="deepspeed",
+            stack=_stack(row),
         ),
         cluster=_cluster(row, gpus),
         strategy=Strategy(
@@ -187,6 +181,12 @@ def _case(row: Mapping[str, str]) -> Case:
             communication=Communication(overlap_gradients=False, overlap_parameters=False, overlap_tensor=False),
         ),
     )
+
+
+def _stack(row: Mapping[str, str]) -> str:
+    """GPT-NeoX with the attention kernel and the kept activations that the row states."""
+    fused = "-flash" if "flash" in row.get("attention", "").lower() else ""
+    return f"{STACK}{fused}" + ("-partitioned" if _flag(row, "partition_activations") else "")
 
 
 def _model(row: Mapping[str, str]) -> Model:
@@ -225,11 +225,8 @@ def _stages(row: Mapping[str, str], layers: int, p: int) -> tuple[int, ...] | No
 
 
 def _cluster(row: Mapping[str, str], gpus: int) -> Cluster:
-    known = cluster_profile(row.get("cluster", ""))
     text = row["gpu"]
     found = catalogue().find("gpus", text) if text else None
-    if not isinstance(found, Gpu) and known is not None:
-        found = catalogue().find("gpus", known.gpus.get(text.lower(), ""))
     if not isinstance(found, Gpu):
         raise RowError("unknown_gpu", f"No catalogue entry goes by the GPU name {text[:60]!r}.")
     per_node = min(_whole(row, "gpus_per_node") or USUAL_NODE, gpus)

@@ -18,18 +18,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from crosszone.analyse.published.table import FamilySummary, published_results, summaries
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs
 from crosszone.calibrate.component_table import component_table, shares
 from crosszone.calibrate.components import ComponentScores, read_components, score_components
-from crosszone.calibrate.components_fit import left_out
 from crosszone.calibrate.rig import RigReport, rig_report
 from crosszone.calibrate.stability_table import Steadiness, stability_table
 from crosszone.calibrate.training import doubtful_of
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
+from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError, Notice
 
@@ -211,12 +210,11 @@ def _job_sources(jobs: ComponentScores | None) -> list[dict[str, Any]]:
 
 
 def _clusters(jobs: ComponentScores) -> list[dict[str, Any]]:
-    """Errors of the iteration by cluster, also with constants of the other set-ups only."""
+    """Errors of the iteration by cluster, also cross-validated: as its profile says, which was fitted so."""
     lines = []
-    without = left_out([scored.run for scored in jobs.runs], Profiles.load())
     for line in jobs.by_source:
-        sizes = [abs(one.error_pct) for one in without if one.run.cluster == line["source"]]
-        lines.append({**line, "left_out_pct": fmean(sizes) if sizes else None})
+        known = load_cluster_profile(line["source"])
+        lines.append({**line, "left_out_pct": known and known.scores["jobs"].get("left_out_pct")})
     return lines
 
 

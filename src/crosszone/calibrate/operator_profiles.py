@@ -27,7 +27,8 @@ DETERMINABLE = (
     *("flash_backward", "memory", "score_traffic", "optimizer_traffic", "head_traffic"),
 )
 """Coefficients of the cost formulas that samples of operators can tell."""
-FOR_STACKS = ("hf-eager", "hf-compile", "ddp", "fsdp")
+NEOX_STACKS = ("gpt-neox", "gpt-neox-partitioned", "gpt-neox-flash", "gpt-neox-flash-partitioned")
+FOR_STACKS = ("hf-eager", "hf-compile", "ddp", "fsdp", *NEOX_STACKS)
 """Stacks whose other coefficients were fitted beside kernels timed alone: what samples tell is for these."""
 
 

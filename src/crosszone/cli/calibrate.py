@@ -7,6 +7,7 @@ import typer
 from crosszone.cli import (
     calibrate_collectives,
     calibrate_fit,
+    calibrate_jobs,
     calibrate_kernels,
     calibrate_log,
     calibrate_profiles,
@@ -31,4 +32,5 @@ app.command("fit")(calibrate_fit.fit)
 app.command("operator")(calibrate_fit.operator)
 app.command("trace")(calibrate_trace.trace)
 app.command("log")(calibrate_log.log)
+app.command("jobs")(calibrate_jobs.jobs)
 app.add_typer(calibrate_sheet.app, name="sheet")

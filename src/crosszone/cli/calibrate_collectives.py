@@ -20,6 +20,7 @@ from crosszone.errors import InvalidError, MachineError, Notice
 if TYPE_CHECKING:
     from crosszone.calibrate.collective_apply import Applied
     from crosszone.calibrate.collective_fit import Concurrency, LinkFit
+    from crosszone.calibrate.collective_profile import MeasuredCluster
     from crosszone.calibrate.collective_samples import Topology
 
 PORT = 29500
@@ -100,13 +101,20 @@ def links(
     cpu_for_gpus: Annotated[
         bool, typer.Option("--cpu-for-gpus", help="Take figures measured on CPUs (Gloo) for links of GPUs too.")
     ] = False,
+    save: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Keep them as an own profile, which predictions and plans can use."),
+    ] = None,
+    add: Annotated[bool, typer.Option("--add", help="Add them to the own profile of that name.")] = False,
+    gpu: Annotated[str | None, typer.Option(help="Catalogue name of the GPUs, for --save.")] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit latency and rate of links to timed collectives, and put them into a scenario in place of typed ones.
+    """Fit latency and rate of links to timed collectives, and put them into a scenario or an own profile.
 
     Every fit with its error, also for sizes it has not seen, and how much slower a group is when all of its kind run.
     With --scenario: what changes, from what to what; with -o the new scenario is written, its links told as measured.
+    With --save: the quiet timings of every op and layout inside a zone become part of an own profile.
     Gloo measures between processes on CPUs: NVLink and NICs of GPUs stay as they are, unless --cpu-for-gpus is given.
 
     Example: crosszone calibrate links collectives.csv --scenario two-zones.yaml -o measured.yaml
@@ -114,16 +122,23 @@ def links(
     from crosszone.calibrate.collective_apply import applied
     from crosszone.calibrate.collective_fit import concurrency, fitted
     from crosszone.calibrate.collective_links import link_figures
+    from crosszone.calibrate.collective_profile import collective_profile, measured_collectives
     from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.cli.files import refuse_to_overwrite, write_file
+    from crosszone.cost import own_profiles
+    from crosszone.inputs.catalogue import catalogue
     from crosszone.inputs.document import read_text
 
     if output is not None and scenario is None:
         raise InvalidError(Notice(code="links_scenario_needed", field="--output", value=str(output)))
     if output is not None:
         refuse_to_overwrite(output, force)
+    if save is not None:
+        own_profiles.check_free(save, replace=force or add)
+        if gpu is None:
+            raise InvalidError(Notice(code="collectives_gpu_needed", field="--gpu"))
     read = read_collectives(samples, keep_noisy=keep_noisy, cluster=cluster)
-    if scenario is not None and cluster is None and len(read.clusters) > 1:
+    if (scenario is not None or save is not None) and cluster is None and len(read.clusters) > 1:
         names = {"names": list(read.clusters)}
         raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params=names))
     fits, few = fitted(read.rows)
@@ -135,14 +150,25 @@ def links(
         told = applied(
             read_text(scenario), name, link_figures(fits), zone=zone, output=place, cpu_for_gpus=cpu_for_gpus
         )
+    made: MeasuredCluster | None = None
+    if save is not None:
+        made = measured_collectives(read.rows, gpu=catalogue().gpu(gpu or "").name, cpu_for_gpus=cpu_for_gpus)
+        source = f"collectives: {samples.name}" + (f", {cluster}" if cluster else "")
+        own_profiles.save(collective_profile(save, made.collectives, source), replace=force, add=add)
     if told is not None and output is not None:
         write_file(output, told.text, force)
     if as_json:
-        print_json(_document(len(read.rows), read.flagged, fits, few, together, told, output))
+        document = _document(len(read.rows), read.flagged, fits, few, together, told, output)
+        kept = None if made is None else [one.to_plain() for one in made.collectives]
+        left_out = [] if made is None else [one.as_dict(language()) for one in made.left_out]
+        print_json({**document, "saved": save, "collectives": kept, "left_out": left_out})
         return
     _show_fits(fits, few, together, read.flagged)
     if told is not None:
         _show_changes(told, output)
+    if made is not None:
+        print_notices([one.as_dict(language()) for one in made.left_out])
+        console().print(said("collectives_saved", name=save, count=amount(len(made.collectives))), soft_wrap=True)
 
 
 def _asked(backend: str, zones: str | None, sizes: str | None, ops: str | None, budget: str) -> list[str]:

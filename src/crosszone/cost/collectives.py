@@ -220,12 +220,20 @@ def all_to_all(size_bytes: Any, ring: Ring) -> CollectiveCost:
 
 
 def expert_all_to_all(
-    size_bytes: Any, *, top_k: Any, ranks: Any, ranks_per_domain: Any, fast_gpus: Any, rates: TierBytes
+    size_bytes: Any,
+    *,
+    top_k: Any,
+    ranks: Any,
+    ranks_per_domain: Any,
+    fast_gpus: Any,
+    rates: TierBytes,
+    timed: tuple[Any, Tier] | None = None,
 ) -> CollectiveCost:
     """Dispatch and combine of tokens: to experts inside the domain, and once to each other domain. [X3]
 
     `size_bytes`: of one rank's tokens. A token goes to `top_k` experts; those of one other domain get it once, over the
-    network, and share it out there.
+    network, and share it out there. `timed`: where an all-to-all of such ranks was timed, and the link it showed; it
+    sent every copy to its rank, so that all copies run at its rate. [C15]
     """
     domains = named("expert_domains", ranks / ranks_per_domain)
     remote = (domains - 1.0) * (1.0 - (1.0 - 1.0 / domains) ** np.maximum(top_k, 1.0))
@@ -233,7 +241,11 @@ def expert_all_to_all(
     far_bytes = named("all_to_all.far_bytes", 2.0 * size_bytes * remote)
     joined = as_array(fast_gpus) > 1  # without a fast link the same bytes go over PCIe
     parts = TierBytes(np.where(joined, near_bytes, 0.0), np.where(joined, 0.0, near_bytes), far_bytes)
-    seconds = named("all_to_all_s", near_bytes / rates.fast + far_bytes / rates.network)
+    seconds = near_bytes / rates.fast + far_bytes / rates.network
+    if timed is not None and np.any(timed[0]):
+        known, link = timed
+        seconds = np.where(known, 2.0 * all_to_all(size_bytes * top_k, Ring(ranks=ranks, link=link)).seconds, seconds)
+    seconds = named("all_to_all_s", seconds)
     return CollectiveCost(seconds=seconds, item_bytes=near_bytes + far_bytes, steps=2.0, parts=parts)
 
 

@@ -166,6 +166,8 @@ class GpuColumns:
     nic_bytes_per_s: Numbers
     """Network per GPU, one direction."""
     nodes: Numbers
+    code: Numbers = 0.0
+    """Stands for the GPU kind: what was measured of a kind is looked up by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +216,14 @@ class StackColumns:
     """MoE dispatch is captured in graphs (recent releases)."""
     p2p_wait: Numbers = 0.0
     """A stage waits for its send to another zone: 1 until it is out, 2 until it has arrived; 0: goes on beside it."""
+    p2p_both_ends: Numbers = 0.0
+    """A message between stages holds its receiver as long as its sender (a blocking send meets a blocking receive)."""
+    p2p_mask: Numbers = 0.0
+    """Activations take the attention mask along to the next stage."""
+    partitioned: Numbers = 0.0
+    """Activations kept for recomputation are cut among the tensor-parallel ranks, and gathered before it."""
+    zero1_all_reduce: Numbers = 0.0
+    """Gradients are all-reduced with ZeRO 1 too, where a reduce-scatter would do."""
 
 
 def model_columns(model: Model, *, vocab_multiple: int = 1, tp: int = 1) -> ModelColumns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from crosszone.cost.collectives import (
     Layout,
     Ring,
     TierBytes,
+    all_gather,
     all_reduce,
     expert_all_to_all,
     ring_exchange,
@@ -30,6 +32,7 @@ from crosszone.cost.columns import (
     StackColumns,
     WorkColumns,
 )
+from crosszone.cost.measured_links import RING_OPS, Group, MeasuredLinks
 from crosszone.cost.operators import (
     flash_attention_s,
     flash_share,
@@ -162,8 +165,17 @@ class LayerCost:
     LayerCost(model, work, gpu, stack, k).dense.forward.total
     """
 
-    def __init__(self, model: ModelColumns, work: WorkColumns, gpu: GpuColumns, stack: StackColumns, k: Coefficients):
+    def __init__(
+        self,
+        model: ModelColumns,
+        work: WorkColumns,
+        gpu: GpuColumns,
+        stack: StackColumns,
+        k: Coefficients,
+        measured: MeasuredLinks | None = None,
+    ):
         self.model, self.work, self.gpu, self.stack, self.k = model, work, gpu, stack, k
+        self.measured = measured
         self.tokens = named("tokens", work.micro_batch * work.seq / work.cp)
         """Tokens of a micro-batch on this GPU, before sequence parallelism."""
         self.byte_s = k.tile / gpu.memory_bytes_per_s * work.word / 2.0
@@ -219,7 +231,7 @@ class LayerCost:
             return value[at] if at.ndim == 1 else value[:, 0][at]
 
         other = object.__new__(LayerCost)
-        other.model, other.stack = self.model, self.stack
+        other.model, other.stack, other.measured = self.model, self.stack, self.measured
         for name in GATHERED:
             setattr(other, name, picked(getattr(self, name)))
         dense, moe = self._totals
@@ -367,8 +379,13 @@ class LayerCost:
     def all_to_all(self) -> CollectiveCost:
         """Dispatch and combine of the tokens of one pass through an MoE layer. [X3]"""
         m, w, g = self.model, self.work, self.gpu
+        size, timed = self.work.word * self.tokens * m.hidden / w.tp, None
+        if self.measured is not None:
+            group = Group(w.ep, w.expert_tp, g)
+            timed = self.measured.tier(("all_to_all",), group, size * m.top_k, Tier(self.link_rate, 0.0))
         return expert_all_to_all(
-            self.work.word * self.tokens * m.hidden / w.tp,
+            size,
+            timed=timed,
             top_k=m.top_k,
             ranks=w.ep,
             ranks_per_domain=np.clip(g.domain / w.expert_tp, 1.0, w.ep),
@@ -382,8 +399,24 @@ class LayerCost:
         g, t = self.gpu, self.work.tp
         rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
         layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
-        ring = Ring(ranks=t, link=Tier(rate, 0.0), layout=layout, start_s=self.k.tp_message_s)
-        return all_reduce(self.work.word * self.tokens * self.model.hidden, ring, calls=1.0)
+        size = self.work.word * self.tokens * self.model.hidden
+        known, link = self.ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
+        start_s = np.where(known, 0.0, self.k.tp_message_s) if np.any(known) else self.k.tp_message_s
+        ring = Ring(ranks=t, link=link, layout=layout, start_s=start_s)
+        return all_reduce(size, ring, calls=1.0)
+
+    def ring_link(self, op: str, ranks: Numbers, stride: Numbers, size_bytes: Numbers, otherwise: Tier) -> Any:
+        """Whether a ring of such ranks was timed, and its link: as timed, else `otherwise`. [C15]"""
+        if self.measured is None:
+            return False, otherwise
+        return self.measured.tier(RING_OPS[op], Group(ranks, stride, self.gpu), size_bytes, otherwise)
+
+    @cached_property
+    def saved_gather(self) -> CollectiveCost:
+        """Gather of the activations kept in parts before they are recomputed, where the stack cuts them. [X9]"""
+        link = self.tensor.ring.link if self.tensor.ring else Tier(self.link_rate, 0.0)
+        ring = Ring(ranks=self.work.tp, link=link, layout=self.tensor.ring.layout if self.tensor.ring else None)
+        return all_gather(self.stack.partitioned * self.work.word * self.tokens * self.model.hidden, ring)
 
     def _layer(self, kind: str, parts: _Parts) -> Layer:
         """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
@@ -410,6 +443,8 @@ class LayerCost:
         part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
         recompute = named(f"{kind}.recompute", np.where(full, whole, 0.0) + np.where(selective, part, 0.0))
         repeated = {name: np.where(full, getattr(forward, name), 0.0) for name in ("tp", "ep", "cp")}
+        if np.any(as_array(self.stack.partitioned) > 0):
+            repeated["tp"] = repeated["tp"] + np.where(full, self.saved_gather.seconds, 0.0)
         backward = Pass(
             matmul=named(f"{kind}.backward.matmul", 2.0 * forward.matmul),
             attention=named(f"{kind}.backward.attention", parts.attention_back),
@@ -449,5 +484,7 @@ class LayerCost:
         near = w.tp * w.cp <= g.domain
         link = Tier(np.where(near, self.link_rate, self.nic_rate), 0.0)
         # each rank hands its block to the next over one connection, so no further NIC of the node helps
+        size = self.work.word * self.tokens * kv
+        _, link = self.ring_link("all_gather", w.cp, w.tp, size * w.cp, link)
         ring = Ring(ranks=w.cp, link=link, layout=Layout(w.cp, w.tp, g.fast_gpus, g.domain, "context"), single=True)
-        return ring_exchange(self.work.word * self.tokens * kv, ring)
+        return ring_exchange(size, ring)

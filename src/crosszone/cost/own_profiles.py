@@ -15,16 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
 
+from crosszone.cost.measured_links import MeasuredCollective
 from crosszone.cost.profile_files import Coefficient, known_fields
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 from crosszone.inputs.catalogue.entries import home
 from crosszone.inputs.catalogue.own import replace_file, unwritable
 from crosszone.inputs.document import Document, dump_yaml, parse_document, read_document
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, near, parse, refuse
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
@@ -35,6 +38,7 @@ NONE = "none"
 """What `use` is told on the command line for the shipped values."""
 UNNAMED = "measured"
 """What a profile is called where nothing else names it."""
+_PACKAGE, _CLUSTERS = "crosszone.cost", ("profiles", "clusters")
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
 
 
@@ -53,6 +57,8 @@ class OwnProfile(Value):
     """Stacks that the values of GPUs are for; empty: all. Kernels timed alone suit stacks fitted beside such."""
     stacks: dict[Name, dict[Name, Coefficient]] = Field(default_factory=dict)
     """Coefficients by software stack and field."""
+    collectives: tuple[MeasuredCollective, ...] = ()
+    """Collectives as they were timed on the cluster, in place of the catalogue's rates inside zones."""
     notes: tuple[str, ...] = ()
     """What was found on the way: what was kept, what stays unknown."""
     scores: dict[str, Any] = Field(default_factory=dict)
@@ -111,10 +117,51 @@ def saved() -> list[OwnProfile]:
 
 
 def load(name: str | Path) -> OwnProfile:
-    """The profile of a name, or of a file; `UnknownNameError` names the nearest ones."""
+    """The profile of a name, of a shipped cluster, or of a file; `UnknownNameError` names the nearest ones."""
     if isinstance(name, str) and NAME.fullmatch(name) and (_is_kept(name) or not Path(name).is_file()):
-        return named(name)
+        shipped = None if _is_kept(name) else load_cluster_profile(name)
+        return shipped or named(name)
     return read(Path(name))
+
+
+def cluster_names() -> list[str]:
+    """Clusters that were measured by others and whose profiles come with the program."""
+    return sorted(one.name.removesuffix(".yaml") for one in files(_PACKAGE).joinpath(*_CLUSTERS).iterdir())
+
+
+def load_cluster_profile(name: str) -> OwnProfile | None:
+    """The shipped profile of a cluster; None: it was not measured."""
+    if name not in cluster_names():
+        return None
+    return _checked(read_shipped(_PACKAGE, "/".join((*_CLUSTERS, f"{name}.yaml"))))
+
+
+def join_profiles(first: OwnProfile, second: OwnProfile) -> OwnProfile:
+    """What both say, as one profile named as the first; where both say the same thing, the second counts.
+
+    Collectives are of one measurement: where the second has any, they take the place of all of the first.
+    """
+
+    def homes(kind: str) -> dict[str, Any]:
+        old, new = getattr(first, kind), getattr(second, kind)
+        return {home: {**old.get(home, {}), **new.get(home, {})} for home in (*old, *(x for x in new if x not in old))}
+
+    return OwnProfile(
+        name=first.name,
+        source="; ".join(dict.fromkeys((first.source, second.source))),
+        created=second.created,
+        gpus=homes("gpus"),
+        for_stacks=tuple(dict.fromkeys((*first.for_stacks, *second.for_stacks))) if _same_reach(first, second) else (),
+        stacks=homes("stacks"),
+        collectives=second.collectives or first.collectives,
+        notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
+        scores={**first.scores, **second.scores},
+    )
+
+
+def _same_reach(first: OwnProfile, second: OwnProfile) -> bool:
+    """Values of GPUs are for some stacks only, in each of the two that has any."""
+    return all(one.for_stacks for one in (first, second) if one.gpus)
 
 
 def named(name: str) -> OwnProfile:
@@ -137,8 +184,10 @@ def text_of(profile: OwnProfile) -> str:
     return dump_yaml(profile.to_plain())
 
 
-def save(profile: OwnProfile, *, replace: bool = False) -> Path:
-    """Keep a profile; one of that name is written over only where that is wanted."""
+def save(profile: OwnProfile, *, replace: bool = False, add: bool = False) -> Path:
+    """Keep a profile; one of that name is written over only where that is wanted, or takes the new values in."""
+    if add and _is_kept(profile.name):
+        profile, replace = join_profiles(named(profile.name), profile), True
     check_free(profile.name, replace=replace)
     path = folder() / f"{profile.name}.yaml"
     _write(path, text_of(profile))

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.measured_links import MeasuredLinks
 from crosszone.cost.own_profiles import Laid, OwnProfile, laid
 from crosszone.cost.profile_files import COMMON, FIELDS, shipped
 from crosszone.errors import InvalidError, Notice
@@ -70,6 +71,8 @@ class Profiles:
         self.fixed = np.array([entry["origin"] != "fitted" for entry in self.entries])
         self.own: str | None = None
         """Name of the user's profile that lies over the shipped ones."""
+        self.links: MeasuredLinks | None = None
+        """Collectives timed on the user's cluster."""
         self._reads: dict[tuple[str, str], tuple[int, ...]] = {}
         self._selected: dict[tuple[Gpu, str, float | None], Profile] = {}
 
@@ -91,7 +94,7 @@ class Profiles:
     def with_values(self, values: Vector) -> Profiles:
         """The same profiles with other values, as a fit gives them."""
         other = Profiles(self._homes[COMMON], self.gpus, self.stacks)
-        other.values, other.own = values, self.own
+        other.values, other.own, other.links = values, self.own, self.links
         return other
 
     def with_own(self, own: OwnProfile) -> Profiles:
@@ -113,6 +116,7 @@ class Profiles:
             stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _plain(given)}
         other = Profiles(self._homes[COMMON], gpus, stacks)
         other.own = own.name
+        other.links = MeasuredLinks(own.collectives) if own.collectives else self.links
         return other
 
     def gpu_profile(self, gpu: Gpu) -> tuple[str, bool]:

@@ -83,6 +83,10 @@ class Settings(Value):
     launch_added: Flag = False
     p2p_scatter: Flag = False
     p2p_wait: Literal["none", "sent", "arrived"] = "none"
+    p2p_both_ends: Flag = False
+    p2p_mask: Flag = False
+    partitioned: Flag = False
+    zero1_all_reduce: Flag = False
     release_base: Positive | None = None
     graphed_from: Positive | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -184,41 +184,37 @@ def exchange(
     near = group.zone * w.dp_stride <= g.domain
     hop = np.where(near, named("hop.fast_link", FAST_HOP_S), named("hop.network", NETWORK_HOP_S))
     buckets = named("buckets", np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0))
-    ring = Ring(
-        ranks=members,
-        link=Tier(np.where(one_ring, group.zone_bus, group.inner_bus), inside * hop),
-        layout=Layout(members, w.dp_stride, g.fast_gpus, g.domain, "shared"),
-        slowdown=inside * k.dp_traffic,
-    )
-    passes = np.where(sharded, 1.0, 2.0)  # sharded gradients are scattered, and the weights gathered later
+    bus = np.where(one_ring, group.zone_bus, group.inner_bus)
+    bucket = held.shared * w.wire_bytes / np.maximum(buckets, 1.0)
+    timed, ring = _ring(cost, "shared", members, w.dp_stride, bucket, Tier(bus, inside * hop), inside)
+    all_reduced = (as_array(cost.stack.zero1_all_reduce) > 0) & (as_array(w.zero) == 1)
+    passes = np.where(sharded & ~all_reduced, 1.0, 2.0)  # scattered where sharded, and the weights gathered later
     buckets_sent: dict[str, Numbers] = {"items": held.shared, "calls": buckets * w.rounds}
     reduced = [ring_pass(w.wire_bytes, ring, passes=passes, **buckets_sent)]
     reduce = reduced[0].seconds
-    trees = ~sharded & (group.zone > 1) & (as_array(w.tree) >= 0)
+    # a timed all-reduce is what the library chose, trees included
+    trees = ~sharded & (group.zone > 1) & (as_array(w.tree) >= 0) & ~as_array(timed)
     if np.any(trees):
         tree = tree_all_reduce(w.wire_bytes, ring, **buckets_sent)
         reduce = faster(reduced[0], tree, allowed=trees, forced=as_array(w.tree) > 0)
-    gather_ring = replace(ring, link=Tier(ring.link.bytes_per_s, sharded * k.shard_message_s))
-    gathered_bytes = sharded * w.gathered
+    gathered_bytes, usual = sharded * w.gathered, Tier(bus, sharded * k.shard_message_s)
+    size = held.shared * gathered_bytes
+    _, gather_ring = _ring(cost, "shared", members, w.dp_stride, size, usual, inside, "all_gather")
     gathered = [ring_pass(gathered_bytes, gather_ring, items=held.shared, calls=held.shared > 0)]
     gather = gathered[0].seconds
     if np.ndim(held.experts):
-        layout = Layout(group.experts, w.ep * w.expert_tp, g.fast_gpus, g.domain, "experts")
-        experts = replace(ring, ranks=group.experts, link=Tier(group.expert_bus, 0.0), layout=layout)
+        usual, size = Tier(group.expert_bus, 0.0), held.experts * w.wire_bytes
+        _, experts = _ring(cost, "experts", group.experts, w.ep * w.expert_tp, size, usual, inside)
         reduced.append(ring_pass(w.wire_bytes, experts, passes=passes, items=held.experts))
         gathered.append(ring_pass(gathered_bytes, experts, items=held.experts))
         reduce, gather = reduce + reduced[1].seconds, gather + gathered[1].seconds
     sets = np.where(one_ring, 1.0, named("replicas.sets", group.zone / group.inner))
-    sets_ring = Ring(
-        ranks=sets,
-        link=Tier(cost.nic_rate, 0.0),
-        layout=Layout(sets, group.inner * w.dp_stride, g.fast_gpus, g.domain, "outer"),
-        slowdown=k.dp_traffic,
-    )
-    outer = all_reduce(w.wire_bytes / group.inner, sets_ring, items=held.shared)
+    shard_bytes, usual = w.wire_bytes / group.inner, Tier(cost.nic_rate, 0.0)
+    _, sets_ring = _ring(cost, "outer", sets, group.inner * w.dp_stride, held.shared * shard_bytes, usual)
+    outer = all_reduce(shard_bytes, sets_ring, items=held.shared)
     if np.any(as_array(w.offload) > 1):  # sharded weights come from host memory first
         gather = gather + np.where(as_array(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
-    between = _between_zones(cost, held, group, links, sharded, repeats)
+    between = _between_zones(cost, held, group, links, sharded, all_reduced, repeats)
     wan_reduce, wan_gather = between["wan_reduce"], between["wan_gather"]
     return Exchange(
         held=held,
@@ -234,12 +230,36 @@ def exchange(
     )
 
 
+def _ring(
+    cost: LayerCost,
+    name: str,
+    ranks: Numbers,
+    stride: Numbers,
+    size_bytes: Numbers,
+    usual: Tier,
+    inside: Numbers = 1.0,
+    op: str = "all_reduce",
+) -> tuple[Any, Ring]:
+    """Whether such a ring was timed, and the ring: at its timed link, else at `usual` and the stack's slowdown. [C15]
+
+    `inside`: 0 where it goes through all zones at once, and takes its time there.
+    """
+    g, slowdown = cost.gpu, cost.k.dp_traffic
+    timed, link = cost.ring_link(op, ranks, stride, size_bytes, usual)
+    if np.any(timed):  # what was timed is no ideal ring any more
+        slowdown = np.where(timed, 1.0, slowdown)
+        link = Tier(link.bytes_per_s, np.where(timed, inside * link.latency_s, link.latency_s))
+    layout = Layout(ranks, stride, g.fast_gpus, g.domain, name)
+    return timed, Ring(ranks=ranks, link=link, layout=layout, slowdown=inside * slowdown)
+
+
 def _between_zones(
     cost: LayerCost,
     held: StageParameters,
     group: Replicas,
     links: LinkColumns,
     sharded: Numbers,
+    all_reduced: Numbers,
     repeats: Numbers,
 ) -> dict[str, Numbers]:
     """Reduction and gather between zones: seconds, bytes a zone sends (all stages together), and messages. [X7]
@@ -263,7 +283,7 @@ def _between_zones(
     members = ring_members(w, group, links, sharded)
     copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
     own = sharded & (w.shard_ranks * w.cp >= group.shared)
-    passes, again = np.where(own, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
+    passes, again = np.where(own & ~all_reduced, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
     rate, latency_s = links.wan_bytes_per_s, links.wan_latency_s
     tree = ~sharded & (as_array(w.tree) > 0)
     ring = ZoneRing(zones=zones, members=members, link=Tier(rate, latency_s), tree=tree)

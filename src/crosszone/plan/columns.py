@@ -293,7 +293,7 @@ class Columns:
             overlap_tensor=column(inner % 2),
         )
         gpu, k = (spread(columns, team) for columns in self.gpus)
-        return LayerCost(self.model(tp), work, gpu, self.stack, k)
+        return LayerCost(self.model(tp), work, gpu, self.stack, k, self.setting.profiles.links)
 
     def _work(self, **known: Any) -> WorkColumns:
         """Columns of work; what is not known yet has a value that layers do not read."""

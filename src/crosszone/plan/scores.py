@@ -250,6 +250,7 @@ class Scores(Columns):
             counts=tracks("counts"),
             sparse=tracks("sparse"),
             repeats=tracks("repeats"),
+            measured=self.setting.profiles.links,
         )
         return of(batch, layer.k, layer)
 
@@ -296,6 +297,7 @@ class Scores(Columns):
             links=self._links(cores, option, staged, fast),
             counts=counts,
             sparse=staged("sparse"),
+            measured=self.setting.profiles.links,
         )
         given = self.setting.pinned.layers_per_stage
         even = given or layer_counts(self.setting.model.layers, stages * pipe.chunks)

@@ -22,6 +22,7 @@ from crosszone.cost.columns import (
     WorkColumns,
     gpu_columns,
 )
+from crosszone.cost.measured_links import MeasuredLinks, gpu_code
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.geography import routes
@@ -34,6 +35,8 @@ from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+FLAGS = ("p2p_both_ends", "p2p_mask", "partitioned", "zero1_all_reduce")
+"""Settings of a stack that are switches, by the names of their columns."""
 P2P_WAIT = {"none": 0, "sent": 1, "arrived": 2}
 COMPRESSED_BYTES = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5, "1-bit": 0.125}
 """Bytes of a gradient after compression; scales and indices are not counted."""
@@ -58,6 +61,8 @@ class Batch:
     """Of these, those with experts; None: as the layers of the stages follow each other."""
     repeats: Numbers = 1.0
     """Equal stages in a row that each of them stands for."""
+    measured: MeasuredLinks | None = None
+    """Links inside zones as they were timed; None: those of the catalogue."""
 
 
 def layer_counts(layers: int, chunks: int) -> list[int]:
@@ -210,6 +215,7 @@ def group_columns(group: NodeGroup, path: str, nodes: int) -> GpuColumns:
         node_gpus=group.gpus,
         nic_bytes_per_s=1e9 * nic,
         nodes=nodes,
+        code=gpu_code(group.gpu.name),
     )
 
 
@@ -221,6 +227,7 @@ def stack_columns(settings: Mapping[str, Any], age: float) -> StackColumns:
         launch_added=float(settings.get("launch_added", False)),
         p2p_scatter=float(settings.get("p2p_scatter", False)),
         p2p_wait=float(P2P_WAIT[settings.get("p2p_wait", "none")]),
+        **{name: float(settings.get(name, False)) for name in FLAGS},
         release=age,
         graphed=float("graphed_from" in settings and age >= settings["graphed_from"] - settings["release_base"]),
     )

@@ -9,7 +9,6 @@ from crosszone.cost.record import named
 from crosszone.predict.cells import cell, place_of_largest, row_of, scalar
 from crosszone.predict.prediction import Bottleneck
 from crosszone.predict.site import EXPECTED
-from crosszone.predict.step import before
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -51,11 +50,7 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
     own = sum(parts.values())
     spans = p.step.pipelines.span_s
     span = scalar(spans[row])
-    if bare is None:
-        sends = t.out * t.passed + t.into * before(t.passed_back)
-        pipeline = m * cell(sends, row, stage)
-    else:
-        pipeline = span - scalar(spans[bare])
+    pipeline = m * cell(t.sends + t.sends_back, row, stage) if bare is None else span - scalar(spans[bare])
     pipeline = named("breakdown_s.pipeline", pipeline)
     waits = span - own - pipeline
     last = last_updated(p)

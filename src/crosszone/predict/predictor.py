@@ -36,6 +36,7 @@ from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.cells import scalar
 from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.local_update import local_update_s
+from crosszone.predict.measured_groups import find_unmeasured
 from crosszone.predict.memory import memory_of
 from crosszone.predict.operators import operator_errors, unsampled
 from crosszone.predict.parts import kept, part
@@ -114,6 +115,7 @@ class Predictor:
             links=site.link_columns(),
             counts=np.broadcast_to(stage_counts(case), (rows, s.pp)),
             sparse=np.broadcast_to(stage_sums(s, sparse_layers(case.model, chunk_layers(case))), (rows, s.pp)),
+            measured=self.profiles.links,
         )
 
     @property
@@ -310,6 +312,7 @@ class Predictor:
         if not all(p.stack_measured for p in self.profile.values()):
             found.append(Notice(code="stack_unmeasured", level="note", params={"stack": self.stack}))
         found += unsampled(self.case, self.gpu_kinds)
+        found += find_unmeasured(self)
         if not memory.fits:
             worst = memory.stages[memory.worst_stage]
             params = {

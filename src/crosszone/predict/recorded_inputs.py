@@ -168,6 +168,7 @@ class _Inputs:
 
         link = None if gpu.link is None else SimpleNamespace(gb_per_s=leaf("link_gb_per_s", gpu.link.gb_per_s))
         return SimpleNamespace(
+            name=gpu.name,
             peak=peak,
             memory_gb_per_s=leaf("memory_gb_per_s", gpu.memory_gb_per_s),
             link=link,

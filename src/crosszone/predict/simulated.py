@@ -236,7 +236,7 @@ def _chunk_times(
         batch.model.moe_every,
         batch.model.moe_layers,
     )
-    per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, own_k), layers)
+    per = StageCost(LayerCost(batch.model, batch.work, gpu, batch.stack, own_k, batch.measured), layers)
     shape = (count, stages * parts)
     forward, backward = (np.broadcast_to(x, shape)[:, place] for x in (per.forward_s, per.backward_s))
     weight = np.broadcast_to(per.weight_s, shape)[:, place] if splits else np.zeros((count, stages, parts))

@@ -10,6 +10,7 @@ from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.collectives import send_message
 from crosszone.cost.columns import Numbers
 from crosszone.cost.layer import LayerCost
+from crosszone.cost.measured_links import Group
 from crosszone.cost.record import as_array, named
 from crosszone.cost.replicas import (
     Exchange,
@@ -47,11 +48,13 @@ class Passes:
     send_back: Numbers
     piped: Numbers
     """Share of the sends over a boundary that runs in the sender's time only; between zones all runs beside it too."""
-    passed: Numbers
-    """Of one message to the next stage, what adds to its sender's time."""
-    passed_back: Numbers
-    """The same of one back over that boundary."""
+    sends: Numbers
+    """What messages add to a stage's forward time: those it sends, and those it takes where these hold it too."""
+    sends_back: Numbers
+    """The same of its backward time."""
     send_bytes: Numbers
+    """Of one message to the next stage."""
+    send_back_bytes: Numbers
     latency: Numbers
     """Of that boundary, where it crosses zones."""
     jitter: Numbers
@@ -89,28 +92,33 @@ def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, 
 def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Passes:
     """Passes of every stage of every strategy, nothing exchanged; `layer`: its layers' costs, where they are known."""
     w, g, m = batch.work, batch.gpu, batch.model
-    cost = layer or LayerCost(m, w, g, batch.stack, k)
+    cost = layer or LayerCost(m, w, g, batch.stack, k, batch.measured)
     kinds = (m.first_dense, m.moe_every, m.moe_layers)
     layers = stage_layers(batch.counts, *kinds, batch.repeats, w.folded, batch.sparse)
     per = StageCost(cost, layers)
     present = layers.layers > 0
-    send_bytes, send, send_back, inside = _sends(batch, cost, k)
+    (send_bytes, send_back_bytes), (send, send_back), inside = _sends(batch, cost, k)
     passed, passed_back, piped, latency = _waits(batch, k, send, send_back, inside)
     out, into = _senders(layers, w.interleave)
+    sends, sends_back = out * passed, into * before(passed_back)
+    both = as_array(batch.stack.p2p_both_ends)
+    if np.any(both > 0):  # what arrives holds a stage too: from the one before forward, from the next one backward
+        sends, sends_back = sends + both * into * before(passed), sends_back + both * out * passed_back
     return Passes(
         layer=cost,
         cost=per,
         layers=layers,
-        forward=named("pass.forward", per.forward_s * present + out * passed),
-        backward=named("pass.backward", per.backward_s * present + into * before(passed_back)),
+        forward=named("pass.forward", per.forward_s * present + sends),
+        backward=named("pass.backward", per.backward_s * present + sends_back),
         out=out,
         into=into,
         send=send,
         send_back=send_back,
         piped=piped,
-        passed=passed,
-        passed_back=passed_back,
+        sends=sends,
+        sends_back=sends_back,
         send_bytes=send_bytes,
+        send_back_bytes=send_back_bytes,
         latency=latency,
         jitter=w.micro_batches * largest(per.forward_s + per.backward_s) * k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
         fixed=k.step_s,
@@ -175,10 +183,14 @@ def before(values: Numbers) -> Numbers:
     return np.roll(values, 1, axis=-1) if np.ndim(values) and np.shape(values)[-1] > 1 else values
 
 
-def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+Pair = tuple[Numbers, Numbers]
+"""Of a message to the next stage, and of one back."""
+
+
+def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, Pair]:
     """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]
 
-    Last, the seconds of the same message inside a zone.
+    Last, the seconds of the same messages inside a zone.
     """
     w, links = batch.work, batch.links
     cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
@@ -189,17 +201,28 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Numbers, Num
     inside = np.where(np.isfinite(links.boundary_bytes_per_s), cost.nic_rate, inside)
     piped = (as_array(w.pp) > 1) & (as_array(links.boundary_perfect) == 0)
 
-    def time(rate: Numbers) -> Numbers:
-        link = Tier(np.minimum(inside, rate), k.p2p_message_s)
-        return np.where(piped, send_message(size, link, calls=w.interleave).seconds, 0.0)
+    latency_s, one = k.p2p_message_s, size / w.interleave
+    if batch.measured is not None:
+        near = Group(2.0, np.where(fast > 0, 1.0, batch.gpu.node_gpus), batch.gpu)
+        _, (timed, timed_latency_s) = batch.measured.tier(("send_recv",), near, one, Tier(inside, latency_s))
+        # fast 2: the boundary may lie in a node, a bound; and between zones nothing was timed
+        some = (fast < 2) & ~np.isfinite(links.boundary_bytes_per_s)
+        inside, latency_s = np.where(some, timed, inside), np.where(some, timed_latency_s, latency_s)
+    masked = size
+    if np.any(as_array(batch.stack.p2p_mask) > 0):
+        masked = size + w.interleave * batch.stack.p2p_mask * named("mask_bytes", w.word * w.seq * w.seq)
 
-    there_s, back_s = time(links.boundary_bytes_per_s), time(links.boundary_back_bytes_per_s)
-    send_bytes = named("send_bytes", np.where(piped, size, 0.0))
-    return send_bytes, named("send_s", there_s), named("send_back_s", back_s), time(np.inf)
+    def time(bytes_sent: Numbers, rate: Numbers) -> Numbers:
+        link = Tier(np.minimum(inside, rate), latency_s)
+        return np.where(piped, send_message(bytes_sent, link, calls=w.interleave).seconds, 0.0)
+
+    there_s, back_s = time(masked, links.boundary_bytes_per_s), time(size, links.boundary_back_bytes_per_s)
+    sent = named("send_bytes", np.where(piped, masked, 0.0)), named("send_back_bytes", np.where(piped, size, 0.0))
+    return sent, (named("send_s", there_s), named("send_back_s", back_s)), (time(masked, np.inf), time(size, np.inf))
 
 
 def _waits(
-    batch: Batch, k: Coefficients, send: Numbers, send_back: Numbers, inside: Numbers
+    batch: Batch, k: Coefficients, send: Numbers, send_back: Numbers, inside: Pair
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """What sends forward and back add to their sender's time, the share of them that does, and the latency left. [X8]
 
@@ -210,7 +233,9 @@ def _waits(
     share = np.where(as_array(batch.work.pp) > 1, k.p2p_exposed, 0.0)
     far = np.isfinite(links.boundary_bytes_per_s)
     late = np.where(far & (wait > 1), links.boundary_latency_s, 0.0)
-    forward, back = (share * np.where(far & (wait > 0), s + late, inside) for s in (send, send_back))
+    forward, back = (
+        share * np.where(far & (wait > 0), s + late, near) for s, near in zip((send, send_back), inside, strict=True)
+    )
     piped = np.where(far & (wait == 0), 0.0, share)
     passed = named("send_adds_s", forward), named("send_back_adds_s", back)
     return *passed, piped, links.boundary_latency_s - share * late
@@ -252,7 +277,7 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
     busy, busy_back = ((1.0 - t.piped) * send for send in (t.send, t.send_back))
     slowest = as_array(batch.links.slowest_bytes_per_s)
     if np.isfinite(slowest).any():  # the boundaries of stages that others stand for
-        busy = np.maximum(busy, t.send_bytes / slowest)
+        busy = np.maximum(busy, np.minimum(t.send_bytes, t.send_back_bytes) / slowest)
     return stage_bounds_s(
         t.forward,
         t.backward,

@@ -193,17 +193,18 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
             own: dict[str, tuple[Any, Any]] = {}
             row = p.row - p.slowest + kind
             some = rounds / s.interleave
-            size = some * m * cell(t.send_bytes, row, stage) * w.tp * w.cp * int(number)
+            every = some * m * w.tp * w.cp * int(number)
+            sizes = every * cell(t.send_bytes, row, stage), every * cell(t.send_back_bytes, row, stage)
             times = some * cell(t.send, row, stage), some * cell(t.send_back, row, stage)
             late = rounds * cell(t.latency, row, stage)
             a, b = zones[stage][replica], zones[(stage + 1) % s.pp][replica]
             if a != b:
                 links = f"{names[a]} > {names[b]}", f"{names[b]} > {names[a]}"
-                egress[a, b] += size
-                egress[b, a] += size
+                egress[a, b] += sizes[0]
+                egress[b, a] += sizes[1]
             else:
                 links = (site.boundary_link(stage, int(replica)),) * 2
-            for link, time in zip(links, times, strict=True):
+            for link, time, size in zip(links, times, sizes, strict=True):
                 ways[link].size += size
                 busy, messages = own.get(link, (0.0, 0.0))
                 own[link] = busy + m * time, messages + m * rounds

@@ -1,0 +1,103 @@
+"""Profiles of clusters that others measured: `python benchmarks/clusters.py` fits them and scores their jobs.
+
+Kernels, collectives and jobs of Perlmutter and Vista (measured/gpumodeling25) become profiles of the same kind that
+`crosszone calibrate fit|links|jobs --save NAME --add` makes; `cost/profiles/clusters` holds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from crosszone import measured
+from crosszone.calibrate.collective_profile import collective_profile, measured_collectives
+from crosszone.calibrate.collective_samples import read_collectives
+from crosszone.calibrate.components import score_components
+from crosszone.calibrate.components_fit import fastest, fit_cluster, leave_out_setups
+from crosszone.calibrate.components_read import ComponentRun, read_components
+from crosszone.calibrate.operator_coefficients import coefficients_of
+from crosszone.calibrate.operator_profiles import NEOX_STACKS
+from crosszone.calibrate.operator_samples import read_samples
+from crosszone.cost import own_profiles
+from crosszone.cost.own_profiles import OwnProfile, join_profiles
+from crosszone.cost.profile import Profiles
+from crosszone.inputs.catalogue import catalogue
+from results import write_section
+
+SHIPPED = Path(own_profiles.__file__).parent / "profiles" / "clusters"
+CREATED = "2026-11-18"
+SOURCE = "GPUModeling25 (arXiv 2509.22832, Littlesnakess/GPUModeling25 at 990e847)"
+CLUSTERS = {
+    "perlmutter": ("a100-80gb-sxm", "operators_A100.csv"),
+    "vista": ("gh200-96gb", "operators_GH200.csv"),
+}
+HEAD = (
+    "# What was measured of the cluster {name}: kernels, collectives (quiet timings), what its jobs show of GPT-NeoX.\n"
+    "# Made by `python benchmarks/clusters.py` from measured/gpumodeling25; the same kind of file as an own profile.\n"
+)
+
+
+def fit_kernels_and_links(name: str, folder: Path) -> OwnProfile:
+    """What was timed alone on a cluster: kernels and collectives."""
+    gpu, table = CLUSTERS[name]
+    kernels = coefficients_of(read_samples([folder / table]), catalogue().gpu(gpu)).values
+    kernels.pop("optimizer_traffic", None)  # of the software: the jobs tell it
+    of_kernels = OwnProfile(
+        name=name,
+        source=f"{SOURCE}: operators, collectives, jobs",
+        created=CREATED,
+        gpus={gpu: kernels},
+        for_stacks=NEOX_STACKS,
+    )
+    rows = read_collectives(folder / "collectives.csv", cluster=name).rows
+    timed = collective_profile(name, measured_collectives(rows, gpu=gpu).collectives, of_kernels.source)
+    return join_profiles(of_kernels, timed)
+
+
+def jobs_of(runs: list[ComponentRun], cluster: str) -> list[ComponentRun]:
+    """The jobs of one cluster."""
+    return [run for run in runs if run.cluster == cluster]
+
+
+def main() -> None:
+    """Fit both, write them where asked, and put the table of their jobs into RESULTS.md."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write the shipped profiles anew")
+    given = parser.parse_args()
+    folder = measured.FOLDER / "gpumodeling25"
+    runs, _ = read_components(folder / "runs.csv")
+    without: dict[str, float] = {}
+    for name in CLUSTERS:
+        alone = fit_kernels_and_links(name, folder)
+        profiles = Profiles.shipped().with_own(alone)
+        without |= {one.run.id: one.error_pct for one in leave_out_setups(jobs_of(runs, name), profiles)}
+        if given.write:
+            software = fit_cluster(jobs_of(runs, name), profiles, name=name, source=alone.source)
+            made = join_profiles(alone, software).model_copy(update={"created": CREATED})
+            (SHIPPED / f"{name}.yaml").write_text(HEAD.format(name=name) + own_profiles.text_of(made), "utf-8")
+    scored = {one.run.id: one for one in score_components(runs, Profiles.shipped()).runs}
+    lines = [
+        "`python benchmarks/clusters.py`: jobs of GPUModeling25 by `predict` with the profile of their cluster, against"
+        " their fastest iteration; *left out*: what the software adds was fitted without that set-up.",
+        "",
+        "| cluster | job | measured s | predicted s | error % | left out % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for run in runs:
+        one, s = scored[run.id], run.case.strategy
+        name = f"{run.case.model.name} {s.pp}-{s.tp}-{run.case.dp}" + ("" if one.fastest else " (slower job)")
+        apart = f"{without[run.id]:+.1f}" if run.id in without else "-"
+        seconds = f"{run.step_s:.2f} | {one.step.predicted_s:.2f}"
+        lines.append(f"| {run.cluster} | {name} | {seconds} | {one.step.error_pct:+.1f} | {apart} |")
+    for cluster in CLUSTERS:
+        jobs = [run for run in fastest(runs) if run.cluster == cluster]
+        fitted = sum(abs(scored[run.id].step.error_pct) for run in jobs) / len(jobs)
+        left = sum(abs(without[run.id]) for run in jobs) / len(jobs)
+        lines.append(
+            f"| **{cluster}** | mean of the fastest job of {len(jobs)} set-ups | | | {fitted:.1f} | {left:.1f} |"
+        )
+    write_section("Clusters measured by others", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
