@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from crosszone.calibrate.operator_checks import make_checks
 from crosszone.calibrate.operator_coefficients import coefficients_of
 from crosszone.calibrate.operator_correction import Settings
 from crosszone.calibrate.operator_fit import LEAST_SAMPLES, fit_operator
@@ -69,6 +70,7 @@ def fitted_profile(
         coefficients=found.values,
         stack_coefficients=stacks,
         notes=tuple(found.notes),
+        checks=make_checks(read),
     )
 
 
@@ -109,6 +111,7 @@ def text_of(profile: OperatorProfile) -> str:
         f"# Times of single operators on {profile.gpu}: physical forms (us; docs/formulas.md, operators from samples)\n"
         "# and small corrections, made by `crosszone calibrate fit`. Errors are means over held-out samples, in %;\n"
         "# unseen: whole sizes held out. Coefficients: what the cost formulas take from the samples.\n"
+        "# Checks: some measured shapes, on which the formulas of a predicted step are scored.\n"
     )
     return head + yaml.dump(plain, Dumper=_Lines, sort_keys=False, allow_unicode=True, width=10_000)
 

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from crosszone.cost.operator_checks import CheckTable
 from crosszone.cost.operator_forms import DIMS, FAMILIES, OPTIONAL, WORDS, Floats, signs, terms
 from crosszone.cost.profile_files import Coefficient, known_fields
 from crosszone.errors import InvalidError, Notice, UnknownNameError
@@ -280,6 +281,8 @@ class OperatorProfile(Value):
     """What whole layers and steps add, by mode: of a software stack."""
     notes: tuple[str, ...] = ()
     """What to know of it."""
+    checks: dict[Name, CheckTable] = Field(default_factory=dict)
+    """Measured shapes of the operators that a step has formulas for: what these formulas are scored on."""
 
     @field_validator("coefficients")
     @classmethod

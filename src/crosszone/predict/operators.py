@@ -1,37 +1,76 @@
-"""Operators of a prediction: how well the kernels of its GPUs are known, and which of its sizes were never sampled."""
+"""Operators of a prediction: errors of its formulas on kernels timed alone, and sizes that were never sampled."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
 
-from crosszone.cost.operator_profile import operator_profile
+from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.operator_checks import OperatorError, formula_errors
+from crosszone.cost.operator_profile import ALIKE, operator_profile
+from crosszone.cost.profile import Profile
 from crosszone.errors import Notice
+from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.rules import Case
-from crosszone.inputs.value import Value
+from crosszone.inputs.states import compute_precision
 
 PRODUCTS_IN = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
 """Precision in which the kernels of a layer's products were sampled, by that of the job; others: bf16."""
 
 
-class OperatorError(Value):
-    """How far off single operators of a family were on samples that their fit had not seen."""
+def operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, dict[str, OperatorError]]:
+    """How far off this prediction's own formulas are on kernels timed alone: by GPU kind and family of operators.
 
-    error_pct: float
-    """Mean error with random samples held out."""
-    unseen_pct: float
-    """Mean error with whole sizes held out."""
-    samples: int
-    """Samples behind it."""
-
-
-def operator_errors(gpus: Iterable[str]) -> dict[str, dict[str, OperatorError]]:
-    """By GPU kind and family of operators; kinds whose operators were not sampled are left out."""
-    found = {gpu: operator_profile(gpu) for gpu in gpus}
-    return {
-        gpu: {family: OperatorError.model_validate(errors) for family, errors in profile.summary().items()}
-        for gpu, profile in found.items()
-        if profile is not None
+    Only families that the case uses, with the coefficients that it is predicted with; kinds that were not sampled are
+    left out.
+    """
+    wanted = tuple(_checked_operators(case, next(iter(profiles.values())).settings)) if profiles else ()
+    found = {
+        gpu.name: _shipped_errors(gpu, profile.coefficients, wanted, _softmax(profile))
+        for gpu, profile in profiles.items()
     }
+    return {gpu: dict(errors) for gpu, errors in found.items() if errors}
+
+
+@lru_cache(maxsize=512)
+def _shipped_errors(
+    gpu: Gpu, k: Coefficients, wanted: tuple[tuple[str, tuple[str, ...]], ...], switches: tuple[bool, bool]
+) -> dict[str, OperatorError]:
+    """Remembered: a search and a slider ask again and again with the same coefficients."""
+    profile = operator_profile(gpu.name)
+    if profile is None:
+        return {}
+    keys = [f"{op} {dtype}" for op, dtypes in wanted for dtype in dtypes]
+    tables = [profile.checks[key] for key in keys if key in profile.checks]
+    triton, plain_softmax = switches
+    return formula_errors(tables, gpu, k, triton=triton, plain_softmax=plain_softmax)
+
+
+def _softmax(profile: Profile) -> tuple[bool, bool]:
+    """Switches of the stack that attention's formulas read."""
+    return bool(profile.settings.get("triton")), profile.settings.get("unfused") == "plain"
+
+
+def _checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Operators whose formulas this case's step uses, with the precisions of the kernels that tell of them.
+
+    fp8 with block or row scales and fp32 have rates of their own, which samples with a scale a tensor say nothing of.
+    """
+    model, job = case.model, case.job
+    path = compute_precision(job)
+    scaled = job.precision == "mxfp8" or job.fp8_recipe in ("blockwise", "rowwise")
+    if path in ALIKE:
+        yield "matmul", ALIKE
+    elif path == "fp8" and not scaled:
+        yield "matmul", ("fp8",)
+    if path == "fp32":
+        return
+    if model.moe is not None and path in ALIKE:
+        yield "grouped_matmul", ALIKE
+    if not model.attention_sinks:  # these have a traffic of their own
+        yield "unfused_attention" if settings.get("unfused") else "attention", ALIKE
+    yield "cross_entropy", ALIKE
 
 
 def unsampled(case: Case, gpus: Iterable[str]) -> list[Notice]:

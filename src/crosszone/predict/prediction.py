@@ -8,9 +8,9 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from crosszone.cost.operator_checks import OperatorError
 from crosszone.cost.record import Recorded, is_recording, named
 from crosszone.inputs.value import Value
-from crosszone.predict.operators import OperatorError
 
 Kind = Literal["tensor", "context", "expert", "pipeline", "gradients", "weights", "local update"]
 Bottleneck = Literal["compute", "communication", "pipeline", "host"]
@@ -190,7 +190,7 @@ class Basis(Value):
     measured: bool
     """All of them were measured; else derived from the family, with a wider range."""
     operators: dict[str, dict[str, OperatorError]] = Field(default_factory=dict)
-    """Errors of single operators by GPU kind and family, where its operators were sampled."""
+    """Errors of the step's own formulas on kernels timed alone, by GPU kind and family, where there are such."""
     low: Figure
     """Factor on the expected step for the low end, from the profile's own error."""
     high: Figure

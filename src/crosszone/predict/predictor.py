@@ -294,7 +294,7 @@ class Predictor:
                 stack=self.stack,
                 gpu_profiles={self.site.groups[g].gpu.name: p.family for g, p in self.profile.items()},
                 own_profile=self.profiles.own,
-                operators=operator_errors(self.gpu_kinds),
+                operators=operator_errors(self.case, {self.site.groups[g].gpu: p for g, p in self.profile.items()}),
                 measured=all(p.gpu_measured for p in self.profile.values()),
                 low=self.factors[0],
                 high=self.factors[1],

@@ -10,7 +10,7 @@ from crosszone.text import label
 from crosszone.text.figures import amount, digits, percent
 
 if TYPE_CHECKING:
-    from crosszone.predict.operators import OperatorError
+    from crosszone.cost.operator_checks import OperatorError
     from crosszone.predict.prediction import Memory, Prediction, Run, Triple
     from crosszone.predict.predictor import Predictor
 
@@ -18,8 +18,6 @@ SMALL = 0.001
 """Share of a step below which a part is not told by name."""
 IDLE = {"cp": 1, "ep": 1, "interleave": 1, "zero": 0, "recompute": "none"}
 """Degrees that do nothing."""
-MAIN = ("matmul", "attention")
-"""Families of operators that are told by name."""
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute")
 
 
@@ -115,11 +113,9 @@ class Words:
         return self.said("semicolon").join(filter(None, [told("bottleneck_line", found.bottleneck), others]))
 
     def _operators(self, gpu: str, errors: Mapping[str, OperatorError]) -> str:
-        """Mean errors on unseen sizes: products and attention, and the mean of all others."""
-        main = [(self.said(f"operator_{name}"), errors[name].unseen_pct) for name in MAIN if name in errors]
-        rest = [one.unseen_pct for name, one in errors.items() if name not in MAIN]
-        main += [(self.said("operator_others"), sum(rest) / len(rest))] if rest else []
-        told = self.listed(f"{name} {digits(error, 2)} %" for name, error in main)
+        """Mean errors of the step's formulas by family of operators."""
+        names = {name: self.said(f"operator_{name.replace(' ', '_')}") for name in errors}
+        told = self.listed(f"{names[name]} {digits(one.error_pct, 2)} %" for name, one in errors.items())
         return self.said("basis_operators", gpu=gpu, errors=told)
 
     def basis(self, found: Prediction, predictor: Predictor) -> list[str]:
