@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from conftest import ROOT
+from crosszone.calibrate.operator_checks import make_checks
 from crosszone.calibrate.operator_coefficients import coefficients_of, estimated
 from crosszone.calibrate.operator_correction import Settings, fitted_trees
 from crosszone.calibrate.operator_fit import fit_operator, fitted_form, held_out_errors
@@ -16,9 +18,11 @@ from crosszone.calibrate.operator_samples import read_samples
 from crosszone.calibrate.operator_search import search
 from crosszone.calibrate.operator_stacks import layer_parts
 from crosszone.cost import own_profiles
-from crosszone.cost.operator_profile import checked, read_operator_profile
+from crosszone.cost.operator_profile import checked, operator_profile, read_operator_profile
+from crosszone.cost.profile import Profiles
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.document import parse_document
+from crosszone.measured import FOLDER
 from operator_tables import attentions, memory_bound, products, row, written
 
 H200 = "h200-141gb-sxm"
@@ -220,6 +224,27 @@ def test_the_command_fits_writes_and_saves(say, tmp_path):
     for one in told["times"]:
         assert one["time_us"] == pytest.approx(law, rel=0.05)
     assert told["notices"] == []
+    shipped = Profiles.load().select(catalogue().gpu(H200), "generic").coefficients
+    formula = 2e6 * 4096**3 / (shipped.matmul * 989e12) + 1e6 * shipped.tile * 2 * 3 * 4096**2 / 4.8e12
+    assert [one["formula_us"] for one in told["times"]] == pytest.approx([formula] * 3, rel=1e-5)
+    assert told["stack"] == "generic" and told["times"][0]["formula_error_pct"] > 5
+
+
+def test_the_formula_of_a_step_stands_beside_a_sampled_kernel(say):
+    """[K64] Each with its own error; a softmax alone has no formula in a step."""
+    asked = ("calibrate", "operator", "h200-141gb-sxm", "attention", "--pass", "fwd", "--dtype", "bf16")
+    sizes = ("--batch", 1, "--heads", 32, "--head-dim", 128, "--seq", 4096)
+    status, out, _ = say(*asked, *sizes, "--stack", "hf-eager", "--json")
+    (one,) = json.loads(out)["times"]
+    assert status == 0
+    assert one["formula_us"] == pytest.approx(one["time_us"], rel=0.2)
+    assert one["formula_error_pct"] > one["error_pct"]
+    _, out, _ = say(*asked, *sizes)
+    assert "stack generic" in " ".join(out.split())
+    _, out, _ = say("calibrate", "operator", "a100-80gb-sxm", "softmax", "--tokens", 8192, "--width", 4096, "--json")
+    assert {(one["formula_us"], one["formula_error_pct"]) for one in json.loads(out)["times"]} == {(None, None)}
+    status, out, _ = say(*asked, *sizes, "--stack", "abacus", "--json")
+    assert (status, json.loads(out)["errors"][0]["code"]) == (2, "not_one_of")
 
 
 def test_a_size_outside_of_the_samples_is_flagged(say, tmp_path):
@@ -245,12 +270,23 @@ def test_a_wrong_table_is_refused_and_nothing_is_written(say, tmp_path):
     assert own_profiles.saved() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "samples"),
+    [
+        ("h200-141gb-sxm", ROOT / "benchmarks" / "measured" / "kernels_h200.csv"),
+        pytest.param("a100-80gb-sxm", FOLDER / "gpumodeling25" / "operators_A100.csv", marks=pytest.mark.slow),
+        pytest.param("gh200-96gb", FOLDER / "gpumodeling25" / "operators_GH200.csv", marks=pytest.mark.slow),
+    ],
+)
+def test_the_shapes_that_shipped_profiles_keep_are_those_of_their_samples(name, samples):
+    """[K64] Another set of samples, or another choice among them, writes the files anew."""
+    assert operator_profile(name).checks == make_checks(read_samples([samples]))
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("gpu", "name"), [("A100", "a100-80gb-sxm"), ("GH200", "gh200-96gb")])
 def test_operators_of_gpumodeling25_are_within_5_percent_on_unseen_hidden_sizes(data, gpu, name):
     """The shipped errors hold: some operators are fitted again, and the mean over all of them is at most 5 %."""
-    from crosszone.cost.operator_profile import operator_profile
-
     shipped = operator_profile(name)
     assert shipped is not None
     unseen = [part.unseen_pct for fit in shipped.operators.values() for part in (fit.parts.values() or [fit])]

@@ -71,7 +71,7 @@ def fit(
         own_profiles.save(own, replace=force)
     notices = [one.as_dict(language()) for one in gpu_notices(read, gpu)]
     if as_json:
-        told = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}})
+        told = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}, "checks": True})
         found = {key: _search_told(one) for key, one in searched.items()}
         print_json(
             {
@@ -214,9 +214,12 @@ def operator(
     params: Size = None,
     layers: Size = None,
     size_bytes: Annotated[float | None, typer.Option("--bytes")] = None,
+    stack: Annotated[str, typer.Option(help="Stack whose coefficients the step's formula takes.")] = "generic",
     as_json: JsonOption = False,
 ) -> None:
-    """Predict the time of one operator, with its error; sizes outside of the samples' are flagged.
+    """Predict the time of one operator from samples, with its error; sizes outside of the samples' are flagged.
+
+    Beside it stand the time that the formula of a predicted step gives, and that formula's own error.
 
     Example: crosszone calibrate operator h200 matmul --m 8192 --n 4096 --k 4096
     """
@@ -240,6 +243,7 @@ def operator(
         code = "operator_not_fitted_near" if params_["nearest"] else "operator_not_fitted"
         raise UnknownNameError(Notice(code=code, field="op", value=wanted, params=params_))
     found = [profile.predict(one.op, sizes, dtype=one.dtype, which=one.which, mode=mode) for one in fits]
+    formulas = [_formula(profile, one, sizes, stack) for one in fits]
     notices = _outside(profile, found, sizes)
     if as_json:
         told = [
@@ -250,18 +254,57 @@ def operator(
                 "error_pct": _short(one.error_pct),
                 "outside": list(one.outside),
                 "ranges": dict(one.ranges),
+                "formula_us": formula_us and _short(formula_us),
+                "formula_error_pct": formula_pct,
             }
-            for one in found
+            for one, (formula_us, formula_pct) in zip(found, formulas, strict=True)
         ]
-        print_json({"gpu": profile.gpu, "sizes": sizes, "times": told, "notices": notices})
+        print_json({"gpu": profile.gpu, "stack": stack, "sizes": sizes, "times": told, "notices": notices})
         return
-    columns = (("operator", "left"), ("operator_time_us", "right"), ("operator_likely_pct", "right"))
+    sampled = (("operator", "left"), ("operator_time_us", "right"), ("operator_likely_pct", "right"))
+    columns = (*sampled, ("operator_formula_us", "right"), ("operator_formula_pct", "right"))
     made = table(said("operator_times_title", gpu=profile.gpu), columns)
-    for one in found:
-        shown = digits(one.time_us) if one.time_us < LARGE_US else f"{one.time_us:.3e}"
-        made.add_row(one.key, shown, f"± {one.error_pct:.1f}")
+    for one, (formula_us, formula_pct) in zip(found, formulas, strict=True):
+        formula = ("-" if formula_us is None else _microseconds(formula_us), _percentage(formula_pct))
+        made.add_row(one.key, _microseconds(one.time_us), _percentage(one.error_pct), *formula)
     console().print(made)
+    if any(formula_us is not None for formula_us, _ in formulas):
+        console().print(said("operator_formula_about", stack=stack), soft_wrap=True)
     print_notices(notices)
+
+
+def _microseconds(time_us: float) -> str:
+    return digits(time_us) if time_us < LARGE_US else f"{time_us:.3e}"
+
+
+def _percentage(error_pct: float | None) -> str:
+    return "-" if error_pct is None else f"± {error_pct:.1f}"
+
+
+def _formula(
+    profile: OperatorProfile, fit_: OperatorFit, sizes: dict[str, float], stack: str
+) -> tuple[float | None, float | None]:
+    """Microseconds that a predicted step counts for this operator, and the mean error of its formula.
+
+    None: a step has no formula for it alone, or no such shapes were measured.
+    """
+    from crosszone.cost.operator_checks import FORMULA_DIMS, FORMULA_FAMILIES, formula_errors, formula_s
+    from crosszone.cost.operator_profile import ALIKE, complete
+    from crosszone.cost.profile import Profiles
+    from crosszone.inputs.catalogue import catalogue
+
+    op, dtype = fit_.op, fit_.dtype
+    if op not in FORMULA_DIMS or dtype == "fp32":
+        return None, None
+    profiles, gpu = Profiles.load(), catalogue().gpu(profile.gpu)
+    settings = profiles.select(gpu, profiles.stack_of(stack, stack))
+    triton = bool(settings.settings.get("triton"))
+    time_s = formula_s(op, (fit_.which,), complete(op, sizes), dtype, gpu, settings.coefficients, triton=triton)
+    alike = ALIKE if dtype in ALIKE else (dtype,)
+    tables = [table_ for table_ in profile.checks.values() if table_.op == op and table_.dtype in alike]
+    errors = formula_errors(tables, gpu, settings.coefficients, triton=triton)
+    error = errors.get(FORMULA_FAMILIES[op])
+    return 1e6 * float(time_s), None if error is None else error.error_pct
 
 
 def _sizes(given: Mapping[str, float | None]) -> dict[str, float]:
