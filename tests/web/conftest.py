@@ -15,7 +15,7 @@ import pytest
 from waiting import wait_until
 
 CHROMIUM = "/usr/bin/chromium"
-PATIENCE_MS = 60_000
+PATIENCE_MS = 120_000
 """How long a page may take, on a machine that has much else to do; what never comes ends with the test's limit."""
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip

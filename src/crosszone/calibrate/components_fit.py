@@ -125,7 +125,7 @@ def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, 
     found = fit_stack(fastest(jobs), profiles)
     errors = [abs(predict_components(job, found.profiles).step / job.step_s - 1.0) for job in fastest(jobs)]
     left = [abs(one.error_pct) for one in leave_out_setups(jobs, profiles)]
-    scores = {"setups": len(errors), "error_pct": round(100.0 * float(np.mean(errors)), 2)}
+    scores = {"setups": len(errors), "fitted_pct": round(100.0 * float(np.mean(errors)), 2)}
     return OwnProfile(
         name=name,
         source=source or f"{len(jobs)} jobs timed part by part",

@@ -104,5 +104,14 @@ def _print_one(one: OwnProfile) -> None:
         for field, value in fields.items():
             made.add_row(home, field, amount(value.value, 4), amount(100 * value.error, 2), value.origin)
     console().print(made)
+    if one.collectives:
+        layout = (("op", "left"), ("gpu", "left"), ("links_layout", "left"), ("links_sizes", "right"))
+        figures = (("links_latency", "right"), ("links_rate", "right"), ("error_pct", "right"), ("origin", "left"))
+        made = table(said("links_fits"), (*layout, *figures))
+        for timed in one.collectives:
+            sizes = f"{timed.low_bytes / 1e6:.4g} - {timed.high_bytes / 1e6:.4g} MB"
+            numbers = (amount(x, 4) for x in (timed.latency_us, timed.gb_per_s, timed.error_pct))
+            made.add_row(timed.op, timed.gpu, f"{timed.nodes} x {timed.gpus_per_node}", sizes, *numbers, timed.origin)
+        console().print(made)
     for note in one.notes:
         console().print(note, soft_wrap=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from pydantic import Field
+
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Flag, Name, Positive, Value, parse
 
@@ -14,6 +16,8 @@ class Need(Value):
 
     when: dict[Name, Any]
     then: dict[Name, tuple[Any, ...]]
+    unless: dict[Name, tuple[Any, ...]] = Field(default_factory=dict)
+    """Software that brings what the framework lacks, so that nothing is needed: one of these has one of its values."""
 
 
 class Framework(Value):

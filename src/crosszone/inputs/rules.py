@@ -430,6 +430,8 @@ def framework_needs_met(case: Case, framework: Framework) -> Iterator[Notice]:
     for need in framework.needs:
         if not all(_in_use(case, path, wanted) for path, wanted in need.when.items()):
             continue
+        if any(case.option(path) in values for path, values in need.unless.items()):
+            continue
         for path, allowed in need.then.items():
             if case.option(path) not in allowed:
                 reason = " and ".join(f"{key}={_word(case.option(key))}" for key in need.when)

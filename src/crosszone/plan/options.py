@@ -183,6 +183,8 @@ def _met(need: Need, options: Options, traits: Traits, job: Job) -> npt.NDArray[
     """Rows that meet a framework's need, as `rules.framework_needs_met` asks for it."""
     degrees = {"tp": traits.tensor, "pp": traits.piped, "ep": traits.expert}
     rows = np.ones(len(options), dtype=bool)
+    if any(getattr(job, path.removeprefix("job.")) in values for path, values in need.unless.items()):
+        return rows
 
     def among(path: str, allowed: Sequence[Any]) -> npt.NDArray[np.bool_]:
         if path in degrees:

@@ -35,8 +35,10 @@ class OwnRow(Value):
     """Software stacks it has values for."""
     coefficients: int
     """Values that take the place of shipped ones."""
+    collectives: int
+    """Timed collectives that take the place of the catalogue's rates."""
     origins: dict[str, int]
-    """How many of them were measured, fitted, ..."""
+    """How many of the values were measured, fitted, ..."""
     error_pct: float | None
     """The middle one of their standard errors, in %; null: there are none."""
     scores: dict[str, Any]
@@ -122,6 +124,7 @@ def _row(path: Path, default: str | None, language: str) -> OwnRow:
             gpus=(),
             stacks=(),
             coefficients=0,
+            collectives=0,
             origins={},
             error_pct=None,
             scores={},
@@ -138,6 +141,7 @@ def _row(path: Path, default: str | None, language: str) -> OwnRow:
         gpus=tuple(profile.gpus),
         stacks=tuple(profile.stacks),
         coefficients=len(values),
+        collectives=len(profile.collectives),
         origins={origin: sum(one.origin == origin for one in values) for origin in origins},
         error_pct=100.0 * median(one.error for one in values) if values else None,
         scores=profile.scores,

@@ -180,8 +180,10 @@ def _refuse_mics(launch: Launch) -> None:
 
 
 def _refuse_tp(launch: Launch) -> None:
-    """AutoTP cuts plain projections by heads and makes groups of consecutive ranks."""
+    """AutoTP cuts plain projections by heads and makes groups of consecutive ranks; it knows no pipeline."""
     s, model, order = launch.predictor.strategy, launch.scenario.model, launch.predictor.site.placement.order
+    if s.pp > 1:  # legal for stacks with tensor-parallel layers of their own, which a bundle does not bring
+        raise refused("deepspeed_tp_pipeline", "strategy.pp", s.pp, tp=s.tp, stack=launch.scenario.job.stack)
     heads = model.kv_heads % s.tp or model.heads % s.tp
     whole = {
         "mixture of experts": model.moe is not None,

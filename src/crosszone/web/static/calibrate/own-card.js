@@ -61,7 +61,8 @@ function Row({ row, own, remove }) {
         <${Refusals} notices=${row.notices} />
       </th>
       <td>${[...row.gpus, ...row.stacks].join(", ") || "-"}</td>
-      <td class="number">${amount(row.coefficients)}<span class="below">${origins}</span></td>
+      <td class="number">${amount(row.coefficients)}<span class="below">${origins}</span>
+        ${row.collectives > 0 && html`<span class="below">${t("calibrate.own.collectives", { count: amount(row.collectives) })}</span>`}</td>
       <td class="number">${row.error_pct === null ? "-" : `±${pct(row.error_pct)}`}</td>
       <td class="calibrate-source">${row.source}
         ${told && html`<button type="button" class="link below" aria-expanded=${String(open)} onClick=${() => setOpen(!open)}>${t(open ? "calibrate.own.less" : "calibrate.own.more")}</button>`}

@@ -8,6 +8,7 @@ import { usePercent } from "./words.js";
 const NAMED = new Set([
   "operators", "samples", "error_pct", "median_pct", "unseen_pct", "step_measured_s", "step_before_s", "step_after_s",
   "error_before_pct", "error_after_pct", "steps_used", "steps_of", "memory_measured_gib", "memory_predicted_gib",
+  "jobs", "setups", "fitted_pct", "left_out_pct",
 ]);
 const SIGNED = ["error_before_pct", "error_after_pct"];
 
