@@ -34,7 +34,7 @@ TOGETHER = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What starts frameworks, browsers or clusters may take longer than the limit of pyproject.toml."""
-    limit_s = effort.amount(usual=360, long=1800)
+    limit_s = effort.amount(usual=600, long=1800)
     for item in items:
         if any(item.get_closest_marker(name) for name in REAL):
             item.add_marker(pytest.mark.timeout(limit_s))

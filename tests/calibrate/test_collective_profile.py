@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,12 @@ def test_what_tells_no_rate_is_left_out_with_the_reason(where, sizes, factors, c
     with pytest.raises(InvalidError) as error:
         measured_collectives(timings(where, factors, sizes), gpu=GPU)
     assert [notice.code for notice in error.value.notices] == ["collectives_unusable", code]
+
+
+def test_of_zones_timed_alike_the_slowest_counts():
+    slow = [replace(one, time_s=2 * one.time_s) for one in timings(topology(zone="b"))]
+    (found,) = measured_collectives([*timings(topology(zone="a")), *slow], gpu=GPU).collectives
+    assert found.gb_per_s == pytest.approx(25, rel=1e-2)
 
 
 def test_links_between_zones_and_groups_at_once_are_no_part_of_a_profile():

@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.collective_samples import Sample, Topology
-from crosszone.cost.collectives import Ring, all_gather, all_reduce, all_to_all, reduce_scatter, send_message
+from crosszone.calibrate.collective_samples import Sample, Topology, exchange_of
 from crosszone.cost.tiers import Floats, Numbers, Tier
 
 ROBUST = 0.03
@@ -99,13 +98,7 @@ class Concurrency:
 
 def collective_s(op: str, size_bytes: Numbers, ranks: Numbers, link: Tier) -> Floats:
     """Seconds of a collective by the bytes each rank passes in, in the forms [C1], [C2], [C5] and [C6]. [K10]"""
-    size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
-    if op == "send_recv":
-        return np.asarray(send_message(size, link).seconds)
-    exchange = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_to_all": all_to_all}
-    gathered = op == "all_gather"  # its size is that of one rank's share
-    cost = (all_gather if gathered else exchange[op])(size * n if gathered else size, Ring(ranks=n, link=link))
-    return np.asarray(cost.seconds)
+    return np.asarray(exchange_of(op, size_bytes, ranks, link).seconds)
 
 
 def fitted(rows: Iterable[Sample]) -> tuple[list[LinkFit], list[Topology]]:

@@ -36,12 +36,12 @@ class MeasuredCluster:
 def measured_collectives(rows: Iterable[Sample], *, gpu: str, cpu_for_gpus: bool = False) -> MeasuredCluster:
     """Latency and rate of every timed op and layout, of its quiet timings; `InvalidError` where none can be used. [K14]
 
-    A group timed alone counts: the formulas share links among groups themselves. `cpu_for_gpus`: also timings between
-    processes on CPUs.
+    A group timed alone counts: the formulas share links among groups themselves. Of zones that were timed alike the
+    slowest counts, for a GPU kind has one figure. `cpu_for_gpus`: also timings between processes on CPUs.
     """
     alone = [one for one in rows if one.where.scope in SCOPES and one.where.groups == 1]
     fits, few = fitted(keep_quiet(alone))
-    found: list[MeasuredCollective] = []
+    found: dict[tuple[object, ...], MeasuredCollective] = {}
     left_out = [_left_out(where, "collective_few_sizes") for where in few]
     for fit in fits:
         error_pct = fit.unseen_pct if fit.unseen_pct is not None else fit.error_pct
@@ -52,10 +52,12 @@ def measured_collectives(rows: Iterable[Sample], *, gpu: str, cpu_for_gpus: bool
         elif error_pct > LARGEST_ERROR_PCT:
             left_out.append(_left_out(fit.where, "collective_unsteady", error=error_pct))
         else:
-            found.append(_measured(fit, gpu, error_pct))
+            one, where = _measured(fit, gpu, error_pct), fit.where
+            layout = where.op, where.nodes, where.gpus_per_node, where.size_class
+            found[layout] = min(found.get(layout, one), one, key=lambda timed: timed.gb_per_s)
     if not found:
         raise InvalidError(Notice(code="collectives_unusable", params={"count": len(left_out)}), *left_out)
-    return MeasuredCluster(collectives=tuple(found), left_out=tuple(left_out))
+    return MeasuredCluster(collectives=tuple(found.values()), left_out=tuple(left_out))
 
 
 def collective_profile(name: str, collectives: Sequence[MeasuredCollective], source: str) -> OwnProfile:

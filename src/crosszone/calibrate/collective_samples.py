@@ -17,10 +17,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from crosszone.calibrate.row_notices import RowNotices
 from crosszone.calibrate.text_files import check_head
 from crosszone.calibrate.words import not_one_of
+from crosszone.cost.collectives import (
+    CollectiveCost,
+    Ring,
+    all_gather,
+    all_reduce,
+    all_to_all,
+    reduce_scatter,
+    send_message,
+)
+from crosszone.cost.tiers import FREE, Tier
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -193,11 +206,20 @@ def _topology(line: int, row: Mapping[str, str]) -> Topology:
     )
 
 
+def exchange_of(op: str, size_bytes: Any, ranks: Any, link: Tier) -> CollectiveCost:
+    """What a collective costs by the bytes each rank passes in, in the forms of predictions. [K10]"""
+    size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
+    if op == "send_recv":
+        return send_message(size, link)
+    forms = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_to_all": all_to_all}
+    ring = Ring(ranks=n, link=link)
+    # the size of a gather is that of one rank's share
+    return all_gather(size * n, ring) if op == "all_gather" else forms[op](size, ring)
+
+
 def bus_bytes(where: Topology, size_bytes: float) -> float:
     """Bytes over the busiest link of a ring, as `bus_gb_per_s` counts them."""
-    n = where.ranks
-    share = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "send_recv": 1.0}
-    return share.get(where.op, (n - 1) / n) * size_bytes
+    return float(exchange_of(where.op, size_bytes, where.ranks, FREE).sent_bytes)
 
 
 def _check_rate(line: int, row: Mapping[str, str], where: Topology, size: float, time_us: float) -> None:
