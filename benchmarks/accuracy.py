@@ -17,6 +17,7 @@ from crosszone import measured
 from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
 from crosszone.calibrate.component_table import component_table, job_of, shares
 from crosszone.calibrate.components import ComponentScores, read_components, score_components
+from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.pairs import chance_bins, pairs_of
 from crosszone.calibrate.ranking import MANY, Outcome, ranking
 from crosszone.calibrate.rig import rig_report
@@ -233,7 +234,7 @@ def clusters(jobs: ComponentScores) -> list[str]:
     lines = []
     for one in jobs.by_source:
         known = load_cluster_profile(one["source"])
-        lines.append((one["source"], {**one, "left_out_pct": known and known.scores["jobs"]["left_out_pct"]}))
+        lines.append((one["source"], {**one, "left_out_pct": known and known.scores["jobs"][STACK]["left_out_pct"]}))
     return table("iteration of GPT-NeoX jobs, by cluster", columns, lines)
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import scenario
+from crosszone.calibrate.components_read import STACK
 from crosszone.cost.measured_links import Group, MeasuredCollective, MeasuredLinks, gpu_code
 from crosszone.cost.own_profiles import OwnProfile, cluster_names, join_profiles, load, parsed
 from crosszone.cost.profile import Profiles
@@ -218,4 +219,4 @@ def test_clusters_that_were_measured_come_with_the_program():
     for name in cluster_names():
         known = load(name)
         assert known.collectives and known.gpus and known.stacks
-        assert known.scores["jobs"]["left_out_pct"] < 8
+        assert known.scores["jobs"][STACK]["left_out_pct"] < 8

@@ -132,7 +132,7 @@ def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, 
         created=now(),
         stacks={STACK: found.coefficients},
         collectives=found.profiles.links.collectives if found.crowded and found.profiles.links else (),
-        scores={"jobs": scores | ({"left_out_pct": round(float(np.mean(left)), 2)} if left else {})},
+        scores={"jobs": {STACK: scores | ({"left_out_pct": round(float(np.mean(left)), 2)} if left else {})}},
     )
 
 

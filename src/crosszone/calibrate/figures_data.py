@@ -24,6 +24,7 @@ from crosszone.analyse.published.table import FamilySummary, published_results, 
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs
 from crosszone.calibrate.component_table import component_table, shares
 from crosszone.calibrate.components import ComponentScores, read_components, score_components
+from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.rig import RigReport, rig_report
 from crosszone.calibrate.stability_table import Steadiness, stability_table
 from crosszone.calibrate.training import doubtful_of
@@ -214,7 +215,7 @@ def _clusters(jobs: ComponentScores) -> list[dict[str, Any]]:
     lines = []
     for line in jobs.by_source:
         known = load_cluster_profile(line["source"])
-        lines.append({**line, "left_out_pct": known and known.scores["jobs"].get("left_out_pct")})
+        lines.append({**line, "left_out_pct": known and known.scores["jobs"][STACK].get("left_out_pct")})
     return lines
 
 
