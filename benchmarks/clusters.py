@@ -13,7 +13,7 @@ from crosszone import measured
 from crosszone.calibrate.collective_profile import collective_profile, measured_collectives
 from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.calibrate.components import score_components
-from crosszone.calibrate.components_fit import fastest, fit_cluster, leave_out_setups
+from crosszone.calibrate.components_fit import fastest, fit_cluster
 from crosszone.calibrate.components_read import ComponentRun, read_components
 from crosszone.calibrate.operator_coefficients import coefficients_of
 from crosszone.calibrate.operator_profiles import NEOX_STACKS
@@ -70,10 +70,10 @@ def main() -> None:
     for name in CLUSTERS:
         alone = fit_kernels_and_links(name, folder)
         profiles = Profiles.shipped().with_own(alone)
-        without |= {one.run.id: one.error_pct for one in leave_out_setups(jobs_of(runs, name), profiles)}
+        software = fit_cluster(jobs_of(runs, name), profiles, name=name, source=alone.source)
+        without |= {one.run.id: one.error_pct for one in software.left_out}
         if given.write:
-            software = fit_cluster(jobs_of(runs, name), profiles, name=name, source=alone.source)
-            made = join_profiles(alone, software).model_copy(update={"created": CREATED})
+            made = join_profiles(alone, software.profile).model_copy(update={"created": CREATED})
             (SHIPPED / f"{name}.yaml").write_text(HEAD.format(name=name) + own_profiles.text_of(made), "utf-8")
     scored = {one.run.id: one for one in score_components(runs, Profiles.shipped()).runs}
     lines = [

@@ -131,11 +131,13 @@ def test_collectives_become_a_profile_that_predictions_use(home, tmp_path):
         (("--save", "lab"), "collectives_gpu_needed"),
         (("--save", "lab", "--gpu", "abacus"), "unknown"),
         (("--save", "Lab!", "--gpu", GPU), "own_profile_name"),
+        (("--add",), "own_profile_add_unsaved"),
+        (("--gpu", GPU), "own_profile_add_unsaved"),
     ],
 )
 def test_a_profile_of_links_needs_a_name_and_a_gpu(home, tmp_path, options, code):
     done = call("calibrate", "links", collectives_file(tmp_path / "collectives.csv", 40.0), *options, "--json")
-    assert done.returncode == 2
+    assert done.returncode == 2 and code in done.stderr + done.stdout
     assert not (home / "profiles" / "lab.yaml").exists()
 
 
@@ -164,6 +166,7 @@ def test_a_file_without_jobs_or_of_several_clusters_is_refused(home, tmp_path):
     none = jobs_written(tmp_path / "none.csv", {"iter_best_s": ""})
     assert call("calibrate", "jobs", none).returncode == 2
     assert call("calibrate", "jobs", two, "--cluster", "nowhere").returncode == 2
+    assert "--save" in call("calibrate", "jobs", two, "--cluster", "elsewhere", "--add").stderr
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_the_shipped_profile_is_what_the_measured_jobs_say(data):
 
 
 def test_a_profile_of_jobs_says_how_good_it_is(tmp_path):
-    own = fit_cluster(made(tmp_path)[:2], profiles(), name="lab")
+    own = fit_cluster(made(tmp_path)[:2], profiles(), name="lab").profile
     assert own.scores["jobs"][STACK]["setups"] == 2
     assert own.scores["jobs"][STACK]["fitted_pct"] < 0.5
     assert own.scores["jobs"][STACK]["left_out_pct"] < 5

@@ -142,11 +142,14 @@ def test_a_recorded_prediction_with_timed_links_is_the_prediction(strategy):
 def test_groups_whose_layout_was_not_timed_are_named():
     given_ = scenario(strategy={"tp": 4, "pp": 2, "dp": 2}, job=MEGATRON, cluster=one_zone())
     codes = {one["code"]: one for one in predict(given_, profiles=laid(timed(gpus=4))).warnings}
-    assert "data (1 x 2), pipeline" in codes["collectives_unmeasured"]["message"]
+    assert "data (1 x 2), pipeline (2 x 1)" in codes["collectives_unmeasured"]["message"]
     everything = laid(timed(gpus=4), timed(gpus=2), timed("send_recv", gpus=2), timed("send_recv", nodes=2, gpus=1))
     told = {one["code"] for one in predict(given_, profiles=everything).warnings}
     assert "collectives_unmeasured" not in told
     assert "collectives_unmeasured" not in {one["code"] for one in predict(given_).warnings}
+    experts = scenario(model="mixtral-8x7b", strategy={"ep": 8, "dp": 16}, job=MEGATRON, cluster=one_zone())
+    codes = {one["code"]: one for one in predict(experts, profiles=laid(timed(nodes=2), timed(gpus=2))).warnings}
+    assert "expert (1 x 8)" in codes["collectives_unmeasured"]["message"]
 
 
 @pytest.mark.slow

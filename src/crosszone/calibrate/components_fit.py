@@ -1,6 +1,6 @@
 """Coefficients that only whole jobs show, fitted to jobs timed part by part; and each set-up predicted without itself.
 
-    profile = fit_cluster(jobs, profiles, name="my-cluster")    # launches, unfused norms, optimizer, stragglers
+    profile = fit_cluster(jobs, profiles, name="my-cluster").profile    # launches, unfused norms, optimizer, stragglers
     for one in leave_out_setups(runs, profiles): print(one.run.id, one.error_pct)
 
 Rates of links and operators are not touched: they come from timings of their own (`calibrate links`, `calibrate fit`).
@@ -120,13 +120,22 @@ def fit_stack(jobs: Sequence[ComponentRun], profiles: Profiles) -> FittedStack:
     return FittedStack(coefficients=coefficients, profiles=profiles_at(best.x), crowded=links is not profiles.links)
 
 
-def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, source: str = "") -> OwnProfile:
-    """What the fastest job of each set-up says of its software, as an own profile. [K63]"""
+@dataclass(frozen=True, kw_only=True)
+class FittedCluster:
+    """What jobs say of their software, as an own profile; and each set-up predicted by a fit to the others."""
+
+    profile: OwnProfile
+    left_out: tuple[LeftOut, ...]
+
+
+def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, source: str = "") -> FittedCluster:
+    """What the fastest job of each set-up says of its software. [K63]"""
     found = fit_stack(fastest(jobs), profiles)
     errors = [abs(predict_components(job, found.profiles).step / job.step_s - 1.0) for job in fastest(jobs)]
-    left = [abs(one.error_pct) for one in leave_out_setups(jobs, profiles)]
+    left_out = tuple(leave_out_setups(jobs, profiles))
+    left = [abs(one.error_pct) for one in left_out]
     scores = {"setups": len(errors), "fitted_pct": round(100.0 * float(np.mean(errors)), 2)}
-    return OwnProfile(
+    profile = OwnProfile(
         name=name,
         source=source or f"{len(jobs)} jobs timed part by part",
         created=now(),
@@ -134,6 +143,7 @@ def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, 
         collectives=found.profiles.links.collectives if found.crowded and found.profiles.links else (),
         scores={"jobs": {STACK: scores | ({"left_out_pct": round(float(np.mean(left)), 2)} if left else {})}},
     )
+    return FittedCluster(profile=profile, left_out=left_out)
 
 
 def _crowd_sends(jobs: Sequence[ComponentRun], profiles: Profiles) -> MeasuredLinks | None:

@@ -211,11 +211,16 @@ def _job_sources(jobs: ComponentScores | None) -> list[dict[str, Any]]:
 
 
 def _clusters(jobs: ComponentScores) -> list[dict[str, Any]]:
-    """Errors of the iteration by cluster, also cross-validated: as its profile says, which was fitted so."""
+    """Errors of the iteration by cluster, also cross-validated: as the cluster's profile says, which was fitted so.
+
+    There is no such error where an own profile made the predictions, or the jobs are others than those of the fit.
+    """
     lines = []
     for line in jobs.by_source:
-        known = load_cluster_profile(line["source"])
-        lines.append({**line, "left_out_pct": known and known.scores["jobs"][STACK].get("left_out_pct")})
+        known = None if Profiles.load().own else load_cluster_profile(line["source"])
+        scores = known.scores["jobs"][STACK] if known else {}
+        same = line["setups"] == scores.get("setups")
+        lines.append({**line, "left_out_pct": scores.get("left_out_pct") if same else None})
     return lines
 
 

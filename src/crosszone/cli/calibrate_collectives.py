@@ -133,6 +133,8 @@ def links(
         raise InvalidError(Notice(code="links_scenario_needed", field="--output", value=str(output)))
     if output is not None:
         refuse_to_overwrite(output, force)
+    if save is None and (add or gpu is not None):
+        raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add" if add else "--gpu"))
     if save is not None:
         own_profiles.check_free(save, replace=force or add)
         if gpu is None:

@@ -38,6 +38,7 @@ def fit(
     correction: Annotated[bool, typer.Option(help="Correct the physical forms by small boosted trees.")] = True,
     tune: Annotated[bool, typer.Option("--search", help="Search the best settings of each correction (slow).")] = False,
     source: Annotated[str, typer.Option(help="What the samples are, for the profile's file.")] = "",
+    add: Annotated[bool, typer.Option("--add", help="Add to the own profile of that name.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output, or the own profile.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -53,11 +54,14 @@ def fit(
     from crosszone.cli.files import refuse_to_overwrite, write_file
     from crosszone.cli.progress import progress_bar
     from crosszone.cost import own_profiles
+    from crosszone.errors import InvalidError, Notice
 
     if output is not None:
         refuse_to_overwrite(output, force)
+    if add and save is None:
+        raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add"))
     if save is not None:
-        own_profiles.check_free(save, replace=force)
+        own_profiles.check_free(save, replace=force or add)
     with progress_bar() as advance:
         read = checked_samples(samples, gpu)
         enough(read)
@@ -68,7 +72,7 @@ def fit(
     if output is not None:
         write_file(output, text_of(profile), force)
     if own is not None:
-        own_profiles.save(own, replace=force)
+        own_profiles.save(own, replace=force, add=add)
     notices = [one.as_dict(language()) for one in gpu_notices(read, gpu)]
     if as_json:
         told = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}, "checks": True})

@@ -27,7 +27,7 @@ def jobs(
 
     Example: crosszone calibrate jobs runs.csv --cluster perlmutter --save perlmutter --add
     """
-    from crosszone.calibrate.components_fit import fastest, fit_cluster, leave_out_setups
+    from crosszone.calibrate.components_fit import fastest, fit_cluster
     from crosszone.calibrate.components_predict import predict_components
     from crosszone.calibrate.components_read import read_components
     from crosszone.calibrate.words import not_one_of
@@ -35,6 +35,8 @@ def jobs(
     from crosszone.cost.profile import Profiles
     from crosszone.errors import InvalidError, Notice
 
+    if add and save is None:
+        raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add"))
     if save is not None:
         own_profiles.check_free(save, replace=force or add)
     runs, skipped = read_components(file)
@@ -48,11 +50,12 @@ def jobs(
         raise InvalidError(Notice(code="jobs_none", value=str(file), params={"skipped": len(skipped)}))
     name = save or own_profiles.UNNAMED
     # what the profile says of kernels and links already is what the software's share is fitted beside
-    known = own_profiles.named(name) if add and name in [one.name for one in own_profiles.saved()] else None
+    known = own_profiles.named(name) if add and own_profiles.is_kept(name) else None
     profiles = Profiles.load() if known is None else Profiles.shipped().with_own(known)
-    made = fit_cluster(runs, profiles, name=name, source=f"jobs: {file.name}")
+    found = fit_cluster(runs, profiles, name=name, source=f"jobs: {file.name}")
+    made = found.profile
     after = profiles.with_own(made)
-    left = {one.run.id: one.error_pct for one in leave_out_setups(runs, profiles)}
+    left = {one.run.id: one.error_pct for one in found.left_out}
     rows: list[dict[str, Any]] = [
         {
             "id": run.id,

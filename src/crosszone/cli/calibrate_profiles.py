@@ -103,7 +103,8 @@ def _print_one(one: OwnProfile) -> None:
     for home, fields in homes:
         for field, value in fields.items():
             made.add_row(home, field, amount(value.value, 4), amount(100 * value.error, 2), value.origin)
-    console().print(made)
+    if _count(one) or not one.collectives:
+        console().print(made)
     if one.collectives:
         layout = (("op", "left"), ("gpu", "left"), ("links_layout", "left"), ("links_sizes", "right"))
         figures = (("links_latency", "right"), ("links_rate", "right"), ("error_pct", "right"), ("origin", "left"))

@@ -76,6 +76,13 @@ class Group(NamedTuple):
     stride: Any
     gpu: GpuColumns
 
+    @property
+    def layout(self) -> tuple[Any, Any]:
+        """Nodes that the group lies on, and how many of it are on each: plain numbers."""
+        ranks, stride, node_gpus = map(plain, (self.ranks, self.stride, self.gpu.node_gpus))
+        local = np.minimum(np.maximum(np.floor(node_gpus / stride), 1.0), ranks)
+        return np.ceil(ranks / local), local
+
 
 def gpu_code(name: str) -> float:
     """A number that stands for a GPU kind in columns of numbers."""
@@ -93,12 +100,9 @@ class MeasuredLinks:
 
         The choice is made on plain numbers: a recorded prediction names the timing it took, not all there are.
         """
-        ranks, stride, node_gpus, code, size = map(
-            plain, (group.ranks, group.stride, group.gpu.node_gpus, group.gpu.code, size_bytes)
-        )
-        local = np.minimum(np.maximum(np.floor(node_gpus / stride), 1.0), ranks)
-        nodes = np.ceil(ranks / local)
-        size = np.maximum(size, 1.0)
+        nodes, local = group.layout
+        ranks, code = plain(group.ranks), plain(group.gpu.code)
+        size = np.maximum(plain(size_bytes), 1.0)
         nearest = np.full(np.broadcast_shapes(np.shape(nodes), np.shape(size), np.shape(code)), np.inf)
         rate, latency_s = otherwise
         for one in self.collectives:

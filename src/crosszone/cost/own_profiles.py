@@ -118,8 +118,8 @@ def saved() -> list[OwnProfile]:
 
 def load(name: str | Path) -> OwnProfile:
     """The profile of a name, of a shipped cluster, or of a file; `UnknownNameError` names the nearest ones."""
-    if isinstance(name, str) and NAME.fullmatch(name) and (_is_kept(name) or not Path(name).is_file()):
-        shipped = None if _is_kept(name) else load_cluster_profile(name)
+    if isinstance(name, str) and NAME.fullmatch(name) and (is_kept(name) or not Path(name).is_file()):
+        shipped = None if is_kept(name) else load_cluster_profile(name)
         return shipped or named(name)
     return read(Path(name))
 
@@ -186,7 +186,7 @@ def text_of(profile: OwnProfile) -> str:
 
 def save(profile: OwnProfile, *, replace: bool = False, add: bool = False) -> Path:
     """Keep a profile; one of that name is written over only where that is wanted, or takes the new values in."""
-    if add and _is_kept(profile.name):
+    if add and is_kept(profile.name):
         profile, replace = join_profiles(named(profile.name), profile), True
     check_free(profile.name, replace=replace)
     path = folder() / f"{profile.name}.yaml"
@@ -233,7 +233,7 @@ def use(name: str | None) -> None:
     """Make a profile that is kept the default; None: the shipped values."""
     path = folder() / DEFAULT
     if name is not None:
-        if not _is_kept(name) and Path(name).is_file():
+        if not is_kept(name) and Path(name).is_file():
             params = {"folder": str(folder())}
             raise InvalidError(Notice(code="own_profile_unsaved", field="profile", value=name, params=params))
         named(name)
@@ -276,14 +276,14 @@ def _read_once(path: Path, *_: int) -> Laid:
     return Laid(read(path))
 
 
-def _is_kept(name: str) -> bool:
+def is_kept(name: str) -> bool:
     """A file of that name is kept, readable or not."""
     return NAME.fullmatch(name) is not None and (folder() / f"{name}.yaml").is_file()
 
 
 def _path_of(name: str) -> Path:
     """Where the profile of a name is kept, readable or not; `UnknownNameError` names the nearest ones."""
-    if not _is_kept(name):
+    if not is_kept(name):
         known = [one.stem for one in sorted(folder().glob("*.yaml"))]
         params = {"known": known, "nearest": near(name, known)}
         code = "own_profile_unknown_near" if params["nearest"] else "own_profile_unknown"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crosszone.cost.measured_links import RING_OPS, Group, MeasuredLinks
+from crosszone.cost.measured_links import RING_OPS, Group
 from crosszone.cost.record import plain
 from crosszone.cost.tiers import FREE
 from crosszone.errors import Notice
@@ -20,39 +20,24 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
     links = p.profiles.links
     if links is None:
         return []
-    s, w, t = p.strategy, p.batch.work, p.step.times
-    groups: dict[str, tuple[Any, Any]] = {
-        "tensor": (w.tp, 1.0),
-        "context": (w.cp, w.tp),
-        "data": (t.group.zone, w.dp_stride),
-        "expert": (t.group.experts if s.ep > 1 else 1.0, w.ep * w.expert_tp),
-    }
-    missing = [
-        f"{name} ({_layout(ranks, stride, p)})"
-        for name, (ranks, stride) in groups.items()
-        if np.any(plain(ranks) > 1) and not _is_known(links, RING_OPS["all_reduce"], ranks, stride, p)
+    w, t, gpu = p.batch.work, p.step.times, p.batch.gpu
+    ring = RING_OPS["all_reduce"]
+    groups = [
+        ("tensor", ring, Group(w.tp, 1.0, gpu)),
+        ("context", RING_OPS["all_gather"], Group(w.cp, w.tp, gpu)),
+        ("data", ring, Group(t.group.zone, w.dp_stride, gpu)),
+        ("expert", ("all_to_all",), Group(w.ep, w.expert_tp, gpu)),
     ]
-    fast = p.batch.links.boundary_fast
-    inside = not p.site.crosses
-    if s.pp > 1 and inside and not _is_known(links, ("send_recv",), 2.0, np.where(fast > 0, 1.0, _node_gpus(p)), p):
-        missing.append("pipeline")
+    if p.strategy.pp > 1 and not p.site.crosses:
+        apart = np.where(p.batch.links.boundary_fast > 0, 1.0, gpu.node_gpus)
+        groups.append(("pipeline", ("send_recv",), Group(2.0, apart, gpu)))
+    missing = []
+    for name, ops, group in groups:
+        known, _ = links.tier(ops, group, 1.0, FREE)
+        if not np.all(known | (np.asarray(plain(group.ranks)) <= 1)):
+            nodes, local = (np.max(x) for x in group.layout)
+            missing.append(f"{name} ({nodes:g} x {local:g})")
     if not missing:
         return []
     params = {"profile": p.profiles.own, "groups": ", ".join(missing)}
     return [Notice(code="collectives_unmeasured", level="note", params=params)]
-
-
-def _is_known(links: MeasuredLinks, ops: tuple[str, ...], ranks: Any, stride: Any, p: Predictor) -> bool:
-    known, _ = links.tier(ops, Group(ranks, stride, p.batch.gpu), 1.0, FREE)
-    return bool(np.all(known | (np.asarray(plain(ranks)) <= 1)))
-
-
-def _node_gpus(p: Predictor) -> Any:
-    return p.batch.gpu.node_gpus
-
-
-def _layout(ranks: Any, stride: Any, p: Predictor) -> str:
-    """Nodes x GPUs of each, of the group that has most."""
-    most, apart, gpus = (float(np.max(plain(x))) for x in (ranks, stride, _node_gpus(p)))
-    local = min(max(gpus // apart, 1.0), most)
-    return f"{-(-most // local):g} x {local:g}"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from crosszone.calibrate.collective_samples import exchange_of
+from crosszone.cost.tiers import Tier
+
 SAMPLE_COLUMNS = (
     "device,torch,dtype,op,pass,mode,m,n,k,groups,batch,heads,kv_heads,head_dim,seq,tokens,width,vocab,params,layers,hidden,"
     "ffn,recompute,time_us,spread_pct,host_us,memory_gib,flops,bytes,roof_us,reps,sm_mhz,power_w,flag"
@@ -25,7 +28,7 @@ def _matmul(m: int, n: int, k: int, which: str) -> str:
 
 
 def _all_reduce(size: int, ranks: int = 16) -> str:
-    time = 2 * (ranks - 1) * (STEP_US + size / ranks / BYTES_PER_US)
+    time = float(exchange_of("all_reduce", size, ranks, Tier(BYTES_PER_US, STEP_US)).seconds)
     return f"all_reduce,network,2,8,{ranks},1,{size},{time:.2f},,"
 
 
