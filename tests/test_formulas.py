@@ -6,7 +6,7 @@ import importlib.util
 import re
 
 from conftest import ROOT
-from crosszone.inputs.geography import routes
+from crosszone.inputs.region import routes
 
 ID = re.compile(r"\[([A-Z]\d{1,2})\]")
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import MeasuredLink
 from crosszone.store import open_store
 from crosszone.text import LANGUAGES
 

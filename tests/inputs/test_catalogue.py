@@ -11,7 +11,7 @@ import pytest
 from crosszone import Region, catalogue
 from crosszone.errors import UnknownNameError
 from crosszone.inputs.catalogue import Catalogue, ModelEntry
-from crosszone.inputs.catalogue.entry import normal
+from crosszone.inputs.catalogue.entries import normal
 
 SHAPED = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import Region, catalogue
-from crosszone.inputs.geography import fibre_floor_ms, great_circle_km, routes, rtt_from_distance_ms
+from crosszone.inputs.region import fibre_floor_ms, great_circle_km, routes, rtt_from_distance_ms
 
 latitude, longitude = st.floats(-90, 90), st.floats(-180, 180)
 

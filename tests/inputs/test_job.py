@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from crosszone import Job
 from crosszone.errors import InvalidError
-from crosszone.inputs.states import compute_precision, numerics, state_bytes
+from crosszone.inputs.job import compute_precision, numerics, state_bytes
 from crosszone.inputs.value import parse
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from crosszone import InputError
-from crosszone.inputs.scenario import parse_scenario, read_scenario
+from crosszone.inputs.scenario import UPGRADES, VERSION, parse_scenario, read_scenario
 from crosszone.inputs.summary import describe
-from crosszone.inputs.upgrade import UPGRADES, VERSION
 
 REQUEST = {"regions": 3, "gpusPerRegion": [4, 8, 2], "modelSize": 1, "batchSize": 32, "dp": 14, "pp": 1, "tp": 1}
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import zone
+from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import broken_rules, refusals
-from crosszone.inputs.states import state_bytes
 from crosszone.plan.candidate import Candidate
 from crosszone.plan.options import FIELDS, GRADIENTS, OVERLAPS
 from crosszone.plan.policies import LEAST_TOKENS

@@ -10,8 +10,7 @@ import pytest
 from crosszone.errors import FileError, InvalidError, MachineError
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import parse_document
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
 from crosszone.run.imports import kubernetes, slurm
 from crosszone.run.imports.listed import listed

@@ -12,8 +12,7 @@ import pytest
 
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run import link_checks, preflight
 from crosszone.run.kept import notice_of
 from crosszone.run.links import measured

@@ -10,8 +10,7 @@ import pytest
 from conftest import ROOT
 from crosszone.errors import MachineError
 from crosszone.inputs.dataset import Dataset, TrainingModel
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
 from crosszone.run.engine import Engine
 from crosszone.run.remote.processes import processes_of

@@ -10,8 +10,7 @@ import pytest
 
 from crosszone.errors import IllegalError, InvalidError, MachineError
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.run.machine import Local
 from crosszone.run.request import Asked, Degrees, DistributedConfig, JobAsked, Known, TaskRequest, checked

@@ -6,8 +6,7 @@ import pytest
 
 from crosszone.errors import InvalidError, UnknownNameError
 from crosszone.inputs.dataset import Dataset, TrainingModel
-from crosszone.inputs.environment import Environment, master_of, selection
-from crosszone.inputs.measured_link import MeasuredLink, pair_id
+from crosszone.inputs.environment import Environment, MeasuredLink, master_of, pair_id, selection
 
 SEED = [
     Environment(name="pytorch-dev-env", zone="北京可用区A", gpu="A100", gpus=2, cpus=16, memory_gb=128.0),

@@ -11,9 +11,9 @@ from crosszone.errors import Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import Cluster, Link, Zone
 from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import compute_precision
 from crosszone.inputs.links import ZoneLink, zone_links
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.planner import NOT_PINNED
 

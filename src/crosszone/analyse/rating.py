@@ -19,8 +19,8 @@ import numpy.typing as npt
 from crosszone.analyse.link_use import LinkUse, link_uses
 from crosszone.cost.tiers import figure
 from crosszone.errors import Notice
-from crosszone.inputs.geography import Band
 from crosszone.inputs.links import ZoneLink
+from crosszone.inputs.region import Band
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
 from crosszone.plan.chance import TENTH

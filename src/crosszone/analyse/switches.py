@@ -16,8 +16,8 @@ from typing import Any, Literal
 from crosszone.analyse.buckets import best_bucket_mb
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import scalar
+from crosszone.inputs.job import state_bytes
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.states import state_bytes
 from crosszone.inputs.value import Name, Value, parse
 from crosszone.predict.batch import bucket_bytes
 from crosszone.predict.predictor import Predictor

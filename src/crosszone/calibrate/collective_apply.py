@@ -24,8 +24,7 @@ from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.edit_text import edited_text
 from crosszone.inputs.links import link_notices
-from crosszone.inputs.scenario import read_scenario
-from crosszone.inputs.upgrade import upgraded
+from crosszone.inputs.scenario import read_scenario, upgraded
 
 WARNED = ("rtt_below_floor", "uplink_limits")
 """What is said of links with their new figures."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from crosszone.calibrate.runs_rules import RowError
 from crosszone.inputs.catalogue import Catalogue, ModelEntry
-from crosszone.inputs.catalogue.entry import normal
+from crosszone.inputs.catalogue.entries import normal
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 

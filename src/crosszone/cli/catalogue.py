@@ -11,7 +11,7 @@ from crosszone.cli.output import amount, billions, console, language, print_json
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.inputs.catalogue.entry import Entry, Kind
+    from crosszone.inputs.catalogue.entries import Entry, Kind
     from crosszone.inputs.gpu import Gpu
     from crosszone.inputs.region import Region
 

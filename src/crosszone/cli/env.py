@@ -21,8 +21,7 @@ from crosszone.errors import InvalidError, MachineError, Notice
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from crosszone.inputs.environment import Environment
-    from crosszone.inputs.measured_link import MeasuredLink
+    from crosszone.inputs.environment import Environment, MeasuredLink
     from crosszone.store.registered import Entry
 
 app = typer.Typer(help="Machines that can train: register, probe, measure, list them.", no_args_is_help=True)

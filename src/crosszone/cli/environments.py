@@ -13,8 +13,7 @@ from crosszone.cli.output import amount, console, said, table
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.inputs.environment import Environment, Selection
-    from crosszone.inputs.measured_link import MeasuredLink
+    from crosszone.inputs.environment import Environment, MeasuredLink, Selection
     from crosszone.store.registered import Entry
 
 WIDE = 110

@@ -126,8 +126,7 @@ def _check(objective: str, top: int, budget: float | None) -> None:
 def _read(file: str, pins: Sequence[str]) -> Loaded:
     """The scenario with the pins in its strategy; what is wrong with a pin is told as of that pin."""
     from crosszone.inputs.document import read_document
-    from crosszone.inputs.scenario import read_scenario
-    from crosszone.inputs.upgrade import upgraded
+    from crosszone.inputs.scenario import read_scenario, upgraded
     from crosszone.plan.pins import pinned
 
     document = read_document(file)

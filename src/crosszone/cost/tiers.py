@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.inputs.cluster import Cluster, NodeGroup
-from crosszone.inputs.geography import routes
+from crosszone.inputs.region import routes
 from crosszone.inputs.shipped import read_shipped
 
 Numbers: TypeAlias = float | npt.ArrayLike

@@ -13,7 +13,7 @@ from crosszone.deploy.launch import Launch, refused
 from crosszone.deploy.megatron_layout import FLAG as LAYOUT
 from crosszone.deploy.megatron_layout import dealt_evenly, layout_of
 from crosszone.deploy.option import Option, option
-from crosszone.inputs.states import state_bytes
+from crosszone.inputs.job import state_bytes
 from crosszone.inputs.strategy import AXES, Strategy
 from crosszone.predict.batch import bucket_bytes
 

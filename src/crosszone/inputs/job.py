@@ -1,12 +1,19 @@
-"""Job: what to train: batch, length of the run, precision, optimizer, framework."""
+"""Job: what to train: batch, length of the run, precision, optimizer, framework.
+
+Bytes of model state per parameter: weights, gradients, master weights, optimizer moments. [J3]
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
+from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Name, OtherForms, Positive, Value, refuse
 
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "bf16-pure", "bf16-amp"]
@@ -79,3 +86,58 @@ class Job(Value):
         """Optimizer steps of the whole run, the last one rounded up. [J2]"""
         total = self.total_tokens
         return None if total is None else math.ceil(total / self.tokens_per_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateBytes:
+    """Bytes per parameter on one rank."""
+
+    weights: float
+    gradients: float
+    master: float
+    moments: float
+
+    @property
+    def total(self) -> float:
+        """All bytes per parameter."""
+        return self.weights + self.gradients + self.master + self.moments
+
+
+@cache
+def numerics() -> dict[str, Any]:
+    """Bytes by precision and moments by optimizer (`numerics.yaml`)."""
+    loaded: dict[str, Any] = read_shipped("crosszone.inputs", "numerics.yaml").value
+    return loaded
+
+
+def compute_precision(job: Job) -> str:
+    """The tensor path a GPU needs for this job: fp32, fp16, bf16, fp8 or fp4."""
+    path: str = numerics()["precisions"][job.precision]["compute"]
+    return path
+
+
+def precision_architectures(job: Job) -> tuple[str, ...]:
+    """GPU architectures that have the job's number format; none named: all that have its tensor path."""
+    return tuple(numerics()["precisions"][job.precision].get("architectures", ()))
+
+
+def state_bytes(job: Job, *, framework: str | None = None, zero: int = 0, shards: int = 1) -> StateBytes:
+    """Bytes per parameter on one rank, with ZeRO stage `zero` over `shards` ranks. [J3]
+
+    ZeRO 1 shards master weights and moments, 2 the gradients too, 3 the weights too. In mixed precision Megatron-LM
+    keeps fp32 gradients (18 bytes with Adam in place of 16), and autocast keeps fp32 weights and no master copy.
+    """
+    kept = dict(numerics()["precisions"][job.precision])
+    chosen = framework or job.framework
+    if chosen != "any" and kept["master"]:
+        if frameworks()[chosen].fp32_weights:
+            kept |= {"weights": 4, "gradients": 4, "master": 0}
+        elif frameworks()[chosen].fp32_gradients:
+            kept |= {"gradients": 4}
+    moments = numerics()["optimizers"][job.optimizer]["moments"] * kept["moment"]
+    return StateBytes(
+        weights=kept["weights"] / (shards if zero >= 3 else 1),
+        gradients=kept["gradients"] / (shards if zero >= 2 else 1),
+        master=kept["master"] / (shards if zero >= 1 else 1),
+        moments=moments / (shards if zero >= 1 else 1),
+    )

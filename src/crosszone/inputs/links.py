@@ -14,15 +14,16 @@ from typing import Any, Literal
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue_of
 from crosszone.inputs.cluster import Cluster, Link, LinkFigures, Zone
-from crosszone.inputs.geography import (
+from crosszone.inputs.region import (
     Band,
+    MeasuredPair,
+    Region,
     fibre_floor_ms,
     great_circle_km,
     routes,
     rtt_from_distance_ms,
     rtt_same_region_ms,
 )
-from crosszone.inputs.region import MeasuredPair, Region
 
 Origin = Literal[
     "typed", "measured", "default_link", "published", "distance", "same region", "region price", "example", "unknown"

@@ -1,12 +1,93 @@
-"""Region: a named place on Earth with its electricity and its price of sending data."""
+"""Region: a named place on Earth with its electricity and its price of sending data.
+
+Distances, and the round-trip times they allow.
+
+Light in fibre sets a floor; real routes are longer by a factor that was measured between cloud regions
+(`catalogue/routes.yaml`). An RTT from distance is therefore a band, never one number.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, Strict
 
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Prose, Value
+
+EARTH_RADIUS_KM = 6371.0088
+"""Mean radius (IUGG)."""
+
+
+@dataclass(frozen=True)
+class Band:
+    """Low, expected and high value of something that is not known exactly."""
+
+    low: float
+    expected: float
+    high: float
+
+    @classmethod
+    def exact(cls, value: float) -> Band:
+        """A value that was given, so has no width."""
+        return cls(value, value, value)
+
+
+@cache
+def routes() -> dict[str, Any]:
+    """The measured route factors and the labelled example values."""
+    loaded: dict[str, Any] = read_shipped("crosszone.inputs.catalogue", "routes.yaml").value
+    return loaded
+
+
+def great_circle_km(lat_a: float, lon_a: float, lat_b: float, lon_b: float) -> float:
+    """Shortest distance over the Earth's surface, km (haversine). [G1]"""
+    phi_a, phi_b = math.radians(lat_a), math.radians(lat_b)
+    half_lat, half_lon = (phi_b - phi_a) / 2, math.radians(lon_b - lon_a) / 2
+    root = math.sin(half_lat) ** 2 + math.cos(phi_a) * math.cos(phi_b) * math.sin(half_lon) ** 2
+    return 2 * EARTH_RADIUS_KM * math.asin(min(1.0, math.sqrt(root)))
+
+
+def fibre_floor_ms(km: float) -> float:
+    """Round-trip time of light in a straight fibre, ms: nothing is faster. [G2]"""
+    return 2 * km * float(routes()["fibre_us_per_km"]) / 1000
+
+
+def rtt_from_distance_ms(km: float) -> Band:
+    """Round-trip time over real routes: fibre floor x the route factor's p10, median and p90. [G3]
+
+    Below the shortest measured distance the equipment at both ends is added instead. Where a range of distances
+    has a smaller factor than the one before, the time stays at the end of that one: it never falls with distance.
+    """
+    band = _metro_ms(min(km, routes()["metro"]["to_km"]))
+    for bucket in routes()["buckets"]:
+        if km < bucket["from_km"]:
+            break
+        floor = fibre_floor_ms(min(km, bucket["to_km"]) if bucket is not routes()["buckets"][-1] else km)
+        band = Band(
+            max(band.low, floor * bucket["p10"]),
+            max(band.expected, floor * bucket["median"]),
+            max(band.high, floor * bucket["p90"]),
+        )
+    return band
+
+
+def _metro_ms(km: float) -> Band:
+    floor, metro, nearest = fibre_floor_ms(km), routes()["metro"], routes()["buckets"][0]
+    return Band(
+        floor + metro["edge_low_ms"],
+        floor * nearest["median"] + metro["edge_expected_ms"],
+        floor * nearest["max"] + metro["edge_high_ms"],
+    )
+
+
+def rtt_same_region_ms() -> Band:
+    """Round-trip time between availability zones of one region."""
+    same = routes()["same_region"]
+    return Band(same["low_ms"], same["expected_ms"], same["high_ms"])
 
 
 class Region(Value):

@@ -14,10 +14,9 @@ from typing import Any
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.frameworks import Framework, frameworks
-from crosszone.inputs.job import Job
+from crosszone.inputs.job import Job, compute_precision, precision_architectures
 from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Placement, no_tp_room
-from crosszone.inputs.states import compute_precision, precision_architectures
 from crosszone.inputs.strategy import Strategy
 
 

@@ -23,9 +23,8 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.python_source import parsed
 from crosszone.inputs.region import Region
-from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.scenario import VERSION, Scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.inputs.upgrade import VERSION
 from crosszone.inputs.value import Value
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

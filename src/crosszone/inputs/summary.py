@@ -10,13 +10,12 @@ from crosszone.errors import Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
-from crosszone.inputs.job import Job
+from crosszone.inputs.job import Job, state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.placement import packed, tp_room
 from crosszone.inputs.rules import JOB_RULES, able_frameworks, broken_rules
 from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
-from crosszone.inputs.states import state_bytes
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import MOST_NOTICES
 from crosszone.text import DEFAULT_LANGUAGE

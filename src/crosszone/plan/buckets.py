@@ -13,8 +13,8 @@ from crosszone.cost.columns import Numbers
 from crosszone.cost.tiers import Tier
 from crosszone.cost.wan import EXPECTED
 from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.job import state_bytes
 from crosszone.inputs.parameters import parameters
-from crosszone.inputs.states import state_bytes
 from crosszone.plan.problem import Problem
 from crosszone.plan.setting import Setting
 from crosszone.predict.batch import buckets

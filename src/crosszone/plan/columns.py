@@ -26,7 +26,7 @@ from crosszone.cost.columns import (
 )
 from crosszone.cost.layer import LayerCost
 from crosszone.inputs.cluster import MAX_GPUS
-from crosszone.inputs.states import compute_precision, state_bytes
+from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.plan.buckets import rank_bucket_mb
 from crosszone.plan.cores import Block, Cores, laid, tied
 from crosszone.plan.land import Land

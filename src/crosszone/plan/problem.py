@@ -9,7 +9,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
-from crosszone.inputs.job import Job
+from crosszone.inputs.job import Job, compute_precision
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import (
     Case,
@@ -19,7 +19,6 @@ from crosszone.inputs.rules import (
     framework_needs_met,
 )
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
 from crosszone.plan.balance import balanced_layers
 from crosszone.plan.common import Common, Kept

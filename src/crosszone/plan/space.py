@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import (
     Case,
     experts_divide,
@@ -21,7 +22,6 @@ from crosszone.inputs.rules import (
     sequence_splits,
     widths_divide,
 )
-from crosszone.inputs.states import state_bytes
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.buckets import wan_bucket_mb
 from crosszone.plan.cores import Block

@@ -25,12 +25,11 @@ from crosszone.cost.columns import (
 from crosszone.cost.measured_links import MeasuredLinks, gpu_code
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
-from crosszone.inputs.geography import routes
-from crosszone.inputs.job import Job
+from crosszone.inputs.job import Job, compute_precision, state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.parameters import parameters
+from crosszone.inputs.region import routes
 from crosszone.inputs.rules import Case
-from crosszone.inputs.states import compute_precision, state_bytes
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
 

@@ -12,8 +12,8 @@ from crosszone.cost.operator_profile import ALIKE, operator_profile
 from crosszone.cost.profile import Profile
 from crosszone.errors import Notice
 from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import compute_precision
 from crosszone.inputs.rules import Case
-from crosszone.inputs.states import compute_precision
 
 PRODUCTS_IN = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
 """Precision in which the kernels of a layer's products were sampled, by that of the job; others: bf16."""

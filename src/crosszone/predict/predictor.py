@@ -18,10 +18,10 @@ from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
 from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.job import compute_precision
 from crosszone.inputs.placement import Block, Placement, no_tp_room, packed
 from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import (
     Batch,

@@ -24,11 +24,11 @@ from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS
 from crosszone.cost.wan import zone_exchange
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.inputs.geography import routes
 from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
-from crosszone.inputs.states import compute_precision, state_bytes
+from crosszone.inputs.region import routes
 from crosszone.predict.batch import buckets, chunk_layers, gradient_wire_bytes, group_columns, work_columns
 from crosszone.predict.crossing import Crossings
 from crosszone.predict.parts import kept

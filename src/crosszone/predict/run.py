@@ -13,10 +13,9 @@ from crosszone.cost.record import named
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.gpu import Gpu
-from crosszone.inputs.job import Job
+from crosszone.inputs.job import Job, state_bytes
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
-from crosszone.inputs.states import state_bytes
 from crosszone.predict.prediction import Figure, Goodput, Run, Triple, named_triple
 from crosszone.predict.site import Site
 

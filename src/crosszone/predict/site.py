@@ -16,10 +16,10 @@ from crosszone.cost.tiers import FREE
 from crosszone.cost.wan import Transport
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
+from crosszone.inputs.job import compute_precision
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case, uneven_shards
-from crosszone.inputs.states import compute_precision
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import group_columns
 from crosszone.predict.crossing import Crossings, transport_of

@@ -11,9 +11,8 @@ from typing import Any
 
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.dataset import DatasetVersion, TrainingModel
-from crosszone.inputs.environment import Selection, master_of, selection
+from crosszone.inputs.environment import MeasuredLink, Selection, master_of, selection
 from crosszone.inputs.frameworks import framework_of_alias
-from crosszone.inputs.measured_link import MeasuredLink
 from crosszone.inputs.value import Value
 from crosszone.run.allocation import allocated
 from crosszone.run.request import Asked, Known, TaskRequest

@@ -10,8 +10,8 @@ from typing import Any
 
 from crosszone.cost.tiers import figure
 from crosszone.errors import Level, MachineError, Notice
+from crosszone.inputs.environment import MeasuredLink, pair_id
 from crosszone.inputs.links import zone_links
-from crosszone.inputs.measured_link import MeasuredLink, pair_id
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.run.links import End, measured
 from crosszone.run.outcome import Outcome, Subject, beside

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from crosszone.errors import MachineError, Notice
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import MeasuredLink
 from crosszone.run.machine import Machine
 
 SECONDS, STREAMS = 3.0, 4

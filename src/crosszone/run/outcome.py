@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from crosszone.errors import MachineError, Notice
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run.kept import kept
 from crosszone.run.machine import WAIT_S, Machine
 from crosszone.run.turn import Turn

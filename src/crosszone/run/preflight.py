@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from crosszone.errors import Level, MachineError, Notice
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run import link_checks, machine_checks
 from crosszone.run.machine import Machine
 from crosszone.run.outcome import NeededFile, Outcome, Subject, Watched, beside

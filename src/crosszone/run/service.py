@@ -24,8 +24,7 @@ from typing import Any
 
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.dataset import Dataset
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink, pair_id
+from crosszone.inputs.environment import Environment, MeasuredLink, pair_id
 from crosszone.inputs.value import parse
 from crosszone.run.chosen import Chosen, chosen_of, decided
 from crosszone.run.dataset_check import checked_dataset

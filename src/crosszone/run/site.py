@@ -13,9 +13,8 @@ from typing import Any
 from crosszone.cost.tiers import figure
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.catalogue.entries import OWN_SOURCE
-from crosszone.inputs.environment import Environment
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.gpu import CPU
-from crosszone.inputs.measured_link import MeasuredLink
 from crosszone.run.allocation import SCHEDULERS, source_of
 from crosszone.run.probe import GB_PER_GIB
 

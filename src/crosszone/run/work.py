@@ -18,8 +18,7 @@ from crosszone.deploy.bundle import Bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.document import dump_yaml
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.value import Value, parse
 from crosszone.plan.plan import filled

@@ -11,8 +11,7 @@ from sqlalchemy import select
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.dataset import Dataset, TrainingModel
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import Value, parse
 from crosszone.store.table import Kept, now
 from crosszone.store.tables import DATASETS, ENVIRONMENTS, MEASURED_LINKS, TRAINING_MODELS

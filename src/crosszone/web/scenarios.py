@@ -11,10 +11,9 @@ from crosszone.analyse.fields import changed
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.document import Document, dump_yaml, field_text, parse_document
 from crosszone.inputs.edit_text import edited_text
-from crosszone.inputs.scenario import Loaded, read_scenario
+from crosszone.inputs.scenario import Loaded, read_scenario, upgraded
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
-from crosszone.inputs.upgrade import upgraded
 from crosszone.web.body import ChangeBody, ScenarioBody, Way
 
 TEXT = "<text>"

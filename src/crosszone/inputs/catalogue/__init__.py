@@ -1,6 +1,5 @@
 """The catalogue: GPUs, models, regions and measured links that come with CrossZone, and the user's own entries."""
 
-from crosszone.inputs.catalogue.entries import Catalogue, catalogue, catalogue_of, home
-from crosszone.inputs.catalogue.entry import KINDS, ModelEntry
+from crosszone.inputs.catalogue.entries import KINDS, Catalogue, ModelEntry, catalogue, catalogue_of, home
 
 __all__ = ["KINDS", "Catalogue", "ModelEntry", "catalogue", "catalogue_of", "home"]

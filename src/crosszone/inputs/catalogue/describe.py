@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from crosszone.inputs.catalogue.entries import catalogue
-from crosszone.inputs.catalogue.entry import Entry, Kind, ModelEntry
+from crosszone.inputs.catalogue.entries import Entry, Kind, ModelEntry, catalogue
 from crosszone.inputs.gpu import Gpu
 
 USUAL_LENGTH = 4096

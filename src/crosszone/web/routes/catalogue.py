@@ -20,9 +20,8 @@ from starlette.responses import Response
 from crosszone.errors import InputError, Notice, RequestError, UnknownNameError
 from crosszone.inputs.catalogue import KINDS, catalogue
 from crosszone.inputs.catalogue.describe import USUAL_LENGTH, describe_entry, figures
-from crosszone.inputs.catalogue.entry import Entry, Kind
-from crosszone.inputs.catalogue.form import FormField, form_of
-from crosszone.inputs.catalogue.own import add_entries, entry_fields, remove_entry, start_fields
+from crosszone.inputs.catalogue.entries import Entry, Kind
+from crosszone.inputs.catalogue.own import FormField, add_entries, entry_fields, form_of, remove_entry, start_fields
 from crosszone.inputs.document import Document, parse_document
 from crosszone.inputs.hf_config import model_from_hf_config
 from crosszone.inputs.summary import describe_model

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.edit_text import edited_text
-from crosszone.inputs.upgrade import upgraded
+from crosszone.inputs.scenario import upgraded
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import EXAMPLE, body_documented, read_body
 from crosszone.web.language import Language

@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import dump_yaml, parse_document
-from crosszone.inputs.environment import Environment
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import Name, Value
 from crosszone.run.allocation import MOST_NODES
 from crosszone.run.chosen import Chosen

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
-from crosszone.inputs.environment import Environment, Status
-from crosszone.inputs.measured_link import MeasuredLink
+from crosszone.inputs.environment import Environment, MeasuredLink, Status
 from crosszone.inputs.value import Value
 from crosszone.run.registry import Sort, forget, sifted
 from crosszone.store.registered import Entry
