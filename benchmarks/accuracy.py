@@ -25,8 +25,8 @@ from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.stability_table import stability_table
 from crosszone.calibrate.training import doubtful_of, training, usable
 from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
-from crosszone.cost.bands import pair_spread
-from crosszone.cost.memory_profile import memory_profiles
+from crosszone.cost.coefficients import pair_spread
+from crosszone.cost.memory import memory_profiles
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles

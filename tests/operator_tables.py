@@ -74,7 +74,7 @@ def products(share: float = 0.8, tile: float = 1.5, count: int = 40) -> list[str
 
 def attentions(flash: float = 0.6, width: float = 60.0, ramp: float = 500.0, back: float = 2.5) -> list[str]:
     """Fused attention by the formulas of the cost model."""
-    from crosszone.cost.operators import flash_attention_s, flash_share
+    from crosszone.cost.layer import flash_attention_s, flash_share
 
     rows = []
     for head in (64, 128, 192):

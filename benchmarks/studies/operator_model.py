@@ -1,6 +1,6 @@
 """Which model of a GPU's kernels predicts whole steps better: `python benchmarks/studies/operator_model.py`.
 
-Two models are compared: the step's formulas with coefficients (cost/operators.py), and kernels sampled alone (physical
+Two models are compared: the step's formulas with coefficients (cost/layer.py), and kernels sampled alone (physical
 forms with boosted trees, cost/profiles/operators/*.yaml) in their place, forward, gradient of the inputs and gradient
 of the weights each with its own time. Everything else is the same: rows, free coefficients, priors, fit and folds.
 Steps are scored by the closed form that fits use. The table goes into RESULTS.md.
@@ -30,9 +30,8 @@ from crosszone.calibrate.runs import Run, read_runs
 from crosszone.calibrate.training import doubtful_of, usable
 from crosszone.calibrate.validation import ROUNDS, folds
 from crosszone.cost import layer as layer_module
-from crosszone.cost.layer import Layer, LayerCost
+from crosszone.cost.layer import Layer, LayerCost, matmul_s
 from crosszone.cost.operator_profile import OperatorProfile, operator_profile
-from crosszone.cost.operators import matmul_s
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.flops import tokens_seen
 from crosszone.predict import step as step_module

@@ -13,9 +13,9 @@ from component_rows import written
 from crosszone.calibrate.components_fit import FITTED, fastest, fit_cluster, fit_stack, leave_out_setups
 from crosszone.calibrate.components_predict import predict_components, profiles_of_cluster
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun, read_components
+from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile, load
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import Coefficient
 
 SETUPS = ({}, {"run_id": "two", "micro_batch": "2", "n_micro": "32"}, {"run_id": "three", "norm": "rmsnorm"})
 PLANTED = {"host_s": 0.0008, "host_backward": 2.0, "elementwise": 1.2, "optimizer_traffic": 300.0, "jitter": 0.004}

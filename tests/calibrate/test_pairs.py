@@ -14,7 +14,7 @@ from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.training import usable
 from crosszone.calibrate.validation import CrossValidation
 from crosszone.calibrate.widths import pair_width
-from crosszone.cost.bands import pair_spread
+from crosszone.cost.coefficients import pair_spread
 
 
 def pairs(predicted, measured, weight=None) -> Pairs:

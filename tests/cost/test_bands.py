@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from crosszone.cost.bands import band_factors, band_parts
+from crosszone.cost.coefficients import band_factors, band_parts
 
 SWITCHES = ("moe", "stack_measured", "gpu_measured", "stated")
 WIDER = {"moe": True, "stack_measured": False, "gpu_measured": False, "stated": False}

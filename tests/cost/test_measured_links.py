@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from builders import scenario
 from crosszone.calibrate.components_read import STACK
+from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.measured_links import Group, MeasuredCollective, MeasuredLinks, gpu_code
 from crosszone.cost.own_profiles import OwnProfile, cluster_names, join_profiles, load, parsed
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import Coefficient
 from crosszone.cost.tiers import Tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import dump_yaml

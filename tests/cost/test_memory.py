@@ -16,9 +16,19 @@ from crosszone import catalogue
 from crosszone.calibrate.predicted import predicted
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
 from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, model_columns, stacked
-from crosszone.cost.memory import GIB, MOMENTS, PARTS, StageMemory, micro_batches_in_flight, stage_memory
-from crosszone.cost.memory_layer import layer_memory
-from crosszone.cost.memory_profile import MemoryCoefficients, memory_coefficients, memory_entries, memory_profiles
+from crosszone.cost.memory import (
+    GIB,
+    MOMENTS,
+    PARTS,
+    MemoryCoefficients,
+    StageMemory,
+    layer_memory,
+    memory_coefficients,
+    memory_entries,
+    memory_profiles,
+    micro_batches_in_flight,
+    stage_memory,
+)
 from crosszone.cost.profile import Profiles
 from crosszone.cost.replicas import stage_parameters
 from crosszone.cost.stages import StageLayers, stage_layers

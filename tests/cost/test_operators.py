@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.cost.operators import (
+from crosszone.cost.layer import (
     flash_attention_s,
     flash_share,
     longer_s,

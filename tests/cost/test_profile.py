@@ -9,9 +9,8 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.coefficients import FIELDS, Coefficients, checked
 from crosszone.cost.profile import GENERIC, Profiles
-from crosszone.cost.profile_files import FIELDS, checked
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.document import parse_document

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.cost.tcp import (
+from crosszone.cost.wan import (
     aggregate_bytes_per_s,
     default_window_bytes,
     flow_bytes_per_s,

@@ -7,7 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from crosszone.analyse.groups import crossing_groups
-from crosszone.cost.tcp import slow_start_s
+from crosszone.cost.wan import slow_start_s
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
 from crosszone.predict.predictor import Predictor

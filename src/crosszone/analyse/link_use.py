@@ -9,9 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from crosszone.cost.tcp import flow_bytes_per_s
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, figure
-from crosszone.cost.wan import Transport
+from crosszone.cost.wan import Transport, flow_bytes_per_s
 from crosszone.inputs.value import Value
 from crosszone.predict.batch import group_columns
 from crosszone.predict.prediction import Kind, Traffic

@@ -22,7 +22,7 @@ import numpy as np
 from crosszone.calibrate.predicted import Predicted, predicted
 from crosszone.calibrate.ranking import Outcome, Ranking, ranking, setup_of, strategy_of
 from crosszone.calibrate.runs import Run, Skipped, iterate_runs
-from crosszone.cost.bands import band_factors
+from crosszone.cost.coefficients import band_factors
 from crosszone.cost.profile import Profiles
 
 CHUNK = 4096

@@ -15,10 +15,10 @@ import numpy as np
 
 from crosszone.calibrate.components_predict import predict_components
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun
+from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.measured_links import MeasuredLinks
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.profile import Profiles, Vector
-from crosszone.cost.profile_files import Coefficient
 
 FITTED = {
     "host_s": 0.5,

@@ -25,9 +25,9 @@ from crosszone.calibrate.log_steady import FEW, Steady, only_warm_up, steady_of
 from crosszone.calibrate.one_log_beliefs import Belief, beliefs_of
 from crosszone.calibrate.one_log_estimate import MODEL, PART, Estimate, estimate, sensitivities
 from crosszone.calibrate.one_log_next import Alternative, NextRun, next_runs, variations
+from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile, check_name, name_from, now
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import Coefficient
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.predict.cells import cell, row_of

@@ -3,7 +3,7 @@
     found = coefficients_of(read, gpu)
     found["matmul"].value, found["tile"].value, found["flash"].error
 
-The formulas are those of `cost/operators.py` and `cost/layer.py`, not the forms of single operators: the backward
+The formulas are those of `cost/layer.py` and `cost/layer.py`, not the forms of single operators: the backward
 pass of a product is twice the forward one there, so that all three products of a layer are fitted together. An error
 is the standard error of the logarithm when whole sizes are left out in turn (jackknife).
 """
@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from crosszone.calibrate.operator_fit import not_negative
 from crosszone.calibrate.operator_samples import Read, Samples
+from crosszone.cost.coefficients import Coefficient
+from crosszone.cost.layer import HEAD_BLOCK, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.operator_forms import WORDS, Floats
-from crosszone.cost.operators import HEAD_BLOCK, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import Coefficient
 from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 

@@ -18,10 +18,9 @@ import numpy.typing as npt
 from crosszone.calibrate.operator_coefficients import STATE_BYTES, WEIGHT_TRAFFIC, Found, estimated, joined
 from crosszone.calibrate.operator_fit import not_negative
 from crosszone.calibrate.operator_samples import Samples
-from crosszone.cost.layer import RESIDUAL_PASSES
+from crosszone.cost.coefficients import Coefficient
+from crosszone.cost.layer import RESIDUAL_PASSES, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.operator_forms import WORDS, Floats
-from crosszone.cost.operators import flash_attention_s, flash_share, matmul_s
-from crosszone.cost.profile_files import Coefficient
 from crosszone.inputs.flops import tokens_seen
 
 HOST_BOUND = 0.7

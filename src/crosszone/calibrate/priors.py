@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from crosszone.calibrate.fit import Beliefs, Vector
+from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import COMMON
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Positive, Value, parse
 

@@ -25,8 +25,8 @@ from crosszone.calibrate.training import doubtful_of, refit, refit_stacks, train
 from crosszone.calibrate.validation import FOLDS, cross_validate
 from crosszone.calibrate.widths import memory_width, pair_width, step_widths
 from crosszone.cost import profile
+from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import COMMON
 
 FOLDER = Path(profile.__file__).parent / "profiles"
 DIGITS = 4

@@ -20,9 +20,15 @@ import numpy as np
 
 from crosszone.calibrate.rig_steps import rig_job, step_s, variants
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_barrier_s, gloo_send_s, gloo_turn_s
-from crosszone.cost.tcp import Congestion, aggregate_bytes_per_s, flow_bytes_per_s, slow_start_s, window_bytes
 from crosszone.cost.tiers import figure
-from crosszone.cost.wan import hosts_rtt_s
+from crosszone.cost.wan import (
+    Congestion,
+    aggregate_bytes_per_s,
+    flow_bytes_per_s,
+    hosts_rtt_s,
+    slow_start_s,
+    window_bytes,
+)
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.document import read_text
 

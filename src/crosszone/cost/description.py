@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
-from crosszone.cost.bands import band_factors
-from crosszone.cost.memory_profile import memory_profiles
+from crosszone.cost.coefficients import COMMON, band_factors
+from crosszone.cost.memory import memory_profiles
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import COMMON
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value, nearest
 

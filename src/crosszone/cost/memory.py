@@ -2,21 +2,172 @@
 
 Arrays have a last axis of stages, as in `stages`; columns of length 1 there hold for all stages. The parts are those of
 the moment at which the peak falls, so they add up to it.
+
+Bytes that one transformer layer keeps of one micro-batch for its backward pass.
+
+Memory coefficients of software stacks (`profiles/memory.yaml`), with origin and error.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns
-from crosszone.cost.memory_layer import layer_memory, tokens_held, undivided
-from crosszone.cost.memory_profile import MemoryCoefficients
+from crosszone.cost.columns import PATH_BITS, ModelColumns, Numbers, StackColumns, WorkColumns, stacked
 from crosszone.cost.record import as_array, named
 from crosszone.cost.replicas import StageParameters, stage_parameters
 from crosszone.cost.stages import StageLayers
+from crosszone.inputs.shipped import read_shipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryCoefficients:
+    """What a software stack keeps where the formulas leave a choice; numbers, or columns [n, 1]."""
+
+    base_gib: Numbers
+    """Context of the GPU, libraries and the allocator's reserve, as far as the source's figure counts them."""
+    activations: Numbers
+    """Kept activations over those that the formulas count."""
+    working: Numbers
+    """Temporaries of one layer's backward pass over the activations of that layer."""
+    logit_bytes: Numbers
+    """Bytes per logit of one micro-batch while the loss and its gradient are computed."""
+    split_logit_bytes: Numbers
+    """More of them where the vocabulary is split among tensor-parallel ranks."""
+    norm_bytes: Numbers
+    """Bytes that a norm keeps of each value, its output apart: its input (2); an RMSNorm in single operators more."""
+    gated_copies: Numbers
+    """Tensors of the MLP's width that a gated MLP keeps: gate, up, product."""
+    plain_copies: Numbers
+    """The same of a two-matrix MLP: before and after the activation function."""
+    routed_copies: Numbers
+    """Copies of the tokens at their experts: before and, where weighted afterwards, after the expert."""
+    gathered_inputs: Numbers
+    """1: inputs that sequence parallelism gathers are kept gathered."""
+    dropout: Numbers
+    """1: two dropout masks of a byte are kept in each layer."""
+    selective_kept: Numbers
+    """Share of a layer's activations that selective recomputation keeps; 1: it drops the scores only."""
+    gradients_freed: Numbers
+    """1: gradients do not exist between the optimizer's step and the next backward pass."""
+    gradient_copy_bytes: Numbers
+    """Bytes per parameter of a second copy of the gradients, not sharded."""
+    step_bytes: Numbers
+    """Bytes per parameter of the local shard that the optimizer's step needs for a while."""
+    step_kept: Numbers
+    """1: the allocator keeps those bytes, too scattered for activations, and the measured figure counts them."""
+    gathered_layers: Numbers
+    """Layers of sharded weights that are gathered at once: the current one and those fetched ahead."""
+    bucket_copy: Numbers
+    """1: gradients are reduced in buckets of their own (DDP)."""
+
+
+@cache
+def memory_profiles() -> dict[str, Any]:
+    """`memory.yaml`: `common` holds every field, `stacks` what differs."""
+    loaded: dict[str, Any] = read_shipped("crosszone.cost", "profiles/memory.yaml").value
+    return loaded
+
+
+def memory_entries(stack: str) -> dict[str, dict[str, Any]]:
+    """Value, origin, source and error of each field for a stack; an unknown stack takes the common ones."""
+    profiles = memory_profiles()
+    own = dict(profiles["stacks"].get(stack, {}))
+    like = own.pop("like", None)
+    return {**(memory_entries(like) if like else profiles["common"]), **own}
+
+
+def memory_coefficients(stack: str | Sequence[str]) -> MemoryCoefficients:
+    """The coefficients of a stack (numbers) or of many (columns [n, 1]); an unknown stack takes the common ones."""
+    if not isinstance(stack, str):
+        each = {name: memory_coefficients(name) for name in set(stack)}
+        return stacked([each[name] for name in stack])
+    entries = memory_entries(stack)
+    return MemoryCoefficients(**{f.name: float(entries[f.name]["value"]) for f in fields(MemoryCoefficients)})
+
+
+SCORE_BYTES = 5.0
+"""Bytes per score of unfused attention: softmax 2, dropout mask 1, dropped scores 2 (Korthikanti et al. 2022)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerMemory:
+    """Bytes of one layer and micro-batch on one GPU."""
+
+    whole: Numbers
+    """All activations that a backward pass reads."""
+    kept: Numbers
+    """What is kept after the forward pass; the rest is recomputed."""
+
+
+def tokens_held(work: WorkColumns) -> Numbers:
+    """Tokens of a micro-batch on this GPU, before sequence parallelism."""
+    return named("tokens", work.micro_batch * work.seq / work.cp)
+
+
+def undivided(work: WorkColumns) -> Numbers:
+    """Share of what tensor parallelism leaves whole that a GPU holds: 1/t with sequence parallelism."""
+    return np.where(as_array(work.sequence_parallel) > 0, 1.0 / work.tp, 1.0)
+
+
+def layer_memory(
+    m: ModelColumns, w: WorkColumns, stack: StackColumns, k: MemoryCoefficients
+) -> tuple[LayerMemory, LayerMemory]:
+    """Bytes of a dense and of an MoE layer. [M3]
+
+    Without tensor parallelism 34 s b h of a classic GPT layer (+ 5 a s^2 b of unfused scores), 10 + 24/t with it,
+    34/t with sequence parallelism, 2 s b h when all is recomputed (Korthikanti et al. 2022, arXiv 2205.05198).
+    """
+    tokens = tokens_held(w)
+    block = tokens * (_outer(m, w, k) + _attention(m, w))
+    scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
+    copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
+    dense = block + w.word * tokens * copies * m.ffn / w.tp
+    sparse = block + _experts(m, w, k, tokens, copies)
+    entry = w.word * tokens * m.hidden * undivided(w)
+    return _layer("dense", dense, scores, entry, w, k), _layer("moe", sparse, scores, entry, w, k)
+
+
+def _layer(
+    kind: str, most: Numbers, scores: Numbers, entry: Numbers, w: WorkColumns, k: MemoryCoefficients
+) -> LayerMemory:
+    recompute = as_array(w.recompute)
+    whole = named(f"memory.{kind}.whole", k.activations * (most + scores))
+    kept = np.where(recompute == 1, k.selective_kept * k.activations * most, whole)
+    return LayerMemory(
+        whole=whole, kept=named(f"memory.{kind}.kept", np.where(recompute == 2, k.activations * entry, kept))
+    )
+
+
+def _outer(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
+    """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the products, dropout masks."""
+    share = undivided(w)
+    norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.word)
+    inputs = np.where(as_array(k.gathered_inputs) > 0, 1.0, share)
+    blocks = 2.0 - m.parallel_residual
+    return m.hidden * (blocks * (norms * share + w.word * inputs) + 2.0 * k.dropout * share)
+
+
+def _attention(m: ModelColumns, w: WorkColumns) -> Numbers:
+    """Bytes per token of queries, keys, values and the core's output; with latent attention also of the latents."""
+    query, value = m.heads * m.qk_dim / w.tp, m.heads * m.v_dim / w.tp
+    groups = np.where(as_array(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
+    latents = m.latent * (2.0 * m.q_rank + 2.0 * m.kv_rank + m.rope_dim)
+    return w.word * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
+
+
+def _experts(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients, tokens: Numbers, copies: Numbers) -> Numbers:
+    """Bytes of routed and shared experts: every token is copied to each of its experts. [M10]"""
+    routed = tokens * m.top_k / w.tp * w.expert_tp
+    permuted = k.routed_copies * w.word * routed * m.hidden
+    inner = w.word * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
+    router = 2.0 * w.word * tokens * undivided(w) * m.experts
+    return permuted + inner + router
+
 
 GIB = 2.0**30
 HALF = 2.0

@@ -4,7 +4,7 @@
     formula_errors(tables, gpu, coefficients)["attention"].error_pct
 
 Each table holds measured shapes of one operator. Its formula is the one that a layer's cost calls
-(`cost/operators.py`), with the coefficients of the prediction; the sampled fits of `operator_profile` are another model
+(`cost/layer.py`), with the coefficients of the prediction; the sampled fits of `operator_profile` are another model
 and have no part in it.
 """
 
@@ -17,15 +17,16 @@ import numpy as np
 from pydantic import model_validator
 
 from crosszone.cost.coefficients import Coefficients
-from crosszone.cost.layer import BACKWARD_SCORE_BYTES, FORWARD_SCORE_BYTES
-from crosszone.cost.operator_forms import WORDS, Floats
-from crosszone.cost.operators import (
+from crosszone.cost.layer import (
+    BACKWARD_SCORE_BYTES,
+    FORWARD_SCORE_BYTES,
     flash_attention_s,
     flash_share,
     matmul_s,
     traffic_s,
     unfused_attention_s,
 )
+from crosszone.cost.operator_forms import WORDS, Floats
 from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, nearest, refuse

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.operator_checks import CheckTable
 from crosszone.cost.operator_forms import DIMS, FAMILIES, OPTIONAL, WORDS, Floats, signs, terms
-from crosszone.cost.profile_files import Coefficient, known_fields
 from crosszone.errors import InvalidError, Notice, UnknownNameError
 from crosszone.inputs.document import Document, read_document
 from crosszone.inputs.shipped import read_shipped

@@ -21,8 +21,8 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
+from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.measured_links import MeasuredCollective
-from crosszone.cost.profile_files import Coefficient, known_fields
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 from crosszone.inputs.catalogue.entries import home
 from crosszone.inputs.catalogue.own import replace_file, unwritable

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, shipped
 from crosszone.cost.measured_links import MeasuredLinks
 from crosszone.cost.own_profiles import Laid, OwnProfile, laid
-from crosszone.cost.profile_files import COMMON, FIELDS, shipped
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu

@@ -21,8 +21,7 @@ from crosszone.cost.collectives import (
     zone_ring_pass,
 )
 from crosszone.cost.columns import LinkColumns, ModelColumns, Numbers, WorkColumns
-from crosszone.cost.layer import LayerCost
-from crosszone.cost.operators import traffic_s
+from crosszone.cost.layer import LayerCost, traffic_s
 from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
 from crosszone.cost.tiers import Tier, figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-from crosszone.cost.bands import pair_spread
+from crosszone.cost.coefficients import pair_spread
 from crosszone.predict.prediction import Prediction
 
 TENTH = NormalDist().inv_cdf(0.9)

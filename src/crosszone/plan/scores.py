@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.columns import LinkColumns, WorkColumns
-from crosszone.cost.memory import stage_peaks
-from crosszone.cost.memory_profile import memory_coefficients
+from crosszone.cost.memory import memory_coefficients, stage_peaks
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.columns import LAYER_OPTIONS, Columns, spread

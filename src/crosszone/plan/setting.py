@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from crosszone.cost.bands import band_factors
-from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.coefficients import Coefficients, band_factors
 from crosszone.cost.memory import GIB
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.cluster import NodeGroup

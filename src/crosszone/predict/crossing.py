@@ -12,9 +12,17 @@ import numpy.typing as npt
 
 from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.record import as_array
-from crosszone.cost.tcp import window_bytes
 from crosszone.cost.tiers import Tier
-from crosszone.cost.wan import Limits, Paths, Transport, best_zone_ring, wan_tier, zone_exchange, zone_paths
+from crosszone.cost.wan import (
+    Limits,
+    Paths,
+    Transport,
+    best_zone_ring,
+    wan_tier,
+    window_bytes,
+    zone_exchange,
+    zone_paths,
+)
 from crosszone.cost.wan import zone_ring_tier as ring_tier
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.bands import band_factors
+from crosszone.cost.coefficients import band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
 from crosszone.cost.memory import StageMemory as Bytes
 from crosszone.cost.record import named, plain

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.bands import band_factors
-from crosszone.cost.coefficients import Coefficients
+from crosszone.cost.coefficients import Coefficients, band_factors
 from crosszone.cost.columns import model_columns, taken
-from crosszone.cost.memory_profile import MemoryCoefficients, memory_coefficients
+from crosszone.cost.memory import MemoryCoefficients, memory_coefficients
 from crosszone.cost.profile import Profile, Profiles
 from crosszone.cost.record import named
 from crosszone.errors import IllegalError, InvalidError, Notice

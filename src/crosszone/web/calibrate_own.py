@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from crosszone.cost import own_profiles
+from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.cost.profile import Profiles
-from crosszone.cost.profile_files import Coefficient
 from crosszone.errors import InputError
 from crosszone.inputs.value import Value
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from crosszone.analyse.explain.explanation import Origin, Words
 from crosszone.cost.expression import Cell
-from crosszone.cost.memory_profile import memory_entries
+from crosszone.cost.memory import memory_entries
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.gpu import Gpu
