@@ -9,8 +9,7 @@ from crosszone.analyse.explain import explain, formulas
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.predictor import predictor
-from crosszone.schedule.micro_batch import micro_batch_view
-from crosszone.schedule.view import view_of
+from crosszone.schedule.timeline import micro_batch_view, view_of
 
 
 def case(name):

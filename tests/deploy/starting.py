@@ -10,7 +10,7 @@ import subprocess
 from contextlib import contextmanager
 from pathlib import Path
 
-from crosszone.schedule.measured_lines import read_metrics
+from crosszone.schedule.measured import read_metrics
 from processes import descendants
 
 STEP = re.compile(r"^step (\d+)  loss ([\d.]+)", re.MULTILINE)

@@ -21,7 +21,7 @@ from crosszone.deploy.launch import Launch
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError
 from crosszone.inputs.scenario import read_scenario
-from crosszone.schedule.measured_lines import read_metrics
+from crosszone.schedule.measured import read_metrics
 from deploy.conftest import scenario
 from deploy.starting import train
 

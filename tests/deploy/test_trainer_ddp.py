@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from crosszone.deploy.trainer_files import trainer_files
-from crosszone.schedule.measured_lines import read_metrics
+from crosszone.schedule.measured import read_metrics
 from deploy.settings_example import write_settings
 
 pytestmark = [pytest.mark.framework, pytest.mark.long]

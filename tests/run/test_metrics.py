@@ -17,7 +17,7 @@ from crosszone.run.metrics import PARTS, rows_of, stage_nodes
 from crosszone.run.progress import METRICS, Progress
 from crosszone.run.runners.runner import Sight
 from crosszone.run.work import Work, WorkNode
-from crosszone.schedule.measured_lines import read_metrics
+from crosszone.schedule.measured import read_metrics
 from effort import examples
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.schedule.bound import pipeline_bound_s
+from crosszone.schedule.closed_form import pipeline_bound_s
 from crosszone.schedule.simulation import simulate
 from effort import examples
 

@@ -9,12 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.errors import FileError, InputError, InvalidError
-from crosszone.schedule.difference import difference
-from crosszone.schedule.measured import MOST_TOLD, read_measured
+from crosszone.schedule.measured import MOST_TOLD, read_measured, spans_csv
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.table import spans_csv
-from crosszone.schedule.timeline import KINDS, timeline_of
-from crosszone.schedule.view import view_of
+from crosszone.schedule.timeline import KINDS, difference, timeline_of, view_of
 
 LANES = [{"id": "stage-0", "name": "stage 0"}, {"id": "stage-1", "name": "stage 1"}]
 

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from crosszone.errors import FileError, InputError
-from crosszone.schedule import measured_lines
-from crosszone.schedule.measured_lines import read_metrics
+from crosszone.schedule.measured import read_metrics
 
 
 def header(stage=0, unix=1000.0):

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.errors import InvalidError
-from crosszone.schedule.micro_batch import micro_batch_view
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import KINDS, NONE, timeline_of
+from crosszone.schedule.timeline import KINDS, NONE, micro_batch_view, timeline_of
 
 LINK = {"send_forward_s": 2, "send_backward_s": 2, "latency_forward_s": 5, "latency_backward_s": 5}
 

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.schedule.eager import eager_orders
-from crosszone.schedule.orders import BACKWARD, FORWARD, WEIGHT, spread_warmup, stages_in_order, virtual_stages
+from crosszone.schedule.orders import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    eager_orders,
+    spread_warmup,
+    stages_in_order,
+    virtual_stages,
+)
 from crosszone.schedule.simulation import simulate
 from effort import examples
 

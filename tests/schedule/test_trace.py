@@ -8,10 +8,9 @@ import pytest
 
 from crosszone.errors import FileError, InvalidError
 from crosszone.schedule import trace as trace_module
-from crosszone.schedule.perfetto import perfetto_json, trace_events
 from crosszone.schedule.simulation import simulate
 from crosszone.schedule.timeline import timeline_of
-from crosszone.schedule.trace import Lane, Span, Trace, TraceStep, read_trace
+from crosszone.schedule.trace import Lane, Span, Trace, TraceStep, perfetto_json, read_trace, trace_events
 
 MEASURED = {
     "version": 1,

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.schedule.phases import exposed_s, phases_of
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import timeline_of
+from crosszone.schedule.timeline import exposed_s, phases_of, timeline_of, view_of
 from crosszone.schedule.trace import Lane
-from crosszone.schedule.view import view_of
 
 REPLICAS = Lane(id="replicas-0", name="replicas of stage 0", group="gradients")
 

@@ -14,7 +14,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.value import Value
 from crosszone.plan.chance import chance_faster
 from crosszone.predict.prediction import Prediction
-from crosszone.schedule.phases import PHASES
+from crosszone.schedule.timeline import PHASES
 
 LEAST, MOST = 2, 50
 """Results of one comparison."""

@@ -18,11 +18,9 @@ from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, ne
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, ORDER
 from crosszone.predict.prediction import Prediction, Triple
 from crosszone.schedule.measured import Measured
-from crosszone.schedule.phases import COMPUTE as WORK
-from crosszone.schedule.phases import PHASES, Phase, phases_of
-from crosszone.schedule.phases import exposed_s as exposed_between
-from crosszone.schedule.timeline import Timeline
-from crosszone.schedule.view import totals_of
+from crosszone.schedule.timeline import COMPUTE as WORK
+from crosszone.schedule.timeline import PHASES, Phase, Timeline, phases_of, totals_of
+from crosszone.schedule.timeline import exposed_s as exposed_between
 
 Kind = Literal["predicted", "sheet", "measured"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -21,7 +21,7 @@ from crosszone.calibrate.stability import Stability, chosen, stability
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import Name, NotNegative, Positive, Value, parse
 from crosszone.schedule.measured import Measured, read_measured
-from crosszone.schedule.phases import phases_of
+from crosszone.schedule.timeline import phases_of
 from crosszone.schedule.trace import Index, Trace
 
 MOST_NAME = 100

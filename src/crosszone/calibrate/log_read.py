@@ -108,7 +108,7 @@ def _metrics_of(folder: Path) -> list[Path]:
 
 def _own(path: Path, told: Told, progress: Progress | None) -> Log:
     """Our metrics: one file of a stage, or a folder with those of all stages."""
-    from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
+    from crosszone.schedule.measured import MAX_METRICS_BYTES, read_metrics
 
     files = _metrics_of(path) if path.is_dir() else [path]
     whole = [b"".join(bytes_of(file, MAX_METRICS_BYTES, progress)) for file in files]

@@ -14,9 +14,7 @@ import numpy as np
 
 from crosszone.calibrate.kineto_spans import total_s
 from crosszone.errors import Notice
-from crosszone.schedule.difference import difference
-from crosszone.schedule.timeline import KINDS, NONE, Timeline
-from crosszone.schedule.view import IDLE
+from crosszone.schedule.timeline import IDLE, KINDS, NONE, Timeline, difference
 
 if TYPE_CHECKING:
     from crosszone.calibrate.imported import Imported

@@ -28,9 +28,7 @@ from crosszone.calibrate.text_files import check_head
 from crosszone.calibrate.words import not_one_of
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.strategy import Strategy
-from crosszone.schedule.measured import Measured, read_measured
-from crosszone.schedule.measured_lines import MAX_METRICS_BYTES, read_metrics
-from crosszone.schedule.table import NEEDED
+from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, Measured, read_measured, read_metrics
 from crosszone.schedule.timeline import KINDS, NONE
 from crosszone.schedule.trace import MAX_TRACE_BYTES, Trace, read_trace
 

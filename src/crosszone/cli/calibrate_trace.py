@@ -194,7 +194,7 @@ def _print_phases(found: Imported, iteration: str) -> None:
 
 def _print_kinds(found: Imported, iteration: str) -> None:
     """What the average stage does, by kind, for formats whose phases are those of a pipeline."""
-    from crosszone.schedule.view import totals_of
+    from crosszone.schedule.timeline import totals_of
 
     timeline, _ = found.measured().timeline(found.at(iteration).step)
     shown = table(said("trace_kinds"), [("trace_part", "left"), ("trace_seconds", "right"), ("share", "right")])

@@ -17,8 +17,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
 from crosszone.predict.step import StageTimes, bounded_s, pipeline_bounds_s, stage_times, tail_s
-from crosszone.schedule.bound import largest
-from crosszone.schedule.closed_form import makespan_bound_s
+from crosszone.schedule.closed_form import largest, makespan_bound_s
 from crosszone.schedule.orders import SPLIT, stages_in_order, virtual_stages
 from crosszone.schedule.simulation import Simulation, simulate
 from crosszone.schedule.step_times import step_times

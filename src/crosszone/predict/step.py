@@ -24,7 +24,7 @@ from crosszone.cost.replicas import (
 from crosszone.cost.stages import StageCost, StageLayers, stage_layers
 from crosszone.cost.tiers import Tier
 from crosszone.predict.batch import Batch
-from crosszone.schedule.bound import largest, stage_bounds_s
+from crosszone.schedule.closed_form import largest, stage_bounds_s
 
 
 @dataclass(frozen=True, kw_only=True)

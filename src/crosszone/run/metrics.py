@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from crosszone.deploy.trainer.lines import kinds_s
 from crosszone.run.runners.runner import Runner
 from crosszone.run.work import Work
-from crosszone.schedule.phases import COMMUNICATION, COMPUTE
+from crosszone.schedule.timeline import COMMUNICATION, COMPUTE
 
 FOLDER = "bundle/out"
 BLOCK = 2**20

@@ -5,22 +5,101 @@
     found.timeline(found.last)         # the last step, its times from its own start
 
 Documents are as `trace.py` describes, or CSV with the columns of `spans_csv` and, for several steps, `step`.
+
+Measured lines: the metrics of a run (`metrics-stage-K.jsonl`, one line a step) as a trace and a table of steps.
+
+    trace, steps = read_metrics([Path("out/metrics-stage-0.jsonl").read_text(), ...])
+    steps[-1].loss, steps[-1].tokens_per_s
+
+Every start of a run appends a header and then its steps, its times from when all ranks were ready. A run that resumes
+overwrites the steps it does again; the line that a crash cut off is left out; a step counts when every stage has it.
+
+Table: spans as CSV, one row a span, written and read.
+
+    lane,lane_name,group,kind,micro_batch,chunk,start_s,end_s,duration_s
+    stage-0,stage 0 (beijing-a),stages,forward,0,0,0.0,0.6311,0.6311
+
+To be read, a table needs `lane`, `kind`, `start_s` and `end_s`; rows with a `step` belong to that step.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
 from crosszone.errors import FileError, InputError, InvalidError, Notice
-from crosszone.inputs.value import Value, parse
-from crosszone.schedule.table import read_table
-from crosszone.schedule.timeline import KINDS, NONE, Timeline
-from crosszone.schedule.trace import MAX_LANES, MAX_SPANS, MAX_TRACE_BYTES, Lane, Span, TraceStep
+from crosszone.inputs.value import NotNegative, Value, parse
+from crosszone.schedule.timeline import KINDS, NONE, STAGES, Timeline
+from crosszone.schedule.trace import MAX_LANES, MAX_SPANS, MAX_TRACE_BYTES, Index, Lane, Span, Trace, TraceStep
+
+COLUMNS = ("lane", "lane_name", "group", "kind", "micro_batch", "chunk", "start_s", "end_s", "duration_s")
+NEEDED = ("lane", "kind", "start_s", "end_s")
+
+
+def spans_csv(timeline: Timeline) -> str:
+    """All spans of a step, in the order of their start."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    columns = (timeline.lane, timeline.kind, timeline.micro_batch, timeline.chunk, timeline.start_s, timeline.end_s)
+    for at, kind, micro, chunk, start, end in sorted(
+        zip(*(column.tolist() for column in columns), strict=True), key=lambda row: (row[4], row[0])
+    ):
+        lane = timeline.lanes[at]
+        numbers = ["" if number == NONE else number for number in (micro, chunk)]
+        writer.writerow([lane.id, lane.name, lane.group, KINDS[kind], *numbers, start, end, end - start])
+    return out.getvalue()
+
+
+def read_table(text: str) -> dict[str, Any]:
+    """A table as a trace document: lanes by group and first appearance, steps from their first to their last span."""
+    lines = csv.DictReader(io.StringIO(text))
+    try:
+        header = lines.fieldnames or []
+        missing = [name for name in NEEDED if name not in header]
+        if missing:
+            params = {"missing": missing, "found": [name[:40] for name in header[:12]]}
+            raise InvalidError(Notice(code="trace_columns", field="trace", params=params))
+        return _document(list(lines))
+    except csv.Error as error:
+        raise FileError(Notice(code="trace_not_csv", field="trace", params={"reason": str(error)})) from None
+
+
+def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    lanes: dict[str, dict[str, str]] = {}
+    steps: dict[int, tuple[float, float]] = {}
+    spans = []
+    for row in rows:
+        span = {key: row[key] for key in ("lane", "kind", "name") if row.get(key)}
+        span |= {key: _number(row[key], float) for key in ("start_s", "end_s")}
+        span |= {key: _number(row[key], int) for key in ("micro_batch", "chunk") if row.get(key)}
+        spans.append(span)
+        lane, start, end, step = span.get("lane"), span["start_s"], span["end_s"], _number(row.get("step"), int)
+        if lane and lane not in lanes:
+            lanes[lane] = {"id": lane, "name": row.get("lane_name") or lane, "group": row.get("group") or STAGES}
+        if isinstance(step, int) and all(isinstance(x, float) and math.isfinite(x) for x in (start, end)):
+            first, last = steps.get(step, (start, end))
+            steps[step] = min(first, start), max(last, end)
+    made = [{"step": step, "start_s": start, "end_s": end} for step, (start, end) in steps.items()]
+    groups = list(dict.fromkeys(lane["group"] for lane in lanes.values()))
+    together = sorted(lanes.values(), key=lambda lane: groups.index(lane["group"]))
+    return {"lanes": together, "spans": spans, "steps": made}
+
+
+def _number(text: Any, kind: type[int] | type[float]) -> Any:
+    """A cell as a number; else as it is, and its row is told when it is read."""
+    try:
+        return kind(text)
+    except (TypeError, ValueError):
+        return text
+
 
 MOST_TOLD = 20
 """Rows told one by one; of the others only the number."""
@@ -224,3 +303,194 @@ def _reached(lane: Any, end: Any) -> Any:
 def _runs(lane: Any) -> Iterator[tuple[int, int]]:
     marks = np.flatnonzero(np.diff(lane, prepend=-1, append=-1))
     yield from zip(marks[:-1].tolist(), marks[1:].tolist(), strict=True)
+
+
+MAX_METRICS_BYTES = 256 * 1024 * 1024
+
+
+class StepRow(Value):
+    """One step of a run over all its stages; what was not measured is null."""
+
+    step: Index
+    """Number of the step, from 1."""
+    start_s: NotNegative
+    """Start on the first stage that began it, s from the first start of the run."""
+    end_s: NotNegative
+    """End on the last stage that ended it."""
+    loss: float | None = None
+    """Mean over all samples of the step."""
+    lr: float | None = None
+    """Learning rate."""
+    grad_norm: float | None = None
+    """Norm of the gradient before clipping."""
+    tokens: NotNegative | None = None
+    """Tokens of the step over all ranks."""
+    tokens_per_s: NotNegative | None = None
+    """Tokens a second over all ranks."""
+    memory_gib: NotNegative | None = None
+    """Peak memory of the stage that has most, GiB."""
+
+
+@dataclass
+class _Start:
+    """One start of one stage: its header and its steps by number."""
+
+    header: dict[str, Any]
+    rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def unix_s(self) -> float:
+        """When it began by the clock of its machine; 0 where the header does not say."""
+        meta = self.header.get("meta")
+        value = meta.get("started_unix_s") if isinstance(meta, dict) else None
+        return float(value) if isinstance(value, int | float) else 0.0
+
+    @property
+    def end_s(self) -> float:
+        """When its last step ended, s from its own start."""
+        return max((row["end_s"] for row in self.rows.values()), default=0.0)
+
+
+def read_metrics(texts: Sequence[str], files: Sequence[str] = ()) -> tuple[Trace, list[StepRow]]:
+    """The trace and the steps of a run from the files of its stages; an `InputError` names the line that is wrong.
+
+    A trace holds the last steps that fit into one; the table has all of them. `files` are names for messages.
+    """
+    names = [files[at] if at < len(files) else f"metrics {at}" for at in range(len(texts))]
+    stages = [list(_starts(text, name)) for text, name in zip(texts, names, strict=True)]
+    if not stages:
+        raise FileError(Notice(code="metrics_empty"))
+    for starts, name in zip(stages, names, strict=True):
+        if not any(start.rows for start in starts):
+            raise FileError(Notice(code="metrics_empty", file=name))
+    offsets = _offsets(stages)
+    kept = [_merged(starts, offsets) for starts in stages]
+    common = sorted(set.intersection(*(set(rows) for rows in kept)))
+    if not common:
+        raise FileError(Notice(code="metrics_no_common_step", params={"files": len(names)}))
+    steps = [_step([rows[number] for rows in kept]) for number in common]
+    return _trace(stages, kept, steps), steps
+
+
+def _starts(text: str, name: str) -> Iterator[_Start]:
+    """The starts in a file, one after the other."""
+    if len(text) > MAX_METRICS_BYTES:
+        params = {"limit_mib": MAX_METRICS_BYTES // 2**20}
+        raise FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
+    current: _Start | None = None
+    cut: FileError | None = None
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            document = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            # Good only at the end of a start: a crash cut the line off.
+            reason = getattr(error, "msg", "nested too deeply")
+            cut = cut or FileError(Notice(code="file_not_yaml", params={"reason": reason}, file=name, line=number))
+            continue
+        if isinstance(document, dict) and "lanes" in document:
+            if current:
+                yield current
+            current, cut = _Start(document), None
+            continue
+        if cut:
+            raise cut
+        if current is None:
+            raise FileError(Notice(code="metrics_no_header", file=name, line=number))
+        row = _checked(document, name, number)
+        current.rows[row["step"]] = row
+    if current is None:
+        raise cut or FileError(Notice(code="metrics_empty", file=name))
+    yield current
+
+
+def _checked(document: Any, name: str, line: int) -> dict[str, Any]:
+    """A step's line with what is known of it; further keys are left out, for a trainer may write more."""
+    known = (
+        {key: document[key] for key in StepRow.model_fields if key in document} if isinstance(document, dict) else {}
+    )
+    try:
+        row = parse(StepRow, known if known else document)
+        if row.end_s < row.start_s:
+            params = {"start_s": row.start_s}
+            raise FileError(Notice(code="trace_ends_early", field="end_s", value=row.end_s, params=params))
+        spans = document.get("spans", ())
+        if not isinstance(spans, list | tuple):
+            raise FileError(Notice(code="must_be_list", field="spans", value=spans))
+        spans = [parse(Span, span, at=("spans", at)) for at, span in enumerate(spans)]
+    except InputError as error:
+        raise type(error)(*(notice.at(name, line) for notice in error.notices)) from None
+    return {**row.model_dump(), "spans": spans}
+
+
+def _offsets(stages: list[list[_Start]]) -> list[float]:
+    """Seconds from the first start of the run to each start, by the clock of one machine.
+
+    Clocks of machines differ, so every stage takes the same ones: those of the stage that has seen most starts.
+    """
+    longest = max(stages, key=len)
+    found: list[float] = []
+    for at, start in enumerate(longest):
+        before = at - 1 - len(longest)  # From the end: a stage that has seen fewer starts has missed the first ones.
+        ended = max((starts[before].end_s for starts in stages if at and -before <= len(starts)), default=0.0)
+        after = found[-1] + ended if found else 0.0
+        found.append(max(start.unix_s - longest[0].unix_s, after))
+    return found
+
+
+def _merged(starts: list[_Start], offsets: list[float]) -> dict[int, dict[str, Any]]:
+    """The steps of a stage from the first start of the run on; a start takes the place of the steps it did again."""
+    rows: dict[int, dict[str, Any]] = {}
+    for start, offset in zip(starts, offsets[len(offsets) - len(starts) :], strict=True):
+        if start.rows:
+            first = min(start.rows)
+            rows = {number: row for number, row in rows.items() if number < first}
+        for number, row in start.rows.items():
+            rows[number] = row | {"start_s": row["start_s"] + offset, "end_s": row["end_s"] + offset, "offset": offset}
+    return rows
+
+
+def _step(rows: list[dict[str, Any]]) -> StepRow:
+    """One step of all stages: the loss is known to some of them, the memory is the largest."""
+
+    def known(key: str) -> list[Any]:
+        return [row[key] for row in rows if row[key] is not None]
+
+    start, end = min(known("start_s")), max(known("end_s"))
+    tokens = max(known("tokens"), default=None)
+    return StepRow(
+        step=rows[0]["step"],
+        start_s=start,
+        end_s=end,
+        loss=next(iter(known("loss")), None),
+        lr=next(iter(known("lr")), None),
+        grad_norm=next(iter(known("grad_norm")), None),
+        tokens=tokens,
+        tokens_per_s=tokens / (end - start) if tokens is not None and end > start else None,
+        memory_gib=max(known("memory_gib"), default=None),
+    )
+
+
+def _trace(stages: list[list[_Start]], kept: list[dict[int, dict[str, Any]]], steps: list[StepRow]) -> Trace:
+    """The last steps that fit into a trace."""
+    headers = [starts[-1].header for starts in stages]
+    spans: list[Span] = []
+    shown: list[StepRow] = []
+    for step in reversed(steps[-MAX_LANES:]):
+        own = [(span, rows[step.step]["offset"]) for rows in kept for span in rows[step.step]["spans"]]
+        if len(spans) + len(own) > MAX_SPANS:
+            break
+        spans += [span.model_copy(update={"start_s": span.start_s + at, "end_s": span.end_s + at}) for span, at in own]
+        shown.append(step)
+    meta = headers[0].get("meta")
+    document: dict[str, Any] = {
+        **{key: headers[0][key] for key in ("version", "kind", "name", "unit") if key in headers[0]},
+        "lanes": [
+            lane for header in headers for lane in (header["lanes"] if isinstance(header["lanes"], list) else [])
+        ],
+        "spans": spans,
+        "steps": [{"step": s.step, "start_s": s.start_s, "end_s": s.end_s} for s in reversed(shown)],
+        "meta": {key: value for key, value in meta.items() if key != "stage"} if isinstance(meta, dict) else {},
+    }
+    return parse(Trace, document)

@@ -20,8 +20,7 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crosszone.schedule.eager import eager_orders
-from crosszone.schedule.orders import BACKWARD, SPLIT, WEIGHT, Extra, in_flight, virtual_stages
+from crosszone.schedule.orders import BACKWARD, SPLIT, WEIGHT, Extra, eager_orders, in_flight, virtual_stages
 from crosszone.schedule.shape import Shape, shape_from, shape_of
 
 Floats = NDArray[np.float64]

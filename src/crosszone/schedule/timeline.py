@@ -7,17 +7,43 @@
     timeline.to_trace("three cities")            # the one format of predicted and measured steps
 
 Spans are columns, not objects: thousands cost little. Spans and idle time of a lane add up to the step.
+
+View: a timeline as a page draws it: lanes with what they do, spans and bubbles as columns, phases, totals.
+
+    view_of(timeline)["lanes"][0]       # {"id": "stage-0", "utilisation": 0.73, "idle_s": 9.0, "parts": {...}, ...}
+    view_of(timeline)["spans"]          # {"lane": [...], "kind": [...], "start_s": [...], ...}: columns
+    view_of(timeline, from_s=120)       # a step of more than 20,000 spans comes in windows
+
+Parts and idle time of each lane add up to the step, and so do the totals and the phases. [S10] [S13]
+
+Phases: how a step fills the pipeline, works, empties it, exchanges gradients and updates. [S13]
+
+1F1B, 4 stages, 8 micro-batches, forward 1 s, backward 2 s:
+
+warm_up     0 ..  4     until the first backward pass begins
+steady      4 .. 25     until the last forward pass has ended
+cool_down  25 .. 33     until the last pass has ended
+tail       33 .. end    gradients, update and what else the step waits for
+
+One micro-batch of a step: its way through stages and links, and how busy the GPUs are meanwhile. [S14]
+
+found = micro_batch_view(timeline, 3)
+found["usage"], found["stages"][0]    # 0.71, {"usage": 0.94, "own_s": 3.0, "other_s": 11.1, "waiting_s": 0.9, ...}
+
+Difference: a predicted step beside a measured one, phase by phase, kind by kind, lane by lane. [S15]
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import get_args
+from itertools import pairwise
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.orders import BACKWARD, KIND_NAMES, stages_in_order
 from crosszone.schedule.simulation import Simulation
@@ -154,3 +180,327 @@ def _link(names: tuple[str, ...], sender: int, taker: int) -> Lane:
 
 def _joined(*columns: ArrayLike) -> Ints:
     return np.concatenate([np.asarray(column, np.int32) for column in columns])
+
+
+PHASES = ("warm_up", "steady", "cool_down", "tail")
+PASSES: tuple[SpanKind, ...] = ("forward", "backward", "weight")
+COMPUTE: tuple[SpanKind, ...] = (*PASSES, "optimizer")
+"""Kinds that keep the GPU itself at work."""
+NOISE = 1e-12
+"""Share of a time below which what is left of it is a rounding error."""
+COMMUNICATION: tuple[SpanKind, ...] = ("send", "tensor", "experts", "gradients", "parameters")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One phase of a step, and what the average stage does in it."""
+
+    phase: str
+    start_s: float
+    end_s: float
+    busy_s: float
+    """Time the average stage's lane is at work."""
+    idle_s: float
+    """Time it waits: bubbles."""
+    exposed_s: float
+    """Time in which something communicates and no stage computes."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return self.end_s - self.start_s
+
+
+def phases_of(timeline: Timeline) -> tuple[Phase, ...]:
+    """The four phases, which add up to the step; one that a schedule does not have is 0 s long. [S13]
+
+    GPipe has no steady phase: its first backward pass begins when the last forward pass has ended.
+    """
+    step = timeline.step_s
+    backward, forward, passes = (_of_kinds(timeline, kinds) for kinds in (("backward",), ("forward",), PASSES))
+    ended = float(timeline.end_s[passes].max()) if passes.any() else 0.0
+    filled = float(timeline.start_s[backward].min()) if backward.any() else ended
+    emptied = float(timeline.end_s[forward].max()) if forward.any() else filled
+    marks = [0.0, filled, max(filled, emptied), ended, step]
+    return tuple(_phase(timeline, name, *between) for name, between in zip(PHASES, pairwise(marks), strict=True))
+
+
+def within_s(timeline: Timeline, start_s: ArrayLike, end_s: ArrayLike) -> NDArray[np.float64]:
+    """Seconds of each span that lie between two times, the same for all spans or one pair for each."""
+    inside = np.minimum(timeline.end_s, end_s) - np.maximum(timeline.start_s, start_s)
+    return np.asarray(np.maximum(0.0, inside))
+
+
+def exposed_s(timeline: Timeline, start_s: float, end_s: float) -> float:
+    """Seconds between two times in which something communicates and no stage computes. [S13]"""
+    sends = _of_kinds(timeline, COMMUNICATION)
+    works = _of_kinds(timeline, COMPUTE) & np.isin(timeline.lane, timeline.stages)
+    used = (sends | works) & (within_s(timeline, start_s, end_s) > 0)
+    begins, ends = np.maximum(timeline.start_s[used], start_s), np.minimum(timeline.end_s[used], end_s)
+    at = np.concatenate([begins, ends])
+    order = np.argsort(at, kind="stable")
+    sending, working = (
+        np.cumsum(np.concatenate([one[used] * 1, one[used] * -1])[order])[:-1] > 0 for one in (sends, works)
+    )
+    return float(np.diff(at[order])[sending & ~working].sum()) if len(at) else 0.0
+
+
+def _phase(timeline: Timeline, name: str, start_s: float, end_s: float) -> Phase:
+    on_stages = np.isin(timeline.lane, timeline.stages)
+    busy = float(within_s(timeline, start_s, end_s)[on_stages].sum()) / max(1, len(timeline.stages))
+    idle = end_s - start_s - busy
+    return Phase(
+        phase=name,
+        start_s=start_s,
+        end_s=end_s,
+        busy_s=busy,
+        idle_s=idle if idle > (end_s - start_s) * NOISE else 0.0,
+        exposed_s=exposed_s(timeline, start_s, end_s),
+    )
+
+
+def _of_kinds(timeline: Timeline, kinds: tuple[SpanKind, ...]) -> NDArray[np.bool_]:
+    return np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
+
+
+MOST_SPANS = 20_000
+"""Spans drawn at once; the rest of a longer step is a window further."""
+IDLE = "idle"
+
+
+def view_of(timeline: Timeline, *, from_s: float = 0.0, most: int = MOST_SPANS) -> dict[str, Any]:
+    """The drawable document of one step; spans and bubbles from `from_s` on, at most `most` spans."""
+    shown, window = _window(timeline, from_s, most)
+    phases = _phases(timeline)
+    return {
+        "step_s": timeline.step_s,
+        "summary": _summary(timeline, phases),
+        "kinds": list(KINDS),
+        "lanes": lanes_of(timeline),
+        "spans": columns(timeline, shown),
+        "bubbles": _bubbles(timeline, window["from_s"], window["to_s"]),
+        "window": window,
+        "phases": phases,
+        "totals": totals_of(timeline),
+        "micro_batches": int(timeline.micro_batch.max(initial=NONE)) + 1,
+    }
+
+
+def lanes_of(timeline: Timeline) -> list[dict[str, Any]]:
+    """Each lane with its time by kind; parts and idle time add up to the step. [S10]"""
+    parts, step = _parts(timeline), timeline.step_s
+    return [
+        {
+            "id": lane.id,
+            "name": lane.name,
+            "group": lane.group,
+            "busy_s": float(busy),
+            "idle_s": float(idle),
+            "utilisation": float(busy) / step if step else 0.0,
+            "parts": {kind: float(seconds) for kind, seconds in zip(KINDS, row, strict=True) if seconds},
+        }
+        for lane, busy, idle, row in zip(timeline.lanes, timeline.busy_s, timeline.idle_s, parts, strict=True)
+    ]
+
+
+def totals_of(timeline: Timeline) -> list[dict[str, Any]]:
+    """What the average stage does, by kind, and how long it waits; they add up to the step. [S10]"""
+    step, stages = timeline.step_s, timeline.stages
+    mean = _parts(timeline)[stages].mean(axis=0) if len(stages) else np.zeros(len(KINDS))
+    found = {str(kind): float(seconds) for kind, seconds in zip(KINDS, mean, strict=True) if seconds}
+    found[IDLE] = step - sum(found.values())
+    return [{"kind": kind, "seconds": s, "share": s / step if step else 0.0} for kind, s in found.items()]
+
+
+def columns(timeline: Timeline, which: NDArray[np.int64]) -> dict[str, list[Any]]:
+    """Some of the spans, as columns; `lane` and `kind` are positions in the lists of lanes and kinds."""
+    names = ("lane", "kind", "start_s", "end_s", "micro_batch", "chunk")
+    return {name: getattr(timeline, name)[which].tolist() for name in names}
+
+
+def _parts(timeline: Timeline) -> NDArray[np.float64]:
+    """Seconds by lane and kind."""
+    shape = (len(timeline.lanes), len(KINDS))
+    cell = timeline.lane.astype(np.int64) * len(KINDS) + timeline.kind
+    seconds = timeline.end_s - timeline.start_s
+    return np.bincount(cell, weights=seconds, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
+
+
+def _window(timeline: Timeline, from_s: float, most: int) -> tuple[NDArray[np.int64], dict[str, Any]]:
+    """The spans of a window, by their start, and what it leaves out."""
+    order = np.argsort(timeline.start_s, kind="stable")
+    first = max(0.0, min(from_s, timeline.step_s))
+    here = order[timeline.end_s[order] >= first] if first else order
+    to_s = float(timeline.start_s[here[most]]) if len(here) > most else timeline.step_s
+    shown = here[:most]
+    left_out = len(order) - len(shown)
+    return shown, {"from_s": first, "to_s": to_s, "spans": len(order), "shown": len(shown), "left_out": left_out}
+
+
+def _bubbles(timeline: Timeline, from_s: float, to_s: float) -> dict[str, list[Any]]:
+    """Times in which a stage waits, as columns. [S10]"""
+    here = np.flatnonzero(np.isin(timeline.lane, timeline.stages))
+    step = np.full(len(timeline.stages), timeline.step_s)  # an empty span at the end of each lane: the last wait
+    lane = np.concatenate([timeline.lane[here], timeline.stages])
+    start, end = (np.concatenate([times[here], step]) for times in (timeline.start_s, timeline.end_s))
+    order = np.lexsort((end, start, lane))
+    lane, start, end = lane[order], start[order], end[order]
+    before = np.concatenate([[0.0], end[:-1]])
+    before[np.flatnonzero(np.diff(lane, prepend=-1))] = 0.0
+    waits = (start - before > timeline.step_s * NOISE) & (start > from_s) & (before < to_s)
+    return {"lane": lane[waits].tolist(), "start_s": before[waits].tolist(), "end_s": start[waits].tolist()}
+
+
+def _summary(timeline: Timeline, phases: list[dict[str, Any]]) -> dict[str, Any]:
+    """The step, and of it what the average stage works and waits, and what exposed communication takes."""
+    step = timeline.step_s
+    parts = {
+        "step": step,
+        "busy": sum(one["busy_s"] for one in phases),
+        "idle": sum(one["idle_s"] for one in phases),
+        "exposed": sum(one["exposed_s"] for one in phases),
+    }
+    shares = {name: {"seconds": s, "share": s / step if step else 0.0} for name, s in parts.items()}
+    return {**shares, "utilisation": shares["busy"]["share"]}
+
+
+def _phases(timeline: Timeline) -> list[dict[str, Any]]:
+    step = timeline.step_s
+    return [
+        {
+            "phase": one.phase,
+            "start_s": one.start_s,
+            "end_s": one.end_s,
+            "seconds": one.seconds,
+            "share": one.seconds / step if step else 0.0,
+            "busy_s": one.busy_s,
+            "idle_s": one.idle_s,
+            "exposed_s": one.exposed_s,
+            "utilisation": one.busy_s / one.seconds if one.seconds else None,
+        }
+        for one in phases_of(timeline)
+    ]
+
+
+def micro_batch_view(timeline: Timeline, number: int) -> dict[str, Any]:
+    """Every span of one micro-batch in order, its stages and links, and how busy the GPUs are meanwhile. [S14]"""
+    here = np.flatnonzero(timeline.micro_batch == number)
+    if not len(here):
+        limit = int(timeline.micro_batch.max(initial=-1))
+        code = "micro_batch_unknown" if limit >= 0 else "micro_batch_none"
+        raise InvalidError(Notice(code=code, field="micro_batch", value=number, params={"limit": limit}))
+    here = here[np.lexsort((timeline.end_s[here], timeline.start_s[here]))]
+    begun, reached = timeline.start_s[here], np.maximum.accumulate(timeline.end_s[here])
+    start, end = float(begun[0]), float(reached[-1])
+    waits = np.maximum(0.0, begun - np.concatenate([[start], reached[:-1]]))
+    computed = _computed_s(timeline, np.full(len(timeline.lanes), start), np.full(len(timeline.lanes), end))
+    return {
+        "micro_batch": number,
+        "start_s": start,
+        "end_s": end,
+        "seconds": end - start,
+        "usage": _share(float(computed[timeline.stages].mean()), end - start),
+        "spans": {**columns(timeline, here), "wait_s": waits.tolist()},
+        "stages": _stages(timeline, here),
+        "links": _links(timeline, here, end - start),
+    }
+
+
+def _stages(timeline: Timeline, here: NDArray[np.int64]) -> list[dict[str, Any]]:
+    """From the first to the last span of the micro-batch on each stage: own compute, that of others, waiting. [S14]"""
+    lane, lanes = timeline.lane[here], len(timeline.lanes)
+    first, last = np.full(lanes, np.inf), np.full(lanes, -np.inf)
+    np.minimum.at(first, lane, timeline.start_s[here])
+    np.maximum.at(last, lane, timeline.end_s[here])
+    spent = (timeline.end_s[here] - timeline.start_s[here]) * _computes(timeline)[here]
+    own = np.bincount(lane, weights=spent, minlength=lanes)
+    all_s = _computed_s(timeline, first, last)
+    return [
+        {
+            "lane": int(at),
+            "start_s": float(first[at]),
+            "end_s": float(last[at]),
+            "seconds": (seconds := float(last[at] - first[at])),
+            "own_s": float(own[at]),
+            "other_s": max(0.0, float(all_s[at] - own[at])),
+            "waiting_s": max(0.0, seconds - float(all_s[at])),
+            "usage": _share(float(all_s[at]), seconds),
+            "own_share": _share(float(own[at]), seconds),
+        }
+        for at in np.intersect1d(lane, timeline.stages)
+    ]
+
+
+def _links(timeline: Timeline, here: NDArray[np.int64], seconds: float) -> list[dict[str, Any]]:
+    """What the micro-batch puts on each link."""
+    lane, lanes = timeline.lane[here], len(timeline.lanes)
+    busy = np.bincount(lane, weights=timeline.end_s[here] - timeline.start_s[here], minlength=lanes)
+    messages = np.bincount(lane, minlength=lanes)
+    return [
+        {
+            "lane": int(at),
+            "messages": int(messages[at]),
+            "busy_s": float(busy[at]),
+            "share": _share(float(busy[at]), seconds),
+        }
+        for at in np.setdiff1d(lane, timeline.stages)
+    ]
+
+
+def _computed_s(timeline: Timeline, first: Floats, last: Floats) -> Floats:
+    """Seconds each lane computes, for any micro-batch, between two times of its own."""
+    inside = within_s(timeline, first[timeline.lane], last[timeline.lane]) * _computes(timeline)
+    return np.bincount(timeline.lane, weights=inside, minlength=len(timeline.lanes)).astype(float)
+
+
+def _computes(timeline: Timeline) -> NDArray[np.bool_]:
+    return np.isin(timeline.kind, [KINDS.index(kind) for kind in COMPUTE])
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, part / whole) if whole else 0.0
+
+
+def difference(predicted: Timeline, measured: Timeline) -> dict[str, Any]:
+    """Seconds of both and by how many % the prediction lies above what was measured. [S15]
+
+    Kinds are compared as the mean over the lanes that do them, so that a trace of some ranks can be compared too.
+    """
+    theirs = {one.phase: one.seconds for one in phases_of(measured)}
+    ours, kinds = _by_kind(predicted), _by_kind(measured)
+    busy = {lane.id: float(s) for lane, s in zip(measured.lanes, measured.busy_s, strict=True)}
+    return {
+        "step": _row("step", predicted.step_s, measured.step_s),
+        "phases": [_row(one.phase, one.seconds, theirs[one.phase]) for one in phases_of(predicted)],
+        "kinds": [_row(k, ours.get(k, 0.0), kinds.get(k, 0.0)) for k in (*KINDS, IDLE) if k in ours or k in kinds],
+        "lanes": [
+            _row(lane.id, float(seconds), busy[lane.id])
+            for lane, seconds in zip(predicted.lanes, predicted.busy_s, strict=True)
+            if lane.id in busy
+        ],
+    }
+
+
+def _row(part: str, predicted_s: float, measured_s: float) -> dict[str, Any]:
+    above = predicted_s - measured_s
+    percent = 100 * above / measured_s if measured_s else (0.0 if not predicted_s else None)
+    return {
+        "part": part,
+        "predicted_s": predicted_s,
+        "measured_s": measured_s,
+        "difference_s": above,
+        "difference_pct": percent,
+    }
+
+
+def _by_kind(timeline: Timeline) -> dict[str, float]:
+    """Seconds of each kind, mean of the lanes that do it; idle time: mean of the stages."""
+    found = {}
+    for index, kind in enumerate(KINDS):
+        here = timeline.kind == index
+        if here.any():
+            total = float((timeline.end_s[here] - timeline.start_s[here]).sum())
+            found[str(kind)] = total / len(np.unique(timeline.lane[here]))
+    if len(timeline.stages):
+        found[IDLE] = float(timeline.idle_s[timeline.stages].mean())
+    return found

@@ -13,7 +13,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.value import parse
 from crosszone.predict.prediction import Prediction
 from crosszone.run.history import RUN
-from crosszone.schedule.phases import PHASES
+from crosszone.schedule.timeline import PHASES
 from crosszone.store import Result
 from crosszone.web.refusals import refused
 

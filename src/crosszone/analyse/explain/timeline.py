@@ -13,10 +13,7 @@ from crosszone.cost.expression import Cell
 from crosszone.cost.record import named, recording
 from crosszone.errors import InputError
 from crosszone.predict.predictor import Predictor
-from crosszone.schedule.micro_batch import micro_batch_view
-from crosszone.schedule.phases import PHASES
-from crosszone.schedule.timeline import Timeline
-from crosszone.schedule.view import IDLE, lanes_of, totals_of, view_of
+from crosszone.schedule.timeline import IDLE, PHASES, Timeline, lanes_of, micro_batch_view, totals_of, view_of
 
 
 def timeline_cell(p: Predictor, figure: str) -> Cell | None:

@@ -12,8 +12,7 @@ from crosszone.calibrate.stability import chosen
 from crosszone.errors import InputError
 from crosszone.predict.answer import predictor_of
 from crosszone.schedule.measured import read_measured
-from crosszone.schedule.timeline import Timeline
-from crosszone.schedule.view import view_of
+from crosszone.schedule.timeline import Timeline, view_of
 from crosszone.store import Result
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import ScenarioBody, Way

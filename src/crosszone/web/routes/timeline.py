@@ -13,13 +13,9 @@ from starlette.responses import Response
 from crosszone.errors import Notice
 from crosszone.predict.answer import predictor_of
 from crosszone.predict.predictor import Predictor
-from crosszone.schedule.difference import difference
-from crosszone.schedule.measured import Measured, read_measured
-from crosszone.schedule.micro_batch import micro_batch_view
-from crosszone.schedule.perfetto import perfetto_json
-from crosszone.schedule.table import spans_csv
-from crosszone.schedule.timeline import Timeline
-from crosszone.schedule.view import view_of
+from crosszone.schedule.measured import Measured, read_measured, spans_csv
+from crosszone.schedule.timeline import Timeline, difference, micro_batch_view, view_of
+from crosszone.schedule.trace import perfetto_json
 from crosszone.web.answers import Json, NoticeBody, errors_documented
 from crosszone.web.body import EXAMPLE, ScenarioBody, body_documented, read_body
 from crosszone.web.language import Language
