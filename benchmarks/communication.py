@@ -23,7 +23,7 @@ from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
 from crosszone.calibrate.rig import rig_report
 from crosszone.inputs.scenario import load_scenario
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from prediction import cpu_s
 from results import write_section
 

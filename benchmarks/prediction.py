@@ -20,7 +20,7 @@ from crosszone.cost.layer import LayerCost
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.predict.batch import Batch, group_columns, stack_columns
-from crosszone.predict.predictor import predict
+from crosszone.predict.predict import predict
 from crosszone.predict.step import step_s
 from results import write_section
 

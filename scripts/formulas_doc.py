@@ -15,7 +15,7 @@ from pathlib import Path
 
 from crosszone import load_scenario
 from crosszone.analyse.explain import Explanation, explain, figures
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "formulas.md"

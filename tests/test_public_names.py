@@ -40,7 +40,7 @@ def test_the_public_names_are_these():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("before", ["", "import crosszone.predict", "import crosszone.predict.predictor"])
+@pytest.mark.parametrize("before", ["", "import crosszone.predict", "import crosszone.predict.predict"])
 def test_predict_is_a_function_whatever_was_imported_before(before):
     """A folder of the same name takes its place as soon as it is imported."""
     check = f"{before}\nimport crosszone\ns = crosszone.load_scenario('examples/single-node.yaml')\nfor _ in range(2): print(crosszone.predict(s).gpus, end=' ')"

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from crosszone.inputs.strategy import Strategy
     from crosszone.plan.plan import Plan, Plans
     from crosszone.plan.planner import plan
+    from crosszone.predict.predict import predict
     from crosszone.predict.prediction import Prediction
-    from crosszone.predict.predictor import predict
 
 _WHERE = {
     "Catalogue": "crosszone.inputs.catalogue",
@@ -56,7 +56,7 @@ _WHERE = {
     "load_scenario": "crosszone.inputs.scenario",
     "parameters": "crosszone.inputs.parameters",
     "plan": "crosszone.plan.planner",
-    "predict": "crosszone.predict.predictor",
+    "predict": "crosszone.predict.predict",
     "sweep": "crosszone.analyse.sweep",
     "what_if": "crosszone.analyse.what_if",
 }

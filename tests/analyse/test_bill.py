@@ -12,7 +12,7 @@ from builders import scenario
 from crosszone.analyse.bill import Bill, bill, trades
 from crosszone.plan.plan import filled
 from crosszone.plan.planner import plan
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.predict.run import goodput_of
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones

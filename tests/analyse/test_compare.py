@@ -19,7 +19,7 @@ from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
 from crosszone.inputs.value import parse
 from crosszone.plan.chance import chance_faster
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.schedule.measured import read_measured
 
 TEXT = """

@@ -16,7 +16,7 @@ from crosszone.errors import InvalidError
 from crosszone.plan.plan import Point
 from crosszone.plan.planner import plan
 from crosszone.plan.search import CancelledError
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.predict.run import goodput_share
 from predict.given import MEGATRON, one_zone, zones
 

@@ -15,7 +15,7 @@ from crosszone.analyse.explain import explain, figures, formulas, value_of
 from crosszone.analyse.explain.description import rules
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.text import texts
 from effort import examples
 from predict.given import predictors

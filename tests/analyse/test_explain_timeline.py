@@ -8,7 +8,7 @@ from conftest import ROOT
 from crosszone.analyse.explain import explain, formulas
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.schedule.timeline import micro_batch_view, view_of
 
 

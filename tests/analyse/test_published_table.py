@@ -12,7 +12,7 @@ from crosszone.analyse.published.table import NEEDED, published_results, summari
 from crosszone.cli import run as _run
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES, label
 
 ROW = "streaming-diloco-1,,10B,DiLoCo,bandwidth needed for 80% compute utilisation,7.5,Gbit/s,"

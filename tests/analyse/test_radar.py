@@ -9,7 +9,7 @@ from crosszone.analyse.bill import bill
 from crosszone.analyse.radar import AXES, radar
 from crosszone.inputs.parameters import parameters
 from crosszone.plan.planner import plan
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from predict.given import MEGATRON, zones
 
 WAY = {"tp": 2, "pp": 2, "zero": 1, "recompute": "selective"}

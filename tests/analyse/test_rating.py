@@ -12,7 +12,7 @@ from hypothesis import given
 from builders import zone
 from crosszone.analyse.link_use import LinkUse
 from crosszone.analyse.rating import DOUBTS, Rating, _by_chance, _skewed, rating
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from effort import examples
 from predict.given import MEGATRON, placed, predictors, zones
 

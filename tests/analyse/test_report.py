@@ -10,7 +10,7 @@ from builders import scenario
 from crosszone.analyse.groups import crossing_groups
 from crosszone.analyse.report import boundness_of, communication_report
 from crosszone.analyse.scaling import one_zone as together
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
 

@@ -11,7 +11,7 @@ from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.host import host_settings
 from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
-from crosszone.predict.predictor import predict, predictor
+from crosszone.predict.predict import predict, predictor
 from predict.given import MEGATRON, one_zone, placed, zones
 
 APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} for z in "ab"]}

@@ -20,8 +20,8 @@ from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.common import Common
 from crosszone.plan.planner import plan, problem_of, searched
 from crosszone.predict.over import steps_over
+from crosszone.predict.predict import predict
 from crosszone.predict.prediction import Triple
-from crosszone.predict.predictor import predict
 
 GBPS, RTT = "cluster.links[*].gbps", "cluster.links[*].rtt_ms"
 

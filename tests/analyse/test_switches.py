@@ -13,7 +13,7 @@ from crosszone.analyse.switches import changes_of, option_of, read_switch, switc
 from crosszone.analyse.what_if import what_if
 from crosszone.errors import InputError
 from crosszone.inputs.frameworks import frameworks
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.text import texts
 from predict.given import zones
 

@@ -10,7 +10,7 @@ from builders import scenario
 from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.what_if import between_zones, what_if
 from crosszone.errors import IllegalError, InputError
-from crosszone.predict.predictor import predict, predictor
+from crosszone.predict.predict import predict, predictor
 from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, strategies, zones
 

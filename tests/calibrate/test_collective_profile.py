@@ -22,7 +22,7 @@ from crosszone.cost.own_profiles import load
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
 from crosszone.errors import InvalidError
-from crosszone.predict.predictor import predict
+from crosszone.predict.predict import predict
 from predict.given import MEGATRON, one_zone
 
 GPU = "a100-80gb-sxm"

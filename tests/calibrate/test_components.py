@@ -23,7 +23,7 @@ from crosszone.cost.own_profiles import OwnProfile, load
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.frameworks import frameworks
-from crosszone.predict.predictor import measured_predictor
+from crosszone.predict.predict import measured_predictor
 from effort import examples
 
 ALONE = {

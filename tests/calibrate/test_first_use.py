@@ -13,7 +13,7 @@ from crosszone.calibrate.row_notices import grouped
 from crosszone.calibrate.text_files import LOOK, check_head
 from crosszone.cost import own_profiles
 from crosszone.errors import FileError, Notice
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES
 
 SCENARIO = ROOT / "examples" / "single-node.yaml"

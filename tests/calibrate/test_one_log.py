@@ -21,7 +21,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 
 SCENARIO = ROOT / "examples" / "single-node.yaml"
 TOKENS, GPUS = 128 * 4096, 8

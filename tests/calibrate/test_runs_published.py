@@ -17,7 +17,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import Scenario
-from crosszone.predict.predictor import predict
+from crosszone.predict.predict import predict
 
 FILES = ("measured_runs.csv", "measured_runs_2.csv", "measured_runs_h200.csv", "ultrascale_sweep.csv")
 

@@ -21,7 +21,7 @@ from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
 from crosszone.plan.layout import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES, texts
 from predict.given import FSDP, zones
 

@@ -20,7 +20,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.document import dump_yaml
 from crosszone.plan.common import Common
 from crosszone.plan.planner import plan
-from crosszone.predict.predictor import predict, predictor
+from crosszone.predict.predict import predict, predictor
 from crosszone.predict.recorded import record_prediction
 from effort import examples
 from plan.exhaustive import compared, small_problem

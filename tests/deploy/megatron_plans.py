@@ -17,7 +17,7 @@ from conftest import ROOT
 from crosszone.deploy.frameworks import megatron
 from crosszone.deploy.launch import Launch, nodes_of
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 
 CHECKS = ROOT / "tests/deploy/megatron_checks.py"
 ONE = {"zones": [zone("a", count=8)]}

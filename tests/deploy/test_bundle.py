@@ -24,7 +24,7 @@ from crosszone.deploy.settings import LaunchSettings
 from crosszone.deploy.variables import variables
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from deploy.conftest import scenario
 
 TWO = scenario(zones=2, gpus=2, strategy={"dp": 4}, job={"framework": "ddp"})

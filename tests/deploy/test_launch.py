@@ -7,7 +7,7 @@ import pytest
 from crosszone import load_scenario
 from crosszone.deploy.launch import nodes_of
 from crosszone.errors import InvalidError
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from deploy.conftest import scenario
 
 

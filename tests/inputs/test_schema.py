@@ -14,7 +14,7 @@ from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.schema import file_name, json_schema, key_tables
 from crosszone.plan.planner import plan
 from crosszone.plan.schema import ROOTS
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from effort import examples
 from inputs.scenarios import scenario_fields
 

@@ -14,7 +14,7 @@ from crosszone.plan.buckets import rank_bucket_mb
 from crosszone.plan.layout import Chain, Layout
 from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from crosszone.predict.site import Site
 
 ORDERS = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))

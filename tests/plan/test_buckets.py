@@ -11,7 +11,7 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.plan.buckets import wan_bucket_mb
 from crosszone.plan.planner import plan, problem_of
-from crosszone.predict.predictor import predict
+from crosszone.predict.predict import predict
 from predict.given import MEGATRON, one_zone, zones
 
 PARAMETERS = 6_738_415_616

@@ -12,7 +12,7 @@ from builders import scenario
 from crosszone import InputError, Scenario
 from crosszone.inputs.links import zone_links
 from crosszone.plan.crossover import Crossover, flip_gbps, scaled
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from effort import examples
 from predict.given import FSDP, one_zone, zones
 

@@ -16,7 +16,7 @@ from crosszone.inputs.placement import Placement
 from crosszone.plan.chance import chance_faster
 from crosszone.plan.crossover import flip_gbps, scaled
 from crosszone.plan.difference import difference
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES, texts
 from predict.given import FSDP, MEGATRON, one_zone, traffic, zones
 

@@ -17,7 +17,7 @@ from crosszone.plan.options import FIELDS, GRADIENTS, OVERLAPS
 from crosszone.plan.policies import LEAST_TOKENS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
-from crosszone.predict.simulated import too_long
+from crosszone.predict.step import too_long
 from effort import examples, mostly_long
 from plan.enumeration import beaten_alone, described, effects
 from plan.given import SHOWN_AS_FOUND, candidates, grids, problem_of, problems

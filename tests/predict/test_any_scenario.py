@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import InputError, load_scenario
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from effort import examples
 from inputs.scenarios import scenario_fields
 from predict.given import MEGATRON, predicted, zones

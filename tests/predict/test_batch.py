@@ -12,7 +12,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import chunk_layers, join_batches, layer_counts, sparse_layers, stage_counts, stage_sums
-from crosszone.predict.predictor import measured_predictor, predictor
+from crosszone.predict.predict import measured_predictor, predictor
 from crosszone.predict.step import step_s
 from predict.given import MEGATRON, one_zone, placed
 

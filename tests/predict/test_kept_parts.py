@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from conftest import ROOT
 from crosszone.analyse.explain import explain
 from crosszone.inputs.links import Band
-from crosszone.predict.crossing import Crossings
 from crosszone.predict.parts import kept, part
+from crosszone.predict.site import Crossings
 from effort import examples
 from predict.given import predictors
 

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone import load_scenario
-from crosszone.predict.predictor import predict
+from crosszone.predict.predict import predict
 from predict.given import MEGATRON, one_zone, predicted
 
 H100 = {"gpu": "h100-80gb-sxm", "nic_gbps_per_gpu": 400}

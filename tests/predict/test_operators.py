@@ -15,7 +15,7 @@ from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.rules import Case
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.answer import answer
-from crosszone.predict.operators import unsampled
+from crosszone.predict.evidence import unsampled
 
 A100 = "a100-80gb-sxm"
 TEXT = """

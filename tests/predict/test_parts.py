@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, bottleneck_of
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from effort import examples
 from predict.given import FSDP, MEGATRON, one_zone, placed, predicted, predictors, traffic, zones
 

@@ -6,7 +6,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.predict.ranks import ranks_of
 
 

@@ -9,7 +9,7 @@ import pytest
 from builders import scenario
 from crosszone import InputError
 from crosszone.errors import IllegalError, InvalidError
-from crosszone.predict.predictor import predict
+from crosszone.predict.predict import predict
 from predict.given import DDP, FSDP, MEGATRON, one_zone, placed, predicted, zones
 
 

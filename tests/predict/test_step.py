@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from cost.worked import gpu, links, model, neutral, stack, work
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
-from crosszone.predict.predictor import Predictor
-from crosszone.predict.simulated import simulated_step
-from crosszone.predict.step import exposed_s, stage_times, step_s
+from crosszone.predict.predict import Predictor
+from crosszone.predict.step import exposed_s, simulated_step, stage_times, step_s
 from effort import examples
 from predict.given import FSDP, MEGATRON, one_zone, placed, predicted, predictors, step, strategies, zones
 

@@ -13,9 +13,8 @@ from cost.worked import gpu, links, model, neutral, stack, work
 from crosszone.errors import IllegalError
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
-from crosszone.predict.predictor import Predictor
-from crosszone.predict.simulated import MOST, simulated_step, too_long
-from crosszone.predict.step import step_s
+from crosszone.predict.predict import Predictor
+from crosszone.predict.step import MOST, simulated_step, step_s, too_long
 from effort import examples
 from predict.given import DDP, FSDP, one_zone, placed, predicted, traffic, zones
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from crosszone.errors import FileError, InputError
+from crosszone.schedule import measured
 from crosszone.schedule.measured import read_metrics
 
 
@@ -64,7 +65,7 @@ def test_a_step_that_one_stage_lacks_is_no_step():
 
 
 def test_the_trace_of_a_long_run_holds_its_last_steps(monkeypatch):
-    monkeypatch.setattr(measured_lines, "MAX_SPANS", 3)
+    monkeypatch.setattr(measured, "MAX_SPANS", 3)
     trace, steps = read_metrics([lines(header(), *(row(n, n, n + 1) for n in range(1, 11)))])
     assert len(steps) == 10
     assert [step.step for step in trace.steps] == [8, 9, 10]

@@ -9,7 +9,7 @@ from crosszone.analyse.switches import Switch, changes_of, listed, switches, val
 from crosszone.analyse.what_if import changed_predictor
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 
 RANK = 64
 """Rank with which PowerSGD is tried."""

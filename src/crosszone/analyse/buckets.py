@@ -9,7 +9,7 @@ import numpy as np
 from crosszone.cost.memory import GIB
 from crosszone.errors import IllegalError, Notice
 from crosszone.predict.batch import bucket_bytes
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from crosszone.predict.site import Site
 
 LEAST_MB = 1.0

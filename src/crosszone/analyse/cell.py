@@ -18,8 +18,8 @@ from crosszone.plan.objectives import value_of
 from crosszone.plan.plan import Objective
 from crosszone.plan.planner import problem_of, searched
 from crosszone.plan.problem import Problem
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Triple
-from crosszone.predict.predictor import Predictor, predictor
 from crosszone.text import label
 
 Kind = Literal[

@@ -25,8 +25,8 @@ from crosszone.plan.plan import Plan, Point, Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.batch import stage_counts
+from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Goodput
-from crosszone.predict.predictor import predictor
 from crosszone.predict.run import DAY_S, GB, HOUR_S, goodput_share, power_entries, used_groups
 
 YEAR_S = 365.25 * DAY_S

@@ -10,7 +10,7 @@ from crosszone.analyse.groups import crossing_groups
 from crosszone.cost.wan import slow_start_s
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from crosszone.text import sentence
 
 STEP_BYTES = 2**20

@@ -13,8 +13,8 @@ from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, figure
 from crosszone.cost.wan import Transport, flow_bytes_per_s
 from crosszone.inputs.value import Value
 from crosszone.predict.batch import group_columns
+from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Kind, Traffic
-from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 
 ROUNDING = 1e-9

@@ -30,8 +30,8 @@ from crosszone.plan.chance import chance_faster
 from crosszone.plan.plan import Plan, Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
+from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import predictor
 from crosszone.predict.run import usd_per_gpu_hour
 
 Verdict = Literal["saves", "cheaper", "buys", "faster", "nothing", "worse", "refused"]

@@ -20,8 +20,8 @@ from crosszone.inputs.value import Value
 from crosszone.plan.plan import Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import Predictor, predictor
 from crosszone.predict.site import BETWEEN_ZONES
 from crosszone.predict.traffic import tier_of
 from crosszone.text import DEFAULT_LANGUAGE

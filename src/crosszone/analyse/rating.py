@@ -26,7 +26,7 @@ from crosszone.inputs.value import Value
 from crosszone.plan.chance import TENTH
 from crosszone.plan.plan import Told
 from crosszone.predict.breakdown import breakdown_of
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from crosszone.predict.run import DAY_S, goodput_of
 from crosszone.predict.site import BANDS
 from crosszone.predict.traffic import Egress, traffic_of

@@ -16,8 +16,8 @@ from crosszone.analyse.groups import CrossingGroups, crossing_groups
 from crosszone.analyse.scaling import Scaling, scaling_of
 from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import COMPUTE
+from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
-from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
 from crosszone.predict.traffic import tier_of
 

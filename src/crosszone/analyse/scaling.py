@@ -12,7 +12,7 @@ from crosszone.inputs.placement import Placement
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.inputs.value import Value
-from crosszone.predict.predictor import Predictor, predictor
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.site import Site
 
 

@@ -19,8 +19,8 @@ from crosszone.inputs.value import Value
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.breakdown import COMPUTE
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import Predictor, predictor
 from crosszone.text import sentence
 
 LEAST_GAIN = 1e-3

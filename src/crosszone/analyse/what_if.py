@@ -24,8 +24,8 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.difference import Difference, difference
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import Predictor, predictor
 
 
 class Turned(Value):

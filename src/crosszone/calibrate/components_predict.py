@@ -13,7 +13,7 @@ from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Floats
 from crosszone.inputs.frameworks import frameworks
-from crosszone.predict.predictor import measured_predictor
+from crosszone.predict.predict import measured_predictor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,9 @@ from crosszone.cost.own_profiles import OwnProfile, check_name, name_from, now
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
-from crosszone.predict.cells import cell, row_of
+from crosszone.predict.batch import cell, row_of
 from crosszone.predict.parts import kept
-from crosszone.predict.predictor import OF_LINKS, OF_STEP, Predictor, predictor
+from crosszone.predict.predict import OF_LINKS, OF_STEP, Predictor, predictor
 
 OF_COEFFICIENTS = (*OF_STEP, *OF_LINKS)
 """Parts of a predictor that follow from the coefficients."""

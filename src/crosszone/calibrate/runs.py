@@ -30,7 +30,7 @@ from crosszone.inputs.flops import training_flops_per_token
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
-from crosszone.predict.predictor import stack_and_release, stack_of_release
+from crosszone.predict.predict import stack_and_release, stack_of_release
 
 NEEDED = ("id", "gpu", "gpus", "framework")
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")

@@ -18,7 +18,7 @@ from crosszone.schedule.timeline import IDLE, KINDS, NONE, Timeline, difference
 
 if TYPE_CHECKING:
     from crosszone.calibrate.imported import Imported
-    from crosszone.predict.predictor import Predictor
+    from crosszone.predict.predict import Predictor
 
 SENDS = KINDS.index("send")
 """Sends between stages run beside the wait for them, which is the bubble."""

@@ -21,7 +21,7 @@ from crosszone.plan.scores import Scores
 from crosszone.plan.shapes import Shape
 from crosszone.plan.tracks import Pipe
 from crosszone.predict.over import steps_over
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from crosszone.predict.site import Site
 
 ROUNDED = 1.0 - 1e-9

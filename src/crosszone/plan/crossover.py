@@ -14,7 +14,7 @@ from crosszone.inputs.cluster import Cluster, Link, Zone
 from crosszone.inputs.links import ZoneLink, zone_links
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 
 LEAST, MOST = 1e-3, 1e3
 """Factors on the rates between which a crossover is looked for."""

@@ -11,7 +11,7 @@ from crosszone.cost.wan import EXPECTED, zone_paths
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.strategy import Communication
-from crosszone.predict.crossing import transport_of
+from crosszone.predict.site import transport_of
 
 TOGETHER = 8
 """Ranks that fill a line together: a node's."""

@@ -28,8 +28,8 @@ from crosszone.plan.layout import Layout
 from crosszone.plan.routes import Ground, Route, ground_of, routes
 from crosszone.plan.shapes import Breadth, Degrees, shapes
 from crosszone.plan.tracks import Ways
-from crosszone.predict.crossing import transport_of
 from crosszone.predict.parts import part
+from crosszone.predict.site import transport_of
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ from crosszone.plan.columns import LAYER_OPTIONS, Columns, spread
 from crosszone.plan.cores import Cores, Tracks, parts
 from crosszone.plan.tracks import Pipe
 from crosszone.predict.batch import Batch, layer_counts
-from crosszone.predict.simulated import least_step_s, simulated_step
-from crosszone.predict.step import passes_s, step_s
+from crosszone.predict.step import least_step_s, passes_s, simulated_step, step_s
 from crosszone.schedule.orders import group_size
 
 Ints = npt.NDArray[np.int64]

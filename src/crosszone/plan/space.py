@@ -35,7 +35,7 @@ from crosszone.plan.setting import Setting
 from crosszone.plan.shapes import EVERYTHING, USUAL, Breadth, Degrees
 from crosszone.plan.tracks import ANY_FOLDED, Pipe, any_of
 from crosszone.predict.parts import kept, part
-from crosszone.predict.predictor import stack_and_release
+from crosszone.predict.predict import stack_and_release
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.predict.batch import layer_counts, sparse_layers
-from crosszone.predict.crossing import Crossings
+from crosszone.predict.site import Crossings
 from crosszone.schedule.orders import V_SHAPED, stages_in_order
 
 Ints = npt.NDArray[np.int64]

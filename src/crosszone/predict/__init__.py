@@ -1,6 +1,6 @@
 """Scenario and strategy in, Prediction out.
 
-`crosszone.predict(scenario)` is `crosszone.predict.predictor.predict(scenario)`: the folder answers to its name, for
+`crosszone.predict(scenario)` is `crosszone.predict.predict.predict(scenario)`: the folder answers to its name, for
 Python puts a folder that was imported in the place of a function of the same name.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class _Predict(ModuleType):
     def __call__(self, *given: Any, **named: Any) -> Prediction:
-        from crosszone.predict.predictor import predict
+        from crosszone.predict.predict import predict
 
         return predict(*given, **named)
 

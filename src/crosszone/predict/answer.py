@@ -8,8 +8,8 @@ from typing import NamedTuple
 from crosszone.errors import InputError, Level
 from crosszone.inputs.scenario import Loaded, scenario_notices
 from crosszone.inputs.summary import chosen_dp, few_alike
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import Predictor, predictor
 from crosszone.text import DEFAULT_LANGUAGE
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")

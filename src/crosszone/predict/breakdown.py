@@ -6,12 +6,12 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from crosszone.cost.record import named
-from crosszone.predict.cells import cell, place_of_largest, row_of, scalar
+from crosszone.predict.batch import cell, place_of_largest, row_of, scalar
 from crosszone.predict.prediction import Bottleneck
 from crosszone.predict.site import EXPECTED
 
 if TYPE_CHECKING:
-    from crosszone.predict.predictor import Predictor
+    from crosszone.predict.predict import Predictor
 
 COMPUTE = ("matmul", "attention", "elementwise", "routing", "embedding", "head", "recompute", "optimizer")
 COMMUNICATION = ("tensor", "context", "expert", "sharding", "pipeline", "gradients", "weights", "local_update")

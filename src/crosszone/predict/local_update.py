@@ -10,12 +10,12 @@ import numpy.typing as npt
 from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.record import named
 from crosszone.inputs.parameters import parameters
-from crosszone.predict.cells import scalar
+from crosszone.predict.batch import scalar
 from crosszone.predict.prediction import Traffic
 from crosszone.predict.site import BANDS, EXPECTED
 
 if TYPE_CHECKING:
-    from crosszone.predict.predictor import Predictor
+    from crosszone.predict.predict import Predictor
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 

@@ -14,12 +14,12 @@ from crosszone.cost.memory import StageMemory as Bytes
 from crosszone.cost.record import named, plain
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.predict.cells import scalar
+from crosszone.predict.batch import scalar
 from crosszone.predict.prediction import Memory, StageMemory, Triple, named_triple
 from crosszone.schedule.orders import in_flight
 
 if TYPE_CHECKING:
-    from crosszone.predict.predictor import Predictor
+    from crosszone.predict.predict import Predictor
 
 
 def memory_of(p: Predictor) -> Memory:

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.predict.batch import chunk_layers
-from crosszone.predict.predictor import Predictor
-from crosszone.predict.simulated import simulated_step
+from crosszone.predict.predict import Predictor
 from crosszone.predict.site import Site
+from crosszone.predict.step import simulated_step
 
 ROWS = 512
 """Rows that are looked at together: more do not fit the cache."""

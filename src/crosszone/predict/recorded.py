@@ -6,18 +6,47 @@
 
 The functions are those of every prediction; only what goes in is recorded: model, job and strategy, GPUs, links, stack,
 coefficients. What the event simulation found goes in as it was found.
+
+Recorded inputs: a prediction recorded from the numbers that a user types, every formula after them included.
+
+    recorded = record_scenario(p)
+    recorded.tape.names["model.hidden"]  # a leaf; `model.attention_params` is an expression of it
+
+`record_prediction` begins at the columns of a batch, which is what an explanation wants. A workbook whose inputs can be
+changed has to begin earlier: one width sets several columns, one datasheet the columns of many stages. The functions
+that make columns (`model_columns`, `group_columns`, `Site.link_columns`) are the same; only what they read is recorded.
+The pipeline is worked through pass by pass where it is short enough; else its times go in as simulated.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from crosszone.cost.record import Tape, recording
-from crosszone.predict.batch import chunk_layers
+import numpy as np
+
+from crosszone.cost.collectives import CollectiveCost
+from crosszone.cost.columns import GpuColumns, model_columns, taken
+from crosszone.cost.record import Recorded, Tape, named, recording
+from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS
+from crosszone.cost.wan import zone_exchange
+from crosszone.errors import Notice
+from crosszone.inputs.cluster import NodeGroup
+from crosszone.inputs.gpu import Gpu
+from crosszone.inputs.job import compute_precision, state_bytes
+from crosszone.inputs.links import ZoneLink
+from crosszone.inputs.model import Model
+from crosszone.inputs.region import routes
+from crosszone.predict.batch import buckets, chunk_layers, gradient_wire_bytes, group_columns, work_columns
+from crosszone.predict.parts import kept
+from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import Predictor
-from crosszone.predict.simulated import simulated_step
+from crosszone.predict.site import EXPECTED, Crossings, Site
+from crosszone.predict.step import Pipelines, pipeline_columns, simulated_step, stage_times
+from crosszone.schedule.orders import SPLIT, virtual_stages
+from crosszone.schedule.shape import Shape, shape_of
+from crosszone.schedule.step_times import step_times
 
 Columns = TypeVar("Columns")
 GROUPS = ("model", "work", "gpu", "stack", "links")
@@ -58,3 +87,362 @@ def _leaves(tape: Tape, group: str, columns: Columns) -> Columns:
         for f in fields(columns)  # type: ignore[arg-type]
     }
     return replace(columns, **recorded)  # type: ignore[type-var]
+
+
+WIDTHS = ("hidden", "ffn_hidden", "vocab")
+"""Widths of a model that can be changed without changing how it is cut; layers, heads and experts cut it."""
+EXPERT_WIDTHS = ("ffn_hidden", "shared_ffn_hidden")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassTimes:
+    """The passes of one row's pipeline: recorded ends, node by node as in `shape` (node 0 is the beginning)."""
+
+    shape: Shape
+    ends: list[Any]
+    first_start_s: Any
+    """When the last stage starts."""
+    last_end_s: Any
+    """When it is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedScenario(RecordedPrediction):
+    """A prediction of recorded numbers that begins at what was typed."""
+
+    passes: dict[int, PassTimes]
+    """By row of the batch; empty where there is no pipeline, or it is too long to be laid out."""
+    simulated: dict[int, tuple[Any, Any]]
+    """Of rows whose pipeline was simulated: when the last stage starts and ends."""
+    durations: list[tuple[Any, Any]]
+    """Times that simulated rows rest on, recorded, and what they were."""
+
+
+class _Site(Site):
+    """A site whose GPUs and links are recorded."""
+
+    def gpu_columns(self) -> GpuColumns:
+        """GPUs of each stage of each row, also where all are alike: each node group has inputs of its own."""
+        columns: dict[int, GpuColumns] = self.parts["recorded_gpus"]
+        if len(columns) == 1:
+            return next(iter(columns.values()))
+        return taken(columns, self.rows(self.group[:, self.kinds[0], 0, 0].T))
+
+
+class _Predictor(Predictor):
+    """A predictor of recorded numbers: what only tells of a prediction is left out."""
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one replica a step: a number of the layout."""
+        return int(self.parts["plain"].micro_batches)
+
+    def _remarks(self, _: Any) -> list[Notice]:
+        return []
+
+    def _unpriced(self, _: Any) -> list[Notice]:
+        return []
+
+    def _records(self, _: Any, __: Any) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class _Crossings(Crossings):
+    """Links between zones of recorded numbers: nothing is remembered, for recorded numbers have no hash."""
+
+    nic_bytes_per_s: Any = np.inf
+    """Network rate of the slowest GPU."""
+
+    @property
+    def _nic(self) -> Any:
+        return self.nic_bytes_per_s
+
+    def exchange(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> CollectiveCost:
+        """What it takes until all zones of the ring hold the sum of so many bytes."""
+        return zone_exchange(size_bytes, self._among(ring), self.transport, **self._use(ring, ranks))
+
+
+@dataclass
+class _Inputs:
+    """Leaves for what a scenario's user types."""
+
+    tape: Tape
+    p: Predictor
+    peaks: dict[tuple[str, str], Any] = field(default_factory=dict)
+    datasheets: dict[str, Any] = field(default_factory=dict)
+
+    def model(self, model: Model) -> Model:
+        """The model with recorded widths."""
+        leaf = self.tape.leaf
+        update: dict[str, Any] = {name: leaf(f"input.{name}", getattr(model, name)) for name in WIDTHS}
+        if model.mla is None:
+            update["head_dim"] = leaf("input.head_dim", model.head_dim)
+        # equal to hidden unless the model says otherwise: one input then
+        same = model.embedding_width == model.hidden
+        update["embedding_width"] = update["hidden"] if same else model.embedding_width
+        if model.moe is not None:
+            widths = {name: leaf(f"input.expert_{name}", getattr(model.moe, name)) for name in EXPERT_WIDTHS}
+            update["moe"] = model.moe.model_copy(update=widths)
+        return model.model_copy(update=update)
+
+    def group(self, number: int, group: NodeGroup) -> Any:
+        """A node group, as `group_columns` reads it, with a recorded datasheet and NIC."""
+        gpu, zone = group.gpu, self.p.site.cluster.zones[self._zone_of(number)].name
+        nic = group.nic_gbps_node or float(routes()["example_nic_gbps"])
+        return SimpleNamespace(
+            gpu=self.datasheets.setdefault(gpu.name, self._datasheet(gpu)),
+            fast_link=group.fast_link,
+            nic_gbps_node=self.tape.leaf("input.nic_gbps", nic, zone=zone, group=str(number)),
+            gpus=group.gpus,
+            local_gpus=group.local_gpus,
+            domain=group.domain,
+        )
+
+    def _zone_of(self, number: int) -> int:
+        counts = np.cumsum([len(zone.nodes) for zone in self.p.site.cluster.zones])
+        return int(np.searchsorted(counts, number, side="right"))
+
+    def _datasheet(self, gpu: Gpu) -> Any:
+        def leaf(name: str, value: float, **about: str) -> Recorded:
+            return self.tape.leaf(f"input.{name}", value, gpu=gpu.name, **about)
+
+        def peak(path: str) -> Any:
+            value = gpu.peak(path)
+            if value is not None and (gpu.name, path) not in self.peaks:
+                self.peaks[gpu.name, path] = leaf("dense_tflops", value, path=path)
+            return None if value is None else self.peaks[gpu.name, path]
+
+        link = None if gpu.link is None else SimpleNamespace(gb_per_s=leaf("link_gb_per_s", gpu.link.gb_per_s))
+        return SimpleNamespace(
+            name=gpu.name,
+            peak=peak,
+            memory_gb_per_s=leaf("memory_gb_per_s", gpu.memory_gb_per_s),
+            link=link,
+            pcie=SimpleNamespace(gb_per_s=leaf("pcie_gb_per_s", gpu.pcie.gb_per_s)),
+        )
+
+    def link(self, link: ZoneLink) -> ZoneLink:
+        """A link between zones with recorded rates and expected round trip; its band is only looked at there."""
+        there, back = (f"{a} > {b}" for a, b in (link.between, link.between[::-1]))
+        leaf = self.tape.leaf
+        rtt: Any = SimpleNamespace(
+            low=link.rtt_ms.low,
+            expected=leaf("input.rtt_ms", link.rtt_ms.expected, link=there),
+            high=link.rtt_ms.high,
+        )
+        cap: Any = None if link.flow_gbps is None else leaf("input.flow_gbps", link.flow_gbps, link=there)
+        rates: dict[str, Any] = {
+            "gbps": leaf("input.zone_gbps", link.gbps, link=there),
+            "gbps_back": leaf("input.zone_gbps", link.gbps_back, link=back),
+        }
+        return replace(link, rtt_ms=rtt, flow_gbps=cap, **rates)
+
+    def coefficients(self) -> Any:
+        """Coefficients of each GPU profile in use, for every row and stage."""
+        p = self.p
+        distinct: dict[int, Any] = {}
+        of_group = {}
+        several = len({id(profile.coefficients) for profile in p.profile.values()}) > 1
+        for number, profile in p.profile.items():
+            about = {"gpu": p.site.groups[number].gpu.name} if several else {}
+            key = id(profile.coefficients)
+            if key not in distinct:
+                distinct[key] = _leaves_recorded_inputs(self.tape, "k", profile.coefficients, **about)
+            of_group[number] = distinct[key]
+        if len(distinct) == 1:
+            return next(iter(distinct.values()))
+        return taken(of_group, p.site.rows(p.site.group[:, p.site.kinds[0], 0, 0].T))
+
+
+def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
+    """The prediction recorded from what was typed; pipelines of up to `most_passes` passes are worked through."""
+    p.prediction()  # what is fixed by the numbers as they are (slowest replica, order of zones) is known from here on
+    with recording(all_branches=True) as tape:
+        inputs = _Inputs(tape, p)
+        site = _recorded_site(inputs)
+        other = _Predictor(**{f.name: getattr(p, f.name) for f in fields(Predictor) if f.init} | {"site": site})
+        other.parts.update({name: getattr(p, name) for name in KNOWN} | {"plain": p})
+        k = inputs.coefficients()
+        batch = replace(
+            p.batch,
+            model=_named("model", _columns_of_model(site, p)),
+            work=_named("work", _columns_of_work(site, p)),
+            gpu=_named("gpu", site.gpu_columns()),
+            stack=_named("stack", p.batch.stack),
+            links=_named("links", site.link_columns()),
+        )
+        for (gpu, path), peak in inputs.peaks.items():
+            tape.given[f"peak_of({gpu}, {path})"] = peak
+        if p.strategy.pp == 1 and not p.strategy.uneven:
+            tape.given["micro_batches_of_replica"] = batch.work.micro_batches
+            tape.given["all_micro_batches"] = named("all_micro_batches", batch.work.micro_batches * batch.work.dp)
+        other.parts["batch"], other.parts["coefficients"] = batch, k
+        other.parts["memory_coefficients"] = _leaves_recorded_inputs(tape, "km", p.memory_coefficients)
+        pipelines, passes, simulated, durations = _pipelines(p, batch, k, most_passes)
+        other.parts["step"] = simulated_step(batch, chunk_layers(p.case), p.strategy, k, pipelines)
+        before = len(tape.decisions)
+        other.step_time  # noqa: B018  which end of its range is lower is no figure of a workbook
+        del tape.decisions[before:]
+        return RecordedScenario(
+            tape=tape,
+            predictor=other,
+            prediction=other.prediction(),
+            passes=passes,
+            simulated=simulated,
+            durations=durations,
+        )
+
+
+def _recorded_site(inputs: _Inputs) -> _Site:
+    p, tape = inputs.p, inputs.tape
+    job, s, plain_site = p.case.job, p.strategy, p.site
+    seq = tape.leaf("work.seq", float(job.seq_len))
+    micro_batch = tape.leaf("work.micro_batch", float(s.micro_batch))
+    if s.pp == 1 and not s.uneven:
+        batch = tape.leaf("work.global_batch", float(job.global_batch))
+    else:  # the passes laid out are so many: the batch follows the micro-batch
+        batch = named("work.global_batch", float(plain_site.micro_batches.sum()) * micro_batch)
+    changed: dict[str, Any] = {"seq_len": seq, "global_batch": batch}
+    case = replace(p.case, model=inputs.model(p.case.model), job=job.model_copy(update=changed))
+    links = {pair: inputs.link(link) for pair, link in plain_site.links.items()} if plain_site.crosses else {}
+    path = compute_precision(job)
+    groups = {g: inputs.group(g, plain_site.groups[g]) for g in plain_site.groups_in_use}
+    columns = {g: group_columns(group, path, plain_site.nodes) for g, group in groups.items()}
+    crossings = None
+    if plain_site.crosses:
+        nics = [
+            columns[g].nic_bytes_per_s if g in columns else _plain_nic(group)
+            for g, group in enumerate(plain_site.groups)
+        ]
+        slowest = nics[0]
+        for nic in nics[1:]:
+            slowest = np.minimum(slowest, nic)
+        crossings = _Crossings(plain_site.cluster, links, plain_site.transport, nic_bytes_per_s=slowest)
+    site = _Site(case=case, placement=plain_site.placement, links=links or plain_site.links, known=crossings)
+    site.parts.update(kept(plain_site.parts, without=("crossings",)))
+    site.parts["recorded_gpus"] = columns
+    site.parts["recorded_micro_batch"] = micro_batch
+    return site
+
+
+def _plain_nic(group: NodeGroup) -> float:
+    gbps = group.nic_gbps_node or float(routes()["example_nic_gbps"])
+    return gbps * BYTES_PER_S_PER_GBPS / group.gpus
+
+
+def _columns_of_model(site: _Site, p: Predictor) -> Any:
+    return model_columns(site.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp)
+
+
+def _columns_of_work(site: _Site, p: Predictor) -> Any:
+    case, s = site.case, p.strategy
+    plain_work = p.batch.work
+    work = work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=site.shard_ranks)
+    micro_batch, global_batch = site.parts["recorded_micro_batch"], case.job.global_batch
+    count: Any = plain_work.micro_batches
+    if s.pp == 1 and not s.uneven:
+        count = np.maximum(1.0, global_batch / (micro_batch * work.dp))
+    kept_bytes = state_bytes(p.case.job, framework=p.framework.name).gradients
+    asked = s.communication.bucket_mb
+    bucket = buckets(case.model, asked, p.framework.name, kept_bytes, s.tp, s.dp or 1)
+    return replace(
+        work,
+        seq=case.job.seq_len,
+        global_batch=global_batch,
+        micro_batch=micro_batch,
+        micro_batches=count,
+        bucket_bytes=bucket,
+        wire_bytes=gradient_wire_bytes(case.model, s.communication, kept_bytes),
+    )
+
+
+def _named(group: str, columns: Columns) -> Columns:
+    recorded: dict[str, Any] = {
+        f.name: named(f"{group}.{f.name}", getattr(columns, f.name))
+        for f in fields(columns)  # type: ignore[arg-type]
+    }
+    return replace(columns, **recorded)  # type: ignore[type-var]
+
+
+def _leaves_recorded_inputs(tape: Tape, group: str, columns: Columns, **about: str) -> Columns:
+    recorded: dict[str, Any] = {
+        f.name: tape.leaf(f"{group}.{f.name}", getattr(columns, f.name), **about)
+        for f in fields(columns)  # type: ignore[arg-type]
+    }
+    return replace(columns, **recorded)  # type: ignore[type-var]
+
+
+# The pipeline, pass by pass
+
+
+def _pipelines(p: Predictor, batch: Any, k: Any, most_passes: int) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
+    """Ends of the pipelines of the rows that figures are taken of, recorded; of the other rows as simulated."""
+    plainly, site, s = p.step.pipelines, p.site, p.strategy
+    kinds = len(site.kinds[0])
+    expected = [EXPECTED * kinds + kind if site.bands > 1 else kind for kind in range(kinds)]
+    wanted = [*expected, *([] if p.bare_row is None else [p.bare_row])]
+    times = stage_times(batch, k)
+    size, columns = pipeline_columns(batch, times, chunk_layers(p.case), s, k)
+    spans: list[Any] = list(plainly.span_s)
+    readies: list[Any] = list(plainly.ready_s)
+    passes: dict[int, PassTimes] = {}
+    simulated: dict[int, tuple[Any, Any]] = {}
+    durations: list[tuple[Any, Any]] = []
+    for row in wanted:
+        own = {name: values[row] for name, values in columns.items()}
+        if s.pp == 1 and s.interleave == 1:
+            count = batch.work.micro_batches
+            if np.ndim(count):
+                count = count[row if len(count) > 1 else 0, 0]
+            spans[row] = count * sum(own[name][0, 0] for name in ("forward_s", "backward_s", "weight_s"))
+            readies[row] = np.stack([spans[row]])
+            continue
+        m = int(plainly.micro_batches[row])
+        operations = s.pp * s.interleave * m * len(wanted)
+        if s.pipeline_schedule == "delay-aware" or operations > most_passes:
+            mine = {name: values[row] for name, values in plainly.columns.items()}
+            found = step_times(s.pipeline_schedule, micro_batches=m, **size, **mine)
+            simulated[row] = found.first_start_s[..., -1], found.last_end_s[..., -1]
+            durations += [(own[name], mine[name]) for name in own]
+            continue
+        passes[row] = worked = _work_through(s.pipeline_schedule, size, m, own)
+        gradients = worked.shape.gradients
+        readies[row] = np.stack([np.max(np.stack([worked.ends[n] for n in stage])) for stage in gradients])
+        spans[row] = np.max(np.stack([worked.ends[n] for n in worked.shape.operations[:, -1]]))
+    outcome = {"span_s": np.stack(spans), "ready_s": np.stack(readies)}
+    named_outcome: dict[str, Any] = {name: named(f"pipeline.{name}", value) for name, value in outcome.items()}
+    return replace(plainly, **named_outcome), passes, simulated, durations
+
+
+def _work_through(schedule: str, size: dict[str, Any], micro_batches: int, times: dict[str, Any]) -> PassTimes:
+    """Ends of all passes and messages of one step, as `simulate` walks through them, recorded. [S3]"""
+    stages, chunks = size["stages"], size["chunks"]
+    shape = shape_of(schedule, stages, micro_batches, chunks, size["extra_warmup"], False)
+    place = virtual_stages(schedule, stages, chunks)
+    parts, boundaries = stages * chunks, stages * chunks - 1
+    table: list[Any] = [0.0] * (3 * parts + 4 * boundaries + 1)
+    for kind, name in enumerate(("forward_s", "backward_s", "weight_s")):
+        array = times[name]
+        for stage, chunk in np.ndindex(*place.shape):
+            at = stage if array.shape[0] > 1 else 0, chunk if array.shape[1] > 1 else 0
+            table[kind * parts + int(place[stage, chunk])] = array[at]
+    if schedule not in SPLIT:
+        for part in range(parts):
+            table[parts + part] = table[parts + part] + table[2 * parts + part]
+    links = ("send_forward_s", "send_backward_s", "latency_forward_s", "latency_backward_s")
+    for which, name in enumerate(links):
+        for boundary in range(boundaries):
+            table[3 * parts + which * boundaries + boundary] = times[name][boundary]
+    ends: list[Any] = [0.0]
+    for first, second, took, delay in zip(*shape.waits, shape.took.tolist(), shape.delay.tolist(), strict=True):
+        arrived = ends[second] + table[delay] if second else 0.0
+        starts = np.maximum(ends[first], arrived) if first and second else ends[first] if first else arrived
+        ends.append(named("pipeline.end_s", starts + table[took], node=str(len(ends))))
+    last = shape.operations[-1]
+    return PassTimes(
+        shape=shape,
+        ends=ends,
+        first_start_s=ends[last[0]] - table[int(shape.took[last[0] - 1])],
+        last_end_s=ends[last[-1]],
+    )

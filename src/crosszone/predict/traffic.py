@@ -12,14 +12,14 @@ import numpy as np
 from crosszone.cost.collectives import CollectiveCost, TierBytes
 from crosszone.cost.layer import CONTEXT_BACKWARD
 from crosszone.cost.record import is_recording, named, plain
+from crosszone.predict.batch import cell, row_of, scalar, top
 from crosszone.predict.breakdown import pace_setter
-from crosszone.predict.cells import cell, row_of, scalar, top
 from crosszone.predict.local_update import local_update_traffic
 from crosszone.predict.prediction import Kind, Traffic
 from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
 
 if TYPE_CHECKING:
-    from crosszone.predict.predictor import Predictor
+    from crosszone.predict.predict import Predictor
 
 TIERS = (FAST, HOST, NETWORK)
 """Kinds of links inside a zone, as in `TierBytes`."""

@@ -24,8 +24,8 @@ from crosszone.plan.crossover import scaled
 from crosszone.plan.plan import filled
 from crosszone.plan.planner import plan
 from crosszone.predict.breakdown import breakdown_of
+from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import predictor
 from crosszone.predict.run import power_figures
 from crosszone.run.drift import Level
 from crosszone.run.kept import kept

@@ -23,7 +23,7 @@ from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.value import Value, parse
 from crosszone.plan.plan import filled
 from crosszone.predict.answer import answer as predicted
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.run.allocation import launch_settings, node_names, started_by
 from crosszone.run.parcel import Parcel, parcel
 from crosszone.run.request import Asked

@@ -16,8 +16,8 @@ from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.shipped import read_shipped
 from crosszone.predict.breakdown import last_updated, pace_setter
+from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import power_entries
 
 SHORTENED = re.compile(r"^(?:breakdown_s|run\.goodput|run|memory|memory_gib)\.")

@@ -21,8 +21,8 @@ from crosszone.analyse.explain.timeline import timeline_cell
 from crosszone.cost.expression import Cell, Expression, Term, expression
 from crosszone.cost.record import Recorded
 from crosszone.errors import InvalidError, Notice
+from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction, Triple
-from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import RecordedPrediction, record_prediction
 from crosszone.predict.traffic import FIELDS, tier_of
 from crosszone.text import DEFAULT_LANGUAGE

@@ -12,7 +12,7 @@ from typing import Any
 from crosszone.cost.expression import Cell
 from crosszone.cost.record import named, recording
 from crosszone.errors import InputError
-from crosszone.predict.predictor import Predictor
+from crosszone.predict.predict import Predictor
 from crosszone.schedule.timeline import IDLE, PHASES, Timeline, lanes_of, micro_batch_view, totals_of, view_of
 
 

@@ -19,9 +19,8 @@ from crosszone.inputs.document import read_text
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.placement import Block, Placement
 from crosszone.inputs.shipped import read_shipped
-from crosszone.predict.crossing import Crossings
 from crosszone.predict.parts import part
-from crosszone.predict.site import EXPECTED, Site
+from crosszone.predict.site import EXPECTED, Crossings, Site
 
 Row = Mapping[str, str]
 Gpu = tuple[str, int, int]

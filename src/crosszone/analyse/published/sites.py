@@ -11,7 +11,7 @@ from crosszone.analyse.published.result import Result
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 
 FAMILY = "headline"
 Crossing = Literal["dp", "pp"]

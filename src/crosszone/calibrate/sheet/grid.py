@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from crosszone.calibrate.sheet.book import Book, Text
 from crosszone.calibrate.sheet.formulas import FormulaCell
 from crosszone.cost.record import Recorded
-from crosszone.predict.recorded_inputs import PassTimes
+from crosszone.predict.recorded import PassTimes
 from crosszone.schedule.orders import FORWARD, KIND_NAMES, stages_in_order, virtual_stages
 
 SHEET = "Pipeline"

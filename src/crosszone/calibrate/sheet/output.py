@@ -15,10 +15,10 @@ import numpy as np
 
 from crosszone.cost.memory import GIB
 from crosszone.cost.record import Recorded, plain
+from crosszone.predict.batch import cell
 from crosszone.predict.breakdown import ORDER
-from crosszone.predict.cells import cell
 from crosszone.predict.memory import fullest_of
-from crosszone.predict.recorded_inputs import RecordedScenario
+from crosszone.predict.recorded import RecordedScenario
 from crosszone.predict.traffic import FIELDS
 
 SHEET = "Output"

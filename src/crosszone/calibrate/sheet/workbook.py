@@ -4,7 +4,7 @@ data = workbook_of(read_scenario("examples/single-node.yaml"))
 Path("book.xlsx").write_bytes(data)
 
 No formula is written by hand: the prediction is computed once with numbers that remember their arithmetic
-(`predict/recorded_inputs.py`), and every named number becomes a cell (`formulas.py`). So the cells are the cost model,
+(`predict/recorded.py`), and every named number becomes a cell (`formulas.py`). So the cells are the cost model,
 whatever it is today. Inputs are cells to type in; what changes the structure (degrees, schedule, placement) is a cell
 without colour, for its number is part of which formulas there are.
 """
@@ -35,8 +35,8 @@ from crosszone.cost.expression import Cell
 from crosszone.cost.record import Recorded
 from crosszone.inputs.scenario import Loaded
 from crosszone.predict.answer import predictor_of
-from crosszone.predict.predictor import Predictor
-from crosszone.predict.recorded_inputs import RecordedScenario, record_scenario
+from crosszone.predict.predict import Predictor
+from crosszone.predict.recorded import RecordedScenario, record_scenario
 from crosszone.schedule.orders import stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone.predict.answer import predictor_of
-from crosszone.predict.places import places_of
+from crosszone.predict.ranks import places_of
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import EXAMPLE, ScenarioBody, body_documented, read_body
 from crosszone.web.language import Language

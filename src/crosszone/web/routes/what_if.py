@@ -15,7 +15,7 @@ from crosszone.analyse.compare import Compared, Row, compare
 from crosszone.analyse.outcome import outcome_of
 from crosszone.analyse.what_if import WhatIf, changed_scenario, turned_changes, what_if
 from crosszone.predict.answer import answer
-from crosszone.predict.predictor import predictor
+from crosszone.predict.predict import predictor
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import EXAMPLE, WhatIfBody, body_documented, read_body
 from crosszone.web.language import Language

@@ -25,6 +25,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import (
     Batch,
     chunk_layers,
+    scalar,
     sparse_layers,
     stack_columns,
     stage_counts,
@@ -32,17 +33,15 @@ from crosszone.predict.batch import (
     work_columns,
 )
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
-from crosszone.predict.cells import scalar
+from crosszone.predict.evidence import find_unmeasured, operator_errors, unsampled
 from crosszone.predict.lanes import timeline_of_step
 from crosszone.predict.local_update import local_update_s
-from crosszone.predict.measured_groups import find_unmeasured
 from crosszone.predict.memory import memory_of
-from crosszone.predict.operators import operator_errors, unsampled
 from crosszone.predict.parts import kept, part
 from crosszone.predict.prediction import Basis, Figure, Memory, Prediction, Record, Run, Triple, named_triple
 from crosszone.predict.run import run_of, tokens_per_step, unpriced, used_groups
-from crosszone.predict.simulated import SimulatedStep, least_step_s, simulated_step, too_long
 from crosszone.predict.site import BANDS, Site
+from crosszone.predict.step import SimulatedStep, least_step_s, simulated_step, too_long
 from crosszone.predict.traffic import traffic_of
 from crosszone.schedule.timeline import Timeline
 
