@@ -18,7 +18,7 @@ from crosszone.errors import InvalidError
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
 from crosszone.inputs.value import parse
-from crosszone.plan.chance import chance_faster
+from crosszone.plan.comparison import chance_faster
 from crosszone.predict.predict import predictor
 from crosszone.schedule.measured import read_measured
 

@@ -17,9 +17,9 @@ from crosszone.analyse.flips import lines, places
 from crosszone.analyse.sweep import Sweep, sweep
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
-from crosszone.plan.common import Common
+from crosszone.plan.cache import Common
+from crosszone.plan.candidates import steps_over
 from crosszone.plan.planner import plan, problem_of, searched
-from crosszone.predict.over import steps_over
 from crosszone.predict.predict import predict
 from crosszone.predict.prediction import Triple
 

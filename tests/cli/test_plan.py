@@ -19,7 +19,7 @@ from crosszone.cli import progress as bars
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
-from crosszone.plan.layout import Crossing
+from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
 from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES, texts

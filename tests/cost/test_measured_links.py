@@ -18,7 +18,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import dump_yaml
-from crosszone.plan.common import Common
+from crosszone.plan.cache import Common
 from crosszone.plan.planner import plan
 from crosszone.predict.predict import predict, predictor
 from crosszone.predict.recorded import record_prediction

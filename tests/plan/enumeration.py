@@ -10,10 +10,10 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.rules import Case, broken_rules
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.buckets import rank_bucket_mb
-from crosszone.plan.layout import Chain, Layout
-from crosszone.plan.policies import LEAST_TOKENS
+from crosszone.plan.layouts import Chain, Layout
+from crosszone.plan.options import LEAST_TOKENS
 from crosszone.plan.problem import Problem
+from crosszone.plan.setting import rank_bucket_mb
 from crosszone.predict.predict import Predictor
 from crosszone.predict.site import Site
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.candidate import Candidate
+from crosszone.plan.bounds import Scores
+from crosszone.plan.candidates import Candidate
 from crosszone.plan.problem import Problem
-from crosszone.plan.scores import Scores
 from crosszone.plan.search import Search
 
 Pick = Callable[[Sequence[Any]], Any]

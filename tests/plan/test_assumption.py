@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import scenario
-from crosszone.plan.assumption import Penalty, loss_penalty, measurements
+from crosszone.plan.reasons import Penalty, loss_penalty, measurements
 
 
 def model(size: str = "1b"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import scenario
 from crosszone import catalogue
-from crosszone.plan.balance import balanced, balanced_layers, balanced_micro_batches, head_layers
+from crosszone.plan.layout_table import balanced, balanced_layers, balanced_micro_batches, head_layers
 from crosszone.predict.predict import predictor
 
 SECONDS = st.floats(0.1, 4.0)

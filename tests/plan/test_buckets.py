@@ -9,8 +9,8 @@ import pytest
 from builders import scenario
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
-from crosszone.plan.buckets import wan_bucket_mb
 from crosszone.plan.planner import plan, problem_of
+from crosszone.plan.setting import wan_bucket_mb
 from crosszone.predict.predict import predict
 from predict.given import MEGATRON, one_zone, zones
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.coefficients import band_parts
-from crosszone.plan.chance import chance_faster
+from crosszone.plan.comparison import chance_faster
 from crosszone.predict.prediction import Prediction, Triple
 from predict.given import predicted
 

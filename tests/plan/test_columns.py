@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.columns import LinkColumns
-from crosszone.plan import scores
+from crosszone.plan import bounds
 from crosszone.plan.search import Search
 from crosszone.predict.batch import Batch
 from effort import examples
@@ -30,7 +30,7 @@ def searched(grid: Any, core: int, option: int) -> Batch:
         kept.append(batch)
         return np.zeros(len(batch.counts))
 
-    with patch.object(scores, "least_step_s", kept_step_s):
+    with patch.object(bounds, "least_step_s", kept_step_s):
         grid.tight_s(grid.cores.taken(np.array([core])), np.array([option]))
     (batch,) = kept
     return batch

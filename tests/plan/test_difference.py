@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 
-from crosszone.plan.difference import Difference, difference, link_bytes
+from crosszone.plan.comparison import Difference, difference, link_bytes
 from effort import examples
 from predict.given import DDP, FSDP, one_zone, predicted, predictors, zones
 

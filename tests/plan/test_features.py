@@ -13,9 +13,8 @@ from builders import scenario, zone
 from crosszone import InputError, Plan, Plans, Scenario, parameters, plan, predict
 from crosszone.cost.memory import GIB
 from crosszone.inputs.placement import Placement
-from crosszone.plan.chance import chance_faster
+from crosszone.plan.comparison import chance_faster, difference
 from crosszone.plan.crossover import flip_gbps, scaled
-from crosszone.plan.difference import difference
 from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES, texts
 from predict.given import FSDP, MEGATRON, one_zone, traffic, zones

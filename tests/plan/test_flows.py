@@ -6,8 +6,8 @@ import pytest
 
 from builders import scenario
 from crosszone.inputs.strategy import Communication
-from crosszone.plan.flows import with_flows
 from crosszone.plan.planner import plan
+from crosszone.plan.problem import with_flows
 from predict.given import MEGATRON, one_zone, zones
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import scenario, zone
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.layout import REPLICAS_NEAR, STAGES_NEAR, Chain, Layout, splits
+from crosszone.plan.layouts import REPLICAS_NEAR, STAGES_NEAR, Chain, Layout, splits
 from crosszone.plan.search import Search
 from effort import examples
 from plan.given import SHOWN_AS_FOUND, problems

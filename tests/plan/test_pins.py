@@ -6,7 +6,7 @@ import pytest
 
 from builders import fields
 from crosszone import InputError, load_scenario
-from crosszone.plan.pins import pinned, read_pin
+from crosszone.plan.planner import pinned, read_pin
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from conftest import ROOT
-from crosszone.plan import policies
+from crosszone.plan import options
 
 TEXT = (ROOT / "docs" / "planning.md").read_text(encoding="utf-8")
 ROWS = dict(re.findall(r"^\| `(policy_\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
@@ -13,16 +13,16 @@ ROWS = dict(re.findall(r"^\| `(policy_\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
 
 def test_every_policy_stands_in_the_table_and_no_other():
     assert [(code, row.split(" | ")[0]) for code, row in ROWS.items()] == [
-        (policy.code, policy.degree) for policy in policies.POLICIES
+        (policy.code, policy.degree) for policy in options.POLICIES
     ]
 
 
 def test_the_limits_in_the_table_are_those_of_the_program():
     limits = {
-        "policy_cp_tokens": [policies.LEAST_TOKENS],
-        "policy_micro_batch": [policies.MOST_MICRO_BATCH],
-        "policy_stages": [policies.FEW_CELLS, policies.MOST_STAGES],
-        "policy_folded_across": [policies.FEW_CELLS],
+        "policy_cp_tokens": [options.LEAST_TOKENS],
+        "policy_micro_batch": [options.MOST_MICRO_BATCH],
+        "policy_stages": [options.FEW_CELLS, options.MOST_STAGES],
+        "policy_folded_across": [options.FEW_CELLS],
     }
     found = {code: [int(number) for number in re.findall(r"\d+", row)] for code, row in ROWS.items()}
     assert {code: numbers for code, numbers in found.items() if numbers} == limits

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from builders import scenario, zone
-from crosszone.plan.routes import Ground, ground_of, routes
+from crosszone.plan.layouts import Ground, ground_of, routes
 from effort import examples
 from plan.enumeration import groupings
 from plan.given import problems

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from builders import zone
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import broken_rules, refusals
-from crosszone.plan.candidate import Candidate
-from crosszone.plan.options import FIELDS, GRADIENTS, OVERLAPS
-from crosszone.plan.policies import LEAST_TOKENS
+from crosszone.plan.candidates import Candidate
+from crosszone.plan.options import FIELDS, GRADIENTS, LEAST_TOKENS, OVERLAPS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
 from crosszone.predict.step import too_long

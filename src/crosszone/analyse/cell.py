@@ -12,11 +12,10 @@ from crosszone.analyse.fields import read_changed
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.averaging import local_update_plans
-from crosszone.plan.common import Common
+from crosszone.plan.cache import Common
 from crosszone.plan.objectives import value_of
 from crosszone.plan.plan import Objective
-from crosszone.plan.planner import problem_of, searched
+from crosszone.plan.planner import local_update_plans, problem_of, searched
 from crosszone.plan.problem import Problem
 from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Triple

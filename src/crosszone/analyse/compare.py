@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Kind, Outcome
 from crosszone.errors import Notice
 from crosszone.inputs.value import Value
-from crosszone.plan.chance import chance_faster
+from crosszone.plan.comparison import chance_faster
 from crosszone.predict.prediction import Prediction
 from crosszone.schedule.timeline import PHASES
 

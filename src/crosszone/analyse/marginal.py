@@ -26,7 +26,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.chance import chance_faster
+from crosszone.plan.comparison import chance_faster
 from crosszone.plan.plan import Plan, Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress

@@ -23,7 +23,7 @@ from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.region import Band
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
-from crosszone.plan.chance import TENTH
+from crosszone.plan.comparison import TENTH
 from crosszone.plan.plan import Told
 from crosszone.predict.breakdown import breakdown_of
 from crosszone.predict.predict import Predictor

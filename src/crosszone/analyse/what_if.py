@@ -23,7 +23,7 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.difference import Difference, difference
+from crosszone.plan.comparison import Difference, difference
 from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Prediction
 

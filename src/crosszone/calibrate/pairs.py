@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from crosszone.calibrate.ranking import MOST_STRATEGIES, Outcome, mean_times, setup_of, strategy_of
 from crosszone.calibrate.validation import CrossValidation
-from crosszone.plan.chance import chance_of
+from crosszone.plan.comparison import chance_of
 
 Floats = npt.NDArray[np.float64]
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

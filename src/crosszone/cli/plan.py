@@ -127,7 +127,7 @@ def _read(file: str, pins: Sequence[str]) -> Loaded:
     """The scenario with the pins in its strategy; what is wrong with a pin is told as of that pin."""
     from crosszone.inputs.document import read_document
     from crosszone.inputs.scenario import read_scenario, upgraded
-    from crosszone.plan.pins import pinned
+    from crosszone.plan.planner import pinned
 
     document = read_document(file)
     if not pins or not isinstance(document.value, Mapping):

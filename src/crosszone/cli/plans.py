@@ -12,8 +12,8 @@ from crosszone.report.words import SMALL
 
 if TYPE_CHECKING:
     from crosszone.inputs.strategy import Strategy
+    from crosszone.plan.comparison import Difference
     from crosszone.plan.crossover import Crossover
-    from crosszone.plan.difference import Difference
     from crosszone.plan.plan import Comparison, Plan, Plans, Told
     from crosszone.predict.prediction import Run
 

@@ -8,9 +8,8 @@ from typing import Any
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario, scenario_notices
 from crosszone.inputs.summary import few_alike
-from crosszone.plan.chance import chance_faster
+from crosszone.plan.comparison import chance_faster, difference
 from crosszone.plan.crossover import Crossover, flip_gbps
-from crosszone.plan.difference import difference
 from crosszone.plan.plan import Comparison, Plan, Plans, filled
 from crosszone.plan.planner import plan
 from crosszone.text import DEFAULT_LANGUAGE

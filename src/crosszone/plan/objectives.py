@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import NodeGroup, Zone
-from crosszone.plan.candidate import Candidate
-from crosszone.plan.land import Land
+from crosszone.plan.candidates import Candidate
+from crosszone.plan.layout_table import Land
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of

@@ -8,9 +8,9 @@ from crosszone.inputs.placement import Placement
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
+from crosszone.plan.comparison import Difference
 from crosszone.plan.crossover import Crossover
-from crosszone.plan.difference import Difference
-from crosszone.plan.layout import Crossing
+from crosszone.plan.layouts import Crossing
 from crosszone.predict.prediction import Prediction
 
 Objective = Literal["time", "cost", "memory", "energy"]

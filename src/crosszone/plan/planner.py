@@ -2,45 +2,243 @@
 
 answer = crosszone.plan(crosszone.load_scenario("examples/three-cities.yaml"))
 answer.plans[0].strategy, answer.plans[0].prediction.step_time_s.expected
+
+Refine: small changes to a good plan that the search leaves out: layers moved, stages and zones shifted, shares.
+
+Each change is simulated; the best one is kept as long as there is one.
+
+Averaging: the best plans in which zones train on their own and average now and then. They change the algorithm.
+
+Front: plans of which no other is both faster and cheaper.
+
+Pins: parts of the strategy that the user wants as they are, said as `KEY=VALUE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from crosszone.cost.profile import Profiles
-from crosszone.errors import IllegalError, InvalidError, Notice
+from crosszone.errors import IllegalError, InputError, InvalidError, Notice
+from crosszone.inputs.document import scalar
+from crosszone.inputs.placement import tp_capacity
 from crosszone.inputs.rules import (
     JOB_RULES,
     batch_divides,
+    framework_has_schedule,
     heads_divide,
     layers_fill_stages,
     ranks_within_gpus,
     schedule_has_shape,
+    shards_work_equally,
     widths_divide,
 )
 from crosszone.inputs.scenario import Scenario
-from crosszone.inputs.strategy import Strategy
-from crosszone.plan.averaging import local_update_plans
-from crosszone.plan.candidate import Candidate
-from crosszone.plan.chance import chance_faster
-from crosszone.plan.common import Common
-from crosszone.plan.front import front_of
-from crosszone.plan.objectives import require_known
-from crosszone.plan.plan import OBJECTIVES, IdleGpus, Objective, Plan, Plans, Rejected
+from crosszone.inputs.shipped import read_shipped
+from crosszone.inputs.strategy import LocalUpdate, Strategy
+from crosszone.inputs.value import parse
+from crosszone.plan.cache import Common
+from crosszone.plan.candidates import Candidate
+from crosszone.plan.comparison import chance_faster
+from crosszone.plan.frontier import Front
+from crosszone.plan.layouts import WIDE, Chain, Layout
+from crosszone.plan.objectives import per_step, require_known, value_of
+from crosszone.plan.plan import OBJECTIVES, IdleGpus, Objective, Plan, Plans, Point, Rejected
 from crosszone.plan.problem import Problem
-from crosszone.plan.reasons import hints_of, idle_of, reasons_of, rejected_of
-from crosszone.plan.refine import refined
-from crosszone.plan.refusal import no_plan
+from crosszone.plan.reasons import hints_of, idle_of, no_plan, reasons_of, rejected_of
 from crosszone.plan.search import Progress, Search
-from crosszone.plan.shapes import WIDE
+from crosszone.predict.batch import chunk_layers
 from crosszone.predict.prediction import Prediction
+
+ROUNDS = 6
+"""Changes made to one plan at most."""
+LEAST_GAIN = 1e-4
+"""Share of the value that a change must save."""
+
+
+def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> tuple[Candidate, float, int]:
+    """The plan after the changes that help, its value, and how many were tried."""
+    best, value, tried = one, value_of(one, objective), 0
+    for _ in range(ROUNDS):
+        found: tuple[float, Candidate] | None = None
+        for other in (*_options(best), *_layers(best), *_layouts(best), *_shares(best)):
+            if spent():
+                return best, value, tried
+            tried += 1
+            beat = value * (1 - LEAST_GAIN) if found is None else found[0]
+            rated = _rated(other, objective, beat)
+            if rated is not None and rated < beat:
+                found = (rated, other)
+        if found is None:
+            break
+        value, best = found
+    return best, value, tried
+
+
+def _rated(one: Candidate, objective: Objective, beat: float) -> float | None:
+    """Its value; None where it is not legal, does not fit or cannot be below what it must beat."""
+    case = one.problem.case(one.strategy)
+    if any(True for rule in (shards_work_equally, framework_has_schedule) for _ in rule(case, one.framework)):
+        return None
+    try:
+        one.predictor.site.check()
+        share = one.scores.setting.memory_share
+        fits = all(stage.total <= share * stage.limit for stage in one.predictor.memory().stages)
+        if not fits or (objective == "time" and not one.may_beat(beat)):
+            return None
+        return value_of(one, objective)
+    except InputError:
+        return None
+
+
+def _options(one: Candidate) -> Iterator[Candidate]:
+    """Less offload, less recomputation: a search that ended early may have missed them."""
+    for name, values in (("offload", ("none",)), ("recompute", ("none", "selective"))):
+        now = getattr(one.strategy, name)
+        able = getattr(one.framework, name)
+        for value in values:
+            if now != value and value in able and not one.problem.is_pinned(name):
+                yield replace(one, options=one.options | {name: value})
+
+
+def _layers(one: Candidate) -> Iterator[Candidate]:
+    """A layer moved from the slowest stage to the quickest, or to a neighbour."""
+    if one.shape.pp == 1 or one.pipe.chunks > 1 or one.problem.is_pinned("layers_per_stage"):
+        return
+    counts = chunk_layers(one.predictor.case)
+    times = one.predictor.step.times
+    work = (times.forward + times.backward).max(axis=0)
+    slow = int(np.argmax(work))
+    if counts[slow] < 2:
+        return
+    takers = {int(np.argmin(work)), slow - 1, slow + 1} & set(range(len(counts))) - {slow}
+    for taker in sorted(takers):
+        moved = list(counts)
+        moved[slow] -= 1
+        moved[taker] += 1
+        yield replace(one, layers_per_stage=tuple(moved))
+
+
+def _layouts(one: Candidate) -> Iterator[Candidate]:
+    """A stage shifted to the next node group, the way through the groups turned round or two of them swapped."""
+    layout = one.shape.layout
+    for number, chain in enumerate(layout.chains):
+        path = chain.path
+        if len(path) == 1:
+            continue
+        ways = [path[::-1]]
+        for at in range(len(path) - 1):
+            (a, x), (b, y) = path[at], path[at + 1]
+            ways.append((*path[:at], (b, y), (a, x), *path[at + 2 :]))
+            ways += [(*path[:at], (a, x - 1), (b, y + 1), *path[at + 2 :])] * (x > 1)
+            ways += [(*path[:at], (a, x + 1), (b, y - 1), *path[at + 2 :])] * (y > 1)
+        for way in ways:
+            chains = (*layout.chains[:number], Chain(chain.replicas, way), *layout.chains[number + 1 :])
+            yield from _fitting(one, Layout(chains))
+
+
+def _fitting(one: Candidate, layout: Layout) -> Iterator[Candidate]:
+    """The plan in another layout, if the node groups have room for it."""
+    shape, groups = one.shape, one.problem.groups
+    room = all(n <= tp_capacity(groups[g], shape.tp) // (shape.tp * shape.cp) for g, n in layout.cells.items())
+    if room and layout != shape.layout:
+        yield replace(one, shape=replace(shape, layout=layout))
+
+
+def _shares(one: Candidate) -> Iterator[Candidate]:
+    """Micro-batches moved from the replicas of the slowest chain to those of others."""
+    layout = one.shape.layout
+    if len(layout.chains) < 2 or not one.framework.uneven_micro_batches:
+        return
+    each = one.chain_micro_batches
+    times = one.chain_s
+    slow = int(np.argmax(times))
+    shares = layout.shares
+    for taker in range(len(shares)):
+        for give in range(1, 5):
+            moved = give * shares[slow]
+            if taker != slow and moved % shares[taker] == 0 and each[slow] > give:
+                counts = list(each)
+                counts[slow] -= give
+                counts[taker] += moved // shares[taker]
+                yield one.with_shares(tuple(counts))
+                break
+
+
+MOST_SIMULATED = 16
+"""Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best."""
+
+
+@cache
+def variants() -> dict[str, LocalUpdate]:
+    """Ways to average that are tried, by name (`local_update.yaml`)."""
+    document = read_shipped("crosszone.plan", "local_update.yaml")
+    named = document.value["variants"]
+    return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in named.items()}
+
+
+def local_update_plans(
+    problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
+) -> Iterator[tuple[Candidate, Search]]:
+    """The fastest strategy with each way to average, with the search it comes from, fastest first; none fits: nothing.
+
+    Inside the zones nothing depends on how they average, so one search finds the strategy for all ways.
+    """
+    if len(problem.cluster.zones) < 2 or problem.pinned.local_update is not None:
+        return
+    ways = list(variants().values())
+    averaged = problem.averaging(ways[0])
+    if not averaged.frameworks:
+        return
+    search = Search(averaged, top=1, safe=safe, most_simulated=MOST_SIMULATED, budget_s=budget_s, cancelled=cancelled)
+    search.run()
+    ranked = search.best.ranked()
+    if not ranked:
+        return
+    _, best = ranked[0]
+    others = [best, *(replace(best, problem=problem.averaging(way)) for way in ways[1:])]
+    for one in sorted(others, key=lambda candidate: candidate.step_s):
+        yield one, search
+
+
+def front_of(
+    problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
+) -> list[Point]:
+    """Time against cost, fastest first; empty where a price is not known."""
+    best = Front(top=1)
+    search = Search(problem, top=1, best=best, safe=safe, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
+    search.run()
+    points = []
+    for step, one in best.ranked():
+        usd, _ = per_step(one.predictor)
+        if usd is None:
+            return []
+        points.append(
+            Point(
+                framework=one.framework.name,
+                strategy=one.predictor.strategy,
+                placement=one.placement,
+                gpus=one.shape.gpus,
+                step_s=step,
+                usd_per_step=usd,
+            )
+        )
+    kept: list[Point] = []
+    for point in points:  # fastest first: each further one must be cheaper
+        if not kept or point.usd_per_step < kept[-1].usd_per_step:
+            kept.append(point)
+    return kept
+
 
 REFINED = 3
 """Plans, the best ones, that are refined."""
-MOST_SIMULATED = 400
+MOST_SIMULATED_PLANNER = 400
 """Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide."""
 PINNED_RULES = (
     (heads_divide, {"tp"}),
@@ -134,7 +332,7 @@ def searched(
             objective=objective,
             safe=safe,
             breadth=None if objective == "time" else WIDE,
-            most_simulated=None if objective == "time" else MOST_SIMULATED,
+            most_simulated=None if objective == "time" else MOST_SIMULATED_PLANNER,
             progress=progress,
             budget_s=budget_s,
             cancelled=cancelled,
@@ -223,3 +421,47 @@ def _remarks(scenario: Scenario, search: Search) -> list[Notice]:
     if not search.tally.complete:
         found.append(Notice(code="search_incomplete", level="warning"))
     return found
+
+
+def pinned(value: Mapping[str, Any], pins: Iterable[str]) -> dict[str, Any]:
+    """The fields of a scenario with pins put into its strategy, over what stands there.
+
+    pinned({"model": ...}, ["tp=8", "communication.flows=4"])   # {"model": ..., "strategy": {"tp": 8, ...}}
+
+    Keys and values are checked where the scenario is read, so that a wrong pin is refused in the same words as a wrong
+    line of a file.
+    """
+    read = [read_pin(pin) for pin in pins]
+    seen: set[str] = set()
+    for key, _ in read:
+        if key in seen:
+            raise InvalidError(Notice(code="pin_twice", field="pin", value=key))
+        seen.add(key)
+    strategy = value.get("strategy")
+    if not read or not isinstance(strategy, Mapping | None):  # the reader refuses a strategy that is no mapping
+        return dict(value)
+    merged = dict(strategy or {})
+    for key, inner in read:
+        merged = _with(merged, key.split("."), inner)
+    return {**value, "strategy": merged}
+
+
+def read_pin(text: str) -> tuple[str, Any]:
+    """Key and value of `KEY=VALUE`; a key may be `communication.flows`, a value a list with commas."""
+    key, equals, said = (part.strip() for part in text.partition("="))
+    if not equals or not said or not all(key.split(".")):
+        raise InvalidError(Notice(code="pin_malformed", field="pin", value=text))
+    bracketed = said.startswith("[") and said.endswith("]")
+    if bracketed or "," in said:
+        items = said[1:-1] if bracketed else said
+        return key, [scalar(item.strip()) for item in items.split(",")]
+    return key, scalar(said)
+
+
+def _with(fields: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+    """The fields with the one at the end of a path set."""
+    first, *rest = path
+    if not rest:
+        return {**fields, first: value}
+    inner = fields.get(first)
+    return {**fields, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value)}

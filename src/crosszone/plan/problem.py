@@ -1,15 +1,24 @@
-"""Problem: a scenario as the search sees it, with what all frameworks have in common."""
+"""Problem: a scenario as the search sees it, with what all frameworks have in common.
+
+Flows: TCP connections that plans open between zones, so that windows do not hold a wide line up.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from crosszone.cost.profile import Profiles
+from crosszone.cost.wan import EXPECTED, zone_paths
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
 from crosszone.inputs.job import Job, compute_precision
+from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import (
     Case,
@@ -20,16 +29,41 @@ from crosszone.inputs.rules import (
 )
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
-from crosszone.plan.balance import balanced_layers
-from crosszone.plan.common import Common, Kept
-from crosszone.plan.flows import with_flows
-from crosszone.plan.land import Land
-from crosszone.plan.layout import Layout
-from crosszone.plan.routes import Ground, Route, ground_of, routes
-from crosszone.plan.shapes import Breadth, Degrees, shapes
-from crosszone.plan.tracks import Ways
+from crosszone.plan.cache import Common, Kept
+from crosszone.plan.layout_table import Land, Ways, balanced_layers
+from crosszone.plan.layouts import Breadth, Degrees, Ground, Layout, Route, ground_of, routes, shapes
 from crosszone.predict.parts import part
 from crosszone.predict.site import transport_of
+
+TOGETHER = 8
+"""Ranks that fill a line together: a node's."""
+MOST = 64
+"""Sockets of a connection that NCCL allows."""
+
+
+def with_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink]) -> Communication:
+    """The options with as many connections a channel as fill every line between zones, unless a number is given. [W7]
+
+    Eight ranks (or a zone's, where it has fewer) with their channels carry flows x one window a round trip each; the
+    smallest power of two that reaches the rate of the widest line, at most 64.
+    """
+    if "flows" in asked.model_fields_set or not links:
+        return asked
+    one_flow = transport_of(asked.replace(flows=1), cluster)
+    if one_flow.library == "gloo":  # has one connection between two ranks
+        return asked
+    paths = zone_paths(cluster, one_flow, links)
+    ranks = min(TOGETHER, *(zone.gpus for zone in cluster.zones))
+    one, wide = paths.group_bytes_per_s[EXPECTED], paths.limits.pair
+    wide = np.minimum(wide, np.minimum(paths.limits.egress[:, None], paths.limits.ingress[None, :]))
+    needed = max(float(wide[a, b] / (ranks * one[a, b])) for a, b in _ways(links))
+    if not needed > 1:
+        return asked
+    return asked.replace(flows=min(MOST, 2 ** math.ceil(math.log2(min(needed, MOST)))))
+
+
+def _ways(links: Mapping[tuple[int, int], ZoneLink]) -> list[tuple[int, int]]:
+    return [*links, *((b, a) for a, b in links)]
 
 
 @dataclass(frozen=True, kw_only=True)

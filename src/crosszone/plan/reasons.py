@@ -1,9 +1,15 @@
-"""Reasons: why a plan stands where it stands, why GPUs stay idle, what was kept out, and rules of thumb."""
+"""Reasons: why a plan stands where it stands, why GPUs stay idle, what was kept out, and rules of thumb.
+
+Assumption: what a plan with local updates is taken to cost in loss (`local_update.yaml`), and how far that holds.
+
+Refusal: why there is no plan: the rule that rules everything out, or the bytes that do not fit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from functools import cache
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -13,15 +19,146 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import parameters
 from crosszone.inputs.placement import Idle, tp_capacity
+from crosszone.inputs.rules import broken_rules, refusals
+from crosszone.inputs.scenario import SIZE_TOLERANCE
+from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.assumption import loss_penalty
-from crosszone.plan.candidate import Candidate
-from crosszone.plan.difference import difference
-from crosszone.plan.layout import Crossing
+from crosszone.inputs.value import Value
+from crosszone.plan.candidates import Candidate
+from crosszone.plan.comparison import difference
+from crosszone.plan.layouts import Crossing
 from crosszone.plan.search import Search
 from crosszone.predict.prediction import Prediction
 from crosszone.text import Label
+
+What = Literal["params_b", "steps", "replicas"]
+
+
+class Range(Value):
+    """From low to high, both included."""
+
+    low: float
+    """Least."""
+    high: float
+    """Most."""
+
+
+class Measured(Value):
+    """One published comparison with synchronous training."""
+
+    method: str
+    """Name of the algorithm."""
+    params_b: Range
+    """Sizes of the models, 1e9 parameters."""
+    steps: int
+    """Steps between two averages."""
+    replicas: int
+    """Zones that average."""
+    extra_loss: Range
+    """Loss above that of synchronous training."""
+    source: str
+    """Where it was published."""
+
+
+class Outside(Value):
+    """What of a plan lies outside the measurements its penalty rests on."""
+
+    what: What
+    """Size of the model in 1e9 parameters, steps between two averages, or zones that average."""
+    value: float
+    """Of the plan."""
+    low: float
+    """Least that was measured."""
+    high: float
+    """Most that was measured."""
+
+
+class Penalty(Value):
+    """Loss that a plan with local updates is assumed to end above synchronous training, and what says so."""
+
+    low: float
+    """Least of the measurements."""
+    high: float
+    """Most of the measurements."""
+    measured: tuple[Measured, ...]
+    """What it rests on; nothing where a single zone averages with nobody."""
+    outside: tuple[Outside, ...]
+    """What was never measured so: the range may not hold."""
+
+    @property
+    def source(self) -> str:
+        """The publications, each once."""
+        return "; ".join(dict.fromkeys(one.source for one in self.measured))
+
+    def notices(self) -> Iterator[Notice]:
+        """The assumption, and each thing that lies outside of it."""
+        if not self.measured:
+            return
+        params = {"low": self.low, "high": self.high, "source": self.source}
+        yield Notice(code="loss_assumed", level="note", field="strategy.local_update", params=params)
+        for one in self.outside:
+            yield Notice(
+                code=_CODES[one.what],
+                level="warning",
+                field="model" if one.what == "params_b" else "strategy.local_update",
+                value=round(one.value, 2),
+                params={"low": one.low, "high": one.high},
+            )
+
+
+_CODES: dict[What, str] = {
+    "params_b": "loss_size_unmeasured",
+    "steps": "loss_steps_unmeasured",
+    "replicas": "loss_replicas_unmeasured",
+}
+
+
+def loss_penalty(model: Model, zones: int, steps: int) -> Penalty:
+    """Extra loss of averaging `zones` zones every `steps` steps: a look-up, never a formula.
+
+    Taken are the measurements with as many replicas, or those next to it on either side; what else differs from
+    them is flagged. A model within a quarter of a measured size counts as of that size.
+    """
+    if zones == 1:
+        return Penalty(low=0.0, high=0.0, measured=(), outside=())
+    taken = _nearest(zones)
+    size, near = parameters(model).total / 1e9, 1.0 + SIZE_TOLERANCE
+    sizes = max(one.params_b.low for one in taken), min(one.params_b.high for one in taken)
+    cadence = max(one.steps for one in taken), min(one.steps for one in taken)
+    counts = min(one.replicas for one in taken), max(one.replicas for one in taken)
+    checks: tuple[tuple[What, float, tuple[float, float], float], ...] = (
+        ("params_b", size, sizes, near),
+        ("steps", steps, cadence, 1.0),
+        ("replicas", zones, counts, 1.0),
+    )
+    outside = [
+        Outside(what=what, value=value, low=low, high=high)
+        for what, value, (low, high), slack in checks
+        if not low / slack <= value <= high * slack
+    ]
+    return Penalty(
+        low=min(one.extra_loss.low for one in taken),
+        high=max(one.extra_loss.high for one in taken),
+        measured=tuple(taken),
+        outside=tuple(outside),
+    )
+
+
+def _nearest(zones: int) -> list[Measured]:
+    """Measurements with as many replicas; else those with the next fewer and the next more."""
+    known = measurements()
+    fewer = max((one.replicas for one in known if one.replicas <= zones), default=None)
+    more = min((one.replicas for one in known if one.replicas >= zones), default=None)
+    return [one for one in known if one.replicas in (fewer, more)]
+
+
+@cache
+def measurements() -> tuple[Measured, ...]:
+    """Everything that `local_update.yaml` holds."""
+    return tuple(Measured(**one) for one in read_shipped("crosszone.plan", "local_update.yaml").value["measured"])
+
 
 UNITS = {"time": "s", "cost": "$", "energy": "kWh", "memory": "GiB"}
 """Of what a plan is ranked by, a step."""
@@ -211,3 +348,50 @@ def _listed(values: list[int | str]) -> str:
     if len(values) <= 4:
         return ", ".join(map(str, values))
     return f"{values[0]}, {values[1]} ... {values[-1]}"
+
+
+def no_plan(search: Search) -> list[Notice]:
+    """Every reason that leaves nothing, the nearest to a plan first."""
+    return [*_too_big(search), *_illegal(search)] or [Notice(code="no_plan", field="strategy")]
+
+
+def _too_big(search: Search) -> Iterator[Notice]:
+    """The strategy that comes nearest to fitting, with its byte budget."""
+    nearest: tuple[float, int, int] | None = None
+    for number, lacks in search.lacks:
+        if len(lacks) and np.isfinite(lacks).any():
+            at = int(np.argmin(lacks))
+            if nearest is None or lacks[at] < nearest[0]:
+                nearest = (float(lacks[at]), number, at)
+    if nearest is None or nearest[0] <= 0:
+        return
+    _, number, shape = nearest
+    one = search.leanest(number, shape)
+    memory = one.predictor.memory()
+    worst = memory.stages[memory.worst_stage]
+    s = one.strategy
+    parts = sorted(((name, value) for name, value in worst.parts.items() if value > 0.05), key=lambda part: -part[1])
+    budget = " + ".join(f"{name} {value:.1f}" for name, value in parts)
+    params = {
+        "framework": one.framework.title,
+        "gpu": worst.gpu,
+        "needed": round(worst.total, 1),
+        "limit": round(worst.limit, 1),
+        "budget": budget,
+        "degrees": f"tp {s.tp}, pp {s.pp}, dp {s.dp}, zero {s.zero}, micro_batch {s.micro_batch}",
+        "means": f"recompute {s.recompute}, offload {s.offload}",
+        "states_gib": round(sum(worst.parts[n] for n in ("weights", "gradients", "optimizer")), 1),
+        "lacks": round((worst.total - worst.limit), 1),
+    }
+    yield Notice(code="nothing_fits", field="strategy", params=params)
+
+
+def _illegal(search: Search) -> Iterator[Notice]:
+    """Rules that the pinned strategy breaks, or that leave no value of a degree."""
+    pinned, problem = search.problem.pinned, search.problem
+    if any(np.isfinite(lacks).any() for _, lacks in search.lacks):
+        return
+    case = problem.case(pinned.settled(problem.cluster.gpus, problem.job.global_batch))
+    broken = broken_rules(case) or [one for framework in problem.frameworks for one in refusals(case, framework)[:1]]
+    told = [one for one in broken if one.field.split(".")[-1] in pinned.pinned or not pinned.pinned]
+    yield from told or broken

@@ -17,17 +17,16 @@ from time import monotonic
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.plan.best import Best, Front
-from crosszone.plan.candidate import Candidate
-from crosszone.plan.cores import Cores
-from crosszone.plan.deals import EVEN
+from crosszone.plan.bounds import Scores
+from crosszone.plan.candidates import Candidate
+from crosszone.plan.frontier import CLOSE, LOOSE, NEAR, WHOLE, Best, Front, Pool, Sorts
+from crosszone.plan.layout_table import EVEN
+from crosszone.plan.layouts import Breadth
 from crosszone.plan.objectives import least_per_second, value_of
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
-from crosszone.plan.queues import CLOSE, LOOSE, NEAR, WHOLE, Pool, Sorts
-from crosszone.plan.scores import Scores
-from crosszone.plan.shapes import Breadth
-from crosszone.plan.space import space_of
+from crosszone.plan.search_nodes import Cores
+from crosszone.plan.search_space import space_of
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
 from crosszone.plan.answer import answer as planned_answer
 from crosszone.plan.answer import best_of
-from crosszone.plan.layout import Crossing
+from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import Plans, Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.reasons import reasons_of

@@ -14,7 +14,7 @@ from crosszone.deploy.answer import answer as bundle_of
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.plan.answer import answer as plans_of
-from crosszone.plan.common import Common
+from crosszone.plan.cache import Common
 from crosszone.plan.search import Progress
 from crosszone.report.answer import answer as report_of
 from crosszone.web.answers import json_bytes

@@ -23,17 +23,13 @@ from crosszone.inputs.rules import (
     widths_divide,
 )
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.buckets import wan_bucket_mb
-from crosszone.plan.cores import Block
-from crosszone.plan.deals import EVEN
-from crosszone.plan.land import Land
-from crosszone.plan.options import Options, Traits, options_of
-from crosszone.plan.policies import kept_out
+from crosszone.plan.bounds import Scores
+from crosszone.plan.layout_table import ANY_FOLDED, EVEN, Land, Pipe, any_of
+from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, Degrees
+from crosszone.plan.options import Options, Traits, kept_out, options_of
 from crosszone.plan.problem import Problem
-from crosszone.plan.scores import Scores
-from crosszone.plan.setting import Setting
-from crosszone.plan.shapes import EVERYTHING, USUAL, Breadth, Degrees
-from crosszone.plan.tracks import ANY_FOLDED, Pipe, any_of
+from crosszone.plan.search_nodes import Block
+from crosszone.plan.setting import Setting, wan_bucket_mb
 from crosszone.predict.parts import kept, part
 from crosszone.predict.predict import stack_and_release
 from crosszone.schedule.orders import V_SHAPED

@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.plan.deals import EVEN, Deals
-from crosszone.plan.land import Land
-from crosszone.plan.tracks import Pipe, Runs
+from crosszone.plan.layout_table import EVEN, Deals, Land, Pipe, Runs
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
