@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from crosszone import measured
+from crosszone.analyse.communication import communication_report
 from crosszone.analyse.published.result import Result
 from crosszone.analyse.published.streaming import cells_within
 from crosszone.analyse.published.table import published_results
-from crosszone.analyse.report import communication_report
 from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
 from crosszone.calibrate.rig import rig_report

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 
 from builders import zone
-from crosszone.analyse.link_use import LinkUse
-from crosszone.analyse.rating import DOUBTS, Rating, _by_chance, _skewed, rating
+from crosszone.analyse.rating import DOUBTS, LinkUse, Rating, _by_chance, _skewed, rating
 from crosszone.predict.predict import Predictor
 from effort import examples
 from predict.given import MEGATRON, placed, predictors, zones

@@ -7,9 +7,8 @@ from hypothesis import given
 
 from arithmetic import worked_out
 from builders import scenario
-from crosszone.analyse.groups import crossing_groups
-from crosszone.analyse.report import boundness_of, communication_report
-from crosszone.analyse.scaling import one_zone as together
+from crosszone.analyse.communication import boundness_of, communication_report, crossing_groups
+from crosszone.analyse.communication import one_zone as together
 from crosszone.predict.predict import predictor
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.analyse.cell import Cell, Cells
-from crosszone.analyse.spread import spread
 from crosszone.analyse.sweep import sweep
+from crosszone.analyse.sweep_cells import Cell, Cells, spread
 from crosszone.errors import CrossZoneError, InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.search import CancelledError
@@ -81,7 +80,7 @@ def test_plans_on_two_processes_are_the_same(cities):
 
 
 def test_one_worker_starts_no_process(cities, monkeypatch):
-    monkeypatch.setattr("crosszone.analyse.spread.get_context", lambda _: pytest.fail("a process was started"))
+    monkeypatch.setattr("crosszone.analyse.sweep_cells.get_context", lambda _: pytest.fail("a process was started"))
     assert len(spread(quick(cities), POINTS, workers=1)) == len(POINTS)
     assert len(spread(quick(cities), POINTS[:3])) == 3  # so few are not worth a process
 

@@ -10,11 +10,9 @@ from itertools import pairwise
 import pytest
 
 from conftest import ROOT
-from crosszone.analyse.axis import Axis, read_axis
-from crosszone.analyse.cell import Cell, Choice, Outcome, Refusal, better_of
 from crosszone.analyse.fields import scenario_with
-from crosszone.analyse.flips import lines, places
-from crosszone.analyse.sweep import Sweep, sweep
+from crosszone.analyse.sweep import Sweep, lines, places, sweep
+from crosszone.analyse.sweep_cells import Axis, Cell, Choice, Outcome, Refusal, better_of, read_axis
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.cache import Common

@@ -8,8 +8,15 @@ import pytest
 
 from builders import scenario
 from conftest import ROOT
-from crosszone.analyse.buckets import best_bucket_mb, with_bucket
-from crosszone.analyse.switches import changes_of, option_of, read_switch, switches, value_of
+from crosszone.analyse.switches import (
+    best_bucket_mb,
+    changes_of,
+    option_of,
+    read_switch,
+    switches,
+    value_of,
+    with_bucket,
+)
 from crosszone.analyse.what_if import what_if
 from crosszone.errors import InputError
 from crosszone.inputs.frameworks import frameworks

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from crosszone.analyse.bill import Bill, Trade, bill, trades
+from crosszone.analyse.communication import CommunicationReport, communication_report
 from crosszone.analyse.drill import Drill, drill
 from crosszone.analyse.marginal import Marginal, marginal
 from crosszone.analyse.rating import Rating, rating
-from crosszone.analyse.report import CommunicationReport, communication_report
 from crosszone.analyse.suggest import Suggestions, suggestions
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded

@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from crosszone.analyse.groups import crossing_groups
+from crosszone.analyse.communication import crossing_groups
 from crosszone.cost.wan import slow_start_s
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosszone.analyse.bill import bill
-from crosszone.analyse.explain.explanation import Words, said
+from crosszone.analyse.explain.description import Words, said
 from crosszone.analyse.explain.formulas import formula
 from crosszone.errors import InputError
 from crosszone.inputs.parameters import parameters

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from crosszone.analyse.communication import Boundness, boundness_of
 from crosszone.analyse.host import HostSetting, host_settings
-from crosszone.analyse.report import Boundness, boundness_of
 from crosszone.analyse.switches import PARTS_OF_LOCAL, changes_of, convergence_of, option_of, switches, value_of
 from crosszone.analyse.what_if import changed_predictor, exposed_s
 from crosszone.errors import InputError

@@ -9,8 +9,8 @@ from crosszone.cli.figures import digits, listed
 from crosszone.cli.output import amount, console, language, said, table
 
 if TYPE_CHECKING:
-    from crosszone.analyse.cell import Cell
     from crosszone.analyse.sweep import Sweep
+    from crosszone.analyse.sweep_cells import Cell
 
 LETTERS = {
     "one zone": "1",
@@ -117,6 +117,6 @@ def _row(found: Sweep) -> Any:
 
 def _crossing(kind: str) -> str:
     """What crosses zones, in the language of this run."""
-    from crosszone.analyse.cell import kind_label
+    from crosszone.analyse.sweep_cells import kind_label
 
     return kind_label(kind, language())

@@ -13,8 +13,8 @@ from crosszone.cli.output import language
 from crosszone.text import label
 
 if TYPE_CHECKING:
-    from crosszone.analyse.axis import Axis
     from crosszone.analyse.sweep import Sweep
+    from crosszone.analyse.sweep_cells import Axis
 
 CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei", "PingFang SC")
 """Fonts that have Chinese characters."""
@@ -61,7 +61,7 @@ class _Words:
         return label(key, self.language)
 
     def crossing(self, kind: str) -> str:
-        from crosszone.analyse.cell import kind_label
+        from crosszone.analyse.sweep_cells import kind_label
 
         return f"{LETTERS[kind]} {kind_label(kind, self.language)}"
 

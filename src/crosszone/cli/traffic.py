@@ -9,7 +9,7 @@ from crosszone.cli.output import amount, console, said, table
 from crosszone.cli.what_if import shown
 
 if TYPE_CHECKING:
-    from crosszone.analyse.report import CommunicationReport
+    from crosszone.analyse.communication import CommunicationReport
     from crosszone.analyse.suggest import Suggestions
 
 MOST_ROWS = 40
@@ -69,7 +69,7 @@ def print_suggestions(found: Suggestions) -> None:
 
 def link_name(link: str) -> str:
     """A link in the language of this run."""
-    from crosszone.analyse.report import KNOWN_LINKS
+    from crosszone.analyse.communication import KNOWN_LINKS
 
     return said(f"link_{link}") if link in KNOWN_LINKS else link
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from crosszone import __version__
-from crosszone.analyse.report import KNOWN_LINKS
+from crosszone.analyse.communication import KNOWN_LINKS
 from crosszone.inputs.frameworks import frameworks
 from crosszone.plan.plan import Plan
 from crosszone.predict.prediction import StageMemory, Triple

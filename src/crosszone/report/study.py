@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.analyse.report import CommunicationReport, communication_report
+from crosszone.analyse.communication import CommunicationReport, communication_report
 from crosszone.analyse.suggest import Suggestions, suggestions
 from crosszone.errors import InputError
 from crosszone.inputs.frameworks import Framework

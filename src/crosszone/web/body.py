@@ -9,8 +9,8 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from crosszone.analyse.answer import PARTS, QUICK, Part
-from crosszone.analyse.cell import Mode
 from crosszone.analyse.sweep import MARGIN
+from crosszone.analyse.sweep_cells import Mode
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.schema import json_schema

@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from crosszone.analyse.answer import answer as analysis_of
-from crosszone.analyse.axis import Axis
 from crosszone.analyse.radar import radar
 from crosszone.analyse.sweep import sweep
+from crosszone.analyse.sweep_cells import Axis
 from crosszone.deploy.answer import answer as bundle_of
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario

@@ -3,7 +3,7 @@
 explain(p, p.prediction(), "mfu").worked  # "model FLOPs / (peak x step)" as numbers that give the MFU
 """
 
-from crosszone.analyse.explain.explanation import Explanation, Input, Line
+from crosszone.analyse.explain.description import Explanation, Input, Line
 from crosszone.analyse.explain.figures import explain, figures, value_of
 from crosszone.analyse.explain.formulas import Formula, formula, formulas
 

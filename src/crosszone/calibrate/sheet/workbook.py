@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from crosszone.analyse.explain.description import Described, Descriptions, described
-from crosszone.analyse.explain.explanation import said
+from crosszone.analyse.explain.description import Described, Descriptions, described, said
 from crosszone.calibrate.sheet import grid
 from crosszone.calibrate.sheet.book import Book, Heading, Line, Text
 from crosszone.calibrate.sheet.formulas import LONGEST, SHARE, FormulaCell, FormulaCells, Term, write_number

@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.analyse.axis import Axis, read_axis
 from crosszone.analyse.sweep import Sweep
+from crosszone.analyse.sweep_cells import Axis, read_axis
 from crosszone.errors import InputError
 from crosszone.web.answers import errors_documented
 from crosszone.web.body import EXAMPLE, SweepBody, body_documented, read_body

@@ -10,10 +10,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.analyse.availability import Available, available
 from crosszone.analyse.compare import Compared, Row, compare
 from crosszone.analyse.outcome import outcome_of
-from crosszone.analyse.what_if import WhatIf, changed_scenario, turned_changes, what_if
+from crosszone.analyse.what_if import Available, WhatIf, available, changed_scenario, turned_changes, what_if
 from crosszone.predict.answer import answer
 from crosszone.predict.predict import predictor
 from crosszone.web.answers import Json, errors_documented

@@ -2,24 +2,170 @@
 
 report = communication_report(predictor(load_scenario("examples/three-cities.yaml")))
 report.boundness, report.links[0].bytes_per_step
+
+Groups that cross zones: which of them use which link.
+
+Scaling: throughput of a GPU beside what it would be in one zone, and alone.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Literal
+
+import numpy as np
 
 from crosszone.analyse.explain.figures import worked_out
 from crosszone.analyse.explain.formulas import TRAFFIC
-from crosszone.analyse.groups import CrossingGroups, crossing_groups
-from crosszone.analyse.scaling import Scaling, scaling_of
+from crosszone.errors import InputError
+from crosszone.inputs.cluster import Cluster, NodeGroup
+from crosszone.inputs.placement import Placement
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import COMPUTE
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predict import Predictor, predictor
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
-from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
+from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK, Site
 from crosszone.predict.traffic import tier_of
+
+Axis = Literal["pp", "dp"]
+
+
+class CrossingGroups(Value):
+    """Groups of one axis that send over one link between zones."""
+
+    link: str
+    """From zone to zone."""
+    axis: Axis
+    """pp: pipelines with neighbouring stages in both zones; dp: replicas of a stage in both."""
+    groups: int
+    """How many: rank groups of this axis."""
+    ranks: int
+    """Ranks of each."""
+
+
+def crossing_groups(site: Site) -> tuple[CrossingGroups, ...]:
+    """Groups of every axis over every link between zones; tensor, context and expert groups never cross. [A8]"""
+    s = site.strategy
+    names = [zone.name for zone in site.cluster.zones]
+    counts: dict[tuple[int, int, Axis], int] = defaultdict(int)
+    zones = site.zone[:, :, 0, 0]
+    after = np.roll(zones, -1, axis=0)
+    stages = s.pp if site.wraps else s.pp - 1
+    for replica in range(zones.shape[1]):
+        pairs = {
+            (int(a), int(b)) for a, b in zip(zones[:stages, replica], after[:stages, replica], strict=True) if a != b
+        }
+        for a, b in pairs | {(b, a) for a, b in pairs}:
+            counts[a, b, "pp"] += s.tp * s.cp
+    ring = site.ring
+    edges = list(zip(ring, (*ring[1:], ring[0]), strict=True)) if ring else []
+    for stage in zones:
+        here = set(stage.tolist())
+        for a, b in edges:
+            if a in here and b in here and a != b:
+                counts[a, b, "dp"] += s.tp * s.cp
+    ranks = {"pp": s.pp, "dp": s.dp or 1}
+    return tuple(
+        CrossingGroups(link=f"{names[a]} > {names[b]}", axis=axis, groups=count, ranks=ranks[axis])
+        for (a, b, axis), count in sorted(counts.items())
+    )
+
+
+class Scaling(Value):
+    """Efficiency against a smaller world; null: there is no such world to compare with."""
+
+    tokens_per_s: float
+    """As it is."""
+    one_zone_tokens_per_s: float | None
+    """The same strategy with all GPUs in one zone; null: they are."""
+    one_zone: float | None
+    """Of that, what is left."""
+    one_gpu_tokens_per_s: float | None
+    """All GPUs in use, each training alone as if the model fitted; null: no framework can."""
+    one_gpu: float | None
+    """Of that, what is left."""
+
+
+def scaling_of(p: Predictor) -> Scaling:
+    """Throughput over that of the same GPUs in one zone, and over that of as many GPUs alone. [A2]"""
+    own = p.case.job.tokens_per_step / float(p.step_s[1])
+    together, alone = _in_one_zone(p), _each_alone(p)
+    return Scaling(
+        tokens_per_s=own,
+        one_zone_tokens_per_s=together,
+        one_zone=None if together is None else own / together,
+        one_gpu_tokens_per_s=alone,
+        one_gpu=None if alone is None else own / alone,
+    )
+
+
+def one_zone(cluster: Cluster) -> Cluster:
+    """The cluster with all its nodes in the first zone."""
+    first = cluster.zones[0]
+    nodes = tuple(group for zone in cluster.zones for group in zone.nodes)
+    return Cluster(zones=(first.replace(nodes=nodes),))
+
+
+def in_one_zone(cluster: Cluster, placement: Placement) -> Placement:
+    """The same GPUs where all nodes lie in the first zone: the node groups of each zone follow those before it."""
+    before = np.cumsum([0, *(len(zone.nodes) for zone in cluster.zones)]).tolist()
+    first = {zone.name: before[number] for number, zone in enumerate(cluster.zones)}
+    name = cluster.zones[0].name
+    blocks = [block.replace(zone=name, group=first[block.zone] + block.group) for block in placement.blocks]
+    return placement.replace(blocks=tuple(blocks))
+
+
+def _in_one_zone(p: Predictor) -> float | None:
+    """Tokens/s of the strategy where no link leaves the zone, without averaging: there is nobody to average with."""
+    if not p.site.crosses:
+        return None
+    cluster, placement = one_zone(p.site.cluster), in_one_zone(p.site.cluster, p.site.placement)
+    strategy = p.strategy.replace(local_update=None)
+    if strategy.shard_within == "zone":
+        strategy = strategy.replace(shard_within="all", communication=_flat(strategy.communication))
+    case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
+    alike = replace(p, site=Site(case=case, placement=placement, links={}))
+    return p.case.job.tokens_per_step / float(alike.step_s[1])
+
+
+def _flat(c: Communication) -> Communication:
+    """In one zone a hierarchy of zones is one ring."""
+    return c.replace(reduce="flat") if c.reduce == "hierarchical" else c
+
+
+def _each_alone(p: Predictor) -> float | None:
+    """Tokens/s of all GPUs in use, each with a model of its own and its part of the batch."""
+    groups, counts = np.unique(p.site.group, return_counts=True)
+    total = 0.0
+    for number, count in zip(groups.tolist(), counts.tolist(), strict=True):
+        one = _alone(p, p.site.groups[number])
+        if one is None:
+            return None
+        total += count * one
+    return total
+
+
+def _alone(p: Predictor, group: NodeGroup) -> float | None:
+    """Tokens/s of one GPU of a node group."""
+    s, job = p.strategy, p.case.job
+    samples = s.micro_batch * max(1, round(job.global_batch / (s.ranks * s.micro_batch)))
+    zone = p.site.cluster.zones[0].replace(nodes=(group.replace(count=1, gpus=1, nvlink_domain=None),))
+    scenario = Scenario(
+        model=p.case.model,
+        job=job.replace(global_batch=samples, framework=p.framework.name),
+        cluster=Cluster(zones=(zone,)),
+        strategy=Strategy(micro_batch=s.micro_batch, dp=1, recompute=s.recompute),
+    )
+    try:
+        alone = predictor(scenario, profiles=p.profiles)
+    except InputError:
+        return None
+    return alone.case.job.tokens_per_step / float(alone.step_s[1])
+
 
 STORAGE, CHECKPOINT = "storage", "checkpoint"
 KNOWN_LINKS = (FAST, HOST, NETWORK, BETWEEN_ZONES, STORAGE)

@@ -1,0 +1,610 @@
+"""Axis: a field of a scenario with the values a sweep gives it.
+
+read_axis("cluster.links[*].gbps=1:100:log20")     # 20 values from 1 to 100, each the same factor above the last
+read_axis("cluster.links[0].rtt_ms=5:80:16")       # 16 values from 5 to 80, equally far apart (also lin16)
+read_axis("job.global_batch=512,1024,2048")        # these
+
+Cell: one place of a sweep: what is best there, and what it takes.
+
+Spread: many cells worked out at once, on all cores of this machine or on Ray.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from itertools import pairwise
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from threading import Thread
+from typing import Annotated, Any, Literal, Self
+from uuid import uuid4
+
+import numpy as np
+from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+from crosszone.analyse.fields import read_changed, scenario_with, steps_of
+from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice
+from crosszone.inputs.document import scalar
+from crosszone.inputs.scenario import Scenario
+from crosszone.inputs.value import Value
+from crosszone.plan.cache import Common
+from crosszone.plan.objectives import value_of
+from crosszone.plan.plan import Objective
+from crosszone.plan.planner import local_update_plans, problem_of, searched
+from crosszone.plan.problem import Problem
+from crosszone.plan.search import CancelledError, Progress
+from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.prediction import Triple
+from crosszone.text import label
+
+MOST_VALUES = 10_000
+"""Values of an axis, and cells of a sweep."""
+_RANGE = re.compile(r"(?P<low>[^:]+):(?P<high>[^:]+):(?P<scale>log|lin)?(?P<count>\d{1,6})")
+
+Scale = Literal["linear", "log"]
+Number = int | float
+AxisValue = StrictBool | StrictInt | StrictFloat | StrictStr
+
+
+class Axis(Value):
+    """A field and its values."""
+
+    field: str
+    """Path of the field."""
+    values: Annotated[tuple[AxisValue, ...], Field(min_length=1, max_length=MOST_VALUES)]
+    """What it is set to, in order."""
+    scale: Scale = "linear"
+    """How far apart two values are: by their difference, or by their ratio."""
+    whole: bool = False
+    """The field takes whole numbers only."""
+
+    @property
+    def numbers(self) -> tuple[float, ...] | None:
+        """The values where all are numbers, each above the one before; else there is nothing between two of them."""
+        found = [float(v) for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
+        rising = all(a < b for a, b in pairwise(found))
+        return tuple(found) if len(found) == len(self.values) and rising else None
+
+    def between(self, low: float, high: float, share: float = 0.5) -> float:
+        """The number so far on the way from one to another, on the axis's scale. [A10]"""
+        if self.scale == "log":
+            return math.exp((1 - share) * math.log(low) + share * math.log(high))
+        return (1 - share) * low + share * high
+
+    def fitted(self, scenario: Scenario) -> Self:
+        """The same with whole numbers where the scenario's field takes no others, each once.
+
+        `InputError` where the field takes none of the values at the ends.
+        """
+        taken = self
+        if _only_whole(scenario, self.field):
+            rounded = (round(v) if isinstance(v, float) else v for v in self.values)
+            taken = self.replace(values=tuple(dict.fromkeys(rounded)), whole=True)
+        refused: InputError | None = None
+        for value in (taken.values[-1], taken.values[0]):
+            try:
+                scenario_with(scenario, {self.field: value})
+                return taken
+            except InputError as error:
+                refused = error
+        assert refused is not None
+        raise refused
+
+
+def read_axis(text: str) -> Axis:
+    """The axis of `FIELD=LOW:HIGH:log20`, `FIELD=LOW:HIGH:20` or `FIELD=VALUE,VALUE,...`."""
+    field, equals, said = (part.strip() for part in text.partition("="))
+    if not equals or not said:
+        raise _malformed(text)
+    steps_of(field)
+    if ":" not in said:
+        parts = [part.strip() for part in said.split(",")]
+        values = [scalar(part) for part in parts]
+        if not all(parts) or any(value is None for value in values):
+            raise _malformed(text)
+        if len(values) > MOST_VALUES:
+            raise too_many(len(values))
+        return Axis(field=field, values=tuple(dict.fromkeys(values)))
+    form = _RANGE.fullmatch(said)
+    if form is None:
+        raise _malformed(text)
+    low, high, count = scalar(form["low"].strip()), scalar(form["high"].strip()), int(form["count"])
+    if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
+        raise _malformed(text)
+    if count > MOST_VALUES:
+        raise too_many(count)
+    scale: Scale = "log" if form["scale"] == "log" else "linear"
+    if not low < high or count < 2 or (scale == "log" and low <= 0):
+        raise InvalidError(Notice(code="axis_range", field=field, value=said))
+    return Axis(field=field, values=spaced(low, high, count, scale), scale=scale)
+
+
+def spaced(low: Number, high: Number, count: int, scale: Scale) -> tuple[float, ...]:
+    """So many numbers from one to another, by equal differences or equal ratios; both ends as they are. [A10]"""
+    inner = np.linspace(low, high, count) if scale == "linear" else np.geomspace(low, high, count)
+    return (float(low), *inner[1:-1].tolist(), float(high))
+
+
+def too_many(cells: int) -> InvalidError:
+    """That a sweep has too many cells."""
+    return InvalidError(Notice(code="sweep_too_many", value=cells, params={"most": MOST_VALUES}))
+
+
+def _only_whole(scenario: Scenario, field: str) -> bool:
+    """Whether a field refuses a number because it is not whole."""
+    try:
+        scenario_with(scenario, {field: 1.5})
+    except InputError as error:
+        return any(notice.code == "must_be_whole" for notice in error.notices)
+    return False
+
+
+def _malformed(text: str) -> InvalidError:
+    return InvalidError(Notice(code="axis_malformed", value=text))
+
+
+Kind = Literal[
+    "one zone",
+    "pp",
+    "dp flat",
+    "dp hierarchical",
+    "pp and dp flat",
+    "pp and dp hierarchical",
+    "diloco",
+    "streaming diloco",
+]
+"""What crosses zones."""
+REFUSED = "refused"
+"""In place of a kind: there is no plan."""
+Mode = Literal["plan", "predict"]
+Side = Literal["synchronous", "local_update"]
+Point = tuple[AxisValue, AxisValue | None]
+"""Values of x and y."""
+
+
+class Choice(Value):
+    """A strategy in a few words."""
+
+    kind: Kind
+    """What crosses zones: nothing, the pipeline, gradients (flat or zone by zone), or averages now and then."""
+    framework: str
+    """Training framework."""
+    tp: int
+    """Tensor parallel."""
+    pp: int
+    """Pipeline stages."""
+    dp: int
+    """Replicas."""
+    cp: int = 1
+    """Context parallel."""
+    ep: int = 1
+    """Expert parallel."""
+    zones: tuple[str, ...]
+    """Zones in use, in the cluster's order."""
+
+    def label(self, language: str = "en") -> str:
+        """Kind, degrees and framework."""
+        more = "".join(f" {name} {degree}" for name, degree in (("cp", self.cp), ("ep", self.ep)) if degree > 1)
+        degrees = f"tp {self.tp} pp {self.pp} dp {self.dp}{more}"
+        return f"{kind_label(self.kind, language)}, {degrees}, {self.framework}"
+
+
+class Outcome(Value):
+    """What one strategy takes."""
+
+    choice: Choice
+    """The strategy."""
+    step_time_s: Triple
+    """Time of one optimizer step, s."""
+    tokens_per_s: Triple
+    """Tokens of a step over its time."""
+    usd_per_hour: float | None
+    """Of all GPUs in use; null: a price is not known."""
+    run_usd: Triple | None
+    """GPUs and egress of the whole run; null: its length or a price is not known."""
+    fits: bool
+    """The expected peak of memory is within the limit."""
+    value: float
+    """What the objective ranks by, smaller is better."""
+
+
+class Refusal(Value):
+    """Why there is no plan, or no prediction."""
+
+    code: str
+    """Code of the notice."""
+    message: str
+    """Its sentence."""
+
+
+class Cell(Value):
+    """One place of a sweep."""
+
+    x: AxisValue
+    """Value of the first axis."""
+    y: AxisValue | None = None
+    """Value of the second axis."""
+    best: Side | None
+    """Which of the two is better; null: there is none."""
+    synchronous: Outcome | None = None
+    """The best plan in which all zones step together."""
+    local_update: Outcome | None = None
+    """The best plan in which zones average now and then; null: none was asked for, or none fits."""
+    margin: float = 0.0
+    """Share by which local updates had to be better to be taken."""
+    refusal: Refusal | None = None
+    """Why there is nothing."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """The better one."""
+        return None if self.best is None else getattr(self, self.best)
+
+    @property
+    def choice(self) -> Choice | None:
+        """Its strategy."""
+        return self.outcome.choice if self.outcome else None
+
+    @property
+    def kind(self) -> str:
+        """What crosses zones; `REFUSED` where there is no plan."""
+        return self.choice.kind if self.choice else REFUSED
+
+    @property
+    def step_time_s(self) -> Triple | None:
+        """Time of one optimizer step, s."""
+        return self.outcome.step_time_s if self.outcome else None
+
+    @property
+    def lead(self) -> float | None:
+        """By how much local updates take longer than they may, as a share; None where one is missing. [A11]"""
+        if self.synchronous is None or self.local_update is None or not self.synchronous.value > 0:
+            return None
+        return self.local_update.value / (self.synchronous.value * (1.0 - self.margin)) - 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """How to work out cells of one scenario: what a process needs to do some of them."""
+
+    scenario: Scenario
+    fields: tuple[str, ...]
+    """Fields of x and y."""
+    objective: Objective = "time"
+    mode: Mode = "plan"
+    local_updates: bool = True
+    margin: float = 0.0
+    """Share by which local updates, another algorithm, must be better to be taken."""
+    language: str = "en"
+
+    @cached_property
+    def _common(self) -> Common:
+        return Common(lasting=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is known already: every process finds out itself."""
+        return {key: value for key, value in self.__dict__.items() if key != "_common"}
+
+    def at(self, point: Point, cancelled: Callable[[], bool] | None = None) -> Cell:
+        """The cell of these values."""
+        (found,) = self.several([point], cancelled)
+        return found
+
+    def several(self, points: Sequence[Point], cancelled: Callable[[], bool] | None = None) -> Iterator[Cell]:
+        """The cells of some points; those that differ in links only share what they can."""
+        asked = [self._asked(point) for point in points]
+        if self.mode == "plan":
+            grounds: dict[int, list[Problem]] = {}
+            for one in asked:
+                if isinstance(one, Problem):
+                    grounds.setdefault(id(one.kept), []).append(one)
+            for problems in grounds.values():
+                problems[0].kept.look_ahead(problem.ways for problem in problems)
+        for point, one in zip(points, asked, strict=True):
+            yield self._cell(point, one, cancelled)
+
+    def _asked(self, point: Point) -> Scenario | Problem | InputError:
+        """What is to be predicted or planned there; or why it cannot be."""
+        try:
+            scenario = read_changed(self.scenario, dict(zip(self.fields, point, strict=False))).scenario
+            return problem_of(scenario, common=self._common) if self.mode == "plan" else scenario
+        except InputError as error:
+            return error
+
+    def _cell(self, point: Point, asked: Scenario | Problem | InputError, cancelled: Callable[[], bool] | None) -> Cell:
+        place: dict[str, Any] = {"x": point[0], "y": point[1]}
+        try:
+            if isinstance(asked, InputError):
+                raise asked
+            found = self._planned(asked, cancelled) if isinstance(asked, Problem) else _predicted(asked)
+        except InputError as error:
+            first = error.notices[0]
+            return Cell(**place, best=None, refusal=Refusal(code=first.code, message=first.message(self.language)))
+        return Cell(**place, **found, best=better_of(found, self.margin), margin=self.margin)
+
+    def _planned(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, Outcome]:
+        """The best plans, as `plan(scenario, top=1)` finds them."""
+        search, ranked = searched(problem, objective=self.objective, cancelled=cancelled)
+        value, one = ranked[0]
+        found = {_side(one.predictor): outcome_of(one.predictor_of(banded=True), value)}
+        if self.local_updates:
+            for other, _ in local_update_plans(problem, safe=search.safe, cancelled=cancelled):
+                rated = value_of(other, self.objective)
+                found["local_update"] = outcome_of(other.predictor_of(banded=True), rated)
+                break  # the fastest comes first
+        return found
+
+
+def better_of(found: Mapping[str, Outcome], margin: float) -> Side:
+    """Which of the two is taken: local updates only where they are better by the margin."""
+    if "synchronous" not in found or "local_update" not in found:
+        return "synchronous" if "synchronous" in found else "local_update"
+    least = (1.0 - margin) * found["synchronous"].value
+    return "local_update" if found["local_update"].value < least else "synchronous"
+
+
+def _predicted(scenario: Scenario) -> Mapping[str, Outcome]:
+    """The scenario's own strategy."""
+    found = predictor(scenario)
+    return {_side(found): outcome_of(found, found.step_time.expected)}
+
+
+def _side(found: Predictor) -> str:
+    return "synchronous" if found.strategy.local_update is None else "local_update"
+
+
+def outcome_of(found: Predictor, value: float) -> Outcome:
+    """What a placed strategy takes."""
+    told = found.prediction()
+    s, names = found.strategy, [zone.name for zone in found.case.cluster.zones]
+    used = sorted(set(found.site.zone.ravel().tolist()))
+    degrees = {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp, "ep": s.ep}
+    zones = tuple(names[zone] for zone in used)
+    return Outcome(
+        choice=Choice(kind=kind_of(found), framework=told.framework, zones=zones, **degrees),
+        step_time_s=told.step_time_s,
+        tokens_per_s=told.tokens_per_s,
+        usd_per_hour=told.run.usd_per_hour,
+        run_usd=told.run.usd,
+        fits=told.memory_gib.fits,
+        value=value,
+    )
+
+
+def kind_of(found: Predictor) -> Kind:
+    """What crosses zones of a placed strategy."""
+    s, site = found.strategy, found.site
+    if s.local_update is not None:
+        return "diloco" if s.local_update.fragments == 1 else "streaming diloco"
+    along = bool((site.zone != site.zone[:1]).any())
+    beside = bool(site.dp_zones.max() > 1)
+    if not beside:
+        return "pp" if along else "one zone"
+    flat = s.communication.reduce == "flat"
+    if along:
+        return "pp and dp flat" if flat else "pp and dp hierarchical"
+    return "dp flat" if flat else "dp hierarchical"
+
+
+def kind_label(kind: str, language: str = "en") -> str:
+    """What crosses zones, in words."""
+    return label(f"crosses_{kind.replace(' ', '_')}", language)
+
+
+Cancelled = Callable[[], bool]
+Chunk = tuple[int, Sequence[Point]]
+"""Place of the first of some points that lie beside each other, and these points."""
+CHUNKS = 8
+"""Chunks for each worker, so that none waits long for the last one."""
+LARGEST = 64
+"""Points of a chunk."""
+WORTH = 16
+"""Points below which starting processes takes longer than it saves."""
+LOOK_S = 0.1
+"""Seconds between two questions whether to go on."""
+STOPS_S = 5.0
+"""Seconds after its pipe broke until a process has ended."""
+CORES, RAY = "cores", "ray"
+
+
+def spread(
+    cells: Cells,
+    points: Sequence[Point],
+    *,
+    on: str = CORES,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    cancelled: Cancelled | None = None,
+) -> list[Cell]:
+    """The cells of all points, in their order; `CancelledError` when asked to stop, and no process is left behind."""
+    if on not in (CORES, RAY) and not on.startswith("ray://"):
+        params = {"allowed": [CORES, RAY, "ray://HOST:PORT"], "nearest": CORES}
+        raise InvalidError(Notice(code="not_one_of", field="on", value=on, params=params))
+    if workers is not None and workers < 1:
+        raise InvalidError(Notice(code="must_be_at_least", field="workers", value=workers, params={"limit": 1}))
+    count = workers or _cores()
+    if on == CORES and (count == 1 or len(points) < 2 or (workers is None and len(points) < WORTH)):
+        return _here(cells, points, progress, cancelled)
+    if on == CORES:
+        done = _on_cores(cells, points, count, cancelled)
+    else:
+        done = _on_ray(cells, points, None if on == RAY else on, workers, cancelled)
+    found: dict[int, list[Cell]] = {}
+    for at, some in done:
+        found[at] = some
+        if progress is not None:
+            progress("sweeping", sum(map(len, found.values())), len(points))
+    return [cell for _, some in sorted(found.items()) for cell in some]
+
+
+def _chunks(points: Sequence[Point], count: int) -> list[Chunk]:
+    """Points beside each other, in pieces for so many workers."""
+    size = max(1, min(LARGEST, -(-len(points) // (CHUNKS * count))))
+    return [(at, points[at : at + size]) for at in range(0, len(points), size)]
+
+
+def _cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _here(cells: Cells, points: Sequence[Point], progress: Progress | None, cancelled: Cancelled | None) -> list[Cell]:
+    """In this process."""
+    found: list[Cell] = []
+    for start in range(0, len(points), LARGEST):
+        for cell in cells.several(points[start : start + LARGEST], cancelled):
+            found.append(cell)
+            if progress is not None:
+                progress("sweeping", len(found), len(points))
+            if cancelled is not None and cancelled():
+                raise CancelledError
+    return found
+
+
+def _on_cores(
+    cells: Cells, points: Sequence[Point], count: int, cancelled: Cancelled | None
+) -> Iterator[tuple[int, list[Cell]]]:
+    """In processes of their own, each given the next chunk when it is done with one."""
+    waiting = _chunks(points, count)[::-1]
+    with _workers(cells, min(count, len(waiting))) as workers:
+        busy = dict.fromkeys(workers, True)
+        for pipe in workers:
+            _send(pipe, workers[pipe], waiting.pop())
+        while any(busy.values()):
+            if cancelled is not None and cancelled():
+                raise CancelledError
+            ready = wait([pipe for pipe in workers if busy[pipe]], LOOK_S)
+            for pipe in [pipe for pipe in workers if pipe in ready]:
+                try:
+                    answer = pipe.recv()
+                except (EOFError, OSError) as error:
+                    raise _died(workers[pipe]) from error
+                if isinstance(answer, BaseException):
+                    raise answer
+                yield answer
+                busy[pipe] = bool(waiting)
+                if waiting:
+                    _send(pipe, workers[pipe], waiting.pop())
+
+
+def _send(pipe: Connection, worker: Any, chunk: Chunk) -> None:
+    try:
+        pipe.send(chunk)
+    except OSError as error:
+        raise _died(worker) from error
+
+
+def _died(worker: Any) -> CrossZoneError:
+    """That a process is gone, with its exit status."""
+    worker.join(STOPS_S)
+    return CrossZoneError(Notice(code="sweep_worker_died", value=worker.exitcode))
+
+
+@contextmanager
+def _workers(cells: Cells, count: int) -> Iterator[dict[Connection, Any]]:
+    """Processes that work out cells, by the pipe to each; all are ended on the way out, whatever happened."""
+    context = get_context("spawn")  # a fork would copy the threads' locks, but not the threads
+    found: dict[Connection, Any] = {}
+    try:
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            worker = context.Process(target=_serve, args=(theirs, cells), daemon=True)
+            worker.start()
+            theirs.close()
+            found[ours] = worker
+        yield found
+    finally:
+        for pipe, worker in found.items():
+            pipe.close()
+            worker.terminate()
+        for worker in found.values():
+            worker.join()
+            worker.close()
+
+
+def _serve(pipe: Connection, cells: Cells) -> None:
+    """Answer chunks until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
+    Thread(target=_end_with_parent, daemon=True).start()
+    with suppress(EOFError, OSError):
+        while True:
+            at, points = pipe.recv()
+            try:
+                answer: Any = (at, list(cells.several(points)))
+            except Exception as error:
+                answer = error
+            pipe.send(answer)
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, in the middle of a chunk too."""
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+_kept: dict[str, Cells] = {}
+"""On a worker of Ray: what it works on, so that neighbouring chunks share what they have in common."""
+
+
+def _on_worker(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[Cell]]:
+    """A chunk on a worker of Ray; `name` is that of the sweep, for a worker may live longer."""
+    if name not in _kept:
+        _kept.clear()
+        _kept[name] = cells
+    at, points = chunk
+    return at, list(_kept[name].several(points))
+
+
+def _on_ray(
+    cells: Cells, points: Sequence[Point], address: str | None, count: int | None, cancelled: Cancelled | None
+) -> Iterator[tuple[int, list[Cell]]]:
+    """As tasks of a Ray cluster: the one that is connected, the one at the address, or one started on this machine."""
+    ray = _ray()
+    ours = not ray.is_initialized()
+    own = {"num_cpus": count, "include_dashboard": False}  # not whatever cluster happens to run on this machine
+    if ours:
+        how: dict[str, Any] = {"address": address} if address else {"address": "local", **own}
+        try:
+            ray.init(log_to_driver=False, logging_level="warning", **how)
+        except (OSError, RuntimeError, ValueError) as error:
+            why = str(error).partition("\n")[0]
+            raise InputError(Notice(code="ray_unreachable", field="on", value=address, params={"why": why})) from error
+    running: list[Any] = []
+    try:
+        work, task, name = ray.put(cells), ray.remote(_on_worker), uuid4().hex
+        chunks = _chunks(points, count or int(ray.cluster_resources().get("CPU", 1)))
+        running = [task.remote(work, name, chunk) for chunk in chunks]
+        while running:
+            if cancelled is not None and cancelled():
+                raise CancelledError
+            ready, running = ray.wait(running, timeout=LOOK_S)
+            for one in ready:
+                try:
+                    yield ray.get(one)
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+                except ray.exceptions.RayError as error:
+                    raise CrossZoneError(Notice(code="sweep_worker_died", value=str(error)[:200])) from error
+    finally:
+        for one in running:
+            ray.cancel(one, force=True)
+        if ours:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    """The library, which is an extra."""
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise InputError(Notice(code="ray_missing", field="on", value=RAY)) from error
