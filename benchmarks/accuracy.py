@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from crosszone import measured
-from crosszone.calibrate.accuracy import Accuracy, score_runs, scores
-from crosszone.calibrate.component_table import component_table, job_of, shares
-from crosszone.calibrate.components import ComponentScores, read_components, score_components
+from crosszone.calibrate.accuracy import MANY, Accuracy, Outcome, ranking, score_runs, scores
+from crosszone.calibrate.components import (
+    ComponentScores,
+    component_table,
+    job_of,
+    read_components,
+    score_components,
+    shares,
+)
 from crosszone.calibrate.components_read import STACK
-from crosszone.calibrate.pairs import chance_bins, pairs_of
-from crosszone.calibrate.ranking import MANY, Outcome, ranking
+from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
-from crosszone.calibrate.stability_table import stability_table
-from crosszone.calibrate.training import doubtful_of, training, usable
-from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
+from crosszone.calibrate.stability import stability_table
+from crosszone.calibrate.validation import FOLDS, CrossValidation, chance_bins, cross_validate, pairs_of
 from crosszone.cost.coefficients import pair_spread
 from crosszone.cost.memory import memory_profiles
 from crosszone.cost.operator_profile import operator_profile, operator_profiles

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from crosszone import measured
-from crosszone.calibrate.collective_profile import collective_profile, measured_collectives
+from crosszone.calibrate.collective_apply import collective_profile, measured_collectives
 from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.calibrate.components import score_components
 from crosszone.calibrate.components_fit import fastest, fit_cluster

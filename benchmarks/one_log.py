@@ -16,10 +16,9 @@ from statistics import mean, median
 import numpy as np
 
 from crosszone import measured
-from crosszone.calibrate.fit import Fit
+from crosszone.calibrate.fit import Fit, doubtful_of, refit, training, usable
 from crosszone.calibrate.one_log_runs import Choice, each_row
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.training import doubtful_of, refit, training, usable
 from crosszone.cost.profile import Profiles
 from results import RESULTS, write_section
 

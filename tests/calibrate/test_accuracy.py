@@ -10,10 +10,10 @@ import pytest
 
 from crosszone.calibrate import accuracy
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, scores
+from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.predicted import predicted
 from crosszone.calibrate.refit import FOLDER, rewritten, rounded, with_widths, write
 from crosszone.calibrate.runs import read_runs
-from crosszone.calibrate.training import doubtful_of, training, usable
 from crosszone.cost.profile import Profiles
 
 CONTRACT = {

@@ -6,8 +6,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.collective_apply import applied
-from crosszone.calibrate.collective_fit import collective_s, fitted
-from crosszone.calibrate.collective_links import LinkFigures, link_figures
+from crosszone.calibrate.collective_fit import LinkFigures, collective_s, fitted, link_figures
 from crosszone.calibrate.collective_samples import Sample, Topology
 from crosszone.cost.tiers import Tier, node_tiers, ring_tier
 from crosszone.cost.wan import Transport, wan_tier

@@ -13,10 +13,10 @@ from builders import scenario
 from commands import call
 from component_rows import TIMED
 from component_rows import written as jobs_written
+from crosszone.calibrate.collective_apply import measured_collectives
 from crosszone.calibrate.collective_fit import collective_s, keep_quiet
-from crosszone.calibrate.collective_profile import measured_collectives
 from crosszone.calibrate.collective_samples import Sample, Topology, read_collectives
-from crosszone.calibrate.components_predict import predict_components
+from crosszone.calibrate.components import predict_components
 from crosszone.calibrate.components_read import read_components
 from crosszone.cost.own_profiles import load
 from crosszone.cost.profile import Profiles

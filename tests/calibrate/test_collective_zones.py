@@ -9,8 +9,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.collective_apply import applied
-from crosszone.calibrate.collective_fit import fitted
-from crosszone.calibrate.collective_links import link_figures
+from crosszone.calibrate.collective_fit import fitted, link_figures
 from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import load_scenario, read_scenario

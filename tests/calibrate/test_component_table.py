@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from component_rows import TIMED, iterations, written
-from crosszone.calibrate.component_table import PARTS, SHARES, component_table, shares
-from crosszone.calibrate.components import ComponentScores, read_components, score_components
-from crosszone.calibrate.stability_table import stability_table
+from crosszone.calibrate.components import (
+    PARTS,
+    SHARES,
+    ComponentScores,
+    component_table,
+    read_components,
+    score_components,
+    shares,
+)
+from crosszone.calibrate.stability import stability_table
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
 from crosszone.text import LANGUAGES, label

@@ -15,9 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from component_rows import ROW
-from crosszone.calibrate.component_table import component_table, shares
-from crosszone.calibrate.components import ComponentScores, repeat_floor_pct, score_components
-from crosszone.calibrate.components_predict import predict_components, profiles_of_cluster
+from crosszone.calibrate.components import (
+    ComponentScores,
+    component_table,
+    predict_components,
+    profiles_of_cluster,
+    repeat_floor_pct,
+    score_components,
+    shares,
+)
 from crosszone.calibrate.components_read import STACK, ComponentRun, is_components, read_components
 from crosszone.cost.own_profiles import OwnProfile, load
 from crosszone.cost.profile import Profiles

@@ -10,8 +10,8 @@ from statistics import fmean
 import pytest
 
 from component_rows import written
+from crosszone.calibrate.components import predict_components, profiles_of_cluster
 from crosszone.calibrate.components_fit import FITTED, fastest, fit_cluster, fit_stack, leave_out_setups
-from crosszone.calibrate.components_predict import predict_components, profiles_of_cluster
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun, read_components
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile, load

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from component_rows import TIMED, iterations, written
-from crosszone.calibrate import figures_data
+from crosszone.calibrate import accuracy_report
+from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, MAIN, accuracy_report, csv_files, found_in
 from crosszone.calibrate.figures import FIGURES, draw, make
-from crosszone.calibrate.figures_csv import csv_files
-from crosszone.calibrate.figures_data import COMPONENTS, ITERATIONS, MAIN, accuracy_report, found_in
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.errors import FileError, InputError
@@ -71,7 +70,7 @@ def test_the_report_tells_runs_sources_components_shares_and_stability(report):
 
 def test_a_report_is_made_once_until_a_file_changes(folder, monkeypatch):
     made = []
-    monkeypatch.setattr(figures_data, "found_in", lambda *a, **k: made.append(1) or found_in(*a, **k))
+    monkeypatch.setattr(accuracy_report, "found_in", lambda *a, **k: made.append(1) or found_in(*a, **k))
     first = accuracy_report(folder, "en")
     assert accuracy_report(folder, "en") is first and len(made) == 1
     path = folder / MAIN

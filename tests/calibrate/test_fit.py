@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.fit import Beliefs, fit
-from crosszone.calibrate.priors import beliefs, priors, start
+from crosszone.calibrate.fit import Beliefs, beliefs, fit, priors, start
 from crosszone.cost.profile import FIELDS, Profiles
 from effort import examples
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.calibrate import kineto_trace
-from crosszone.calibrate.kineto_spans import inside, merged, runs, shares, total_s
+from crosszone.calibrate.kineto_events import inside, merged, runs, shares, total_s
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.errors import InputError
 from kineto_traces import ENGINE, EXPECTED_US, MAIN, GpuTrace, one_step, steps, write_big

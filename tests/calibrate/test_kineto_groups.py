@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.kineto_groups import Group, collective_of, told_ways, way_of_name, way_of_ranks, way_of_use
+from crosszone.calibrate.kineto_events import Group, collective_of, told_ways, way_of_name, way_of_ranks, way_of_use
 from crosszone.errors import InvalidError
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.log_lines import Log, LogStep
-from crosszone.calibrate.log_steady import steady_of
+from crosszone.calibrate.log_lines import Log, LogStep, steady_of
 
 
 def log(*seconds: float, parts: dict[str, float] | None = None) -> Log:

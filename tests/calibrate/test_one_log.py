@@ -11,10 +11,19 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.one_log import calibrate_log, observed, with_factors
-from crosszone.calibrate.one_log_beliefs import SEEN, SITES, UNSEEN, Belief, beliefs_of
-from crosszone.calibrate.one_log_estimate import chosen, estimate, remaining, sensitivities, update
-from crosszone.calibrate.one_log_next import Alternative, next_runs, variations
+from crosszone.calibrate.single_run import Alternative, calibrate_log, next_runs, observed, variations, with_factors
+from crosszone.calibrate.single_run_estimate import (
+    SEEN,
+    SITES,
+    UNSEEN,
+    Belief,
+    beliefs_of,
+    chosen,
+    estimate,
+    remaining,
+    sensitivities,
+    update,
+)
 from crosszone.cli import run as _run
 from crosszone.cost import own_profiles
 from crosszone.cost.profile import Profiles

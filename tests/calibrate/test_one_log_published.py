@@ -7,10 +7,10 @@ from statistics import mean
 import numpy as np
 import pytest
 
+from crosszone.calibrate.fit import doubtful_of, refit, training, usable
 from crosszone.calibrate.one_log_runs import each_row, factored
 from crosszone.calibrate.predicted import predicted_s
 from crosszone.calibrate.runs import read_runs
-from crosszone.calibrate.training import doubtful_of, refit, training, usable
 from crosszone.cost.profile import Profiles
 
 SOURCE, TAKEN = "bigscience-bloom", 8

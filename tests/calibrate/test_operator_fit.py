@@ -9,14 +9,10 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.operator_checks import make_checks
-from crosszone.calibrate.operator_coefficients import coefficients_of, estimated
-from crosszone.calibrate.operator_correction import Settings, fitted_trees
-from crosszone.calibrate.operator_fit import fit_operator, fitted_form, held_out_errors
-from crosszone.calibrate.operator_profiles import fitted_profile, kept, own_profile, text_of
+from crosszone.calibrate.operator_coefficients import coefficients_of, estimated, layer_parts
+from crosszone.calibrate.operator_fit import Settings, fit_operator, fitted_form, fitted_trees, held_out_errors, search
+from crosszone.calibrate.operator_profiles import fitted_profile, kept, make_checks, own_profile, text_of
 from crosszone.calibrate.operator_samples import read_samples
-from crosszone.calibrate.operator_search import search
-from crosszone.calibrate.operator_stacks import layer_parts
 from crosszone.cost import own_profiles
 from crosszone.cost.operator_profile import checked, operator_profile, read_operator_profile
 from crosszone.cost.profile import Profiles

@@ -7,13 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from crosszone.calibrate.pairs import Pairs, chance_bins, pairs_of
-from crosszone.calibrate.ranking import setup_of, strategy_of
+from crosszone.calibrate.accuracy import setup_of, strategy_of
+from crosszone.calibrate.fit import usable
 from crosszone.calibrate.refit import FOLDER, with_pair
 from crosszone.calibrate.runs import read_runs
-from crosszone.calibrate.training import usable
-from crosszone.calibrate.validation import CrossValidation
-from crosszone.calibrate.widths import pair_width
+from crosszone.calibrate.validation import CrossValidation, Pairs, chance_bins, pair_width, pairs_of
 from crosszone.cost.coefficients import pair_spread
 
 

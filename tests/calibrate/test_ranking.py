@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.ranking import Outcome, ranking, spearman
+from crosszone.calibrate.accuracy import Outcome, ranking, spearman
 
 TIMES = st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.1, 10.0)), min_size=2, max_size=12)
 

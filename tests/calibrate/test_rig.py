@@ -6,8 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.calibrate.rig import COMPUTE, LAYERS, MACHINE, RigReport, read_rig, rig_report
-from crosszone.calibrate.rig_steps import RigJob, Variant, buckets, step_s, variants
+from crosszone.calibrate.rig import (
+    COMPUTE,
+    LAYERS,
+    MACHINE,
+    RigJob,
+    RigReport,
+    Variant,
+    buckets,
+    read_rig,
+    rig_report,
+    step_s,
+    variants,
+)
 from crosszone.errors import FileError, InputError
 
 HEAD = "experiment,zones,ranks_per_zone,rtt_ms,link_mbit,zone_egress_mbit,op,bytes,unit,median,best"

@@ -12,7 +12,7 @@ import pytest
 from crosszone import measured
 from crosszone.calibrate.predicted import predicted
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
-from crosszone.calibrate.runs_rules import stack_names
+from crosszone.calibrate.runs_inference import stack_names
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError
 from crosszone.inputs.parameters import parameters

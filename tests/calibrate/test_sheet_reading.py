@@ -11,7 +11,7 @@ from openpyxl import load_workbook
 from openpyxl.workbook.defined_name import DefinedName
 
 from calibrate.sheets import small
-from crosszone.calibrate.sheet import evaluation, opening, read_workbook
+from crosszone.calibrate.sheet import evaluation, read_workbook, reading
 from crosszone.errors import FileError, InvalidError
 from crosszone.schedule.trace import Trace
 
@@ -209,8 +209,8 @@ def test_parts_longer_than_the_step_are_left_out():
         (b"label,seconds\n", "sheet_not_xlsx"),
         (b"PK\x03\x04 broken", "sheet_not_xlsx"),
         (b"\xd0\xcf\x11\xe0" + b"\0" * 600, "sheet_old"),
-        (b"\xd0\xcf\x11\xe0" + b"\0" * 600 + opening.PASSWORD, "sheet_password"),
-        (b"\0" * (opening.MOST_BYTES + 1), "sheet_too_large"),
+        (b"\xd0\xcf\x11\xe0" + b"\0" * 600 + reading.PASSWORD, "sheet_password"),
+        (b"\0" * (reading.MOST_BYTES + 1), "sheet_too_large"),
     ],
 )
 def test_what_is_no_workbook_is_refused(data, code):
@@ -235,9 +235,9 @@ def test_entities_are_refused_wherever_they_stand(part, content):
     assert (notice.code, notice.params["reason"]) == ("sheet_broken", f"DOCTYPE, {part}")
 
 
-@pytest.mark.parametrize("mark", opening.MARKS)
+@pytest.mark.parametrize("mark", reading.MARKS)
 def test_entities_are_found_where_two_chunks_meet(mark):
-    for before in range(opening.CHUNK - len(mark) - 1, opening.CHUNK + 2):
+    for before in range(reading.CHUNK - len(mark) - 1, reading.CHUNK + 2):
         part = b" " * before + mark
         notice = refused(archive(**{"xl/workbook.xml": part}), FileError)
         assert notice.params["reason"] == "DOCTYPE, xl/workbook.xml", before
@@ -262,9 +262,9 @@ def archive(**parts):
     ("parts", "code"),
     [
         ({"readme.txt": b"hello"}, "sheet_not_xlsx"),
-        ({"xl/workbook.xml": b"<x/>", "xl/bomb.xml": b"0" * (opening.MOST_UNPACKED + 1)}, "sheet_bomb"),
+        ({"xl/workbook.xml": b"<x/>", "xl/bomb.xml": b"0" * (reading.MOST_UNPACKED + 1)}, "sheet_bomb"),
         ({"xl/workbook.xml": b"<x/>", "xl/bomb.xml": b"0" * (8 * 2**20)}, "sheet_bomb"),
-        ({"xl/workbook.xml": b"<x/>", **{f"xl/{n}.xml": b"" for n in range(opening.MOST_PARTS)}}, "sheet_bomb"),
+        ({"xl/workbook.xml": b"<x/>", **{f"xl/{n}.xml": b"" for n in range(reading.MOST_PARTS)}}, "sheet_bomb"),
         ({"xl/workbook.xml": b"<x/>", "xl/vbaProject.bin": b"x"}, "sheet_macros"),
         ({"xl/workbook.xml": b"<x/>", "xl/externalLinks/externalLink1.xml": b"<x/>"}, "sheet_links"),
         ({"xl/workbook.xml": b'<!DOCTYPE x [<!ENTITY a "a">]><x/>'}, "sheet_broken"),

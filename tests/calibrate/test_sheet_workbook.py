@@ -14,9 +14,8 @@ from calibrate.sheets import CASES, H100, edited, loaded
 from conftest import ROOT
 from crosszone.calibrate.sheet import read_workbook, workbook_of
 from crosszone.calibrate.sheet.evaluation import Cells
-from crosszone.calibrate.sheet.example import example
-from crosszone.calibrate.sheet.opening import opened
-from crosszone.calibrate.sheet.workbook import MOST_PASSES
+from crosszone.calibrate.sheet.reading import opened
+from crosszone.calibrate.sheet.workbook import MOST_PASSES, example
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import read_scenario

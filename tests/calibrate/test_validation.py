@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from crosszone.calibrate import validation
 from crosszone.calibrate.accuracy import ScoredRow
+from crosszone.calibrate.fit import Training, doubtful_of, refit, refit_stacks, training, usable
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.training import Training, doubtful_of, refit, refit_stacks, training, usable
-from crosszone.calibrate.validation import CrossValidation, cross_validate, folds, thinned
-from crosszone.calibrate.widths import memory_width, step_widths
+from crosszone.calibrate.validation import CrossValidation, cross_validate, folds, memory_width, step_widths, thinned
 from crosszone.cost.profile import Profiles
 from effort import examples
 

@@ -21,9 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.row_notices import RowNotices
-from crosszone.calibrate.text_files import check_head
-from crosszone.calibrate.words import not_one_of
+from crosszone.calibrate.user_files import RowNotices, check_head, not_one_of
 from crosszone.cost.collectives import (
     CollectiveCost,
     Ring,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crosszone.calibrate.components_predict import predict_components
+from crosszone.calibrate.components import predict_components
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.measured_links import MeasuredLinks

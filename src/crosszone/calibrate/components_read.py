@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.calibrate.runs import Skipped
-from crosszone.calibrate.runs_rules import RowError
+from crosszone.calibrate.runs_inference import RowError
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import Cluster, NodeGroup, Zone

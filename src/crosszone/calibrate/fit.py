@@ -2,15 +2,29 @@
 
 A coefficient is fitted in its logarithm, so it stays positive. A row reads one value of each field, so one evaluation
 per field gives the derivatives for all homes of that field at once.
+
+Priors: what is believed of each fitted coefficient before a run is seen (`priors.yaml`).
+
+Training: the rows that profiles are fitted to, and the fit itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from crosszone.calibrate.predicted import Steps
+from crosszone.calibrate.runs import Run, read_doubtful
+from crosszone.cost.coefficients import COMMON
+from crosszone.cost.profile import Profiles
+from crosszone.inputs.shipped import read_shipped
+from crosszone.inputs.value import Positive, Value, parse
 
 Vector = npt.NDArray[np.float64]
 Index = Mapping[str, npt.NDArray[np.int64]]
@@ -163,3 +177,112 @@ class _Task:
             moved = np.log(self.predict({**base, field: base[field] * (1.0 + STEP)})) - self.target
             j[used, columns[used]] += (moved[used] - r[used]) / np.log1p(STEP)
         return j
+
+
+SPREAD = 0.3
+"""How much the homes of a coefficient differ where priors.yaml does not say."""
+
+
+class Prior(Value):
+    """One prior, as priors.yaml explains it."""
+
+    value: Positive
+    sd: Positive | None = None
+    spread: Positive = SPREAD
+    lower: Positive
+    upper: Positive
+    why: str
+
+
+@cache
+def priors() -> dict[str, Prior]:
+    """Prior by field."""
+    document = read_shipped("crosszone.calibrate", "priors.yaml")
+    found: dict[str, Any] = document.value["fields"]
+    return {name: parse(Prior, entry, document, at=("fields", name)) for name, entry in found.items()}
+
+
+def beliefs(profiles: Profiles) -> Beliefs:
+    """The priors of every fitted value of the profiles; a family's or stack's value lies about the common one. [Q4]
+
+    log own ~ N(log common, spread), log common ~ N(log prior, sd): homes with few rows stay near what the others say,
+    and one without rows is the common value.
+    """
+    known = priors()
+    free = ~profiles.fixed
+    centre, sd = np.ones(len(free)), np.ones(len(free))
+    lower, upper = np.full(len(free), 1e-12), np.full(len(free), 1e12)
+    anchor = np.full(len(free), -1)
+    for at, (home, field) in enumerate(profiles.names):
+        if not free[at]:
+            continue
+        prior = known[field]
+        common = profiles.place[COMMON, field]
+        own = home != COMMON
+        centre[at], lower[at], upper[at] = prior.value, prior.lower, prior.upper
+        sd[at] = prior.spread if own or prior.sd is None else prior.sd
+        if own and free[common]:
+            anchor[at] = common
+    return Beliefs(free=free, centre=centre, sd=sd, anchor=anchor, lower=lower, upper=upper)
+
+
+def start(profiles: Profiles, beliefs: Beliefs, spread: float = 0.0, seed: int = 0) -> Vector:
+    """Where a fit starts: the priors, or values strewn about them by `spread` (of the logarithm)."""
+    strewn = np.random.default_rng(seed).normal(0.0, 1.0, len(profiles.values)) * spread * beliefs.sd
+    return np.where(
+        beliefs.free, np.clip(beliefs.centre * np.exp(strewn), beliefs.lower, beliefs.upper), profiles.values
+    )
+
+
+ALSO_WEIGHT = 0.3
+"""Weight of a row of a file that would otherwise outnumber the others."""
+DOUBTFUL = "doubtful_rows.csv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Rows to fit to, with their weights."""
+
+    runs: tuple[Run, ...]
+    weights: Vector
+
+    def without(self, left_out: Iterable[bool]) -> Training:
+        """Those that are not left out."""
+        kept = ~np.fromiter(left_out, dtype=bool, count=len(self.runs))
+        runs = tuple(run for run, keep in zip(self.runs, kept, strict=True) if keep)
+        return Training(runs=runs, weights=self.weights[kept])
+
+
+def usable(runs: Iterable[Run], doubtful: Collection[str]) -> list[Run]:
+    """Runs with a measured time that contradict no neighbour and repeat no earlier row."""
+    return [run for run in runs if run.step_time_s and run.id not in doubtful and run.duplicate_of is None]
+
+
+def training(runs: Sequence[Run], also: Sequence[Run] = ()) -> Training:
+    """Rows that count fully, and rows that count less."""
+    weights = np.concatenate([np.ones(len(runs)), np.full(len(also), ALSO_WEIGHT)])
+    return Training(runs=(*runs, *also), weights=weights)
+
+
+def refit(rows: Training, profiles: Profiles, *, strewn: float = 0.0, rounds: int = 60) -> Fit:
+    """Fit every coefficient that has a prior; `strewn` starts elsewhere, which must not matter."""
+    steps = Steps(rows.runs, profiles)
+    believed = beliefs(profiles)
+    begin = start(profiles, believed, strewn)
+    return fit(steps, steps.index, steps.measured, begin, believed, weights=rows.weights[steps.order], rounds=rounds)
+
+
+def refit_stacks(runs: Sequence[Run], profiles: Profiles, known: Collection[str]) -> Fit:
+    """Fit only the coefficients of the stacks that `known` lacks; all others keep their values."""
+    own = {f"stack {run.stack}" for run in runs if run.stack not in known}
+    believed = beliefs(profiles)
+    mine = np.array([home in own for home, _ in profiles.names])
+    believed = replace(believed, free=believed.free & mine)
+    steps = Steps([run for run in runs if f"stack {run.stack}" in own], profiles)
+    return fit(steps, steps.index, steps.measured, profiles.values.copy(), believed)
+
+
+def doubtful_of(runs: Path, given: Path | None) -> dict[str, str]:
+    """Reasons by id: of the file given, else of doubtful_rows.csv beside the runs, else none."""
+    path = given or runs.with_name(DOUBTFUL)
+    return read_doubtful(path) if given or path.exists() else {}

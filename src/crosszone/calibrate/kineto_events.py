@@ -5,22 +5,238 @@
 
 Of two GB of text some hundred MB of columns are left: kernels with what launched them, host operators with the thread
 they ran on, annotations, collectives with their group. Times are seconds from the first event.
+
+Kineto groups: which way of splitting a collective of a profiler's trace belongs to.
+
+    way_of_name("TENSOR_MODEL_PARALLEL_GROUP")            # "tensor", as Megatron calls its groups
+    way_of_name("mesh_dp_shard")                          # "data", as a device mesh calls them
+    way_of_use({("all_gather", "forward"), ("reduce_scatter", "backward")})       # "data": sharded parameters
+
+What the user says of a group comes first, then its name, then its ranks, then what it is used for: the last is a
+guess, and is told as one.
+
+Kineto spans: intervals of a trace as arrays: what lies within what, and who owns each moment.
+
+inside(starts, intervals)                 # which moments lie in any of the intervals
+shares(start, end, sort, 0.0, 1.0, 3)     # seconds that each sort owns of a second; they add up with the gap
+runs(start, end, sort, 3, join_s=1e-5)    # the same as stretches of time, one after the other
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosszone.calibrate.kineto_groups import Group, collective_of
 from crosszone.calibrate.kineto_json import EVENTS, CutOffError
 from crosszone.errors import FileError, InvalidError, Notice
+
+WAYS = ("tensor", "context", "experts", "pipeline", "data", "other")
+"""Ways of splitting whose messages are told apart."""
+SHORT = {"tp": "tensor", "cp": "context", "ep": "experts", "pp": "pipeline", "dp": "data"}
+_DATA = {"dp", "ddp", "edp", "data", "fsdp", "hsdp", "replicate", "replica", "shard", "zero"}
+_PIPELINE = {"pp", "pipeline", "pipe", "embedding", "embd", "embed"}
+_EXPERTS = {"ep", "expert", "experts", "moe"}
+_TENSOR = {"tp", "tensor"}
+_CONTEXT = {"cp", "context", "ring", "ulysses", "sequence"}
+_COLLECTIVES = (
+    ("all_to_all", ("alltoall", "a2a")),
+    ("reduce_scatter", ("reducescatter",)),
+    ("all_gather", ("allgather",)),
+    ("all_reduce", ("allreduce",)),
+    ("send", ("sendrecv", "send", "recv", "isend", "irecv", "p2p")),
+    ("broadcast", ("broadcast", "bcast")),
+    ("reduce", ("reduce",)),
+    ("gather", ("gather",)),
+    ("scatter", ("scatter",)),
+    ("barrier", ("barrier",)),
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A process group as a trace names it; what it does not say is empty."""
+
+    name: str = ""
+    about: str = ""
+    """What the framework calls it."""
+    size: int = 0
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """What a reader calls it."""
+        return self.about if self.about not in ("", "undefined") else self.name or "unnamed"
+
+
+def collective_of(text: str) -> str:
+    """The plain name of a collective from how a kernel or an annotation spells it; empty: none.
+
+    `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`, `nccl:_reduce_scatter_base`, `allgather_into_tensor_coalesced`.
+    """
+    plain = re.sub(r"[^a-z0-9]", "", text.lower())
+    return next((name for name, parts in _COLLECTIVES if any(part in plain for part in parts)), "")
+
+
+def way_of_name(text: str) -> str | None:
+    """The way of splitting that a group's name tells; None: it does not."""
+    words = set(re.split(r"[^a-z0-9]+|(?<=[a-z])(?=\d)", text.lower()))
+    if words & _DATA:
+        return "data"
+    if words & _PIPELINE:
+        return "pipeline"
+    if words & _EXPERTS:
+        return "tensor" if words & _TENSOR and "model" not in words else "experts"
+    if words & _TENSOR:
+        return "tensor"
+    return "context" if words & _CONTEXT else None
+
+
+def way_of_ranks(group: Group, degrees: Mapping[str, int]) -> str | None:
+    """The way whose degree and distance between ranks are those of the group. [K44]
+
+    Ranks count over tensor, context, data, pipeline in this order: neighbours of a way lie as far apart as the
+    product of the degrees before it. None: no way, or more than one, fits.
+    """
+    if len(group.ranks) < 2 or not degrees:
+        return None
+    apart = group.ranks[1] - group.ranks[0]
+    tp, cp, dp, pp = (max(1, degrees.get(key, 1)) for key in ("tp", "cp", "dp", "pp"))
+    fits = {
+        "tensor": (tp, 1),
+        "context": (cp, tp),
+        "data": (dp, tp * cp),
+        "pipeline": (pp, tp * cp * dp),
+    }
+    found = [way for way, (size, far) in fits.items() if size > 1 and (size, far) == (len(group.ranks), apart)]
+    if not found and cp > 1 and (len(group.ranks), apart) == (dp * cp, tp):
+        return "data"  # gradients are summed over context and data together
+    return found[0] if len(found) == 1 else None
+
+
+def way_of_use(uses: Collection[tuple[str, str]]) -> str:
+    """The likely way of a group from the collectives it does, each with the pass it does them in. [K44]
+
+    Messages between two ranks: pipeline. All-to-all: experts. Sums in the forward pass: tensor, for gradients are
+    summed after it. Else data.
+    """
+    kinds = {collective for collective, _ in uses} - {"barrier", ""}
+    if "all_to_all" in kinds:
+        return "experts"
+    if kinds and kinds <= {"send"}:
+        return "pipeline"
+    if any(kind in ("all_reduce", "reduce_scatter") and where in ("forward", "recompute") for kind, where in uses):
+        return "tensor"
+    return "data" if kinds else "other"
+
+
+def told_ways(lines: Sequence[str] | None) -> dict[str, str]:
+    """`NAME=WAY` lines as ways by group name; `InvalidError` for a way that is none."""
+    found: dict[str, str] = {}
+    for line in lines or ():
+        name, equals, way = line.rpartition("=")
+        if not equals or not name.strip():
+            raise InvalidError(Notice(code="assignment_malformed", field="--group", value=line))
+        word = SHORT.get(way.strip().lower(), way.strip().lower())
+        if word not in WAYS:
+            params = {"allowed": [*SHORT, "other"], "nearest": "tp"}
+            raise InvalidError(Notice(code="not_one_of", field="--group", value=way, params=params))
+        found[name.strip().lower()] = word
+    return found
+
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+NOBODY = -1
+
+
+def merged(start: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """The union of intervals: those that touch become one, in the order of their start."""
+    if not len(start):
+        return start, end
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate([[True], start[1:] > reach[:-1]])
+    last = np.concatenate([first[1:], [True]])
+    return start[first], reach[last]
+
+
+def inside(moments: Floats, intervals: tuple[Floats, Floats]) -> NDArray[np.bool_]:
+    """Whether each moment lies in one of the intervals, which do not overlap and are in order."""
+    start, end = intervals
+    if not len(start):
+        return np.zeros(len(moments), bool)
+    at = np.searchsorted(start, moments, side="right") - 1
+    return np.asarray((at >= 0) & (moments <= end[np.maximum(at, 0)]))
+
+
+def inside_by(key: Any, moments: Floats, of: Any, start: Floats, end: Floats) -> NDArray[np.bool_]:
+    """Whether each moment lies in an interval of the same key: of its own thread."""
+    found = np.zeros(len(moments), bool)
+    for one in np.unique(of):
+        here, there = key == one, of == one
+        found[here] = inside(moments[here], merged(start[there], end[there]))
+    return found
+
+
+def total_s(start: Floats, end: Floats) -> float:
+    """Seconds that any of the intervals covers."""
+    begun, ended = merged(start, end)
+    return float((ended - begun).sum())
+
+
+def shares(start: Floats, end: Floats, sort: Ints, low: float, high: float, sorts: int) -> Floats:
+    """Seconds between two times that each sort owns, and last those that nobody owns; they add up. [K42]
+
+    Where several run at once the moment belongs to the sort with the smallest number.
+    """
+    found = np.zeros(sorts + 1)
+    at, owner = _owners(np.clip(start, low, high), np.clip(end, low, high), sort, sorts)
+    if len(at):
+        length = np.diff(at)
+        for one in range(sorts):
+            found[one] = length[owner == one].sum()
+    found[sorts] = max(0.0, (high - low) - found[:sorts].sum())
+    return found
+
+
+def runs(start: Floats, end: Floats, sort: Ints, sorts: int, join_s: float = 0.0) -> tuple[Floats, Floats, Ints]:
+    """Stretches of time with one owner, in order; pauses of at most `join_s` within a stretch belong to it."""
+    at, owner = _owners(start, end, sort, sorts)
+    if not len(at):
+        return np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
+    begin, close = at[:-1], at[1:]
+    owned = (owner != NOBODY) & (close > begin)
+    begin, close, owner = begin[owned], close[owned], owner[owned]
+    if not len(begin):
+        return begin, close, owner
+    first = np.concatenate([[True], (owner[1:] != owner[:-1]) | (begin[1:] - close[:-1] > join_s)])
+    last = np.concatenate([first[1:], [True]])
+    return begin[first], close[last], owner[first]
+
+
+def _owners(start: Floats, end: Floats, sort: Ints, sorts: int) -> tuple[Floats, Ints]:
+    """Times at which something begins or ends, and who owns the time from each to the next."""
+    lasting = end > start
+    start, end, sort = start[lasting], end[lasting], sort[lasting]
+    if not len(start):
+        return np.zeros(0), np.zeros(0, np.int64)
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    step = np.concatenate([np.ones(len(start), np.int8), np.full(len(end), -1, np.int8)])[order]
+    kind = np.concatenate([sort, sort])[order]
+    owner = np.full(len(at) - 1, NOBODY, np.int64)
+    for one in range(sorts - 1, -1, -1):
+        if (kind == one).any():
+            running = np.cumsum(np.where(kind == one, step, 0), dtype=np.int32)[:-1] > 0
+            owner[running] = one
+    return at[order], owner
+
 
 MOST_TOLD = 20
 MOST_NAMES = 100_000
@@ -47,8 +263,6 @@ _DEVICE = {"kernel": WORK, "gpu_memcpy": COPY, "gpu_memset": WORK, "memcpy": COP
 _LAUNCH = {"cuda_runtime", "cuda_driver", "runtime", "hip_runtime", "xpu_runtime", "privateuse1_runtime"}
 _OPERATOR = {"cpu_op", "operator"}
 _REMARK = {"user_annotation"}
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass

@@ -18,10 +18,19 @@ from typing import Any
 import numpy as np
 
 from crosszone.calibrate.imported import MOST_NAME, Imported, ImportedStep
-from crosszone.calibrate.kineto import Decoded, Progress, decoded, gathered
-from crosszone.calibrate.kineto_passes import FIRST_WAY, MESSAGES, ORDER, PASSES, PHASES
-from crosszone.calibrate.kineto_spans import runs
-from crosszone.calibrate.kineto_steps import Step
+from crosszone.calibrate.kineto import (
+    FIRST_WAY,
+    MESSAGES,
+    ORDER,
+    PASSES,
+    PHASES,
+    Decoded,
+    Progress,
+    Step,
+    decoded,
+    gathered,
+)
+from crosszone.calibrate.kineto_events import runs
 from crosszone.calibrate.stability import chosen, middle, stability
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import parse

@@ -26,8 +26,7 @@ from crosszone.calibrate.log_lines import (
     lines_of,
     refuse_time,
 )
-from crosszone.calibrate.text_files import check_head
-from crosszone.calibrate.words import not_one_of
+from crosszone.calibrate.user_files import check_head, not_one_of
 from crosszone.errors import FileError, Notice
 
 TEXT: dict[str, ModuleType] = {

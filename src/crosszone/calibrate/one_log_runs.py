@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.one_log_beliefs import beliefs_of
-from crosszone.calibrate.one_log_estimate import MODEL, PROMISE, Estimate, estimate
 from crosszone.calibrate.predicted import Steps, gpu_of, predicted_s
 from crosszone.calibrate.runs import Run
+from crosszone.calibrate.single_run_estimate import MODEL, PROMISE, Estimate, beliefs_of, estimate
 from crosszone.cost.profile import Profiles
 
 Vector = npt.NDArray[np.float64]

@@ -18,12 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from crosszone.calibrate.accuracy import score_runs
-from crosszone.calibrate.fit import Vector
-from crosszone.calibrate.pairs import pairs_of
+from crosszone.calibrate.fit import Vector, doubtful_of, refit, refit_stacks, training, usable
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.training import doubtful_of, refit, refit_stacks, training, usable
-from crosszone.calibrate.validation import FOLDS, cross_validate
-from crosszone.calibrate.widths import memory_width, pair_width, step_widths
+from crosszone.calibrate.validation import FOLDS, cross_validate, memory_width, pair_width, pairs_of, step_widths
 from crosszone.cost import profile
 from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles

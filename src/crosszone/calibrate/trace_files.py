@@ -24,8 +24,7 @@ from crosszone.calibrate.kineto import Progress
 from crosszone.calibrate.kineto_json import chunks_of
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.calibrate.stability import chosen, middle
-from crosszone.calibrate.text_files import check_head
-from crosszone.calibrate.words import not_one_of
+from crosszone.calibrate.user_files import check_head, not_one_of
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, Measured, read_measured, read_metrics

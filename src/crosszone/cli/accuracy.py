@@ -17,7 +17,7 @@ from crosszone.errors import InputError, Notice
 if TYPE_CHECKING:
     from crosszone.analyse.published.sites import TwoSites
     from crosszone.calibrate.accuracy import Accuracy
-    from crosszone.calibrate.figures_data import Found
+    from crosszone.calibrate.accuracy_report import Found
     from crosszone.calibrate.validation import CrossValidation
 
 MOST_ROWS = 60
@@ -99,7 +99,7 @@ class _Wanted:
         """Write what was asked for; gives the report, or None where no file was."""
         if self.csv is None and self.figures is None:
             return None
-        from crosszone.calibrate.figures_data import report_of
+        from crosszone.calibrate.accuracy_report import report_of
         from crosszone.cli.accuracy_folder import print_written, write_report
 
         report = report_of(found, language())
@@ -114,8 +114,8 @@ def _no_files(path: Path, wanted: _Wanted) -> None:
 
 
 def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
-    from crosszone.calibrate.figures_data import MAIN, RUNS, found_in, report_of, rows_in
-    from crosszone.calibrate.training import doubtful_of
+    from crosszone.calibrate.accuracy_report import MAIN, RUNS, found_in, report_of, rows_in
+    from crosszone.calibrate.fit import doubtful_of
     from crosszone.cli.accuracy_folder import print_report, print_written, write_report
 
     total = sum(rows_in(folder / name) for name in RUNS)
@@ -153,8 +153,8 @@ def _kind(path: Path) -> str:
 
 def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
     from crosszone.calibrate.accuracy import score_runs
-    from crosszone.calibrate.figures_data import found_of, rows_in
-    from crosszone.calibrate.training import doubtful_of
+    from crosszone.calibrate.accuracy_report import found_of, rows_in
+    from crosszone.calibrate.fit import doubtful_of
 
     reasons = doubtful_of(path, doubtful)
     with _progress(said("accuracy_rows"), rows_in(path)) as advance:
@@ -178,8 +178,8 @@ def _print_checks(checks: Sequence[CrossValidation]) -> None:
 
 
 def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
+    from crosszone.calibrate.fit import training, usable
     from crosszone.calibrate.runs import read_runs
-    from crosszone.calibrate.training import training, usable
     from crosszone.calibrate.validation import Kind, cross_validate, parts_of
     from crosszone.cost.profile import Profiles
 
@@ -219,8 +219,8 @@ def _print_runs(found: Accuracy) -> None:
 
 
 def _components(path: Path, wanted: _Wanted) -> None:
-    from crosszone.calibrate.component_table import component_table, shares
-    from crosszone.calibrate.figures_data import found_of, report_of
+    from crosszone.calibrate.accuracy_report import found_of, report_of
+    from crosszone.calibrate.components import component_table, shares
     from crosszone.cli.accuracy_folder import print_jobs
 
     found = found_of(path)

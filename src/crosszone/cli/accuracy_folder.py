@@ -21,15 +21,15 @@ STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct
 
 def default_folder() -> Path:
     """The folder with measured runs; where there is none, the one that they are looked for in first."""
-    from crosszone.calibrate.measured_folder import measurements, places
+    from crosszone.calibrate.accuracy_report import measurements, places
 
     return measurements() or places()[0]
 
 
 def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
     """Refuse before long work what cannot be written: a folder that is a file, or files that exist already."""
+    from crosszone.calibrate.accuracy_report import NAMES as TABLES
     from crosszone.calibrate.figures import NAMES as DRAWN
-    from crosszone.calibrate.figures_csv import NAMES as TABLES
 
     for folder, names in ((csv, TABLES), (figures, DRAWN)):
         if folder is None:
@@ -45,7 +45,7 @@ def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | No
     """Write tables and pictures; all are made before the first is written."""
     made: dict[Path, bytes] = {}
     if csv is not None:
-        from crosszone.calibrate.figures_csv import csv_files
+        from crosszone.calibrate.accuracy_report import csv_files
 
         made |= {csv / name: text.encode() for name, text in csv_files(report).items()}
     if figures is not None:

@@ -18,9 +18,8 @@ from crosszone.cli.output import amount, console, language, print_json, print_no
 from crosszone.errors import InvalidError, MachineError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.collective_apply import Applied
+    from crosszone.calibrate.collective_apply import Applied, MeasuredCluster
     from crosszone.calibrate.collective_fit import Concurrency, LinkFit
-    from crosszone.calibrate.collective_profile import MeasuredCluster
     from crosszone.calibrate.collective_samples import Topology
 
 PORT = 29500
@@ -119,10 +118,8 @@ def links(
 
     Example: crosszone calibrate links collectives.csv --scenario two-zones.yaml -o measured.yaml
     """
-    from crosszone.calibrate.collective_apply import applied
-    from crosszone.calibrate.collective_fit import concurrency, fitted
-    from crosszone.calibrate.collective_links import link_figures
-    from crosszone.calibrate.collective_profile import collective_profile, measured_collectives
+    from crosszone.calibrate.collective_apply import applied, collective_profile, measured_collectives
+    from crosszone.calibrate.collective_fit import concurrency, fitted, link_figures
     from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.cli.files import refuse_to_overwrite, write_file
     from crosszone.cost import own_profiles
@@ -195,7 +192,7 @@ def _asked(backend: str, zones: str | None, sizes: str | None, ops: str | None, 
 
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        from crosszone.calibrate.words import not_one_of
+        from crosszone.calibrate.user_files import not_one_of
 
         raise not_one_of(option, value, allowed)
 

@@ -13,9 +13,8 @@ from crosszone.cli.output import amount, console, language, print_json, print_no
 from crosszone.text.figures import digits
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.operator_correction import Settings
+    from crosszone.calibrate.operator_fit import Search, Settings
     from crosszone.calibrate.operator_samples import Read
-    from crosszone.calibrate.operator_search import Search
     from crosszone.cli.progress import Progress
     from crosszone.cost.operator_profile import OperatorFit, OperatorProfile, OperatorTime
 
@@ -122,9 +121,8 @@ def _counted(advance: Progress | None, what: str, of: int) -> Callable[[], None]
 
 
 def _searched(read: Read, advance: Progress | None) -> dict[str, Search]:
-    from crosszone.calibrate.operator_fit import LEAST_FOR_TREES
+    from crosszone.calibrate.operator_fit import GRID, LEAST_FOR_TREES, search
     from crosszone.calibrate.operator_profiles import fittable
-    from crosszone.calibrate.operator_search import GRID, search
 
     some = [one for one in fittable(read) if len(one.time_us) >= LEAST_FOR_TREES]
     one_more = _counted(advance, "settings", len(some) * len(GRID))

@@ -27,10 +27,10 @@ def jobs(
 
     Example: crosszone calibrate jobs runs.csv --cluster perlmutter --save perlmutter --add
     """
+    from crosszone.calibrate.components import predict_components
     from crosszone.calibrate.components_fit import fastest, fit_cluster
-    from crosszone.calibrate.components_predict import predict_components
     from crosszone.calibrate.components_read import read_components
-    from crosszone.calibrate.words import not_one_of
+    from crosszone.calibrate.user_files import not_one_of
     from crosszone.cost import own_profiles
     from crosszone.cost.profile import Profiles
     from crosszone.errors import InvalidError, Notice

@@ -12,7 +12,7 @@ from crosszone.cli.output import amount, console, language, print_json, print_no
 from crosszone.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.one_log import OneLog
+    from crosszone.calibrate.single_run import OneLog
 
 IN_TABLES = ("log_moved", "log_next_run")
 """What the tables say already."""
@@ -39,7 +39,7 @@ def log(
 
     Example: crosszone calibrate log train.log --scenario run.yaml --save my-cluster --use
     """
-    from crosszone.calibrate.one_log import calibrate_log
+    from crosszone.calibrate.single_run import calibrate_log
     from crosszone.cost import own_profiles
     from crosszone.errors import InvalidError, Notice
     from crosszone.inputs.scenario import load_scenario

@@ -26,8 +26,7 @@ DEVICE = "device"
 def checked_samples(paths: Sequence[Path], gpu: str | None) -> Read:
     """The samples of some files; what is wrong with many rows in the same way is said once."""
     from crosszone.calibrate.operator_samples import MOST_MISTAKES, read_samples
-    from crosszone.calibrate.row_notices import grouped
-    from crosszone.calibrate.text_files import check_text
+    from crosszone.calibrate.user_files import check_text, grouped
     from crosszone.inputs.catalogue import catalogue
 
     if gpu is not None:

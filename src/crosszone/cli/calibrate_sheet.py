@@ -47,7 +47,7 @@ def sheet(
     refuse_to_overwrite(Path(output), force)
 
     from crosszone.calibrate.sheet import workbook_of
-    from crosszone.calibrate.sheet.example import example
+    from crosszone.calibrate.sheet.workbook import example
     from crosszone.inputs.scenario import read_scenario
 
     loaded = example() if scenario is None else read_scenario(scenario)
@@ -117,7 +117,7 @@ LEAST_S = 1e-12
 
 def _content(path: Path) -> bytes:
     """The bytes of a file, no more than are read of a workbook."""
-    from crosszone.calibrate.sheet.opening import MOST_BYTES
+    from crosszone.calibrate.sheet.reading import MOST_BYTES
 
     try:
         with path.open("rb") as file:

@@ -54,9 +54,9 @@ def trace(
 
     Example: crosszone calibrate trace rank0.pt.trace.json.gz --iteration best --scenario examples/three-cities.yaml
     """
-    from crosszone.calibrate.kineto_groups import told_ways
+    from crosszone.calibrate.kineto_events import told_ways
     from crosszone.calibrate.trace_files import AUTO, FORMATS, degrees_of, read_run
-    from crosszone.calibrate.words import not_one_of
+    from crosszone.calibrate.user_files import not_one_of
     from crosszone.cli.progress import progress_bar
 
     if form not in (AUTO, *FORMATS):
@@ -106,7 +106,7 @@ def _predictor(scenario: str) -> Predictor:
 
 def _difference(predictor: Predictor, found: Imported, iteration: str) -> tuple[dict[str, Any], list[Notice]]:
     """The predicted step beside the measured one, phase by phase and kind by kind [S15], and where the runs differ."""
-    from crosszone.calibrate.trace_beside import beside, notices_of
+    from crosszone.calibrate.imported import beside, notices_of
 
     measured, _ = found.measured().timeline(found.at(iteration).step)
     predicted = predictor.timeline(language())

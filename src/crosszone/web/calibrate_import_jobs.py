@@ -7,7 +7,7 @@ from typing import Any
 
 from crosszone.analyse.outcome import headline_of, outcome_of
 from crosszone.calibrate.imported import Imported
-from crosszone.calibrate.sheet.opening import MOST_BYTES
+from crosszone.calibrate.sheet.reading import MOST_BYTES
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import Progress
@@ -35,7 +35,7 @@ def run_job(
     cancelled: Cancelled,
 ) -> bytes:
     """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
-    from crosszone.calibrate.trace_beside import beside, notices_of
+    from crosszone.calibrate.imported import beside, notices_of
 
     form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
     one = found.at(iteration)

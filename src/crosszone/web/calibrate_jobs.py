@@ -20,7 +20,7 @@ from crosszone.web.calibrate_source import Source
 from crosszone.web.jobs import Cancelled
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.one_log import OneLog
+    from crosszone.calibrate.single_run import OneLog
     from crosszone.web.calibrate_found import ErrorRow, IterationsFound
 
 
@@ -77,8 +77,7 @@ def collectives_job(
 ) -> bytes:
     """Timed collectives fitted; `scenario`: text and file of one whose links take the measured figures."""
     from crosszone.calibrate.collective_apply import applied
-    from crosszone.calibrate.collective_fit import concurrency, fitted
-    from crosszone.calibrate.collective_links import link_figures
+    from crosszone.calibrate.collective_fit import concurrency, fitted, link_figures
     from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.web.calibrate_found import LinksFound
 
@@ -111,7 +110,7 @@ def collectives_job(
 
 def log_job(source: Source, loaded: Loaded, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """What the log of one run teaches: its steps, the values that move, what stays unknown, the next run."""
-    from crosszone.calibrate.one_log import calibrate_log
+    from crosszone.calibrate.single_run import calibrate_log
     from crosszone.web.calibrate_found import FitFound, StepFound, values_of
 
     tell = watched(progress, cancelled)

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from crosszone.calibrate.measured_folder import VARIABLE
+from crosszone.calibrate.accuracy_report import VARIABLE
 from crosszone.cost.profile import Profiles
 from crosszone.plan.search import Progress
 from crosszone.web.answers import json_bytes
@@ -46,22 +46,22 @@ class KeptReports:
 
 def key_of(folder: Path, *asked: str) -> Hashable:
     """What a report depends on: the files, the profile in use, and what was asked."""
-    from crosszone.calibrate.figures_data import state_of
+    from crosszone.calibrate.accuracy_report import state_of
 
     return (folder, state_of(folder), Profiles.load(), *asked)  # the same profiles are one object
 
 
 def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """Errors of predictions against the measured data of a folder."""
-    from crosszone.calibrate.figures_data import report_of
+    from crosszone.calibrate.accuracy_report import report_of
 
     return _answer(report_of(_found(Path(folder), watched(progress, cancelled)), language))
 
 
 def parts_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """The same of the jobs that were timed part by part alone, which takes a moment."""
-    from crosszone.calibrate.figures_data import COMPONENTS, ITERATIONS, Found, found_of, report_of
-    from crosszone.calibrate.stability_table import stability_table
+    from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, Found, found_of, report_of
+    from crosszone.calibrate.stability import stability_table
 
     watched(progress, cancelled)("parts", 0, 1)
     home = Path(folder)
@@ -73,7 +73,7 @@ def parts_job(folder: str, language: str, *, progress: Progress, cancelled: Canc
 
 
 def _answer(report: dict[str, Any]) -> bytes:
-    from crosszone.calibrate.figures_data import FILES
+    from crosszone.calibrate.accuracy_report import FILES
 
     told = {key: value for key, value in report.items() if key != "folder"}
     return json_bytes({"present": True, "variable": VARIABLE, "files": list(FILES), "report": told})
@@ -81,7 +81,7 @@ def _answer(report: dict[str, Any]) -> bytes:
 
 def _found(folder: Path, tell: Progress) -> Any:
     """What a folder holds; the last one is kept, since the other language asks for the same."""
-    from crosszone.calibrate.figures_data import RUNS, found_in, rows_in
+    from crosszone.calibrate.accuracy_report import RUNS, found_in, rows_in
 
     key = key_of(folder)
     if key not in _last:

@@ -7,6 +7,8 @@ No formula is written by hand: the prediction is computed once with numbers that
 (`predict/recorded.py`), and every named number becomes a cell (`formulas.py`). So the cells are the cost model,
 whatever it is today. Inputs are cells to type in; what changes the structure (degrees, schedule, placement) is a cell
 without colour, for its number is part of which formulas there are.
+
+Example: the scenario that a workbook holds when none is given.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from crosszone.calibrate.sheet.output import (
 )
 from crosszone.cost.expression import Cell
 from crosszone.cost.record import Recorded
-from crosszone.inputs.scenario import Loaded
+from crosszone.inputs.scenario import Loaded, read_scenario
 from crosszone.predict.answer import predictor_of
 from crosszone.predict.predict import Predictor
 from crosszone.predict.recorded import RecordedScenario, record_scenario
@@ -298,3 +300,31 @@ def _ranges(numbers: Sequence[int]) -> str:
         else:
             parts.append([number])
     return ", ".join("-".join(map(str, part)) for part in parts)
+
+
+def example() -> Loaded:
+    """LLaMA-2 7B on two nodes of eight A100, tensor and pipeline parallel: every sheet of the workbook has work."""
+    return read_scenario(
+        {
+            "name": "example",
+            "model": "llama-2-7b",
+            "job": {"seq_len": 4096, "global_batch": 64, "tokens": 2.0e10, "framework": "megatron"},
+            "cluster": {
+                "zones": [
+                    {
+                        "name": "lab",
+                        "nodes": [{"count": 2, "gpus": 8, "gpu": "a100-80gb-sxm", "nic_gbps_per_gpu": 200}],
+                    }
+                ]
+            },
+            "strategy": {
+                "tp": 4,
+                "pp": 2,
+                "dp": 2,
+                "micro_batch": 2,
+                "sequence_parallel": True,
+                "recompute": "selective",
+                "zero": 1,
+            },
+        }
+    )

@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.calibrate.measured_folder import VARIABLE, measurements
+from crosszone.calibrate.accuracy_report import VARIABLE, measurements
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.calibrate_accuracy import AccuracyReport, SavedAccuracy, saved_accuracy
 from crosszone.web.calibrate_report import KeptReports, accuracy_job, key_of, parts_job
@@ -65,6 +65,6 @@ def routes(state: State) -> APIRouter:
 
 def absent() -> AccuracyReport:
     """That there is nothing to predict, and where it is looked for."""
-    from crosszone.calibrate.figures_data import FILES
+    from crosszone.calibrate.accuracy_report import FILES
 
     return AccuracyReport(present=False, variable=VARIABLE, files=FILES, report=None)

@@ -80,7 +80,7 @@ def routes(state: State) -> APIRouter:
     def template(language: Language) -> Response:
         """Give the workbook of an example: drop-downs, named cells, every formula editable."""
         from crosszone.calibrate.sheet import workbook_of
-        from crosszone.calibrate.sheet.example import example
+        from crosszone.calibrate.sheet.workbook import example
 
         data = workbook_of(example(), language)
         return Response(data, media_type=BOOK, headers=attachment("crosszone sheet", "xlsx", "sheet"))

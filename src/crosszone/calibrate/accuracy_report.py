@@ -11,27 +11,43 @@ A folder holds any of these files; what it lacks is told in `missing`, and its p
     gpumodeling25/iterations.csv   seconds of their iterations
     crosszone_rig.csv              transfers between emulated zones
     cross_zone_runs.csv            published results across zones (on the command line only)
+
+The accuracy report as CSV files: one table a file, headers that programs can read.
+
+    files = csv_files(accuracy_report(folder, "en"))
+    files["component_error.csv"]            # component, one column a job, then means by cluster
+
+A table that the report has nothing for is no file.
+
+Where measured runs lie when nobody says: for the command line and the server alike.
+
+measurements()                     # the folder with measured runs; None: the one that is named has none
+places()[0]                        # where they are looked for first
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from crosszone import measured
 from crosszone.analyse.published.table import FamilySummary, published_results, summaries
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs
-from crosszone.calibrate.component_table import component_table, shares
-from crosszone.calibrate.components import ComponentScores, read_components, score_components
+from crosszone.calibrate.components import ComponentScores, component_table, read_components, score_components, shares
 from crosszone.calibrate.components_read import STACK
+from crosszone.calibrate.fit import doubtful_of
 from crosszone.calibrate.rig import RigReport, rig_report
-from crosszone.calibrate.stability_table import Steadiness, stability_table
-from crosszone.calibrate.training import doubtful_of
+from crosszone.calibrate.stability import Steadiness, stability_table
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError, Notice
+from crosszone.inputs.catalogue.entries import home
 
 MAIN = "measured_runs.csv"
 """The rows that coefficients were fitted to."""
@@ -283,7 +299,7 @@ def _skipped(found: Found) -> list[dict[str, Any]]:
 
 def _stability(found: Sequence[Steadiness], jobs: ComponentScores | None) -> list[dict[str, Any]]:
     """Statistics of each job; its cluster and name where the jobs' file knows it."""
-    from crosszone.calibrate.component_table import job_of
+    from crosszone.calibrate.components import job_of
 
     known = {scored.run.id: job_of(scored) for scored in (jobs.runs if jobs else ())}
     lines = []
@@ -298,3 +314,133 @@ def _stability(found: Sequence[Steadiness], jobs: ComponentScores | None) -> lis
             }
         )
     return lines
+
+
+RUN_COLUMNS = (
+    "id",
+    "source",
+    "file",
+    "measured_s",
+    "predicted_s",
+    "low_s",
+    "high_s",
+    "error_pct",
+    "counts",
+    "doubtful",
+)
+SOURCE_COLUMNS = (
+    "file",
+    "source",
+    "rows",
+    "scored",
+    "skipped",
+    "doubtful",
+    "duplicates",
+    "mape_pct",
+    "median_ape_pct",
+    "within_10_pct",
+    "within_20_pct",
+    "bias_pct",
+    "band_coverage_pct",
+    "memory_rows",
+    "memory_mape_pct",
+    "setups",
+    "setups_mape_pct",
+    "floor_pct",
+)
+STABILITY_COLUMNS = ("id", "cluster", "name", "count", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
+TRANSFER_COLUMNS = ("experiment", "op", "rows", "predicted", "median_best_pct", "p90_best_pct", "median_median_pct")
+PUBLISHED_COLUMNS = ("family", "rows", "predicted", "median_ape_pct", "within_10_pct", "within_20_pct")
+OPERATOR_COLUMNS = ("gpu", "family", "samples", "error_pct", "unseen_pct")
+NAMES = (
+    "runs.csv",
+    "sources.csv",
+    "component_error.csv",
+    "component_share.csv",
+    "iteration_stability.csv",
+    "transfers.csv",
+    "published.csv",
+    "operators.csv",
+)
+"""Files that `csv_files` may make."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell starts that a spreadsheet would run."""
+
+
+def csv_files(report: Mapping[str, Any]) -> dict[str, str]:
+    """Name and text of every table that the report has rows for."""
+    made = (
+        _plain(RUN_COLUMNS, report["runs"]),
+        _plain(SOURCE_COLUMNS, report["sources"]),
+        _component_error(report["components"]),
+        _component_share(report["shares"]),
+        _plain(STABILITY_COLUMNS, report["stability"]),
+        _plain(TRANSFER_COLUMNS, report["transfers"]),
+        _plain(PUBLISHED_COLUMNS, report["published"]),
+        _plain(OPERATOR_COLUMNS, report["operators"]),
+    )
+    return {name: text for name, text in zip(NAMES, made, strict=True) if text.count("\n") > 1}
+
+
+def _component_error(table: Mapping[str, Any] | None) -> str:
+    """Rows: components; columns: signed error of every job, mean absolute ones of every cluster."""
+    if table is None:
+        return ""
+    jobs = [f"{job['cluster']} {job['name']} ({job['id']})" for job in table["jobs"]]
+    means = [f"{cluster} mean abs, {which}" for cluster in table["clusters"] for which in ("all jobs", "fastest jobs")]
+    lines: list[Sequence[Any]] = [("component", *jobs, *means)]
+    for row in table["rows"]:
+        found = [row["means"][cluster] for cluster in table["clusters"]]
+        lines.append((row["part"], *row["errors_pct"], *(x for m in found for x in (m["all_pct"], m["fastest_pct"]))))
+    return _written(lines)
+
+
+def _component_share(shares: Sequence[Mapping[str, Any]]) -> str:
+    lines: list[Sequence[Any]] = []
+    for one in shares:
+        job = one["job"]
+        for kind in ("measured", "predicted"):
+            found = one[f"{kind}_pct"]
+            if found:
+                lines.append((job["id"], job["cluster"], job["name"], kind, *found.values()))
+    names = tuple(f"{name}_pct" for name in shares[0]["names"]) if shares else ()
+    return _written([("id", "cluster", "job", "kind", *names), *lines])
+
+
+def _plain(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    return _written([columns, *([row.get(name) for name in columns] for row in rows)])
+
+
+def _written(lines: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([_cell(value) for value in line] for line in lines)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+VARIABLE = "CROSSZONE_MEASUREMENTS"
+"""Names the folder with measured data."""
+
+
+def measurements() -> Path | None:
+    """The first place with any of the files that a report is made of."""
+    return next((place.resolve() for place in places() if any((place / name).is_file() for name in FILES)), None)
+
+
+def places() -> list[Path]:
+    """The folder that is named; else the user's own, then the runs that come with the program."""
+    named = os.environ.get(VARIABLE)
+    if named:
+        return [Path(named).expanduser()]
+    return [home() / "measurements", measured.FOLDER]

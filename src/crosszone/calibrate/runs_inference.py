@@ -1,0 +1,520 @@
+"""What the text of a measured run says (stack, facts, release, sharding, precision), by the rules of runs.yaml.
+
+How a measured run was split: stated columns, else the stack's defaults, each told as an assumption.
+
+The architecture of a measured run: its columns first, then the catalogue entry of its name, then inference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any, TypeAlias
+
+from crosszone.inputs.catalogue import Catalogue, ModelEntry
+from crosszone.inputs.catalogue.entries import normal
+from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import parameters
+from crosszone.inputs.shipped import read_shipped
+from crosszone.inputs.strategy import Communication, Strategy
+
+Row: TypeAlias = Mapping[str, str]
+Fact: TypeAlias = bool | int | str
+
+TEXT_COLUMNS = ("source", "model", "gpu", "precision", "framework", "zero_stage_or_fsdp", "notes")
+"""Columns that rules look at: never the id, nor what was measured."""
+_PATTERNS = frozenset({*TEXT_COLUMNS, "any", "text"})
+_REMEMBERED = 4096
+LONGEST_TEXT = 4000
+"""Characters of a cell that are looked at."""
+
+
+class RowError(Exception):
+    """A row that cannot be scored: a code and a plain sentence."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What a row of a stack leaves unsaid, and why it may be assumed; the fields are explained in runs.yaml."""
+
+    framework: str
+    recompute: str
+    zero: int
+    precision: str
+    overlap: tuple[bool, bool, bool]
+    why: str
+    micro_batch: int = 1
+    micro_batches: str | None = None
+    interleave: tuple[int, ...] = (1,)
+    interleaved: int | None = None
+    sequence_parallel: bool = False
+    vocab: int | None = None
+    vocab_multiple: int | None = None
+    nic_gbps_per_gpu: float | None = None
+    gradient_dtype: str | None = None
+    slots_when_uneven: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate:
+    """How a published rate of operations is to be read."""
+
+    column: str
+    count_masked: bool
+    why: str
+    peak_tflops: float | None = None
+    """The column is a percentage of this; None: it is TFLOP/s."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """Everything the text of a row says."""
+
+    stack: str
+    defaults: Defaults
+    facts: Mapping[str, Fact]
+    architecture: tuple[tuple[str, Any], ...]
+    corrected: tuple[str, ...]
+    """Columns that are known to be other than stated, with the reason."""
+    release: float | None
+    zero: int | None
+    precision: str | None
+    optimizer: str
+    rate: Rate | None
+
+
+def told(row: Row) -> Told:
+    """What the text columns of a row say."""
+    return _told(tuple(row.get(column, "")[:LONGEST_TEXT] for column in TEXT_COLUMNS))
+
+
+def nic_default(gpu: str) -> tuple[float, str]:
+    """Network rate of one GPU, Gbit/s, for a GPU kind whose row does not state it, and why."""
+    rule = next(rule for rule in _rules()["nics"] if rule["gpu"].search(gpu))
+    return float(rule["gbps"]), str(rule["why"])
+
+
+@cache
+def stack_names() -> tuple[str, ...]:
+    """Every stack a row can be of."""
+    return tuple(_rules()["defaults"])
+
+
+@cache
+def _rules() -> dict[str, Any]:
+    """The rules with their patterns compiled."""
+    rules: dict[str, Any] = read_shipped("crosszone.calibrate", "runs.yaml").value
+    for name, group in rules.items():
+        if isinstance(group, list):
+            rules[name] = [_compiled(rule) for rule in group]
+    return rules
+
+
+def _compiled(rule: Any) -> Any:
+    if isinstance(rule, str):
+        return re.compile(rule, re.IGNORECASE)
+    return {key: re.compile(value, re.IGNORECASE) if key in _PATTERNS else value for key, value in rule.items()}
+
+
+@cache
+def _defaults(stack: str) -> Defaults:
+    fields = dict(_rules()["defaults"][stack])
+    chunks = fields.get("interleave", 1)
+    fields["interleave"] = tuple(chunks) if isinstance(chunks, list) else (chunks,)
+    return Defaults(**{**fields, "overlap": tuple(fields["overlap"])})
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _told(texts: tuple[str, ...]) -> Told:
+    row = dict(zip(TEXT_COLUMNS, texts, strict=True))
+    stack: str = _first("stacks", row)["stack"]
+    architecture = [rule for rule in _rules()["architecture"] if _match(rule, row)]
+    rate = _first("rates", row)
+    return Told(
+        stack=stack,
+        defaults=_defaults(stack),
+        facts=_facts(row),
+        architecture=tuple((key, value) for rule in architecture for key, value in rule["set"].items()),
+        corrected=tuple(
+            f"{key}: {value} ({rule['why']})"
+            for rule in architecture
+            if "why" in rule
+            for key, value in rule["set"].items()
+        ),
+        release=_release(row["source"]),
+        zero=_first("sharding", {"text": row["zero_stage_or_fsdp"]}).get("zero"),
+        precision=_first("precisions", {"text": row["precision"]}).get("is"),
+        optimizer=_first("optimizers", row)["optimizer"],
+        rate=Rate(**{key: value for key, value in rate.items() if key not in _PATTERNS}) if rate else None,
+    )
+
+
+def _match(rule: Mapping[str, Any], row: Row) -> bool:
+    """Every column that the rule names matches (`any`: all of them together)."""
+    for key, pattern in rule.items():
+        if key in _PATTERNS and not pattern.search(" ".join(row.values()) if key == "any" else row[key]):
+            return False
+    return True
+
+
+def _first(group: str, row: Row) -> dict[str, Any]:
+    return next((rule for rule in _rules()[group] if _match(rule, row)), {})
+
+
+def _facts(row: Row) -> dict[str, Fact]:
+    facts: dict[str, Fact] = {}
+    for rule in _rules()["facts"]:
+        if rule["fact"] not in facts and _match(rule, row):
+            facts[rule["fact"]] = _counted(rule, row) if rule.get("number") else rule["value"]
+    return facts
+
+
+def _counted(rule: Mapping[str, Any], row: Row) -> int:
+    """The number that the first group of the rule's pattern holds."""
+    column = next(key for key in rule if key in _PATTERNS)
+    found = rule[column].search(row[column])
+    return int(next(group for group in found.groups() if group)[:9])
+
+
+def _release(source: str) -> float | None:
+    for pattern in _rules()["releases"]:
+        match = pattern.search(source)
+        if match:
+            return int(match["year"]) + int(match["month"]) / 12
+    return None
+
+
+AXES = ("tp", "pp", "dp", "cp")
+_REMEMBERED_RUNS_STRATEGY = 16384
+_SPLIT = re.compile(r"layers incl\. embedding/head per stage ([\d/]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stated:
+    """The columns of a row that make its strategy; None: not stated."""
+
+    ep: int | None
+    micro_batch: int | None
+    interleave: int | None
+    sequence_parallel: int | None
+    recompute: str
+    notes: str
+
+
+@dataclass
+class Assumptions:
+    """What was assumed, and whether any of it decides the time."""
+
+    told: list[str] = field(default_factory=list)
+    decisive: bool = False
+
+    def add(self, what: str, value: object, why: str = "stack default", *, decisive: bool = False) -> None:
+        """Note one more."""
+        self.told.append(f"{what}: {value} ({why})")
+        self.decisive |= decisive
+
+
+def degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assumptions) -> dict[str, int]:
+    """All of tp, pp, dp and cp, from those stated and t p c d = G. [R1]"""
+    known = {axis: value for axis, value in stated.items() if value is not None}
+    if "cp" not in known:
+        known["cp"] = 1
+        assumed.add("cp", 1, "not stated")
+    missing = [axis for axis in ("tp", "pp", "dp") if axis not in known]
+    product = 1
+    for value in known.values():
+        product *= value
+    left, rest = divmod(gpus, product)
+    if rest or (not missing and left != 1):
+        named = " x ".join(f"{axis} {known[axis]}" for axis in AXES if axis in known)
+        raise RowError("degrees_clash", f"The degrees do not multiply to the {gpus} GPUs: {named}.")
+    if len(missing) > 1 and left != 1:
+        raise RowError("no_degrees", f"The parallel degrees are not stated: {', '.join(missing)} missing.")
+    for axis in missing:
+        known[axis] = left
+        assumed.add(axis, left, "from the number of GPUs", decisive=gpus > 1)
+    return known
+
+
+def strategy_of(
+    row: Stated, told: Told, axes: Mapping[str, int], batch: int, layers: int, per_node: int, assumed: Assumptions
+) -> Strategy:
+    """The strategy of a row; `per_node` GPUs make a node."""
+    defaults, tp, pp, dp = told.defaults, axes["tp"], axes["pp"], axes["dp"]
+    interleave = row.interleave or _interleave(row, told, pp, layers, assumed)
+    micro_batch = row.micro_batch
+    if micro_batch is None:
+        local = max(1, batch // dp)
+        micro_batch = max(1, local // pp) if defaults.micro_batches == "stages" else min(defaults.micro_batch, local)
+        assumed.add("micro_batch", micro_batch, decisive=True)
+    if micro_batch * dp > batch:
+        raise RowError("batch_clash", f"The batch of {batch} is less than micro-batch {micro_batch} x dp {dp}.")
+    recompute = row.recompute.lower()
+    if recompute not in ("none", "selective", "full"):
+        recompute = defaults.recompute
+        assumed.add("recompute", recompute, decisive=True)
+    zero = told.zero
+    if zero is None:
+        zero = defaults.zero
+        assumed.add("zero", zero)
+    split_sequence = bool(row.sequence_parallel) and tp > 1
+    if row.sequence_parallel is None and tp > 1:
+        split_sequence = defaults.sequence_parallel
+        assumed.add("sequence_parallel", "on" if split_sequence else "off")
+    group = told.facts.get("shard_group")
+    shared = group if isinstance(group, int) and group < dp else None
+    in_node = shared is not None and shared * tp == per_node
+    cut_experts = told.facts.get("expert_tp")
+    gradients, weights, tensor = defaults.overlap
+    fp32 = told.facts.get("fp32_gradients") or told.facts.get("fp32_reductions")
+    return _built(
+        (tp, pp, dp, axes["cp"], row.ep or 1),
+        micro_batch,
+        interleave,
+        split_sequence,
+        recompute,
+        zero,
+        stage_layers(layers, pp, interleave, row.notes, told),
+        "node" if in_node else "all",
+        None if in_node else shared,
+        cut_experts if isinstance(cut_experts, int) else None,
+        # what a stack overlaps by default, as far as the run has it: frameworks refuse the switch without it
+        (gradients, weights and zero > 0, (tensor or bool(told.facts.get("async_tp"))) and split_sequence),
+        "fp32" if fp32 else defaults.gradient_dtype,
+    )
+
+
+def stage_layers(layers: int, stages: int, interleave: int, notes: str, told: Told) -> tuple[int, ...] | None:
+    """Layers of each stage and chunk in pipeline order, where the split is known to be other than even.
+
+    A split "incl. embedding/head" counts the embedding as a layer of the first stage and the head as one of the last.
+    Where the two take slots of their own, L + 2 slots are dealt out evenly.
+    """
+    chunks = stages * interleave
+    if chunks == 1 or chunks > layers + 2:
+        return None
+    match = _SPLIT.search(notes)
+    if match:
+        slots = [int(part[:9]) for part in match[1].split("/") if part]
+        if len(slots) != chunks or sum(slots) != layers + 2:
+            return None
+    elif told.facts.get("embedding_slots") or _uneven(layers, chunks, told):
+        least, more = divmod(layers + 2, chunks)
+        slots = [least + (index < more) for index in range(chunks)]
+    else:
+        return None
+    if not (slots[0] and slots[-1]):
+        return None
+    slots[0] -= 1
+    slots[-1] -= 1
+    return tuple(slots)
+
+
+def _uneven(layers: int, chunks: int, told: Told) -> bool:
+    return told.defaults.slots_when_uneven and layers % chunks != 0 and (layers + 2) % chunks == 0
+
+
+def _interleave(row: Stated, told: Told, pp: int, layers: int, assumed: Assumptions) -> int:
+    if pp == 1:
+        return 1
+    defaults = told.defaults
+    value = next((chunks for chunks in defaults.interleave if layers % (pp * chunks) == 0), 1)
+    if defaults.interleaved and "interleaved" in row.notes.lower():
+        value = defaults.interleaved
+    assumed.add("interleave", value, decisive=True)
+    return value
+
+
+@lru_cache(maxsize=_REMEMBERED_RUNS_STRATEGY)
+def _built(
+    degrees: tuple[int, int, int, int, int],
+    micro_batch: int,
+    interleave: int,
+    sequence_parallel: bool,
+    recompute: str,
+    zero: int,
+    layers_per_stage: tuple[int, ...] | None,
+    shard_within: str,
+    shard_ranks: int | None,
+    expert_tp: int | None,
+    overlap: tuple[bool, bool, bool],
+    gradient_dtype: str | None,
+) -> Strategy:
+    tp, pp, dp, cp, ep = degrees
+    gradients, weights, tensor = overlap
+    options: dict[str, Any] = {"recompute": recompute, "zero": zero, "layers_per_stage": layers_per_stage}
+    options |= {"shard_within": shard_within, "shard_ranks": shard_ranks, "expert_tp": expert_tp}
+    communication: dict[str, Any] = {"gradient_dtype": gradient_dtype}
+    return Strategy(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        cp=cp,
+        ep=ep,
+        micro_batch=micro_batch,
+        interleave=interleave,
+        sequence_parallel=sequence_parallel,
+        communication=Communication(
+            overlap_gradients=gradients, overlap_parameters=weights, overlap_tensor=tensor, **communication
+        ),
+        **options,
+    )
+
+
+STATED = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
+EXPERTS = ("n_experts", "top_k")
+NEEDED = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
+"""What makes an architecture; key/value heads are as many as heads where they are not stated."""
+
+GPT_STYLE: Mapping[str, Any] = {
+    "activation": "gelu",
+    "positions": "learned",
+    "norm": "layernorm",
+    "bias": ("qkv", "out", "mlp"),
+}
+LLAMA_STYLE: Mapping[str, Any] = {"activation": "swiglu", "positions": "rotary", "norm": "rmsnorm", "bias": ()}
+STYLES = tuple({**style, "tied_embeddings": tied} for style in (GPT_STYLE, LLAMA_STYLE) for tied in (True, False))
+
+
+class Architectures:
+    """Models of rows; equal columns are built once."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self.build = lru_cache(maxsize=_REMEMBERED)(self._build)
+
+    def _build(
+        self,
+        name: str,
+        columns: tuple[int | None, ...],
+        params_b: float | None,
+        seq_len: int,
+        text: tuple[tuple[str, Any], ...],
+        vocab_multiple: int | None,
+        vocab_default: int | None,
+    ) -> tuple[Model, tuple[str, ...]]:
+        """The model, and what was assumed of it.
+
+        columns:        STATED and EXPERTS, None where empty
+        text:           fields that the notes state; those that are columns too correct the column
+        vocab_multiple: the embedding table is padded to a multiple of this
+        """
+        given = {key: value for key, value in zip((*STATED, *EXPERTS), columns, strict=True) if value is not None}
+        given |= {key: value for key, value in text if key in given}
+        said = {key: value for key, value in text if key not in (*STATED, *EXPERTS)}
+        first_dense = said.pop("first_dense", None)
+        assumed: list[str] = []
+        if "vocab" not in given and vocab_default:
+            given["vocab"] = vocab_default
+            assumed.append(f"vocab: {vocab_default} (stack default)")
+        base = self._entry(name)
+        if base:
+            fields = _on_entry(base, given, params_b, seq_len, said, assumed)
+        else:
+            fields = _inferred(given, params_b, said, seq_len, assumed)
+        if first_dense is not None and fields.get("moe"):
+            fields["moe"] = {**fields["moe"], "first_dense": first_dense}
+        return _finished(fields, name, seq_len, vocab_multiple), tuple(assumed)
+
+    def _entry(self, name: str) -> Model | None:
+        found = self._catalogue.find("models", name) if name else None
+        if isinstance(found, ModelEntry):
+            return found.model
+        reason = self._catalogue.unsupported.get(normal(name))
+        if reason:
+            raise RowError("no_architecture", f"The architecture of {name} is not known or not a transformer. {reason}")
+        return None
+
+
+def _on_entry(
+    base: Model, given: dict[str, int], params_b: float | None, seq_len: int, said: dict[str, Any], assumed: list[str]
+) -> dict[str, Any]:
+    """The fields of a catalogue entry with the row's columns on top."""
+    missing = [key for key in NEEDED if key not in given]
+    other = [key for key in ("layers", "hidden", "heads") if given.get(key, getattr(base, key)) != getattr(base, key)]
+    if other and set(missing) - {"vocab", "ffn_hidden"}:
+        clash = f"{other[0]} is {given[other[0]]}, of the catalogue's {base.name} {getattr(base, other[0])}"
+        raise RowError("no_architecture", f"The architecture is not known: {', '.join(missing)} missing, and {clash}.")
+    if missing:
+        assumed.append(f"{', '.join(missing)}: as {base.name} of the catalogue")
+    fields = {key: getattr(base, key) for key in base.model_fields_set if key != "name"}
+    if "hidden" in other or "heads" in other:  # another model of the same name
+        fields.pop("head_dim", None)
+        fields.pop("window", None)
+        if "kv_heads" not in given and base.kv_heads == base.heads:
+            fields.pop("kv_heads", None)
+    if "hidden" in other:
+        fields.pop("embedding_width", None)
+    if "vocab" in given:
+        fields.pop("vocab_padded_to", None)
+    fields |= {key: given[key] for key in STATED if key in given and key != "ffn_hidden"}
+    if base.moe or "n_experts" in given:
+        moe: dict[str, Any] = base.moe.to_plain() if base.moe else {"ffn_hidden": base.ffn_hidden}
+        columns = {"experts": "n_experts", "top_k": "top_k", "ffn_hidden": "ffn_hidden"}
+        moe |= {key: given[column] for key, column in columns.items() if column in given}
+        fields["moe"] = moe | {"first_dense": min(moe.get("first_dense", 0), fields["layers"] - 1)}
+    else:
+        fields["ffn_hidden"] = given.get("ffn_hidden", base.ffn_hidden)
+    fields |= said
+    if not params_b:
+        return fields
+    choices = [fields]
+    if fields.get("embedding_width", fields["hidden"]) != fields["hidden"]:  # other frameworks may not project
+        choices.append({key: value for key, value in fields.items() if key != "embedding_width"})
+    if other and "tied_embeddings" not in said:
+        choices.append({**fields, "tied_embeddings": not base.tied_embeddings})
+    return _nearest(choices, params_b, seq_len)
+
+
+def _inferred(
+    given: dict[str, int], params_b: float | None, said: dict[str, Any], seq_len: int, assumed: list[str]
+) -> dict[str, Any]:
+    """Fields of a model no catalogue knows: the MLP and tying whose parameter count is nearest to the stated one."""
+    missing = [key for key in NEEDED if key not in given]
+    if missing == ["ffn_hidden"] and "n_experts" not in given:
+        given["ffn_hidden"] = 4 * given["hidden"]
+        assumed.append("ffn_hidden: 4 x hidden")
+    elif missing:
+        raise RowError("no_architecture", f"The architecture is not known: {', '.join(missing)} missing.")
+    fields: dict[str, Any] = {key: given[key] for key in STATED if key in given}
+    sparse = "n_experts" in given
+    if sparse:
+        if "top_k" not in given:
+            raise RowError("no_architecture", "The architecture is not known: top_k missing.")
+        fields["moe"] = {"experts": given["n_experts"], "top_k": given["top_k"], "ffn_hidden": given["ffn_hidden"]}
+    if params_b:
+        chosen = _nearest([{**fields, **style, **said} for style in STYLES], params_b, seq_len)
+    else:
+        gpt = given["ffn_hidden"] == 4 * given["hidden"] and not sparse
+        chosen = {**fields, **(GPT_STYLE if gpt else LLAMA_STYLE), "tied_embeddings": gpt, **said}
+    kind = "gated" if chosen["activation"] == "swiglu" else "two-matrix"
+    tie = "tied" if chosen["tied_embeddings"] else "untied"
+    assumed.append(f"MLP: {kind}, embeddings: {tie} ({'nearest to params_b' if params_b else 'by the shape'})")
+    return chosen
+
+
+def _nearest(choices: list[dict[str, Any]], params_b: float, seq_len: int) -> dict[str, Any]:
+    """The fields whose parameter count is nearest to `params_b` (1e9)."""
+
+    def off(fields: dict[str, Any]) -> float:
+        return abs(parameters(_finished(fields, "", seq_len, None)).total / 1e9 - params_b)
+
+    return min(choices, key=off)
+
+
+def _finished(fields: dict[str, Any], name: str, seq_len: int, vocab_multiple: int | None) -> Model:
+    if fields.get("positions") == "learned":
+        fields = {**fields, "max_seq_len": seq_len}  # published runs size the table by their sequence
+    if "head_dim" not in fields and not fields.get("mla") and fields["hidden"] % fields["heads"]:
+        fields = {**fields, "head_dim": max(1, round(fields["hidden"] / fields["heads"]))}
+    if vocab_multiple:
+        padded = -(-fields["vocab"] // vocab_multiple) * vocab_multiple
+        fields = {**fields, "vocab_padded_to": padded if padded > fields["vocab"] else None}
+    printable = "".join(c for c in name if c.isprintable())[:100].strip()
+    return Model(**{**fields, "name": printable or "custom"})
