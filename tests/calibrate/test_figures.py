@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from component_rows import TIMED, iterations, written
-from crosszone.calibrate import accuracy_report
+from crosszone.calibrate import accuracy_report as report_module
 from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, MAIN, accuracy_report, csv_files, found_in
 from crosszone.calibrate.figures import FIGURES, draw, make
 from crosszone.cost import own_profiles
@@ -70,7 +70,7 @@ def test_the_report_tells_runs_sources_components_shares_and_stability(report):
 
 def test_a_report_is_made_once_until_a_file_changes(folder, monkeypatch):
     made = []
-    monkeypatch.setattr(accuracy_report, "found_in", lambda *a, **k: made.append(1) or found_in(*a, **k))
+    monkeypatch.setattr(report_module, "found_in", lambda *a, **k: made.append(1) or found_in(*a, **k))
     first = accuracy_report(folder, "en")
     assert accuracy_report(folder, "en") is first and len(made) == 1
     path = folder / MAIN
