@@ -207,7 +207,7 @@ def test_a_trace_too_large_to_be_stored_is_saved_without_its_other_iterations_an
     path.write_text(NINE * 40)
     whole = read_run([path], iteration="best")
     most = len(json.dumps(whole.timeline)) + 200  # would fit but for its quotation marks
-    monkeypatch.setattr("crosszone.store.text.MAX_DOCUMENT", most)
+    monkeypatch.setattr("crosszone.store.table.MAX_DOCUMENT", most)
     where = tmp_path / "store.db"
     status, out, err = say(path, "--iteration", "7", "--save", "mine", "--store", where, "--json")
     assert status == 0, err

@@ -13,7 +13,7 @@ from crosszone.inputs.value import parse
 from crosszone.schedule.measured import read_measured
 from crosszone.schedule.trace import read_trace
 from crosszone.store import open_store
-from crosszone.store.text import as_json
+from crosszone.store.table import as_json
 
 TRACE = {
     "version": 1,

@@ -18,10 +18,10 @@ import yaml
 from conftest import ROOT
 from crosszone import load_scenario
 from crosszone.deploy.answer import answer
+from crosszone.deploy.environment import variables
 from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.deploy.variables import variables
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.predict import predictor

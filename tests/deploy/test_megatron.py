@@ -17,9 +17,7 @@ from conftest import ROOT
 from crosszone import load_scenario
 from crosszone.deploy.frameworks import megatron
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.megatron_layout import chunks_of, layout_of
-from crosszone.deploy.megatron_model import sparse_pattern
-from crosszone.deploy.megatron_parallel import group_size
+from crosszone.deploy.megatron_flags import chunks_of, group_size, layout_of, sparse_pattern
 from crosszone.deploy.shell import command_line
 from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue

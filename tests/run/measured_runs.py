@@ -11,7 +11,7 @@ from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.prediction import Prediction
-from crosszone.run.measured_parts import predicted_parts
+from crosszone.run.measurements import predicted_parts
 from crosszone.run.work import Work
 
 BATCH, SEQ = 32, 1024

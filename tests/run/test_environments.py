@@ -15,9 +15,8 @@ from crosszone.inputs.value import parse
 from crosszone.run.imports import kubernetes, slurm
 from crosszone.run.imports.listed import listed
 from crosszone.run.imports.ssh_config import ssh_hosts
-from crosszone.run.links import End, measured
 from crosszone.run.machine import Local, Ssh
-from crosszone.run.probe import gpu_kind, machine_of, probed
+from crosszone.run.probe import End, gpu_kind, machine_of, measured, probed
 from crosszone.run.site import cluster_of
 
 A100 = {"gpu": "a100-80gb-sxm", "gpus": 2}

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from crosszone.deploy.bundle import Bundle, BundleFile
 from crosszone.deploy.trainer.lines import Lines, kinds_s, thinned
 from crosszone.run import metrics as module
-from crosszone.run import progress as progress_module
-from crosszone.run.metrics import PARTS, rows_of, stage_nodes
-from crosszone.run.progress import METRICS, Progress
+from crosszone.run import metrics as progress_module
+from crosszone.run.metrics import METRICS, PARTS, Progress, rows_of, stage_nodes
 from crosszone.run.runners.runner import Sight
 from crosszone.run.work import Work, WorkNode
 from crosszone.schedule.measured import read_metrics

@@ -14,17 +14,16 @@ from crosszone.errors import MachineError, Notice
 from crosszone.inputs.dataset import Dataset, DatasetVersion, TrainingModel
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run import link_checks, preflight
-from crosszone.run.kept import notice_of
-from crosszone.run.links import measured
+from crosszone.run.checks import Left, NeededFile, Turn
 from crosszone.run.machine import Local
-from crosszone.run.outcome import NeededFile
 from crosszone.run.preflight import check
+from crosszone.run.probe import measured
 from crosszone.run.remote.processes import processes_of
 from crosszone.run.request import Known, TaskRequest, checked
 from crosszone.run.trial import Trial
-from crosszone.run.turn import Left, Turn
 from crosszone.run.work import work_of
 from crosszone.store import open_store
+from crosszone.store.tasks import notice_of
 from deploy.test_slurm import free_ports
 from run.sshd import keys, needs_sshd, serving
 

@@ -10,7 +10,7 @@ from crosszone.inputs.scenario import Scenario, parse_scenario
 from crosszone.inputs.value import parse
 from crosszone.run.emulate import answer
 from crosszone.run.emulate.network import shares
-from crosszone.run.emulate.tiny import MOST_GBPS, shrunk, small_zones
+from crosszone.run.emulate.scale_down import MOST_GBPS, shrunk, small_zones
 
 CPU = {"fp32_tflops": 0.05, "bf16_tflops": 0.01, "memory_gb_per_s": 10.0}
 SCENARIO = """

@@ -8,10 +8,19 @@ from hypothesis import strategies as st
 
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.prediction import Prediction
-from crosszone.run.drift import LEAST, WINDOW, level_of
-from crosszone.run.measured_parts import NAMES, covered, predicted_parts
-from crosszone.run.steps import WARM_UP, averaged, split, typical
-from crosszone.run.twin import keep, twin_of, worded
+from crosszone.run.measurements import (
+    LEAST,
+    NAMES,
+    WARM_UP,
+    WINDOW,
+    averaged,
+    covered,
+    level_of,
+    predicted_parts,
+    split,
+    typical,
+)
+from crosszone.run.monitor import keep, twin_of, worded
 from crosszone.store import open_store
 from effort import examples
 from run.measured_runs import rows, work

@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from crosszone.deploy.bundle import Bundle, BundleFile, NodeCommand
-from crosszone.deploy.option import Option
+from crosszone.deploy.bundle import Bundle, BundleFile, NodeCommand, Option
 from crosszone.errors import InvalidError, UnknownNameError
-from crosszone.store import bundles as module
+from crosszone.store import saved as module
 from crosszone.store import open_store
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from crosszone.errors import InvalidError, UnknownNameError
 from crosszone.store import MAX_PAGE, open_store
-from crosszone.store.text import MAX_DOCUMENT, MAX_NAME
+from crosszone.store.table import MAX_DOCUMENT, MAX_NAME
 
 TEXT = "name: 三城\nmodel: llama-2-7b\n"
 HEADLINE = {"step_time_s": {"low": 1.0, "expected": 2.0, "high": 3.0}, "usd": None}

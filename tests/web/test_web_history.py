@@ -6,7 +6,7 @@ import io
 import pytest
 from starlette.testclient import TestClient
 
-from crosszone.run.twin import keep
+from crosszone.run.monitor import keep
 from crosszone.store import open_store
 from crosszone.web.app import create_app
 from run.measured_runs import rows, work

@@ -129,7 +129,7 @@ def _saved(
     found: Imported, iteration: str, name: str, scenario: str | None, store: str | None, skip_bad: bool
 ) -> tuple[Imported, str]:
     """Keep it among the saved results; what of it is told, and its id."""
-    from crosszone.store.text import MAX_DOCUMENT
+    from crosszone.store.table import MAX_DOCUMENT
 
     if found.bad_rows and not skip_bad:
         told = [notice for notice in found.notices if notice.level == "warning"]

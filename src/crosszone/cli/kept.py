@@ -76,6 +76,6 @@ def one_of(option: str, word: str | None, allowed: Sequence[str]) -> None:
 
 def told(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A notice as it is stored with a task, in the language of this run."""
-    from crosszone.run.kept import notice_of
+    from crosszone.store.tasks import notice_of
 
     return notice_of(stored).as_dict(language())

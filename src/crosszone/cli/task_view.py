@@ -15,8 +15,8 @@ from crosszone.cli.tasks import moment, said_of, state_text, steps_of
 from crosszone.errors import CrossZoneError
 
 if TYPE_CHECKING:
+    from crosszone.run.monitor import Twin, TwinPart
     from crosszone.run.service import Service
-    from crosszone.run.twin import Twin, TwinPart
     from crosszone.store.tasks import Event, Task
 
 LOOK_S = 1.0
@@ -206,7 +206,7 @@ def drift_lines(twin: Twin) -> list[str]:
 
 def twin_of(at_work: Service, id: str) -> Twin | None:
     """The run beside its prediction, in words; None: there is nothing yet, or a machine does not answer."""
-    from crosszone.run.twin import worded
+    from crosszone.run.monitor import worded
 
     try:
         return worded(at_work.twin(id), language())

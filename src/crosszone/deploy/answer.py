@@ -9,9 +9,8 @@ from crosszone.deploy.bundle import MANIFEST, Bundle, BundleFile, NodeCommand, m
 from crosszone.deploy.environment import FILE as ENVIRONMENT
 from crosszone.deploy.environment import environment_text, variables_of
 from crosszone.deploy.frameworks import FRAMEWORKS, framework_of
-from crosszone.deploy.launch import Launch, Node, nodes_of
+from crosszone.deploy.launch import Command, Launch, Node, node_files, nodes_of
 from crosszone.deploy.launchers import LAUNCHERS, Launcher, launcher_of
-from crosszone.deploy.nodes import Command, node_files
 from crosszone.deploy.program import FILE as PROGRAM
 from crosszone.deploy.program import program_text
 from crosszone.deploy.readme import readme

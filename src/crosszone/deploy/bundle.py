@@ -1,4 +1,11 @@
-"""Bundle: the files that start a plan on a framework, with what each option does and what each node runs."""
+"""Bundle: the files that start a plan on a framework, with what each option does and what each node runs.
+
+Option: one thing a framework, a launcher or the system is told, and why.
+
+Parcel: a bundle as a machine takes it: a tar, the same for the same bundle, and its checksum.
+
+parcel(bundle).data, parcel(bundle).checksum
+"""
 
 from __future__ import annotations
 
@@ -6,14 +13,43 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
+import tarfile
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-from crosszone.deploy.option import Option
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.value import Value
+from crosszone.text import sentence
+
+Where = Literal["flag", "key", "argument", "variable"]
+
+
+class Option(Value):
+    """What is told, where and why."""
+
+    where: Where
+    """A flag of a command line, a key of a configuration file, an argument in the trainer, an environment variable."""
+    name: str
+    """As it is spelled there."""
+    value: Any
+    """What it is set to; True for a flag without a value."""
+    why: str
+    """What it does, with the figures of this plan."""
+
+
+def option(where: Where, name: str, value: Any, language: str, *, key: str = "", **params: Any) -> Option:
+    """An option with its sentence `option.KEY.why`; the key is the option's own name unless another one is given."""
+    code = key or sentence_key(name)
+    return Option(where=where, name=name, value=value, why=sentence("option", code, "why", language, params))
+
+
+def sentence_key(name: str) -> str:
+    """The key of an option's sentence: its name in small letters, all else underscores."""
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
 
 MANIFEST = "bundle.json"
 LONG_AGO = (1980, 1, 1, 0, 0, 0)
@@ -129,3 +165,22 @@ def _replaceable(folder: Path, force: bool) -> bool:
     if not folder.is_dir():
         return False
     return not any(folder.iterdir()) or (force and (folder / MANIFEST).is_file())
+
+
+class Parcel(NamedTuple):
+    """What `files.put` is given."""
+
+    data: bytes
+    checksum: str
+
+
+def parcel(bundle: Bundle) -> Parcel:
+    """The files of a bundle in one tar."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for file in bundle.files:
+            member = tarfile.TarInfo(file.path)
+            data = file.text.encode()
+            member.size, member.mode = len(data), 0o755 if file.executable else 0o644
+            archive.addfile(member, io.BytesIO(data))
+    return Parcel(held.getvalue(), hashlib.sha256(held.getvalue()).hexdigest())

@@ -1,16 +1,44 @@
-"""Environment: variables that all nodes have in common (`env.sh`), each with its reason."""
+"""Environment: variables that all nodes have in common (`env.sh`), each with its reason.
+
+Environment variables that a bundle may set, each with the place where its name was read (`variables.yaml`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from crosszone.analyse.switches import connections
+from crosszone.deploy.bundle import Option, option
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.option import Option, option
 from crosszone.deploy.shell import comment, quoted
-from crosszone.deploy.variables import checked
+from crosszone.inputs.shipped import read_shipped
+from crosszone.inputs.value import Name, Value, parse
 from crosszone.text import label
+
+
+class Variable(Value):
+    """One variable."""
+
+    name: Name
+    source: str
+    """Where its name was read."""
+
+
+@cache
+def variables() -> dict[str, Variable]:
+    """All that may be set, by name."""
+    document = read_shipped("crosszone.deploy", "variables.yaml")
+    return {name: parse(Variable, {"name": name, **one}, document, at=(name,)) for name, one in document.value.items()}
+
+
+def checked(name: str) -> str:
+    """The name, which must be on the list: a mistake of ours, never of the user."""
+    if name not in variables():
+        raise ValueError(f"{name} is not in deploy/variables.yaml")
+    return name
+
 
 FILE = "env.sh"
 

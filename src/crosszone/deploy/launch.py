@@ -2,11 +2,17 @@
 
 An agent is one launcher process (a torchrun, say): a run of consecutive ranks on one node. A node whose ranks are not
 consecutive has several, each with its own GPUs, so that the rank a launcher counts is always the rank that was planned.
+
+Node scripts: what each machine runs (`nodes/000.sh`, ...), and the list of machines (`nodes.json`).
+
+torchrun: one launcher process of PyTorch, with the node rank and the number of its processes.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,12 +20,13 @@ import numpy as np
 
 from crosszone.analyse.host import timeout_minutes
 from crosszone.deploy.settings import LaunchSettings
+from crosszone.deploy.shell import Raw, command_line, comment, quoted
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.cluster import Host, NodeGroup, Zone
 from crosszone.inputs.scenario import Scenario
 from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.text import DEFAULT_LANGUAGE
+from crosszone.text import DEFAULT_LANGUAGE, label
 
 ADDRESS = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 """A host name, or an address of either kind."""
@@ -197,3 +204,114 @@ def _check_host(zone: Zone, at: int, index: int, host: Host) -> None:
 def refused(code: str, field: str, value: object = None, **params: object) -> IllegalError:
     """What a framework or launcher cannot do, as an error to raise."""
     return IllegalError(Notice(code=code, field=field, value=value, params=params))
+
+
+Command = Callable[[Launch, Agent], tuple[str | Raw, ...] | None]
+
+
+def node_files(launch: Launch, command: Command) -> dict[str, str]:
+    """The scripts, and `nodes.json`, which launchers and `verify.py` read."""
+    scripts = {node.script: node_script(launch, node, command) for node in launch.nodes}
+    return {**scripts, "nodes.json": nodes_json(launch)}
+
+
+def node_script(launch: Launch, node: Node, command: Command) -> str:
+    """What one node runs; arguments go on to the training program."""
+    ranks = ", ".join(agent.span for agent in node.agents)
+    told = {"number": node.number, "name": node.name, "zone": node.zone, "ranks": ranks, "gpu": node.gpu}
+    lines = [
+        "#!/usr/bin/env bash",
+        comment(label("bundle_node", launch.language, **told)),
+        "set -euo pipefail",
+        'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
+        "# shellcheck disable=SC2034  # env.sh reads them",
+        f"address={quoted(node.address or '')} interface={quoted(node.interface or '')}",
+        f'export MASTER_ADDR="${{MASTER_ADDR:{_master(launch)}}}"',
+        f'export MASTER_PORT="${{MASTER_PORT:-{launch.settings.port}}}"',
+    ]
+    if launch.template:
+        lines.append(_UNFILLED)
+    lines += ["# shellcheck source=/dev/null", ". ./env.sh"]
+    commands = [(agent, words) for agent in node.agents if (words := command(launch, agent)) is not None]
+    if not commands:
+        lines.append(f"echo {quoted(label('bundle_nothing_to_start', launch.language))}")
+    elif len(commands) == 1:
+        lines += _one(node, *commands[0])
+    else:
+        lines += _several(node, commands)
+    return "\n".join(lines) + "\n"
+
+
+def nodes_json(launch: Launch) -> str:
+    """The machines as data, one a line."""
+    rows = [
+        {
+            "number": node.number,
+            "name": node.name,
+            "zone": node.zone,
+            "address": node.address,
+            "interface": node.interface,
+            "gpu": node.gpu,
+            "gpus": node.gpus,
+            "script": node.script,
+            "agents": [{"number": a.number, "first_rank": a.first_rank, "gpus": list(a.gpus)} for a in node.agents],
+        }
+        for node in launch.nodes
+    ]
+    return "[\n" + ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
+
+
+def _master(launch: Launch) -> str:
+    """Where ranks meet unless the launcher says: the first node; a single one is its own; else somebody must say."""
+    known = launch.nodes[0].address or ("127.0.0.1" if len(launch.nodes) == 1 else None)
+    return f"-{known}" if known else f"?{_NO_MASTER}"
+
+
+def _visible(node: Node, agent: Agent) -> list[str]:
+    """Which GPUs an agent sees, where that is not simply all of the node in order."""
+    if agent.gpus == tuple(range(node.gpus)):
+        return []
+    return [f"CUDA_VISIBLE_DEVICES={','.join(map(str, agent.gpus))}"]
+
+
+def _one(node: Node, agent: Agent, words: tuple[str | Raw, ...]) -> list[str]:
+    return [*(f"export {one}" for one in _visible(node, agent)), f"exec {command_line(words)}"]
+
+
+def _several(node: Node, commands: list[tuple[Agent, tuple[str | Raw, ...]]]) -> list[str]:
+    """Several agents side by side: when one fails, the others are ended."""
+    lines = ["started=()", "trap 'kill \"${started[@]}\" 2>/dev/null || true' EXIT INT TERM"]
+    for agent, words in commands:
+        before = "".join(f"{one} " for one in _visible(node, agent))
+        lines += [f"{before}{command_line(words)} &", "started+=($!)"]
+    return [*lines, 'for _ in "${started[@]}"; do wait -n; done']
+
+
+_NO_MASTER = "set MASTER_ADDR to the address of the first node, or start through the launcher of this bundle"
+_UNFILLED = """\
+case "$MASTER_ADDR$address" in *@*)
+  echo "This bundle is a template: write the addresses into hosts.txt, then run: python3 fill.py hosts.txt" >&2
+  exit 2
+  ;;
+esac"""
+
+
+ARGUMENTS = Raw('"$@"')
+"""What is typed after the node's script goes on to the trainer."""
+
+
+def torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[str | Raw, ...]:
+    """The command of one agent; agents count as nodes, so that unequal and split nodes keep their planned ranks."""
+    python = launch.settings.python
+    start: tuple[str | Raw, ...] = ("torchrun",) if python is None else (python, "-m", "torch.distributed.run")
+    if len(launch.agents) == 1:
+        meet: tuple[str | Raw, ...] = ("--standalone", "--nproc-per-node", str(len(agent.gpus)))
+    else:
+        meet = (
+            *("--nnodes", str(len(launch.agents))),
+            *("--node-rank", str(agent.number)),
+            *("--nproc-per-node", str(len(agent.gpus))),
+            *("--master-addr", Raw('"$MASTER_ADDR"')),
+            *("--master-port", Raw('"$MASTER_PORT"')),
+        )
+    return (*start, *meet, *program, ARGUMENTS)

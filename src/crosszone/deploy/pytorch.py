@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from crosszone.deploy.bundle import Option, option
 from crosszone.deploy.launch import Launch, refused
-from crosszone.deploy.option import Option, option
 
 HOOKS = {
     "fp16": "default_hooks.fp16_compress_hook",

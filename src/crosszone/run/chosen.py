@@ -14,8 +14,7 @@ from crosszone.inputs.dataset import DatasetVersion, TrainingModel
 from crosszone.inputs.environment import MeasuredLink, Selection, master_of, selection
 from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.value import Value
-from crosszone.run.allocation import allocated
-from crosszone.run.request import Asked, Known, TaskRequest
+from crosszone.run.request import Asked, Known, TaskRequest, allocated
 from crosszone.run.work import Work, work_of
 
 DEGREES = ("dp", "pp", "tp")

@@ -19,13 +19,12 @@ import time
 from collections.abc import Callable
 
 from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
-from crosszone.run.kept import kept
-from crosszone.run.progress import Progress
+from crosszone.run.checks import Left, Turn
+from crosszone.run.metrics import Progress
 from crosszone.run.runners.runner import Runner, Sight
-from crosszone.run.turn import Left, Turn
 from crosszone.run.work import Work
 from crosszone.store import Store
-from crosszone.store.tasks import LIVE, Task
+from crosszone.store.tasks import LIVE, Task, kept
 
 LEASE_S = 15.0
 """How long a driver that says nothing keeps a task."""

@@ -14,11 +14,10 @@ from typing import Any
 
 from crosszone.analyse.outcome import Figures, headline_of, outcome_of, outcome_of_figures
 from crosszone.predict.prediction import Prediction
-from crosszone.run.measured_parts import predicted_parts
-from crosszone.run.steps import Row, averaged, period_of, split, typical
+from crosszone.run.measurements import Row, averaged, period_of, predicted_parts, split, typical
 from crosszone.run.work import Work
 from crosszone.store import Store
-from crosszone.store.results import Result
+from crosszone.store.saved import Result
 from crosszone.store.tasks import TaskRow
 
 PART_OF = {

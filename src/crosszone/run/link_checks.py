@@ -13,8 +13,8 @@ from crosszone.errors import Level, MachineError, Notice
 from crosszone.inputs.environment import MeasuredLink, pair_id
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.scenario import parse_scenario
-from crosszone.run.links import End, measured
-from crosszone.run.outcome import Outcome, Subject, beside
+from crosszone.run.checks import Outcome, Subject, beside
+from crosszone.run.probe import End, measured
 
 TRY_S = 8.0
 """How long a machine tries to reach the port at which ranks meet."""

@@ -10,7 +10,7 @@ from crosszone.errors import Level, MachineError, Notice
 from crosszone.inputs.catalogue import catalogue_of
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.gpu import Gpu
-from crosszone.run.outcome import NeededFile, Outcome, Subject, beside
+from crosszone.run.checks import NeededFile, Outcome, Subject, beside
 from crosszone.run.probe import gpu_kind
 
 CLOCK_WARNING_S, CLOCK_ERROR_S = 2.0, 60.0

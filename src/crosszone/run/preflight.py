@@ -14,10 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from crosszone.errors import Level, MachineError, Notice
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run import link_checks, machine_checks
+from crosszone.run.checks import NeededFile, Outcome, Subject, Turn, Watched, beside
 from crosszone.run.machine import Machine
-from crosszone.run.outcome import NeededFile, Outcome, Subject, Watched, beside
 from crosszone.run.trial import Trial, measured_step
-from crosszone.run.turn import Turn
 from crosszone.run.work import Work
 
 

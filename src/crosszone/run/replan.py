@@ -27,10 +27,9 @@ from crosszone.predict.breakdown import breakdown_of
 from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.run import power_figures
-from crosszone.run.drift import Level
-from crosszone.run.kept import kept
-from crosszone.run.measured_parts import PredictedPart
+from crosszone.run.measurements import Level, PredictedPart
 from crosszone.run.work import PLAN, Work
+from crosszone.store.tasks import kept
 
 LEAST_FACTOR = 1e-3
 """Least share of a rate that is looked for."""

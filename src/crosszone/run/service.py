@@ -26,24 +26,22 @@ from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.environment import Environment, MeasuredLink, pair_id
 from crosszone.inputs.value import parse
+from crosszone.run.checks import NeededFile, Subject, Turn
 from crosszone.run.chosen import Chosen, chosen_of, decided
 from crosszone.run.dataset_check import checked_dataset
 from crosszone.run.engine import Engine
 from crosszone.run.history import keep
 from crosszone.run.link_checks import chosen_port
-from crosszone.run.links import End, measured
 from crosszone.run.logs import LogFile, LogPart, log_files, log_part
 from crosszone.run.machine import Machine
 from crosszone.run.metrics import rows_of
-from crosszone.run.outcome import NeededFile, Subject
+from crosszone.run.monitor import Twin, twin_of
 from crosszone.run.preflight import check
-from crosszone.run.probe import machine_of, probed
+from crosszone.run.probe import End, machine_of, measured, probed
 from crosszone.run.request import Asked, Degrees, Known, TaskRequest, checked
 from crosszone.run.runners.choice import runner_of
 from crosszone.run.runners.runner import Runner
 from crosszone.run.site import cluster_of
-from crosszone.run.turn import Turn
-from crosszone.run.twin import Twin, twin_of
 from crosszone.run.work import Work
 from crosszone.store import Store
 from crosszone.store.registered import Entry

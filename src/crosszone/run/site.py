@@ -15,8 +15,8 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.catalogue.entries import OWN_SOURCE
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.gpu import CPU
-from crosszone.run.allocation import SCHEDULERS, source_of
 from crosszone.run.probe import GB_PER_GIB
+from crosszone.run.request import SCHEDULERS, source_of
 
 
 def cluster_of(chosen: Mapping[str, Environment], links: Iterable[MeasuredLink] = ()) -> dict[str, Any]:

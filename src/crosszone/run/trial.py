@@ -20,7 +20,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from crosszone.deploy.answer import answer as bundled
-from crosszone.deploy.bundle import Bundle
+from crosszone.deploy.bundle import Bundle, parcel
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.document import dump_yaml
@@ -31,7 +31,6 @@ from crosszone.inputs.value import Value
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.prediction import Prediction
 from crosszone.run.machine import Machine
-from crosszone.run.parcel import parcel
 
 if TYPE_CHECKING:
     from crosszone.run.work import Work

@@ -7,11 +7,20 @@ store.scenarios.page(limit=50).rows
 
 from __future__ import annotations
 
-from crosszone.store.bundles import BundleRow, Bundles, SavedBundle
-from crosszone.store.opening import open_store
-from crosszone.store.results import KINDS, Kind, Result, ResultRow, Results
-from crosszone.store.scenarios import SavedScenario, ScenarioRow, Scenarios
-from crosszone.store.store import Store
+from crosszone.store.opening import Store, open_store
+from crosszone.store.saved import (
+    KINDS,
+    BundleRow,
+    Bundles,
+    Kind,
+    Result,
+    ResultRow,
+    Results,
+    SavedBundle,
+    SavedScenario,
+    ScenarioRow,
+    Scenarios,
+)
 from crosszone.store.table import MAX_PAGE, Page
 
 __all__ = [

@@ -1,14 +1,18 @@
-"""Address: where the saved things are kept, as the user writes it: a file, or a database by its URL."""
+"""Address: where the saved things are kept, as the user writes it: a file, or a database by its URL.
+
+What goes wrong with a database, told as a notice that names the remedy and never a password.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from urllib.parse import unquote
 
 from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import InvalidError, Notice, StoreError
 from crosszone.inputs.catalogue.entries import home
 
 FILE = "crosszone.db"
@@ -62,3 +66,28 @@ def _file(path: Path) -> URL:
 
 def _refuse(value: str) -> URL:
     raise InvalidError(Notice(code="store_url", value=value))
+
+
+_SQLITE = {
+    sqlite3.SQLITE_NOTADB: "store_not_database",
+    sqlite3.SQLITE_CORRUPT: "store_not_database",
+    sqlite3.SQLITE_CANTOPEN: "store_unwritable",
+    sqlite3.SQLITE_READONLY: "store_unwritable",
+    sqlite3.SQLITE_PERM: "store_unwritable",
+    sqlite3.SQLITE_BUSY: "store_busy",
+    sqlite3.SQLITE_LOCKED: "store_busy",
+}
+
+
+def failure(error: Exception, url: URL, *, opening: bool = False) -> StoreError:
+    """The error to raise for what a driver reports; `opening`: no connection was had before."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    code = "store_failed"
+    if isinstance(cause, sqlite3.Error):
+        code = _SQLITE.get((getattr(cause, "sqlite_errorcode", None) or 0) & 0xFF, "store_failed")
+    elif isinstance(cause, ImportError | NoSuchModuleError):
+        code = "store_driver"
+    elif opening and url.get_backend_name() != "sqlite":
+        code = "store_unreachable"
+    reason = " ".join(without_password(str(cause), url).split()) or type(cause).__name__
+    return StoreError(Notice(code=code, value=shown(url), params={"reason": reason}))

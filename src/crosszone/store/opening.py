@@ -1,4 +1,7 @@
-"""Opening a store: connections, and the schema brought to the newest revision."""
+"""Opening a store: connections, and the schema brought to the newest revision.
+
+Store: everything that is saved.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,53 @@ import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from crosszone.errors import Notice, StoreError
-from crosszone.store.address import address_of, shown
-from crosszone.store.failures import failure
-from crosszone.store.store import Store
+from crosszone.store.address import address_of, failure, shown
+from crosszone.store.registered import Datasets, Environments, MeasuredLinks, TrainingModels
+from crosszone.store.saved import Bundles, Results, Scenarios
+from crosszone.store.table import Access
 from crosszone.store.tables import METADATA, VERSION_TABLE
+from crosszone.store.tasks import Tasks
+
+
+class Store:
+    """Everything of one database; any thread may use it."""
+
+    def __init__(self, engine: Engine) -> None:
+        access = Access(engine)
+        self.scenarios = Scenarios(access)
+        self.results = Results(access)
+        self.bundles = Bundles(access)
+        self.environments = Environments(access)
+        self.datasets = Datasets(access)
+        self.training_models = TrainingModels(access)
+        self.measured_links = MeasuredLinks(access)
+        self.tasks = Tasks(access)
+        self._engine = engine
+
+    @property
+    def address(self) -> str:
+        """Where the things are kept, without a password."""
+        return shown(self._engine.url)
+
+    def close(self) -> None:
+        """Give the connections back; the store cannot be used afterwards."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_MS = 5_000

@@ -13,9 +13,8 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.dataset import Dataset, TrainingModel
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import Value, parse
-from crosszone.store.table import Kept, now
+from crosszone.store.table import Kept, as_json, now
 from crosszone.store.tables import DATASETS, ENVIRONMENTS, MEASURED_LINKS, TRAINING_MODELS
-from crosszone.store.text import as_json
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 Held = TypeVar("Held", bound=Value)

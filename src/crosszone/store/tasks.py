@@ -7,6 +7,8 @@ store.tasks.claim(task.id, "server-1", seconds=10)             # one driver at a
 initializing -> preflight -> queued -> running -> succeeded | failed
 any live state -> stopping -> stopped;  any live state -> interrupted
 interrupted, failed, stopped -> initializing (resume);  running -> queued (the group starts again)
+
+Kept notices: a notice as it is stored with a task, in no language yet, and back.
 """
 
 from __future__ import annotations
@@ -21,9 +23,8 @@ from sqlalchemy import Connection, func, or_, select
 
 from crosszone.errors import InvalidError, Notice, StoreError
 from crosszone.inputs.value import Value
-from crosszone.store.table import Kept, now
+from crosszone.store.table import MAX_NAME, Kept, as_json, checked_name, now
 from crosszone.store.tables import TASK_EVENTS, TASKS
-from crosszone.store.text import MAX_NAME, as_json, checked_name
 
 State = Literal[
     "initializing", "preflight", "queued", "running", "stopping", "succeeded", "failed", "stopped", "interrupted"
@@ -247,3 +248,14 @@ def _tell(connection: Connection, id: str, state: str, kind: str, about: Mapping
     if last >= MOST_EVENTS:
         middle = mine & (TASK_EVENTS.c.number == last + 1 - MOST_EVENTS // 2)
         connection.execute(TASK_EVENTS.delete().where(middle))
+
+
+def kept(notice: Notice) -> dict[str, Any]:
+    """A notice as plain values."""
+    plain = {"code": notice.code, "field": notice.field, "value": notice.value, "level": notice.level}
+    return {**plain, "params": dict(notice.params)}
+
+
+def notice_of(plain: Mapping[str, Any]) -> Notice:
+    """The notice that was kept."""
+    return Notice(**{key: plain[key] for key in ("code", "field", "value", "level", "params") if key in plain})

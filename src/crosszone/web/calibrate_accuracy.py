@@ -11,7 +11,7 @@ from typing import Any
 
 from crosszone.inputs.value import Value
 from crosszone.store import ResultRow
-from crosszone.store.results import Results
+from crosszone.store.saved import Results
 from crosszone.store.table import MAX_PAGE
 
 __all__ = ["AccuracyReport", "RunRow", "SavedAccuracy", "saved_accuracy"]

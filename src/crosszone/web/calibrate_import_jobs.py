@@ -13,7 +13,7 @@ from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import answer, predictor_of
 from crosszone.schedule.timeline import view_of
-from crosszone.store.text import MAX_DOCUMENT, MAX_NOTE
+from crosszone.store.table import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
 from crosszone.web.calibrate_found import RunFound, StepColumns
 from crosszone.web.calibrate_jobs import renamed, told, watched

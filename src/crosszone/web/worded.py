@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from crosszone.run.kept import notice_of
-from crosszone.store.tasks import Event
+from crosszone.store.tasks import Event, notice_of
 
 
 def worded(kept: Mapping[str, Any] | None, language: str) -> dict[str, Any] | None:

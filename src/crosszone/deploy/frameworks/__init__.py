@@ -6,8 +6,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple
 
+from crosszone.deploy.bundle import Option
 from crosszone.deploy.launch import Agent, Launch
-from crosszone.deploy.option import Option
 from crosszone.deploy.shell import Raw
 
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "megatron", "horovod", "torchft")

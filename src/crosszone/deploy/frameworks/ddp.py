@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from crosszone.deploy.launch import Agent, Launch
-from crosszone.deploy.option import Option
+from crosszone.deploy.bundle import Option
+from crosszone.deploy.launch import Agent, Launch, torchrun
 from crosszone.deploy.pytorch import averaging_options, pytorch_options, wire_options
 from crosszone.deploy.shell import Raw
-from crosszone.deploy.torchrun import torchrun
 
 
 def options(launch: Launch) -> tuple[Option, ...]:

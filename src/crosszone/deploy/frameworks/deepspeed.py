@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from crosszone.deploy.launch import Agent, Launch, refused
-from crosszone.deploy.option import Option, Where, option
+from crosszone.deploy.bundle import Option, Where, option
+from crosszone.deploy.launch import ARGUMENTS, Agent, Launch, refused, torchrun
 from crosszone.deploy.program import dumped
 from crosszone.deploy.shell import Raw
-from crosszone.deploy.torchrun import ARGUMENTS, torchrun
 from crosszone.inputs.shipped import read_shipped
 
 CONFIG, HOSTFILE = "ds_config.json", "hostfile"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crosszone.deploy.launch import Agent, Launch, refused
-from crosszone.deploy.option import Option
+from crosszone.deploy.bundle import Option
+from crosszone.deploy.launch import Agent, Launch, refused, torchrun
 from crosszone.deploy.pytorch import argument, averaging_options, pytorch_options
 from crosszone.deploy.shell import Raw
-from crosszone.deploy.torchrun import torchrun
 
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",

@@ -10,11 +10,10 @@ import math
 import re
 from typing import Any
 
-from crosszone.deploy.launch import Agent, Launch, refused
-from crosszone.deploy.option import Option, option
+from crosszone.deploy.bundle import Option, option
+from crosszone.deploy.launch import ARGUMENTS, Agent, Launch, refused
 from crosszone.deploy.pytorch import argument, pytorch_options, wire_compression
 from crosszone.deploy.shell import Raw
-from crosszone.deploy.torchrun import ARGUMENTS
 
 VERSION = "0.28.1"
 """The release whose flags these are; the last one."""

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from crosszone.deploy import megatron_parallel as parallel
-from crosszone.deploy.launch import Agent, Launch, refused
-from crosszone.deploy.megatron_model import architecture
-from crosszone.deploy.option import Option, option
+from crosszone.deploy import megatron_flags as parallel
+from crosszone.deploy.bundle import Option, option
+from crosszone.deploy.launch import Agent, Launch, refused, torchrun
+from crosszone.deploy.megatron_flags import architecture
 from crosszone.deploy.program import program
 from crosszone.deploy.shell import Raw, comment, quoted
-from crosszone.deploy.torchrun import torchrun
 from crosszone.deploy.trainer.tiny import tiny
 from crosszone.deploy.trainer_files import shipped
 from crosszone.inputs.model import Model

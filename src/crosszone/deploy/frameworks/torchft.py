@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from crosszone.deploy.launch import Agent, Launch, Node, refused
-from crosszone.deploy.option import Option, option
+from crosszone.deploy.bundle import Option, option
+from crosszone.deploy.environment import checked
+from crosszone.deploy.launch import ARGUMENTS, Agent, Launch, Node, refused
 from crosszone.deploy.pytorch import argument, pytorch_options, wire_compression, wire_options
 from crosszone.deploy.shell import Raw, command_line, comment
-from crosszone.deploy.torchrun import ARGUMENTS
-from crosszone.deploy.variables import checked
 from crosszone.text import label
 
 LIGHTHOUSE = "lighthouse.sh"

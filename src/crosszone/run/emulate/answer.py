@@ -27,15 +27,15 @@ from crosszone.inputs.scenario import Loaded, parse_scenario
 from crosszone.inputs.value import Value
 from crosszone.predict.answer import answer as predicted
 from crosszone.run.emulate.network import INTERFACE, EmulatedNode, Network, why_not
-from crosszone.run.emulate.tiny import MOST_GBPS, note, shrunk, small_zones
+from crosszone.run.emulate.scale_down import MOST_GBPS, note, shrunk, small_zones
 from crosszone.run.engine import last_words
+from crosszone.run.measurements import WARM_UP
 from crosszone.run.metrics import rows_of
+from crosszone.run.monitor import TwinPart, twin_of
 from crosszone.run.probe import probed
 from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.supervised import Supervised
-from crosszone.run.steps import WARM_UP
 from crosszone.run.trial import measured_steps
-from crosszone.run.twin import TwinPart, twin_of
 from crosszone.run.work import PLAN, Work, WorkNode
 from crosszone.text import DEFAULT_LANGUAGE
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.value import parse
-from crosszone.run.allocation import launch_settings, started_by
 from crosszone.run.machine import Machine
+from crosszone.run.request import launch_settings, started_by
 from crosszone.run.runners.kubernetes import Kubernetes
 from crosszone.run.runners.ray import Ray
 from crosszone.run.runners.runner import Runner

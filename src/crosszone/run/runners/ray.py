@@ -27,7 +27,7 @@ from typing import Any
 from crosszone.deploy.bundle import LONG_AGO
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
-from crosszone.run.allocation import is_allocated
+from crosszone.run.request import is_allocated
 from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.spoken import FOLDER, Spoken, counted_once, files_of
 from crosszone.run.runners.supervised import STOP_S

@@ -19,13 +19,12 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import dump_yaml, parse_document
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import Name, Value
-from crosszone.run.allocation import MOST_NODES
 from crosszone.run.chosen import Chosen
 from crosszone.run.imports import kubernetes, slurm
 from crosszone.run.imports.listed import listed
 from crosszone.run.imports.registering import registered
 from crosszone.run.imports.ssh_config import ssh_hosts
-from crosszone.run.request import TaskRequest
+from crosszone.run.request import MOST_NODES, TaskRequest
 from crosszone.store.registered import Entry
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import read_value, value_documented

@@ -18,8 +18,8 @@ from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import CrossZoneError
 from crosszone.run.logs import MOST_BYTES, LogFile, LogPart
-from crosszone.run.twin import Twin
-from crosszone.run.twin import worded as worded_twin
+from crosszone.run.monitor import Twin
+from crosszone.run.monitor import worded as worded_twin
 from crosszone.store.tasks import LIVE
 from crosszone.store.tasks import State as TaskState
 from crosszone.web.answers import Json, error_body, errors_documented, json_bytes

@@ -5,7 +5,7 @@
     worded(twin, "zh")                            # the same with its notices in words
 
 A part has drifted when its newest level lies outside the predicted range, or when it has become slower in the course of
-the run (`run/drift.py` says what counts as a change). Steps in which a run warms up are left out.
+the run (`run/measurements.py` says what counts as a change). Steps in which a run warms up are left out.
 """
 
 from __future__ import annotations
@@ -17,16 +17,30 @@ from typing import Any, Literal
 from crosszone.errors import Notice
 from crosszone.inputs.value import Value
 from crosszone.predict.prediction import Prediction
-from crosszone.run.drift import LEAST, LEAST_RATIO, MATERIAL, SURE, WINDOW, Level, level_of
 from crosszone.run.history import keep
-from crosszone.run.kept import kept
-from crosszone.run.measured_parts import NAMES, PredictedPart, is_pure, predicted_parts
+from crosszone.run.measurements import (
+    LEAST,
+    LEAST_RATIO,
+    MATERIAL,
+    NAMES,
+    SURE,
+    WARM_UP,
+    WINDOW,
+    Level,
+    PredictedPart,
+    Row,
+    averaged,
+    is_pure,
+    level_of,
+    period_of,
+    predicted_parts,
+    split,
+    typical,
+)
 from crosszone.run.replan import LinkSeems, Replan, replan_of, seconds_text, seems_of
-from crosszone.run.steps import WARM_UP, Row, averaged, period_of, split, typical
 from crosszone.run.work import Work
+from crosszone.store.tasks import kept
 from crosszone.text import Label
-
-__all__ = ["Drift", "Twin", "TwinPart", "TwinStep", "keep", "twin_of", "worded"]
 
 Told = dict[str, Any]
 """A notice: code, level, field, value, params; after `worded` also message and hint."""
@@ -327,3 +341,6 @@ def _notices(
 
 def _link(drifts: Sequence[Drift]) -> LinkSeems | None:
     return next((one.link for one in drifts if one.link is not None), None)
+
+
+__all__ = ["Drift", "Twin", "TwinPart", "TwinStep", "keep", "twin_of", "worded"]

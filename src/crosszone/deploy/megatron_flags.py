@@ -1,0 +1,438 @@
+"""Pipeline layout of Megatron-LM: which layers each stage holds, as `--pipeline-model-parallel-layout` spells it.
+
+    layout_of([3, 2, 2, 1])      # "Et*3|(t*2|)*2,tL"
+
+E is the embedding, t a layer, L the loss; stages are split by |, in pipeline order (with interleaving the first chunk
+of every stage comes first). Read in Megatron-LM d98e8a64, megatron/core/transformer/pipeline_parallel_layer_layout.py:
+`x*3` repeats a letter and `(...)*3` a group, groups first; commas mean nothing.
+
+Megatron-LM's flags for an architecture, and a refusal for whatever its GPT model cannot be told.
+
+Names and meanings were read in Megatron-LM d98e8a64: megatron/training/arguments.py, megatron/core/transformer/
+transformer_config.py, gpt_builders.py, megatron/core/models/gpt/gpt_layer_specs.py, megatron/core/transformer/moe.
+
+Megatron-LM's flags for a strategy: degrees, order of ranks, layers of stages, sharding, overlap, gradients, memory.
+
+Names and conditions were read in Megatron-LM d98e8a64: megatron/training/arguments.py (validate_args) and
+initialize.py, megatron/core/parallel_state.py, pipeline_parallel/schedules.py, transformer/moe and optimizer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from crosszone.deploy.bundle import Option, option
+from crosszone.deploy.launch import Launch, refused
+from crosszone.errors import IllegalError, Notice
+from crosszone.inputs.job import state_bytes
+from crosszone.inputs.model import Model
+from crosszone.inputs.strategy import AXES, Strategy
+from crosszone.predict.batch import bucket_bytes
+
+FLAG = "--pipeline-model-parallel-layout"
+
+
+def layout_of(layers: Sequence[int]) -> str:
+    """The layout of chunks that hold so many layers each; equal neighbours are written once."""
+    if len(layers) == 1:
+        return f"E{_run(layers[0])}L"
+    inner = [(count, len(list(same))) for count, same in groupby(layers[1:-1])]
+    parts = [f"E{_run(layers[0])}|"]
+    for count, times in inner:
+        parts.append(f"({_run(count)}|)*{times}" if times > 1 else f"{_run(count)}|")
+    text = "".join(part if part.endswith("|") else f"{part}," for part in parts)
+    return f"{text}{_run(layers[-1])}L"
+
+
+def chunks_of(layout: str) -> list[str]:
+    """The letters of each chunk of a layout, as Megatron-LM unrolls it: `["Ettt", "tt", "tt", "tL"]`."""
+    text = layout.replace(",", "")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+def dealt_evenly(layers: Sequence[int]) -> bool:
+    """Every chunk holds as many layers, which needs no layout."""
+    return len(set(layers)) == 1
+
+
+def _run(count: int) -> str:
+    return "t" * count if count < 2 else f"t*{count}"
+
+
+NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
+POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
+ACTIVATIONS = {"gelu": None, "swiglu": "--swiglu", "squared-relu": "--squared-relu"}
+"""gelu is what it takes when nothing is said. --quick-geglu is a sigmoid in place of GELU, so no geglu."""
+EPSILON = {"rmsnorm": 1e-5, "layernorm": 1e-5}
+BIASES = {(): "none", ("qkv",): "qkv", ("mlp", "out", "qkv"): "all"}
+"""Linear layers that can have a bias together."""
+VOCAB_MULTIPLE = 128
+AUX_LOSS = 0.01
+"""Weight of the router's balancing loss that Megatron's help recommends to begin with."""
+
+
+def architecture(model: Model, *, seq_len: int, tp: int, ep: int, language: str) -> tuple[Option, ...]:
+    """Flags that make Megatron's GPT this model; `IllegalError` for what it cannot be."""
+    require_gpt(model, tp=tp, ep=ep)
+    return tuple(
+        option("flag", name, value, language, key=f"megatron_{key}", **params)
+        for name, value, key, params in _flags(model, seq_len, tp)
+    )
+
+
+def require_gpt(model: Model, *, tp: int, ep: int) -> None:
+    """Refuse what Megatron's GPT model has no flag for, all of it at once."""
+    broken = [
+        Notice(code=code, field=f"model.{field}", value=value, params={"model": model.name, **params})
+        for code, field, value, params in _missing(model, tp, ep)
+    ]
+    if broken:
+        raise IllegalError(*broken)
+
+
+def _missing(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+    lacks = "megatron_lacks"
+    if m.kind == "encoder":
+        yield "megatron_encoder", "kind", m.kind, {}
+        return
+    for field, known in (("activation", ACTIVATIONS), ("positions", POSITIONS), ("norm", NORMS)):
+        if getattr(m, field) not in known:
+            yield lacks, field, getattr(m, field), {"allowed": list(known)}
+    for field, only in (
+        ("norms_per_layer", 2),
+        ("final_norm", True),
+        ("embedding_norm", False),
+        ("embedding_width", m.hidden),
+        ("parallel_residual", False),
+        ("token_types", 0),
+        ("pooler", False),
+        ("mlm_head", False),
+    ):
+        if getattr(m, field) != only:
+            yield lacks, field, getattr(m, field), {"allowed": [only]}
+    if m.qk_norm == "full":
+        yield lacks, "qk_norm", m.qk_norm, {"allowed": ["none", "head"]}
+    if _biases(m) is None:
+        yield "megatron_bias", "bias", list(m.bias), {}
+    elif m.moe and _biases(m) == "all" and ep == 1 and tp > 1:  # "Bias in Moe is only supported when ETP==1"
+        yield "megatron_expert_bias", "bias", list(m.bias), {"tp": tp}
+    if m.attention_sinks and m.mla:
+        yield lacks, "attention_sinks", True, {"allowed": [False]}
+    if m.vocab_padded_to is not None and m.vocab_padded_to % tp:
+        yield "megatron_vocabulary", "vocab_padded_to", m.vocab_padded_to, {"tp": tp}
+
+
+def _biases(m: Model) -> str | None:
+    """Which linear layers have a bias: none, qkv or all; None for what cannot be told.
+
+    With all of them the router has one too; on its own the router's is the correction that balances experts
+    without a loss (DeepSeek-V3), which goes with sigmoid scores.
+    """
+    kinds = set(m.bias)
+    if m.moe and kinds == {"router"}:
+        return "router"
+    if m.moe and kinds == {"qkv", "out", "mlp"}:
+        return None
+    return BIASES.get(tuple(sorted(kinds - {"router"} if m.moe and kinds >= {"qkv", "out", "mlp"} else kinds)))
+
+
+def _flags(m: Model, seq_len: int, tp: int) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+    """Name, value, key of the sentence and its parameters."""
+
+    def of(name: str, value: Any, field: str) -> tuple[str, Any, str, dict[str, Any]]:
+        return name, value, "model", {"field": f"model.{field}"}
+
+    yield of("--num-layers", m.layers, "layers")
+    yield of("--hidden-size", m.hidden, "hidden")
+    yield of("--ffn-hidden-size", m.ffn_hidden, "ffn_hidden")
+    yield of("--num-attention-heads", m.heads, "heads")
+    yield of("--kv-channels", m.v_head_dim, "mla.v_head_dim" if m.mla else "head_dim")
+    if m.kv_heads != m.heads and not m.mla:
+        yield of("--group-query-attention", True, "kv_heads")
+        yield of("--num-query-groups", m.kv_heads, "kv_heads")
+    activation = ACTIVATIONS[m.activation]
+    if activation is not None:
+        yield of(activation, True, "activation")
+    biases = _biases(m)
+    if m.activation == "squared-relu" and biases == "all":
+        yield "--no-bias-gelu-fusion", True, "no_gelu_fusion", {}
+    yield of("--normalization", NORMS[m.norm], "norm")
+    yield "--norm-epsilon", EPSILON[m.norm], "norm_epsilon", {}
+    if m.qk_norm == "head" or m.mla:  # of latent attention: the norms between its two projections
+        yield of("--qk-layernorm", True, "mla" if m.mla else "qk_norm")
+    if biases != "all":
+        yield of("--disable-bias-linear", True, "bias")
+    if biases == "qkv":
+        yield of("--add-qkv-bias", True, "bias")
+    yield of("--position-embedding-type", POSITIONS[m.positions], "positions")
+    rows = m.max_seq_len if m.positions == "learned" and m.max_seq_len else seq_len
+    yield "--max-position-embeddings", max(rows, seq_len), "max_positions", {}
+    if not m.tied_embeddings:
+        yield of("--untie-embeddings-and-output-weights", True, "tied_embeddings")
+    if m.attention_sinks:
+        yield of("--softmax-type", "learnable", "attention_sinks")
+    if m.window is not None:
+        yield "--window-size", f"{m.window.tokens - 1},0", "window", {"tokens": m.window.tokens}
+        if m.window.full_every is not None:
+            yield of("--window-attn-skip-freq", m.window.full_every, "window.full_every")
+    yield "--attention-dropout", 0.0, "no_dropout", {}
+    yield "--hidden-dropout", 0.0, "no_dropout", {}
+    yield of("--vocab-size", m.vocab, "vocab")
+    if m.vocab_padded_to is not None:
+        yield of("--padded-vocab-size", m.vocab_padded_to, "vocab_padded_to")
+    else:
+        padded = -(-m.vocab // (VOCAB_MULTIPLE * tp)) * VOCAB_MULTIPLE * tp
+        yield "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "vocab_multiple", {"tp": tp, "rows": padded}
+    if m.mla is not None:
+        yield from _latent(m)
+    if m.moe is not None:
+        yield from _experts(m)
+
+
+def _latent(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+    mla = m.mla
+    assert mla is not None
+    yield "--multi-latent-attention", True, "model", {"field": "model.mla"}
+    sizes = {
+        "--q-lora-rank": ("q_lora_rank", mla.q_lora_rank),
+        "--kv-lora-rank": ("kv_lora_rank", mla.kv_lora_rank),
+        "--qk-head-dim": ("qk_nope_head_dim", mla.qk_nope_head_dim),
+        "--qk-pos-emb-head-dim": ("qk_rope_head_dim", mla.qk_rope_head_dim),
+        "--v-head-dim": ("v_head_dim", mla.v_head_dim),
+    }
+    for name, (field, value) in sizes.items():
+        if value is not None:
+            yield name, value, "model", {"field": f"model.mla.{field}"}
+    yield "--rope-type", "rope", "plain_rope", {}
+    yield "--no-rope-fusion", True, "no_rope_fusion", {}
+
+
+def _experts(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+    moe = m.moe
+    assert moe is not None
+    yield "--num-experts", moe.experts, "model", {"field": "model.moe.experts"}
+    yield "--moe-router-topk", moe.top_k, "model", {"field": "model.moe.top_k"}
+    yield "--moe-ffn-hidden-size", moe.ffn_hidden, "model", {"field": "model.moe.ffn_hidden"}
+    if moe.shared_experts:
+        width = moe.shared_experts * moe.shared_ffn_hidden
+        told = {"count": moe.shared_experts, "width": moe.shared_ffn_hidden}
+        yield "--moe-shared-expert-intermediate-size", width, "shared_experts", told
+        if moe.shared_gate:
+            yield "--moe-shared-expert-gate", True, "model", {"field": "model.moe.shared_gate"}
+    if m.moe_layers != m.layers:
+        told = {"sparse": m.moe_layers, "layers": m.layers}
+        yield "--moe-layer-freq", sparse_pattern(m), "moe_layers", told
+    if _biases(m) == "router":
+        yield "--moe-router-score-function", "sigmoid", "router_bias", {}
+        yield "--moe-router-enable-expert-bias", True, "router_bias", {}
+        yield "--moe-router-load-balancing-type", "none", "router_bias", {}
+    else:
+        if moe.top_k == 1:
+            yield "--moe-router-pre-softmax", True, "router_top_1", {}
+        yield "--moe-router-load-balancing-type", "aux_loss", "router_balance", {}
+        yield "--moe-aux-loss-coeff", AUX_LOSS, "router_balance", {}
+    yield "--moe-grouped-gemm", True, "grouped_gemm", {}
+    yield "--moe-token-dispatcher-type", "alltoall", "dispatcher", {}
+
+
+def sparse_pattern(m: Model) -> str:
+    """The layers with experts (1) and without (0), as `--moe-layer-freq` takes them: `([0]*3+[1]*58)`."""
+    moe = m.moe
+    assert moe is not None
+    rounds, rest = divmod(m.layers - moe.first_dense, moe.every)
+    parts = [f"[0]*{moe.first_dense}"] if moe.first_dense else []
+    parts.append(f"[1]*{rounds}" if moe.every == 1 else f"([0]*{moe.every - 1}+[1])*{rounds}")
+    if rest:
+        parts.append(f"[0]*{rest}")
+    return f"({'+'.join(parts)})"
+
+
+ORDERS = {("tp", "cp", "dp", "pp"): False, ("tp", "cp", "pp", "dp"): True}
+"""Orders of ranks that Megatron has, and whether `--use-tp-pp-dp-mapping` gives them."""
+SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+"""ZeRO stages of Megatron-FSDP by the name of its sharding strategy."""
+PLAIN_OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum")
+"""Those that Megatron-FSDP, optimizer instances and host memory know."""
+
+Told = tuple[str, Any, str, dict[str, Any]]
+
+
+def parallelism(launch: Launch, layers: Sequence[int], micro_batches: int) -> tuple[Option, ...]:
+    """How ranks split the model: `layers` of each chunk in pipeline order, `micro_batches` of a replica a step."""
+    return _options(launch, _degrees(launch, layers, micro_batches))
+
+
+def communication(launch: Launch) -> tuple[Option, ...]:
+    """Sharded states, overlap, buckets and gradients on the wire."""
+    return _options(launch, (*_sharding(launch), *_overlap(launch), *_gradients(launch)))
+
+
+def memory(launch: Launch) -> tuple[Option, ...]:
+    """Recomputation and host memory."""
+    return _options(launch, _memory(launch.predictor.strategy))
+
+
+def zero_of(launch: Launch) -> int:
+    """ZeRO stage in use."""
+    return launch.predictor.strategy.zero or 0
+
+
+def instances(launch: Launch) -> int:
+    """Copies of the sharded states: one a zone where states are shared inside zones, or as many as were asked for."""
+    if not zero_of(launch):
+        return 1
+    return (launch.predictor.strategy.dp or 1) // launch.predictor.site.shard_ranks
+
+
+def mapping(launch: Launch) -> bool:
+    """Whether ranks are numbered tp-cp-pp-dp; `IllegalError` for an order that is neither of Megatron's two."""
+    s, order = launch.predictor.strategy, launch.predictor.site.placement.order
+    used = [axis for axis in order if getattr(s, axis) > 1]
+    for known, flag in ORDERS.items():
+        if used == [axis for axis in known if axis in used]:
+            return flag
+    known_orders = ["-".join(one) for one in ORDERS]
+    raise refused("megatron_order", "placement.order", "-".join(order), allowed=known_orders, axes=list(AXES))
+
+
+def group_size(stages: int, micro_batches: int) -> int:
+    """Micro-batches that pass one chunk before the next: the fewest that leave no rest smaller than the pipeline."""
+    for size in range(stages, micro_batches):
+        rest = micro_batches % size
+        if rest == 0 or rest >= stages:
+            return size
+    return micro_batches
+
+
+def require_parallel(launch: Launch) -> None:
+    """Refuse what Megatron stops at when it starts, beside what its entry in frameworks.yaml already rules out."""
+    p, s = launch.predictor, launch.predictor.strategy
+    model, optimizer, zero = p.case.model, p.case.job.optimizer, zero_of(launch)
+    flagged, copies = mapping(launch), instances(launch)
+    if model.moe and s.tp > 1 and not s.sequence_parallel:
+        raise refused("megatron_moe_sequence", "strategy.sequence_parallel", False, tp=s.tp)
+    held = s.expert_slices * s.ep
+    if flagged and s.pp > 1 and model.moe and held != s.tp * s.cp:
+        raise refused("megatron_expert_order", "placement.order", s.ep, held=held, inner=s.tp * s.cp)
+    if copies > 1:
+        zones = p.site.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
+        if s.shard_within == "zone" and (zones != zones[:, :, :1]).any():
+            raise refused("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
+        spread = s.tp * s.cp * (s.dp or 1) // held
+        if model.moe and spread % copies:
+            raise refused("megatron_expert_instances", "strategy.ep", s.ep, spread=spread, copies=copies)
+    if optimizer not in (*PLAIN_OPTIMIZERS, "lion", "muon"):
+        raise refused("megatron_optimizer", "job.optimizer", optimizer, allowed=[*PLAIN_OPTIMIZERS, "lion", "muon"])
+    plain = optimizer in PLAIN_OPTIMIZERS
+    if not plain and (zero > 1 or copies > 1):
+        raise refused("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=list(PLAIN_OPTIMIZERS))
+    if s.offload != "none" and optimizer not in ("adam", "adamw"):
+        raise refused("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=["adam", "adamw"])
+    talk, precision = s.communication, p.case.job.precision
+    if reduced_in_bf16(s) and precision in ("fp16", "fp32"):
+        value = talk.gradient_dtype or talk.compression
+        raise refused("megatron_gradients", "strategy.communication.gradient_dtype", value, precision=precision)
+
+
+def reduced_in_bf16(s: Strategy) -> bool:
+    """Gradients are bf16 on the wire."""
+    return "bf16" in (s.communication.gradient_dtype, s.communication.compression)
+
+
+def _options(launch: Launch, told: Sequence[Told] | Iterator[Told]) -> tuple[Option, ...]:
+    return tuple(
+        option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
+        for name, value, key, params in told
+    )
+
+
+def _degrees(launch: Launch, layers: Sequence[int], micro_batches: int) -> Iterator[Told]:
+    s = launch.predictor.strategy
+    dp, world = s.dp or 1, launch.world_size
+    ranks = {"tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": dp, "world": world}
+    yield "--tensor-model-parallel-size", s.tp, "tp", ranks
+    if s.sequence_parallel:
+        yield "--sequence-parallel", True, "sequence_parallel", {"tp": s.tp}
+    yield "--pipeline-model-parallel-size", s.pp, "pp", ranks
+    if s.pp > 1 and not dealt_evenly(layers):
+        yield FLAG, layout_of(layers), "layout", {"layers": list(layers)}
+    elif s.interleave > 1:
+        yield "--num-virtual-stages-per-pipeline-rank", s.interleave, "interleave", {"chunks": s.pp * s.interleave}
+    if s.interleave > 1:
+        size = group_size(s.pp, micro_batches)
+        if size != s.pp:
+            told = {"m": micro_batches, "pp": s.pp, "rest": micro_batches % s.pp}
+            yield "--microbatch-group-size-per-virtual-pipeline-stage", size, "group_size", told
+    yield "--context-parallel-size", s.cp, "cp", ranks
+    if launch.predictor.case.model.moe:
+        yield "--expert-model-parallel-size", s.ep, "ep", {"ep": s.ep}
+        yield "--expert-tensor-parallel-size", s.expert_slices, "expert_tp", {"ep": s.ep}
+    if mapping(launch):
+        yield "--use-tp-pp-dp-mapping", True, "mapping", {}
+    yield "--distributed-timeout-minutes", launch.timeout_minutes, "timeout", {}
+
+
+def _sharding(launch: Launch) -> Iterator[Told]:
+    s, zero, copies = launch.predictor.strategy, zero_of(launch), instances(launch)
+    if zero:
+        yield "--use-distributed-optimizer", True, "distributed_optimizer", {"zero": zero}
+    if zero in SHARDING:
+        yield "--use-megatron-fsdp", True, "fsdp", {"zero": zero}
+        yield "--data-parallel-sharding-strategy", SHARDING[zero], "fsdp_strategy", {"zero": zero}
+        yield "--no-gradient-accumulation-fusion", True, "fsdp_fusion", {}
+        if copies > 1:
+            yield "--outer-dp-sharding-strategy", "no_shard", "fsdp_outer", {"copies": copies}
+    if copies > 1:
+        told = {"copies": copies, "each": (s.dp or 1) // copies}
+        yield (
+            "--num-distributed-optimizer-instances",
+            copies,
+            "instances_all" if s.shard_within == "all" else "instances",
+            told,
+        )
+
+
+def _overlap(launch: Launch) -> Iterator[Told]:
+    s = launch.predictor.strategy
+    talk = s.communication
+    if (s.dp or 1) * s.cp > 1 and talk.overlap_gradients:
+        yield "--overlap-grad-reduce", True, "overlap_gradients", {}
+        if zero_of(launch) and talk.overlap_parameters:
+            yield "--overlap-param-gather", True, "overlap_parameters", {}
+    if talk.overlap_tensor and s.tp > 1:
+        yield "--tp-comm-overlap", True, "overlap_tensor", {}
+
+
+def _gradients(launch: Launch) -> Iterator[Told]:
+    p = launch.predictor
+    s, precision = p.strategy, p.case.job.precision
+    if reduced_in_bf16(s):
+        yield "--grad-reduce-in-bf16", True, "gradients_bf16", {}
+    elif precision != "fp32":
+        yield "--accumulate-allreduce-grads-in-fp32", True, "gradients_fp32", {}
+    if s.communication.bucket_mb is not None:
+        kept = state_bytes(p.case.job, framework="megatron").gradients
+        size, mb = round(bucket_bytes(p.case, "megatron") / kept), s.communication.bucket_mb
+        if zero_of(launch) in SHARDING:
+            yield "--suggested-communication-unit-size", size, "bucket", {"mb": mb}
+        else:
+            yield "--ddp-bucket-size", size, "bucket", {"mb": mb}
+
+
+def _memory(s: Strategy) -> Iterator[Told]:
+    if s.recompute == "selective":
+        yield "--recompute-granularity", "selective", "recompute_selective", {}
+        yield "--recompute-modules", ["core_attn"], "recompute_selective", {}
+    elif s.recompute == "full":
+        yield "--recompute-granularity", "full", "recompute_full", {}
+        yield "--recompute-method", "uniform", "recompute_full", {}
+        yield "--recompute-num-layers", 1, "recompute_full", {}
+    if s.offload != "none":
+        yield "--optimizer-cpu-offload", True, "offload", {}
+        yield "--use-precision-aware-optimizer", True, "offload_precision", {}
+        yield "--overlap-cpu-optimizer-d2h-h2d", True, "offload_overlap", {}

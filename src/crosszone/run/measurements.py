@@ -1,0 +1,235 @@
+"""Measured parts: which parts of a prediction a trainer can tell apart, so that like is set beside like.
+
+    predicted_parts(prediction, framework)["communication"].seconds, .covers
+
+A trainer sees the time between two moments, not why it passed. Where an exchange runs inside a forward or backward pass
+(sharded weights, tensor parallelism) it is part of the pass; only what a trainer waits for outside of them is told as
+communication. So the parts of a prediction are added up in the same way before the two are compared.
+
+Steps: which steps of a run count, and what is typical of them.
+
+steady, warm = split(rows)                       # without those in which a start warms up
+typical(averaged(steady, period_of(prediction)))["communication"]
+
+Drift: whether a series of measured seconds has left what was predicted, and since when.
+
+    level = level_of(seconds)                     # the newest level, where it began, and the one before it
+    level.now, level.start, level.before
+
+A change of level is taken for one when all three hold (so that noise is not): the levels differ by `LEAST_RATIO`, by
+`MATERIAL` of the predicted step, and by `SURE` standard errors of the difference of two medians. Levels are medians and
+their noise is the median distance from them, so single steps that took long change nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosszone.predict.breakdown import COMPUTE, ORDER
+from crosszone.predict.prediction import Prediction
+
+NAMES = ("compute", "communication", "input", "waiting", "other")
+"""Parts of a step that can be measured; those of `run/metrics.py` without their unit."""
+APART = {
+    "ddp": ("gradients", "local_update"),
+    "horovod": ("gradients", "local_update"),
+    "megatron": ("gradients",),
+    "fsdp": ("local_update",),
+    "torchft": ("local_update",),
+    "deepspeed": (),
+}
+"""Exchanges of each trainer that are waited for outside the passes."""
+SENT = ("pipeline", "bubble", "gradients")
+"""The same of DeepSpeed's pipeline: its sends wait for their neighbours, so bubbles are in them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictedPart:
+    """What is expected of a part that can be measured."""
+
+    seconds: float
+    covers: tuple[str, ...]
+    """The prediction's own parts in it."""
+
+
+def covered(framework: str, *, pipelined: bool) -> dict[str, tuple[str, ...]]:
+    """The prediction's parts in each part that can be measured; every one is in one of them."""
+    sent = framework == "deepspeed" and pipelined
+    apart = SENT if sent else APART.get(framework, ())
+    communication = (*apart, "jitter") if "gradients" in apart else apart  # replicas wait for the slowest to exchange
+    waiting = ("bubble", "pipeline") if pipelined and not sent else ()
+    other = tuple(one for one in ("fixed", "jitter") if one not in communication)
+    taken = {*communication, *waiting, *other}
+    found = {"communication": communication, "input": (), "waiting": waiting, "other": other}
+    return {"compute": tuple(one for one in ORDER if one not in taken), **found}
+
+
+def predicted_parts(prediction: Prediction, framework: str) -> dict[str, PredictedPart]:
+    """What is expected of each part that can be measured; they add up to the step."""
+    seconds = prediction.breakdown_s
+    return {
+        name: PredictedPart(
+            seconds=sum(seconds.get(one, 0.0) for one in parts),
+            covers=tuple(one for one in parts if seconds.get(one, 0.0) > 0),
+        )
+        for name, parts in covered(framework, pipelined=prediction.strategy.get("pp", 1) > 1).items()
+    }
+
+
+def is_pure(covers: tuple[str, ...]) -> bool:
+    """A part of compute alone: no exchange runs in it."""
+    return all(one in (*COMPUTE, "host") for one in covers)
+
+
+WARM_UP = 3
+"""First steps of every start that are left out: memory is taken, kernels are chosen, buckets are arranged."""
+Row = Mapping[str, Any]
+"""A step as `run/metrics.py` gives it."""
+
+
+def split(rows: Sequence[Row]) -> tuple[list[Row], set[int]]:
+    """The steps that count, and the numbers of those in which a start warmed up."""
+    warm: set[int] = set()
+    counts: dict[Any, int] = {}
+    steady = []
+    whole = not rows or rows[0]["step"] <= 1 or rows[0].get("start", 0) > 0
+    for row in rows:
+        start = row.get("start", 0)
+        counts[start] = counts.get(start, 0) + 1
+        begun = whole or start != rows[0].get("start", 0)  # else its first steps are not among these rows
+        if begun and counts[start] <= WARM_UP:
+            warm.add(row["step"])
+        else:
+            steady.append(row)
+    return steady, warm
+
+
+def averaged(rows: Sequence[Row], every: int) -> list[Row]:
+    """Rows of `every` steps each, mean of them; only where all of those steps are there."""
+    if every == 1:
+        return list(rows)
+    blocks: dict[int, list[Row]] = {}
+    for row in rows:
+        blocks.setdefault((row["step"] - 1) // every, []).append(row)
+    return [_mean(block) for block in blocks.values() if len(block) == every]
+
+
+def typical(rows: Sequence[Row]) -> dict[str, float]:
+    """Step and parts: the mean of the middle half of the steps by length, so that the parts add up."""
+    if not rows:
+        return {}
+    ordered = sorted(rows, key=lambda row: row["step_s"])
+    edge = len(ordered) // 4
+    middle = ordered[edge : len(ordered) - edge]
+    found = {name: fmean(row["parts"][f"{name}_s"] for row in middle) for name in NAMES}
+    return {"step": fmean(row["step_s"] for row in middle), **found}
+
+
+def _mean(rows: Sequence[Row]) -> Row:
+    parts = {f"{name}_s": fmean(row["parts"][f"{name}_s"] for row in rows) for name in NAMES}
+    step_s = fmean(row["step_s"] for row in rows)
+    tokens = [row["tokens"] for row in rows if row.get("tokens")]
+    rate = {"tokens_per_s": fmean(tokens) / step_s if tokens and step_s > 0 else None}
+    return {**rows[0], **rate, "step_s": step_s, "parts": parts}
+
+
+def period_of(prediction: Prediction) -> int:
+    """Steps from one exchange between zones to the next: 1, but for local updates."""
+    local = prediction.strategy.get("local_update")
+    return max(1, local["steps"] // local["fragments"]) if local else 1
+
+
+WINDOW = 20
+"""Newest steps that tell the present level."""
+REACH = 200
+"""Steps that are searched for a change."""
+COARSE = 4
+"""Places between two that are tried before the best is looked for closely."""
+LEAST = 5
+"""Steps on each side of a change."""
+LEAST_RATIO = 1.2
+"""Ratio by which two levels must differ."""
+MATERIAL = 0.05
+"""Share of the predicted step by which a part must differ to be told."""
+SURE = 6.0
+"""Standard errors by which two levels must differ: many places are tried, so it is more than the usual two."""
+SIGMA = 1.4826
+"""Standard deviation over median distance from the median, of normal noise."""
+MEDIAN_ERROR = 1.2533
+"""Standard error of a median over that of a mean, of normal noise."""
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """Where a series stands."""
+
+    now: float
+    """Median of the newest steps of the present level."""
+    spread: float
+    """Standard deviation of one step about it."""
+    start: int
+    """Place in the series where the present level begins; 0: it never changed."""
+    before: float | None
+    """The level before; None: it never changed."""
+    count: int
+    """Steps that `now` rests on."""
+
+    @property
+    def error(self) -> float:
+        """Standard error of `now`."""
+        return MEDIAN_ERROR * self.spread / math.sqrt(self.count)
+
+
+def level_of(series: Sequence[float], *, material: float) -> Level:
+    """The newest level of a series that is not empty; `material`: seconds below which nothing counts as a change."""
+    values = np.asarray(series, dtype=float)
+    begin = max(0, len(values) - REACH)
+    start, before = begin, None
+    while (found := _change(values[start:], material)) is not None:
+        before = float(np.median(values[start : start + found]))
+        start += found
+    newest = values[max(start, len(values) - WINDOW) :]
+    now = float(np.median(newest))
+    return Level(
+        now=now,
+        spread=SIGMA * float(np.median(np.abs(newest - now))),
+        start=0 if before is None else start,
+        before=before,
+        count=len(newest),
+    )
+
+
+def _change(values: Numbers, material: float) -> int | None:
+    """Where two medians describe a series best, if they differ enough; None: one is enough."""
+    count = len(values)
+    if count < 2 * LEAST or float(np.ptp(values)) <= material:
+        return None
+    first_place, last_place = LEAST, count - LEAST
+
+    def cost(at: int) -> float:
+        return _distance(values[:at]) + _distance(values[at:])
+
+    near = min(range(first_place, last_place + 1, COARSE), key=cost)
+    place = min(range(max(first_place, near - COARSE), min(last_place, near + COARSE) + 1), key=cost)
+    first, second = values[:place], values[place:]
+    levels = float(np.median(first)), float(np.median(second))
+    apart = abs(levels[1] - levels[0])
+    if apart <= material or max(levels) < LEAST_RATIO * min(levels):
+        return None
+    left = np.concatenate([first - levels[0], second - levels[1]])
+    noise = SIGMA * float(np.median(np.abs(left)))
+    error = MEDIAN_ERROR * noise * math.sqrt(1 / len(first) + 1 / len(second))
+    return place if apart > SURE * error else None
+
+
+def _distance(values: Numbers) -> float:
+    """Sum of distances from the median."""
+    return float(np.abs(values - np.median(values)).sum())
