@@ -6,8 +6,8 @@ import pytest
 
 from crosszone.deploy.bundle import Bundle, BundleFile, NodeCommand, Option
 from crosszone.errors import InvalidError, UnknownNameError
-from crosszone.store import saved as module
 from crosszone.store import open_store
+from crosszone.store import saved as module
 
 
 def bundle(nodes=2, **changes):

@@ -234,15 +234,15 @@ class Cluster(Value):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise refuse("zone_twice", name, at=("zones", index, "name"), index=index, first=names.index(name))
-        seen: dict[frozenset[str], int] = {}
+        first_listed: dict[frozenset[str], int] = {}
         for index, link in enumerate(self.links):
             for end in link.between:
                 if end not in names:
                     raise refuse("link_to_nowhere", end, at=("links", index, "between"), index=index, zones=names)
-            if link.pair in seen:
+            if link.pair in first_listed:
                 pair = " - ".join(link.between)
-                raise refuse("link_twice", pair, at=("links", index), index=index, first=seen[link.pair])
-            seen[link.pair] = index
+                raise refuse("link_twice", pair, at=("links", index), index=index, first=first_listed[link.pair])
+            first_listed[link.pair] = index
         if self.gpus > MAX_GPUS:
             raise refuse("too_many_gpus", self.gpus, limit=MAX_GPUS)
         kinds = [gpu.name for gpu in self.gpu_kinds]

@@ -40,7 +40,7 @@ class Dataset(Value):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        ids = [one.id for one in self.versions]
+        ids = [version.id for version in self.versions]
         for index, id in enumerate(ids):
             if id in ids[:index]:
                 raise refuse("version_twice", id, at=("versions", index, "id"))
@@ -48,7 +48,7 @@ class Dataset(Value):
 
     def version(self, id: str) -> DatasetVersion | None:
         """One of its versions; None: it has no such."""
-        return next((one for one in self.versions if one.id == id), None)
+        return next((version for version in self.versions if version.id == id), None)
 
 
 class TrainingModel(Value):

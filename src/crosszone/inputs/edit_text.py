@@ -33,14 +33,14 @@ class _RewriteError(Exception):
 def edited_text(text: str, value: Any) -> str:
     """The text with its values changed to `value`; reading it gives `value`."""
     old = parse_document(text).value
-    if _same(old, value):
+    if _is_same(old, value):
         return text
     if old is None:
         return dump_yaml(value)
     try:
         joined, node = text_nodes(text)
         changed = _applied(joined, list(_Changes(joined).of(node, old, value)))
-        if _same(parse_document(changed).value, value):
+        if _is_same(parse_document(changed).value, value):
             return changed
     except (_RewriteError, InputError, yaml.YAMLError):
         pass
@@ -53,13 +53,13 @@ def _applied(text: str, edits: list[_Edit]) -> str:
     return text
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_same(left: Any, right: Any) -> bool:
     """Equal, where true is not 1 but 1.0 is."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_is_same(left[key], right[key]) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(_is_same, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and left == right
 
 
 class _Changes:
@@ -73,7 +73,7 @@ class _Changes:
         if id(node) in self.seen or getattr(node, "style", None) in ("|", ">"):
             raise _RewriteError  # an alias would change in both places; a block scalar has no end of its own
         self.seen.add(id(node))
-        if _same(old, new):
+        if _is_same(old, new):
             return
         if isinstance(node, yaml.MappingNode) and isinstance(new, dict) and old and new:
             yield from self._mapping(node, old, new)
@@ -128,12 +128,12 @@ class _Changes:
         """Items that are gone; what is left must be as it was."""
         before, after = ([json.dumps(item, sort_keys=True) for item in side] for side in (old, new))
         blocks = SequenceMatcher(None, before, after, autojunk=False).get_matching_blocks()
-        left = {at for block in blocks for at in range(block.a, block.a + block.size)}
-        if len(left) != len(new):
+        kept_indices = {at for block in blocks for at in range(block.a, block.a + block.size)}
+        if len(kept_indices) != len(new):
             yield self._replaced(node, new)
             return
         for at, item in enumerate(node.value):
-            if at in left:
+            if at in kept_indices:
                 continue
             if not node.flow_style:
                 yield self._without_lines(item.start_mark.index, self._end(item), "- ")
@@ -164,8 +164,8 @@ class _Changes:
         return _Edit(first, min(self._line_end(end) + 1, len(self.text)), "")
 
     def _line_end(self, at: int) -> int:
-        found = self.text.find("\n", at)
-        return len(self.text) if found < 0 else found
+        newline = self.text.find("\n", at)
+        return len(self.text) if newline < 0 else newline
 
     def _end(self, node: Any) -> int:
         """Where a node ends; a block collection ends with its last value, not with the comments after it."""

@@ -99,23 +99,23 @@ class Selection(Value):
 def selection(chosen: Iterable[Environment]) -> Selection:
     """What the chosen environments have together."""
     environments = list(chosen)
-    cores = [one.cpus for one in environments]
-    memory = [one.memory_gb for one in environments]
+    cores = [environment.cpus for environment in environments]
+    memory = [environment.memory_gb for environment in environments]
     return Selection(
         nodes=len(environments),
-        gpus=sum(one.gpus for one in environments),
-        gpu_kinds=tuple(dict.fromkeys(one.gpu for one in environments if one.gpu)),
-        cpus=None if None in cores else sum(one for one in cores if one is not None),
-        memory_gb=None if None in memory else sum(one for one in memory if one is not None),
-        zones=tuple(dict.fromkeys(one.zone for one in environments)),
+        gpus=sum(environment.gpus for environment in environments),
+        gpu_kinds=tuple(dict.fromkeys(environment.gpu for environment in environments if environment.gpu)),
+        cpus=None if None in cores else sum(environment for environment in cores if environment is not None),
+        memory_gb=None if None in memory else sum(environment for environment in memory if environment is not None),
+        zones=tuple(dict.fromkeys(environment.zone for environment in environments)),
         distributed=len(environments) > 1,
     )
 
 
-def master_of(chosen: Iterable[str], wanted: str | None) -> str | None:
+def master_of(chosen: Iterable[str], requested: str | None) -> str | None:
     """The master among the chosen: the one that is wanted while it is chosen, else the first; none: nothing is."""
     ids = list(chosen)
-    return wanted if wanted in ids else next(iter(ids), None)
+    return requested if requested in ids else next(iter(ids), None)
 
 
 class MeasuredLink(Value):

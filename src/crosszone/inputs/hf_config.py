@@ -100,8 +100,8 @@ class Config:
     def placed(self, notice: Notice, key: str) -> Notice:
         """The notice with a key of this configuration as its field, and the line of it."""
         path = (*self.at, self.spelling(key)) if key else self.at
-        named = replace(notice, field=field_text(path) or notice.field)
-        return named.at(self.document.file, self.document.line(path)) if self.document else named
+        located = replace(notice, field=field_text(path) or notice.field)
+        return located.at(self.document.file, self.document.line(path)) if self.document else located
 
     def wrong(self, code: str, key: str, value: Any = None, /, **params: Any) -> InvalidError:
         """The error that a key of this configuration cannot have its value."""
@@ -119,18 +119,18 @@ def _imported(values: Any, name: str | None, document: Document | None) -> Model
 
 def _config(values: Any, document: Document | None) -> Config:
     """The configuration with its family, which must be known; of a multimodal one the text part."""
-    whole = _part(values, "", Config({}, "", document))
-    family, known = whole.values.get("model_type"), sorted([*FAMILIES, *_TEXT_PARTS])
-    if "model_type" not in whole.values:
-        raise whole.wrong("hf_missing_key", "model_type", key="model_type", family="Hugging Face")
-    if not isinstance(family, str) or family not in known:
-        raise whole.wrong("hf_unknown_family", "model_type", family, known=known)
+    config = _part(values, "", Config({}, "", document))
+    family, families = config.values.get("model_type"), sorted([*FAMILIES, *_TEXT_PARTS])
+    if "model_type" not in config.values:
+        raise config.wrong("hf_missing_key", "model_type", key="model_type", family="Hugging Face")
+    if not isinstance(family, str) or family not in families:
+        raise config.wrong("hf_unknown_family", "model_type", family, known=families)
     if family in FAMILIES:
-        return replace(whole, family=family)
-    if "text_config" not in whole.values:
-        raise whole.wrong("hf_missing_key", "text_config", key="text_config", family=family)
-    text = _part(whole.values["text_config"], "text_config", whole)
-    tied = {"tie_word_embeddings": whole.values.get("tie_word_embeddings")}
+        return replace(config, family=family)
+    if "text_config" not in config.values:
+        raise config.wrong("hf_missing_key", "text_config", key="text_config", family=family)
+    text = _part(config.values["text_config"], "text_config", config)
+    tied = {"tie_word_embeddings": config.values.get("tie_word_embeddings")}
     return replace(text, family=_TEXT_PARTS[family], values={**tied, **text.values})
 
 
@@ -181,11 +181,11 @@ def _in_their_words(config: Config, notice: Notice) -> Notice:
 def _activation(config: Config, fields: Fields) -> None:
     """Put our name of an activation in place of theirs: in a gated MLP, silu means swiglu."""
     key, table = config.rules.keys["activation"], _GATED if config.rules.activation in GATED else _PLAIN
-    given = config.get(key)
-    if not isinstance(given, str) or given not in table:
-        close = nearest(str(given)[:100], table)[:1] or sorted(table)[:1]
-        raise config.wrong("not_one_of", key, given, allowed=sorted(table), nearest=close)
-    fields["activation"] = table[given]
+    name = config.get(key)
+    if not isinstance(name, str) or name not in table:
+        close = nearest(str(name)[:100], table)[:1] or sorted(table)[:1]
+        raise config.wrong("not_one_of", key, name, allowed=sorted(table), nearest=close)
+    fields["activation"] = table[name]
 
 
 def _ffn_4h(_: Config, fields: Fields) -> None:

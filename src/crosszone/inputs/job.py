@@ -127,17 +127,17 @@ def state_bytes(job: Job, *, framework: str | None = None, zero: int = 0, shards
     ZeRO 1 shards master weights and moments, 2 the gradients too, 3 the weights too. In mixed precision Megatron-LM
     keeps fp32 gradients (18 bytes with Adam in place of 16), and autocast keeps fp32 weights and no master copy.
     """
-    kept = dict(numerics()["precisions"][job.precision])
+    dtypes = dict(numerics()["precisions"][job.precision])
     chosen = framework or job.framework
-    if chosen != "any" and kept["master"]:
+    if chosen != "any" and dtypes["master"]:
         if frameworks()[chosen].fp32_weights:
-            kept |= {"weights": 4, "gradients": 4, "master": 0}
+            dtypes |= {"weights": 4, "gradients": 4, "master": 0}
         elif frameworks()[chosen].fp32_gradients:
-            kept |= {"gradients": 4}
-    moments = numerics()["optimizers"][job.optimizer]["moments"] * kept["moment"]
+            dtypes |= {"gradients": 4}
+    moments = numerics()["optimizers"][job.optimizer]["moments"] * dtypes["moment"]
     return StateBytes(
-        weights=kept["weights"] / (shards if zero >= 3 else 1),
-        gradients=kept["gradients"] / (shards if zero >= 2 else 1),
-        master=kept["master"] / (shards if zero >= 1 else 1),
+        weights=dtypes["weights"] / (shards if zero >= 3 else 1),
+        gradients=dtypes["gradients"] / (shards if zero >= 2 else 1),
+        master=dtypes["master"] / (shards if zero >= 1 else 1),
         moments=moments / (shards if zero >= 1 else 1),
     )

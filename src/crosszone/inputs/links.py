@@ -54,19 +54,21 @@ class ZoneLink:
 
 def zone_links(cluster: Cluster, catalogue: Catalogue | None = None) -> dict[tuple[int, int], ZoneLink]:
     """The path of every pair of zones (by position, first < second)."""
-    return dict(_zone_links(cluster, catalogue or catalogue_of(None)))
+    return dict(_build_zone_links(cluster, catalogue or catalogue_of(None)))
 
 
 @lru_cache(maxsize=16)
-def _zone_links(cluster: Cluster, known: Catalogue) -> dict[tuple[int, int], ZoneLink]:
+def _build_zone_links(cluster: Cluster, catalogue: Catalogue) -> dict[tuple[int, int], ZoneLink]:
     """Kept, for one cluster is asked about many times: every change of a strategy is a scenario of its own."""
     listed = {link.pair: link for link in cluster.links}
-    found = {}
+    links = {}
     for first, second in cluster.pairs():
         a, b = cluster.zones[first], cluster.zones[second]
-        ways = _Ways(a, b, listed.get(frozenset((a.name, b.name))), cluster.default_link, _published(a, b, known))
-        found[first, second] = _zone_link(ways)
-    return found
+        ways = FigureSources(
+            a, b, listed.get(frozenset((a.name, b.name))), cluster.default_link, _find_published_pair(a, b, catalogue)
+        )
+        links[first, second] = _zone_link(ways)
+    return links
 
 
 def link_notices(cluster: Cluster, links: dict[tuple[int, int], ZoneLink]) -> Iterator[Notice]:
@@ -97,8 +99,8 @@ def _rtt_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
 
 
 def _rate_notices(link: ZoneLink, field: str) -> Iterator[Notice]:
-    there, back = link.origins["gbps"] == "example", link.origins["gbps_back"] == "example"
-    if there:
+    forward, back = link.origins["gbps"] == "example", link.origins["gbps_back"] == "example"
+    if forward:
         yield _notice("gbps_example", field, link.gbps, "warning", pair=" - ".join(link.between))
     elif back:
         yield _notice("gbps_example", field, link.gbps_back, "warning", pair=" - ".join(reversed(link.between)))
@@ -118,7 +120,7 @@ def _cap_notices(cluster: Cluster, link: ZoneLink, first: int, second: int) -> I
 
 
 @dataclass(frozen=True)
-class _Ways:
+class FigureSources:
     """Every place a figure of one pair may come from."""
 
     first: Zone
@@ -131,15 +133,15 @@ class _Ways:
         """The first of them that has the figure; `back`: for the way from the second zone to the first."""
         if self.listed is not None:
             turned = (self.listed.between[0] != self.first.name) != back
-            own = getattr(self.listed, f"{key}_back", None) if turned else None
-            value = getattr(self.listed, key) if own is None else own
+            backward = getattr(self.listed, f"{key}_back", None) if turned else None
+            value = getattr(self.listed, key) if backward is None else backward
             if value is not None:
                 return value, "measured" if self.listed.measured else "typed"
         if self.default is not None and getattr(self.default, key) is not None:
             return getattr(self.default, key), "default_link"
         if self.published is not None:
-            own = getattr(self.published, f"{key}_back", None) if back else None
-            value = getattr(self.published, key, None) if own is None else own
+            backward = getattr(self.published, f"{key}_back", None) if back else None
+            value = getattr(self.published, key, None) if backward is None else backward
             if value is not None:
                 return value, "published"
         return None, "unknown"
@@ -173,7 +175,7 @@ class _Ways:
         raise InvalidError(Notice(code="rtt_unknown", field="cluster.links", params=params))
 
 
-def _zone_link(ways: _Ways) -> ZoneLink:
+def _zone_link(ways: FigureSources) -> ZoneLink:
     km = ways.listed.km if ways.listed and ways.listed.km is not None else _straight_km(ways.first, ways.second)
     (gbps, gbps_origin), (gbps_back, back_origin) = ways.rate(), ways.rate(back=True)
     (usd, usd_origin), (usd_back, usd_back_origin) = ways.price(), ways.price(back=True)
@@ -208,15 +210,15 @@ def _straight_km(a: Zone, b: Zone) -> float | None:
     return great_circle_km(a.region.lat, a.region.lon, b.region.lat, b.region.lon)
 
 
-def _published(a: Zone, b: Zone, known: Catalogue) -> MeasuredPair | None:
+def _find_published_pair(a: Zone, b: Zone, catalogue: Catalogue) -> MeasuredPair | None:
     """The published measurement between two regions, if both are the catalogue's own."""
 
     def built_in(region: Region | None) -> bool:
-        return region is not None and known.find("regions", region.name) == region
+        return region is not None and catalogue.find("regions", region.name) == region
 
     if a.region is None or b.region is None or not (built_in(a.region) and built_in(b.region)):
         return None
-    return known.measured_pair(a.region.name, b.region.name)
+    return catalogue.measured_pair(a.region.name, b.region.name)
 
 
 def _notice(code: str, field: str, value: Any, level: Literal["warning", "note"], **params: Any) -> Notice:

@@ -77,12 +77,12 @@ class Placement(Value):
         import numpy as np
 
         number = np.arange(self.ranks)
-        found: dict[str, Ranks] = {}
+        coordinates: dict[str, Ranks] = {}
         for axis in self.order:
             degree: int = getattr(strategy, axis)
-            found[axis] = number % degree
+            coordinates[axis] = number % degree
             number = number // degree
-        return found
+        return coordinates
 
     def located(self, cluster: Cluster) -> dict[str, Ranks]:
         """Each rank's zone, node group (over all zones), node within the group and GPU within the node."""
@@ -110,7 +110,7 @@ class Placement(Value):
         """
         import numpy as np
 
-        notices = list(self._unknown_gpus(cluster))
+        notices = list(self._find_unknown_gpus(cluster))
         if notices:
             return notices
         if strategy is not None and self.ranks != strategy.ranks:
@@ -123,7 +123,7 @@ class Placement(Value):
         if np.unique(places, axis=1).shape[1] != self.ranks:
             notices.append(Notice(code="placement_twice", field="placement.blocks"))
         if strategy is not None:
-            notices.extend(self._torn_groups(cluster, strategy, where))
+            notices.extend(self._find_split_groups(cluster, strategy, where))
         return notices
 
     def idle(self, cluster: Cluster) -> list[Idle]:
@@ -131,21 +131,21 @@ class Placement(Value):
         used = Counter[tuple[str, int]]()
         for block in self.blocks:
             used[block.zone, block.group] += block.count
-        found = []
+        idle = []
         for zone in cluster.zones:
             for number, group in enumerate(zone.nodes):
-                left = group.total_gpus - used[zone.name, number]
-                if left:
-                    params = {"zone": zone.name, "group": number, "count": left}
+                unused = group.total_gpus - used[zone.name, number]
+                if unused:
+                    params = {"zone": zone.name, "group": number, "count": unused}
                     why = Notice(code="idle_not_placed", field="placement.blocks", level="note", params=params)
-                    found.append(Idle(zone=zone.name, group=number, count=left, reason=why))
-        return found
+                    idle.append(Idle(zone=zone.name, group=number, count=unused, reason=why))
+        return idle
 
     def remarks(self, cluster: Cluster, strategy: Strategy) -> list[Notice]:
         """What is allowed but costs: tensor-parallel groups spread over more nodes than they need."""
         import numpy as np
 
-        where, teams = self.located(cluster), self._teams(strategy)
+        where, teams = self.located(cluster), self._list_tp_groups(strategy)
         nodes = (where["group"] * 1_000_000 + where["node"])[teams].reshape(-1, strategy.tp)
         used = 1 + (np.diff(np.sort(nodes, axis=1), axis=1) != 0).sum(axis=1)
         sizes = np.array([group.gpus for _, group in cluster.groups()])
@@ -156,7 +156,7 @@ class Placement(Value):
         params = {"torn": torn, "tp": strategy.tp}
         return [Notice(code="tp_torn", field="placement.blocks", value=torn, level="warning", params=params)]
 
-    def _teams(self, strategy: Strategy) -> Ranks:
+    def _list_tp_groups(self, strategy: Strategy) -> Ranks:
         """Ranks sorted so that each tensor-parallel group stands together."""
         import numpy as np
 
@@ -164,7 +164,7 @@ class Placement(Value):
         team = (axes["cp"] * (strategy.dp or 1) + axes["dp"]) * strategy.pp + axes["pp"]
         return np.argsort(team, kind="stable")
 
-    def _unknown_gpus(self, cluster: Cluster) -> Iterator[Notice]:
+    def _find_unknown_gpus(self, cluster: Cluster) -> Iterator[Notice]:
         zones = {zone.name: zone for zone in cluster.zones}
         for index, block in enumerate(self.blocks):
             field = f"placement.blocks[{index}]"
@@ -180,10 +180,10 @@ class Placement(Value):
                 params["gpus"] = zone.nodes[block.group].total_gpus
                 yield Notice(code="placement_gpu", field=field, value=block.first, params=params)
 
-    def _torn_groups(self, cluster: Cluster, strategy: Strategy, where: dict[str, Ranks]) -> Iterator[Notice]:
+    def _find_split_groups(self, cluster: Cluster, strategy: Strategy, where: dict[str, Ranks]) -> Iterator[Notice]:
         import numpy as np
 
-        by_team = self._teams(strategy)
+        by_team = self._list_tp_groups(strategy)
         zones = where["zone"][by_team].reshape(-1, strategy.tp)
         groups = where["group"][by_team].reshape(-1, strategy.tp)
         if (zones != zones[:, :1]).any():
@@ -191,12 +191,12 @@ class Placement(Value):
             names = [cluster.zones[z].name for z in sorted(set(zones[torn].tolist()))]
             yield Notice(code="tp_across_zones", field="placement.blocks", value=strategy.tp, params={"zones": names})
             return
-        known = cluster.gpu_kinds
-        kinds = np.array([known.index(group.gpu) for _, group in cluster.groups()])
+        gpu_kinds = cluster.gpu_kinds
+        kinds = np.array([gpu_kinds.index(group.gpu) for _, group in cluster.groups()])
         mixed = kinds[groups]
         if (mixed != mixed[:, :1]).any():
             torn = int(np.flatnonzero((mixed != mixed[:, :1]).any(axis=1))[0])
-            params = {"kinds": [known[kind].name for kind in sorted(set(mixed[torn].tolist()))]}
+            params = {"kinds": [gpu_kinds[kind].name for kind in sorted(set(mixed[torn].tolist()))]}
             yield Notice(code="tp_mixes_gpus", field="placement.blocks", value=strategy.tp, params=params)
 
 
@@ -223,7 +223,7 @@ def packed(cluster: Cluster, strategy: Strategy) -> tuple[Placement, list[Idle]]
             if count:
                 why = Notice(code=code, field="strategy", level="note", params=about | {"count": count})
                 idle.append(Idle(zone=name, group=number, count=count, reason=why))
-    return Placement(blocks=tuple(_merged(blocks))), idle
+    return Placement(blocks=tuple(_merge_blocks(blocks))), idle
 
 
 def blocks_of(cluster: Cluster, tp: int, takes: Iterable[tuple[int, int]]) -> tuple[Block, ...]:
@@ -248,7 +248,7 @@ def blocks_of(cluster: Cluster, tp: int, takes: Iterable[tuple[int, int]]) -> tu
             some = min(end - start, per_node - inside)
             blocks.append(Block(zone=zone, group=number, first=node * sizes[at] + inside, count=some))
             start += some
-    return tuple(_merged(blocks))
+    return tuple(_merge_blocks(blocks))
 
 
 def tp_room(cluster: Cluster, tp: int) -> int:
@@ -292,7 +292,7 @@ def _blocks(zone: str, number: int, group: NodeGroup, tp: int, take: int) -> Ite
         yield Block(zone=zone, group=number, first=node * group.gpus, count=min(per_node, take - node * per_node))
 
 
-def _merged(blocks: list[Block]) -> Iterator[Block]:
+def _merge_blocks(blocks: list[Block]) -> Iterator[Block]:
     last: Block | None = None
     for block in blocks:
         if last and (last.zone, last.group, last.first + last.count) == (block.zone, block.group, block.first):

@@ -54,10 +54,10 @@ class Case:
 
     def option(self, path: str) -> Any:
         """An option by the name a file gives it: `zero`, `communication.reduce`, `job.optimizer`."""
-        found: Any = self.job if path.startswith("job.") else self.strategy
+        value: Any = self.job if path.startswith("job.") else self.strategy
         for step in path.removeprefix("job.").split("."):
-            found = getattr(found, step)
-        return found
+            value = getattr(value, step)
+        return value
 
     def asked(self, path: str) -> bool:
         """The option was given, not left at its default."""
@@ -89,7 +89,7 @@ def refusals(case: Case, framework: Framework) -> list[Notice]:
 def able_frameworks(case: Case) -> tuple[list[Framework], list[Notice]]:
     """The frameworks that can do the strategy, and the first refusal of each of the others."""
     able, refused = [], []
-    for framework in _asked(case.job):
+    for framework in _select_frameworks(case.job):
         broken = refusals(case, framework)
         if broken:
             refused.append(broken[0])
@@ -107,18 +107,18 @@ def require_legal(case: Case) -> tuple[Framework, Strategy]:
     return able[0], case.on(able[0]).strategy
 
 
-def _asked(job: Job) -> list[Framework]:
-    known = frameworks()
-    return list(known.values()) if job.framework == "any" else [known[job.framework]]
+def _select_frameworks(job: Job) -> list[Framework]:
+    capabilities = frameworks()
+    return list(capabilities.values()) if job.framework == "any" else [capabilities[job.framework]]
 
 
-def _broken(code: str, field: str, value: Any, **params: Any) -> Notice:
+def _list_broken(code: str, field: str, value: Any, **params: Any) -> Notice:
     return Notice(code=code, field=f"strategy.{field}", value=value, params=params)
 
 
-def largest_divisor(number: int, most: int) -> int:
+def largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of `number` that is at most `most`."""
-    return next(d for d in range(max(1, min(number, most)), 0, -1) if number % d == 0)
+    return next(d for d in range(max(1, min(number, limit)), 0, -1) if number % d == 0)
 
 
 def ranks_within_gpus(case: Case) -> Iterator[Notice]:
@@ -127,20 +127,22 @@ def ranks_within_gpus(case: Case) -> Iterator[Notice]:
     if s.ranks > gpus:
         legal = gpus // s.model_ranks
         code = "ranks_over_gpus" if legal else "model_over_gpus"
-        yield _broken(code, "dp", case.dp, ranks=s.ranks, gpus=gpus, tp=s.tp, pp=s.pp, cp=s.cp, dp=case.dp, legal=legal)
+        yield _list_broken(
+            code, "dp", case.dp, ranks=s.ranks, gpus=gpus, tp=s.tp, pp=s.pp, cp=s.cp, dp=case.dp, legal=legal
+        )
 
 
 def batch_divides(case: Case) -> Iterator[Notice]:
     """B = b x the micro-batches of all replicas: given for each, or m d with a whole number m. [R2]"""
     s, batch = case.strategy, case.job.global_batch
     if s.replica_micro_batches is not None:
-        yield from _given_micro_batches(case, s.replica_micro_batches)
+        yield from _check_replica_micro_batches(case, s.replica_micro_batches)
         return
     per_round = s.micro_batch * case.dp
     if batch % per_round:
         legal = largest_divisor(batch, per_round)
         near = max(per_round, batch // per_round * per_round)
-        yield _broken(
+        yield _list_broken(
             "batch_not_divided",
             "micro_batch",
             s.micro_batch,
@@ -152,17 +154,17 @@ def batch_divides(case: Case) -> Iterator[Notice]:
         )
 
 
-def _given_micro_batches(case: Case, given: tuple[int, ...]) -> Iterator[Notice]:
+def _check_replica_micro_batches(case: Case, counts: tuple[int, ...]) -> Iterator[Notice]:
     """One entry a replica; the samples of all add up to the batch."""
     s, batch = case.strategy, case.job.global_batch
-    samples = s.micro_batch * sum(given)
-    if len(given) != case.dp:
-        yield _broken("replica_batches_length", "replica_micro_batches", len(given), dp=case.dp)
+    samples = s.micro_batch * sum(counts)
+    if len(counts) != case.dp:
+        yield _list_broken("replica_batches_length", "replica_micro_batches", len(counts), dp=case.dp)
     elif samples != batch:
         legal = largest_divisor(batch, s.micro_batch)
         params = {"batch": batch, "micro_batch": s.micro_batch, "samples": samples}
         params |= {"legal": legal, "needed": batch // legal}
-        yield _broken("replica_batches_sum", "replica_micro_batches", sum(given), **params)
+        yield _list_broken("replica_batches_sum", "replica_micro_batches", sum(counts), **params)
 
 
 def heads_divide(case: Case) -> Iterator[Notice]:
@@ -170,10 +172,10 @@ def heads_divide(case: Case) -> Iterator[Notice]:
     t, model = case.strategy.tp, case.model
     if model.heads % t:
         legal = largest_divisor(model.heads, t)
-        yield _broken("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
+        yield _list_broken("tp_over_heads", "tp", t, heads=model.heads, legal=legal)
     elif model.kv_heads % t and t % model.kv_heads and not model.mla:
         legal = largest_divisor(model.kv_heads, t)
-        yield _broken("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
+        yield _list_broken("tp_over_kv_heads", "tp", t, kv_heads=model.kv_heads, legal=legal)
 
 
 def widths_divide(case: Case) -> Iterator[Notice]:
@@ -184,7 +186,7 @@ def widths_divide(case: Case) -> Iterator[Notice]:
         widths["moe.ffn_hidden"] = model.moe.ffn_hidden
     for key, width in widths.items():
         if width % t:
-            yield _broken("tp_over_width", "tp", t, key=key, width=width, legal=largest_divisor(width, t))
+            yield _list_broken("tp_over_width", "tp", t, key=key, width=width, legal=largest_divisor(width, t))
 
 
 def tensor_groups_fit(case: Case) -> Iterator[Notice]:
@@ -202,28 +204,28 @@ def layers_fill_stages(case: Case) -> Iterator[Notice]:
     chunks = s.pp * s.interleave
     if chunks > layers:
         params = {"chunks": chunks, "interleave": s.interleave, "layers": layers}
-        yield _broken("stages_over_layers", "pp", s.pp, **params)
+        yield _list_broken("stages_over_layers", "pp", s.pp, **params)
     if s.layers_per_stage is not None:
-        given = list(s.layers_per_stage)
-        if len(given) != chunks:
-            yield _broken("split_length", "layers_per_stage", len(given), chunks=chunks)
-        elif sum(given) != layers:
-            yield _broken("split_sum", "layers_per_stage", sum(given), layers=layers)
+        layers_per_stage = list(s.layers_per_stage)
+        if len(layers_per_stage) != chunks:
+            yield _list_broken("split_length", "layers_per_stage", len(layers_per_stage), chunks=chunks)
+        elif sum(layers_per_stage) != layers:
+            yield _list_broken("split_sum", "layers_per_stage", sum(layers_per_stage), layers=layers)
 
 
 def schedule_has_shape(case: Case) -> Iterator[Notice]:
     """Interleaving needs stages; each schedule has the number of chunks it was made for."""
     s, schedule = case.strategy, case.strategy.pipeline_schedule
     if s.interleave > 1 and s.pp == 1:
-        yield _broken("interleave_without_stages", "interleave", s.interleave, pp=s.pp)
+        yield _list_broken("interleave_without_stages", "interleave", s.interleave, pp=s.pp)
     elif schedule in ("zbv", "dualpipev") and s.interleave != 2 and s.pp > 1:
-        yield _broken("v_schedule_chunks", "interleave", s.interleave, schedule=schedule)
+        yield _list_broken("v_schedule_chunks", "interleave", s.interleave, schedule=schedule)
     elif schedule in ("gpipe", "1f1b", "zero-bubble", "delay-aware") and s.interleave > 1:
-        yield _broken("schedule_not_interleaved", "schedule", schedule, interleave=s.interleave)
+        yield _list_broken("schedule_not_interleaved", "schedule", schedule, interleave=s.interleave)
     elif schedule == "interleaved" and s.interleave == 1 and s.pp > 1:
-        yield _broken("interleaved_without_chunks", "interleave", s.interleave)
+        yield _list_broken("interleaved_without_chunks", "interleave", s.interleave)
     if s.extra_warmup and schedule != "delay-aware":
-        yield _broken("warmup_schedule", "extra_warmup", s.extra_warmup, schedule=schedule)
+        yield _list_broken("warmup_schedule", "extra_warmup", s.extra_warmup, schedule=schedule)
 
 
 def sequence_splits(case: Case) -> Iterator[Notice]:
@@ -232,11 +234,11 @@ def sequence_splits(case: Case) -> Iterator[Notice]:
     halves = 2 if case.model.causal else 1
     if s.cp > 1 and length % (halves * s.cp):
         legal = next((c for c in range(s.cp, 1, -1) if length % (halves * c) == 0), 1)
-        yield _broken("cp_over_sequence", "cp", s.cp, length=length, parts=halves * s.cp, legal=legal)
+        yield _list_broken("cp_over_sequence", "cp", s.cp, length=length, parts=halves * s.cp, legal=legal)
     if s.sequence_parallel and s.tp == 1:
-        yield _broken("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
+        yield _list_broken("sequence_parallel_alone", "sequence_parallel", True, tp=s.tp)
     elif s.sequence_parallel and (length // max(1, s.cp)) % s.tp:
-        yield _broken(
+        yield _list_broken(
             "sequence_parallel_length", "tp", s.tp, length=length // s.cp, legal=largest_divisor(length // s.cp, s.tp)
         )
 
@@ -247,13 +249,13 @@ def experts_divide(case: Case) -> Iterator[Notice]:
     if s.ep == 1:
         return
     if moe is None:
-        yield _broken("ep_without_experts", "ep", s.ep, model=case.model.name)
+        yield _list_broken("ep_without_experts", "ep", s.ep, model=case.model.name)
         return
     if moe.experts % s.ep:
-        yield _broken("ep_over_experts", "ep", s.ep, experts=moe.experts, legal=largest_divisor(moe.experts, s.ep))
+        yield _list_broken("ep_over_experts", "ep", s.ep, experts=moe.experts, legal=largest_divisor(moe.experts, s.ep))
     holders = s.tp * s.cp * case.dp
     if holders % s.ep:
-        yield _broken("ep_over_ranks", "ep", s.ep, holders=holders, legal=largest_divisor(holders, s.ep))
+        yield _list_broken("ep_over_ranks", "ep", s.ep, holders=holders, legal=largest_divisor(holders, s.ep))
 
 
 def expert_slices_divide(case: Case) -> Iterator[Notice]:
@@ -262,15 +264,15 @@ def expert_slices_divide(case: Case) -> Iterator[Notice]:
     if s.expert_tp is None:
         return
     if moe is None:
-        yield _broken("expert_tp_without_experts", "expert_tp", s.expert_tp, model=case.model.name)
+        yield _list_broken("expert_tp_without_experts", "expert_tp", s.expert_tp, model=case.model.name)
         return
     if moe.ffn_hidden % s.expert_tp:
         legal = largest_divisor(moe.ffn_hidden, s.expert_tp)
-        yield _broken("expert_tp_over_width", "expert_tp", s.expert_tp, width=moe.ffn_hidden, legal=legal)
+        yield _list_broken("expert_tp_over_width", "expert_tp", s.expert_tp, width=moe.ffn_hidden, legal=legal)
     holders = s.tp * s.cp * case.dp
     if holders % (s.ep * s.expert_tp):
         legal = largest_divisor(max(1, holders // s.ep), s.expert_tp)
-        yield _broken("expert_tp_over_ranks", "expert_tp", s.expert_tp, ep=s.ep, holders=holders, legal=legal)
+        yield _list_broken("expert_tp_over_ranks", "expert_tp", s.expert_tp, ep=s.ep, holders=holders, legal=legal)
 
 
 def state_sets_divide(case: Case) -> Iterator[Notice]:
@@ -280,19 +282,19 @@ def state_sets_divide(case: Case) -> Iterator[Notice]:
         return
     if case.dp % s.shard_ranks:
         legal = largest_divisor(case.dp, s.shard_ranks)
-        yield _broken("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, dp=case.dp, legal=legal)
+        yield _list_broken("shard_ranks_over_dp", "shard_ranks", s.shard_ranks, dp=case.dp, legal=legal)
     if s.shard_within != "all":
-        yield _broken("shard_ranks_twice", "shard_ranks", s.shard_ranks, within=s.shard_within)
+        yield _list_broken("shard_ranks_twice", "shard_ranks", s.shard_ranks, within=s.shard_within)
     if s.local_update is not None:
-        yield _broken("shard_ranks_local_update", "shard_ranks", s.shard_ranks)
+        yield _list_broken("shard_ranks_local_update", "shard_ranks", s.shard_ranks)
 
 
 def gpus_have_precision(case: Case) -> Iterator[Notice]:
     """Every GPU kind has the tensor path of the precision, and is of a generation that has its format."""
     path, generations = compute_precision(case.job), precision_architectures(case.job)
     for gpu in case.cluster.gpu_kinds:
-        known = not generations or gpu.architecture in (*generations, "custom")
-        if gpu.peak(path) is None or not known:
+        is_supported = not generations or gpu.architecture in (*generations, "custom")
+        if gpu.peak(path) is None or not is_supported:
             able = [name for name in ("bf16", "fp16", "fp8", "fp32") if gpu.peak(name) is not None]
             params = {"gpu": gpu.name, "path": case.job.precision if gpu.peak(path) else path, "able": able}
             yield Notice(code="gpu_lacks_precision", field="job.precision", value=case.job.precision, params=params)
@@ -303,7 +305,7 @@ def local_update_has_replicas(case: Case) -> Iterator[Notice]:
     s, placement = case.strategy, case.placement
     zones = len({block.zone for block in placement.blocks} if placement else case.cluster.zones)
     if s.local_update and (zones < 2 or case.dp % zones):
-        yield _broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
+        yield _list_broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
 
 
 JOB_RULES: tuple[Rule, ...] = (gpus_have_precision,)
@@ -330,7 +332,7 @@ def framework_has_axes(case: Case, framework: Framework) -> Iterator[Notice]:
     for axis in ("tp", "pp", "cp", "ep"):
         degree = case.option(axis)
         if degree > 1 and axis not in framework.axes:
-            yield _cannot(framework, "framework_lacks_axis", axis, degree, axis=axis)
+            yield _build_refusal(framework, "framework_lacks_axis", axis, degree, axis=axis)
 
 
 def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -340,23 +342,25 @@ def framework_has_schedule(case: Case, framework: Framework) -> Iterator[Notice]
         return
     schedule = s.pipeline_schedule
     if schedule not in framework.schedules:
-        yield _cannot(framework, "framework_lacks", "schedule", schedule, allowed=framework.schedules)
+        yield _build_refusal(framework, "framework_lacks", "schedule", schedule, allowed=framework.schedules)
     m = s.micro_batches(case.job.global_batch)
     if framework.interleaved_groups and s.interleave > 1 and m < s.pp:
-        yield _cannot(framework, "framework_interleaved_groups", "interleave", s.interleave, m=m, pp=s.pp)
-    odd = [one for one in s.replica_micro_batches or (m,) if one and not framework.runs(schedule, 1, one, s.pp)]
+        yield _build_refusal(framework, "framework_interleaved_groups", "interleave", s.interleave, m=m, pp=s.pp)
+    odd = [count for count in s.replica_micro_batches or (m,) if count and not framework.runs(schedule, 1, count, s.pp)]
     if odd and schedule in framework.twice_stages:
-        yield _cannot(framework, "framework_few_micro_batches", "schedule", schedule, m=odd[0], least=2 * s.pp)
+        yield _build_refusal(framework, "framework_few_micro_batches", "schedule", schedule, m=odd[0], least=2 * s.pp)
     elif odd:
         rounds = odd[0] // s.pp
         near = odd[0] // rounds * rounds
-        yield _cannot(framework, "framework_rounds", "schedule", schedule, m=odd[0], pp=s.pp, rounds=rounds, near=near)
+        yield _build_refusal(
+            framework, "framework_rounds", "schedule", schedule, m=odd[0], pp=s.pp, rounds=rounds, near=near
+        )
 
 
 def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
     """The framework has each option of the strategy."""
     s, c = case.strategy, case.strategy.communication
-    asked: tuple[tuple[str, tuple[Any, ...]], ...] = (
+    requested: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("zero", framework.zero),
         ("shard_within", framework.shard_within),
         ("recompute", framework.recompute),
@@ -366,28 +370,28 @@ def framework_has_options(case: Case, framework: Framework) -> Iterator[Notice]:
         ("communication.reduce", framework.reduce),
         ("communication.gradient_dtype", framework.gradient_dtypes),
     )
-    for key, allowed in asked:
+    for key, allowed in requested:
         value = case.option(key)
-        left = value is None and key != "zero"  # null, even when written down: as the framework does it
-        if not left and value not in allowed and (case.asked(key) or key == "zero"):
-            yield _cannot(framework, "framework_lacks", key, value, allowed=allowed)
+        is_default = value is None and key != "zero"  # null, even when written down: as the framework does it
+        if not is_default and value not in allowed and (case.asked(key) or key == "zero"):
+            yield _build_refusal(framework, "framework_lacks", key, value, allowed=allowed)
     for what in ("gradients", "parameters", "tensor"):
         key = f"overlap_{what}"
         if key in c.model_fields_set and getattr(c, key) and what not in framework.overlap:
-            yield _cannot(framework, "framework_lacks_option", f"communication.{key}", True)
+            yield _build_refusal(framework, "framework_lacks_option", f"communication.{key}", True)
     if c.bucket_mb is not None and not framework.has_buckets:
-        yield _cannot(framework, "framework_lacks_option", "communication.bucket_mb", c.bucket_mb)
+        yield _build_refusal(framework, "framework_lacks_option", "communication.bucket_mb", c.bucket_mb)
     if s.sequence_parallel and not framework.sequence_parallel:
-        yield _cannot(framework, "framework_lacks_option", "sequence_parallel", True)
+        yield _build_refusal(framework, "framework_lacks_option", "sequence_parallel", True)
     if s.expert_tp is not None and "ep" not in framework.axes:
-        yield _cannot(framework, "framework_lacks_option", "expert_tp", s.expert_tp)
+        yield _build_refusal(framework, "framework_lacks_option", "expert_tp", s.expert_tp)
     if s.shard_ranks is not None and framework.shard_within == ("all",):
-        yield _cannot(framework, "framework_lacks_option", "shard_ranks", s.shard_ranks)
+        yield _build_refusal(framework, "framework_lacks_option", "shard_ranks", s.shard_ranks)
     if s.local_update and not framework.local_update:
-        yield _cannot(framework, "framework_lacks_option", "local_update", s.local_update.steps)
+        yield _build_refusal(framework, "framework_lacks_option", "local_update", s.local_update.steps)
     if s.uneven and not framework.uneven_micro_batches:
-        given = list(s.replica_micro_batches or ())
-        yield _cannot(framework, "framework_lacks_option", "replica_micro_batches", given)
+        counts = list(s.replica_micro_batches or ())
+        yield _build_refusal(framework, "framework_lacks_option", "replica_micro_batches", counts)
 
 
 def shards_work_equally(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -408,9 +412,9 @@ def shards_work_equally(case: Case, framework: Framework) -> Iterator[Notice]:
 
 def uneven_shards(s: Strategy, together: Iterable[int]) -> Notice:
     """That replicas share one set of states, but take these different numbers of micro-batches."""
-    least, *_, most = sorted(together)
-    params = {"zero": s.zero, "within": s.shard_within, "least": least, "most": most}
-    return _broken("uneven_shards", "replica_micro_batches", list(s.replica_micro_batches or ()), **params)
+    smallest, *_, largest = sorted(together)
+    params = {"zero": s.zero, "within": s.shard_within, "least": smallest, "most": largest}
+    return _list_broken("uneven_shards", "replica_micro_batches", list(s.replica_micro_batches or ()), **params)
 
 
 def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice]:
@@ -427,24 +431,24 @@ def framework_has_precision(case: Case, framework: Framework) -> Iterator[Notice
 def framework_needs_met(case: Case, framework: Framework) -> Iterator[Notice]:
     """Options that the framework has only together are together."""
     for need in framework.needs:
-        if not all(_in_use(case, path, wanted) for path, wanted in need.when.items()):
+        if not all(_is_in_use(case, path, required) for path, required in need.when.items()):
             continue
         if any(case.option(path) in values for path, values in need.unless.items()):
             continue
         for path, allowed in need.then.items():
             if case.option(path) not in allowed:
-                reason = " and ".join(f"{key}={_word(case.option(key))}" for key in need.when)
-                params = {"reason": reason, "allowed": [_word(value) for value in allowed]}
-                yield _cannot(framework, "framework_needs", path, case.option(path), **params)
+                reason = " and ".join(f"{key}={_format_value(case.option(key))}" for key in need.when)
+                params = {"reason": reason, "allowed": [_format_value(value) for value in allowed]}
+                yield _build_refusal(framework, "framework_needs", path, case.option(path), **params)
 
 
-def _in_use(case: Case, path: str, wanted: Any) -> bool:
-    if wanted == "more":
+def _is_in_use(case: Case, path: str, required: Any) -> bool:
+    if required == "more":
         return bool(case.option(path) > 1)
-    return case.asked(path) and case.option(path) in wanted
+    return case.asked(path) and case.option(path) in required
 
 
-def _word(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -458,7 +462,7 @@ FRAMEWORK_RULES: tuple[FrameworkRule, ...] = (
 )
 
 
-def _cannot(framework: Framework, code: str, key: str, value: Any, **params: Any) -> Notice:
+def _build_refusal(framework: Framework, code: str, key: str, value: Any, **params: Any) -> Notice:
     field = key if key.startswith("job.") else f"strategy.{key}"
     return Notice(code=code, field=field, value=value, params={"framework": framework.title, "option": key, **params})
 

@@ -68,20 +68,21 @@ def _from_prototype(old: Fields, notices: list[Notice], document: Document) -> F
         raise refuse("must_be_list", "gpusPerRegion")
     if old.get("regions", len(gpus)) != len(gpus):
         raise refuse("prototype_regions", "regions", given=len(gpus))
-    said: Fields = {**PROTOTYPE_ASSUMES, **{key: old[key] for key in ("bandwidth", "latency") if key in old}}
-    for key, value in said.items():
+    stated: Fields = {**PROTOTYPE_ASSUMES, **{key: old[key] for key in ("bandwidth", "latency") if key in old}}
+    for key, value in stated.items():
         if key not in old:
             notices.append(Notice(code="prototype_assumes", field=key, value=value, level="warning"))
     zones = [
-        {"name": f"region-{n + 1}", "nodes": [{"count": 1, "gpus": g, "gpu": said["gpu"]}]} for n, g in enumerate(gpus)
+        {"name": f"region-{n + 1}", "nodes": [{"count": 1, "gpus": g, "gpu": stated["gpu"]}]}
+        for n, g in enumerate(gpus)
     ]
     degrees = {key: old[key] for key in ("dp", "pp", "tp") if key in old}
     fields: Fields = {
         "version": 1,
         "name": "from a prototype's request",
         "model": {"size_b": old.get("modelSize")},
-        "job": {"seq_len": said["seq_len"], "global_batch": old.get("batchSize")},
-        "cluster": {"zones": zones, "default_link": {"gbps": said["bandwidth"], "rtt_ms": said["latency"]}},
+        "job": {"seq_len": stated["seq_len"], "global_batch": old.get("batchSize")},
+        "cluster": {"zones": zones, "default_link": {"gbps": stated["bandwidth"], "rtt_ms": stated["latency"]}},
     }
     return fields | ({"strategy": degrees} if degrees else {})
 
@@ -110,27 +111,29 @@ SIZE_TOLERANCE = 0.25
 """A model picked by size is remarked upon when its count differs by more than this share."""
 
 
-def _form(key: str, kind: dict[str, Any], description: str) -> dict[str, Any]:
+def _single_key_schema(key: str, kind: dict[str, Any], description: str) -> dict[str, Any]:
     """The JSON Schema of a mapping with one key."""
     shape = {"type": "object", "required": [key], "properties": {key: kind}, "additionalProperties": False}
     return {**shape, "description": description}
 
 
-_BY_SIZE = _form(
+_BY_SIZE = _single_key_schema(
     "size_b", {"type": "number", "exclusiveMinimum": 0}, "A well-known model of about this many 1e9 parameters."
 )
-_BY_CONFIG = _form("hf_config", {"type": "string"}, "A Hugging Face config.json, relative to the scenario's folder.")
-_BY_FILE = _form("file", {"type": "string"}, "A file with the cluster, relative to the scenario's folder.")
+_BY_CONFIG = _single_key_schema(
+    "hf_config", {"type": "string"}, "A Hugging Face config.json, relative to the scenario's folder."
+)
+_BY_FILE = _single_key_schema("file", {"type": "string"}, "A file with the cluster, relative to the scenario's folder.")
 
 
-def _model(value: Any, info: ValidationInfo) -> Any:
+def _resolve_model(value: Any, info: ValidationInfo) -> Any:
     """A model as a scenario may say it: a name, {size_b}, {hf_config}, {like, ...} or its fields."""
-    known = catalogue_of(info)
+    entries = catalogue_of(info)
     if isinstance(value, Mapping) and "size_b" in value:
-        return _by_size(value, info, known)
+        return _resolve_size(value, info, entries)
     if isinstance(value, Mapping) and "hf_config" in value:
-        return _by_config(value, info)
-    return known.resolve("models", value)
+        return _resolve_config(value, info)
+    return entries.resolve("models", value)
 
 
 class Scenario(Value):
@@ -144,7 +147,7 @@ class Scenario(Value):
     """Version of the file format."""
     name: Name = "unnamed"
     """What to call it."""
-    model: Annotated[Model, BeforeValidator(_model), OtherForms(NAME_FORM, LIKE_FORM, _BY_SIZE, _BY_CONFIG)]
+    model: Annotated[Model, BeforeValidator(_resolve_model), OtherForms(NAME_FORM, LIKE_FORM, _BY_SIZE, _BY_CONFIG)]
     """Architecture: a catalogue name, {size_b: 7}, {hf_config: path/to/config.json}, {like: name, ...}, or fields."""
     job: Job
     """What to train."""
@@ -166,9 +169,9 @@ class Scenario(Value):
 
     def case(self) -> Case:
         """What the rules of legality look at; without a strategy, one replica a GPU."""
-        asked = self.strategy or Strategy()
-        room = self.placement.ranks if self.placement else tp_room(self.cluster, asked.tp)
-        settled = asked.settled(room, self.job.global_batch)
+        strategy = self.strategy or Strategy()
+        room = self.placement.ranks if self.placement else tp_room(self.cluster, strategy.tp)
+        settled = strategy.settled(room, self.job.global_batch)
         return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=settled, placement=self.placement)
 
     def to_fields(self) -> dict[str, Any]:
@@ -200,15 +203,15 @@ def load_scenario(source: Source) -> Scenario:
     return read_scenario(source).scenario
 
 
-def read_scenario(source: Source, known: Catalogue | None = None) -> Loaded:
+def read_scenario(source: Source, entries: Catalogue | None = None) -> Loaded:
     """Read a scenario and say what was decided on the way."""
-    document = _document(source)
+    document = _read_document(source)
     if not isinstance(document.value, Mapping):
         raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(document.file or None, 1))
     value, notices = upgraded(document)
     folder = Path(document.file).parent if document.file and not document.file.startswith("<") else Path()
-    value = _with_cluster_file(value, folder, document)
-    scenario = parse(Scenario, value, document, catalogue=known or catalogue(), folder=folder, notices=notices)
+    value = _load_cluster_file(value, folder, document)
+    scenario = parse(Scenario, value, document, catalogue=entries or catalogue(), folder=folder, notices=notices)
     try:
         _ = scenario.links
     except InputError as error:
@@ -225,13 +228,13 @@ def scenario_notices(scenario: Scenario) -> list[Notice]:
     """Warnings and remarks on a valid scenario: impossible or assumed figures."""
     return [
         *link_notices(scenario.cluster, scenario.links),
-        *_nic_notices(scenario.cluster),
-        *_length_notices(scenario),
+        *_check_nics(scenario.cluster),
+        *_check_run_length(scenario),
         *catalogue().skipped(),
     ]
 
 
-def _document(source: Source) -> Document:
+def _read_document(source: Source) -> Document:
     if isinstance(source, Document):
         return source
     if isinstance(source, Mapping):
@@ -239,7 +242,7 @@ def _document(source: Source) -> Document:
     return read_document(source)
 
 
-def _with_cluster_file(value: dict[str, Any], folder: Path, document: Document) -> dict[str, Any]:
+def _load_cluster_file(value: dict[str, Any], folder: Path, document: Document) -> dict[str, Any]:
     """The fields with `cluster: {file: ...}` replaced by the cluster of that file."""
     cluster = value.get("cluster")
     if not isinstance(cluster, Mapping) or "file" not in cluster:
@@ -254,22 +257,22 @@ def _with_cluster_file(value: dict[str, Any], folder: Path, document: Document) 
     return {**value, "cluster": parse(Cluster, inner, other, at=at)}
 
 
-def _by_size(value: Mapping[str, Any], info: ValidationInfo, known: Catalogue) -> Any:
+def _resolve_size(value: Mapping[str, Any], info: ValidationInfo, entries: Catalogue) -> Any:
     size = value["size_b"]
     if len(value) > 1:
         raise refuse("model_key_alone", "size_b", key="size_b", others=[k for k in value if k != "size_b"])
     if isinstance(size, bool) or not isinstance(size, int | float) or not 0 < size < 1e6:
         raise refuse("size_out_of_range", size)
-    chosen = known.for_size(size)
+    chosen = entries.for_size(size)
     total_b = parameters(chosen.model).total / 1e9
     far = abs(total_b / size - 1) > SIZE_TOLERANCE
     params = {"name": chosen.name, "total_b": round(total_b, 3), "size_b": size}
     level: Literal["warning", "note"] = "warning" if far else "note"
-    _remark(info, Notice(code="model_by_size", field="model.size_b", value=size, level=level, params=params))
+    _build_remark(info, Notice(code="model_by_size", field="model.size_b", value=size, level=level, params=params))
     return chosen.model
 
 
-def _by_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
+def _resolve_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
     path = value["hf_config"]
     if len(value) > 1:
         raise refuse("model_key_alone", "hf_config", key="hf_config", others=[k for k in value if k != "hf_config"])
@@ -282,16 +285,18 @@ def _by_config(value: Mapping[str, Any], info: ValidationInfo) -> Any:
         raise refuse_as(error.notices[0]) from None
     total_b = round(parameters(model).total / 1e9, 3)
     params = {"name": model.name, "total_b": total_b}
-    _remark(info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params))
+    _build_remark(
+        info, Notice(code="model_by_config", field="model.hf_config", value=path, level="note", params=params)
+    )
     return model
 
 
-def _remark(info: ValidationInfo, notice: Notice) -> None:
+def _build_remark(info: ValidationInfo, notice: Notice) -> None:
     if isinstance(info.context, dict):
         info.context["notices"].append(notice)
 
 
-def _nic_notices(cluster: Cluster) -> Iterator[Notice]:
+def _check_nics(cluster: Cluster) -> Iterator[Notice]:
     if cluster.node_count == 1:
         return
     example = float(routes()["example_nic_gbps"])
@@ -303,7 +308,7 @@ def _nic_notices(cluster: Cluster) -> Iterator[Notice]:
                 yield Notice(code="nic_example", field=field, value=example, level="warning", params=params)
 
 
-def _length_notices(scenario: Scenario) -> Iterator[Notice]:
+def _check_run_length(scenario: Scenario) -> Iterator[Notice]:
     model, length = scenario.model, scenario.job.seq_len
     if model.max_seq_len is None or length <= model.max_seq_len:
         return

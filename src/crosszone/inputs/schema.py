@@ -44,34 +44,34 @@ ROOTS: dict[str, type[Value]] = {
 def json_schema(name: str, roots: Mapping[str, type[Value]] = ROOTS) -> dict[str, Any]:
     """The JSON Schema of one kind of value; what each key means is the docstring that follows its field."""
     schema = roots[name].model_json_schema(mode="validation")
-    classes = {cls.__name__: cls for cls in _values(roots[name])}
+    classes = {cls.__name__: cls for cls in _collect_classes(roots[name])}
     for title, definition in {roots[name].__name__: schema, **schema.get("$defs", {})}.items():
-        for key, meaning in _meanings(classes[title]).items():
+        for key, meaning in _read_field_docstrings(classes[title]).items():
             if key in definition.get("properties", {}):
                 definition["properties"][key]["description"] = meaning
     return {"$schema": DIALECT, "$id": f"crosszone:schema/{name}.v{VERSION}", **schema}
 
 
-def _values(root: type[Value]) -> set[type[Value]]:
+def _collect_classes(root: type[Value]) -> set[type[Value]]:
     """A class and all classes of values inside it."""
-    found: set[type[Value]] = set()
+    classes: set[type[Value]] = set()
 
     def visit(annotation: Any) -> None:
-        if isinstance(annotation, type) and issubclass(annotation, Value) and annotation not in found:
-            found.add(annotation)
+        if isinstance(annotation, type) and issubclass(annotation, Value) and annotation not in classes:
+            classes.add(annotation)
             for field in annotation.model_fields.values():
                 visit(field.annotation)
         for inner in get_args(annotation):
             visit(inner)
 
     visit(root)
-    return found
+    return classes
 
 
 @cache
-def _meanings(cls: type[Value]) -> dict[str, str]:
+def _read_field_docstrings(cls: type[Value]) -> dict[str, str]:
     """The docstring after each field of a class. Read here and not by pydantic, which would do it at every start."""
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for base in reversed([b for b in cls.__mro__ if issubclass(b, Value) and b is not Value]):
         tree = parsed(textwrap.dedent(inspect.getsource(base))).body[0]
         assert isinstance(tree, ast.ClassDef)
@@ -79,8 +79,8 @@ def _meanings(cls: type[Value]) -> dict[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
                 text = ast.literal_eval(after.value) if isinstance(after.value, ast.Constant) else None
                 if isinstance(text, str):
-                    found[field.target.id] = inspect.cleandoc(text)
-    return found
+                    meanings[field.target.id] = inspect.cleandoc(text)
+    return meanings
 
 
 def file_name(name: str) -> str:
@@ -105,44 +105,46 @@ def tables_of(schema: dict[str, Any], root: str) -> list[str]:
     """A table for a schema and each of its definitions, as lines of Markdown."""
     lines: list[str] = []
     definitions = {root: schema, **schema["$defs"]}
-    for title in _order(definitions):
+    for title in _sort_definitions(definitions):
         definition = definitions[title]
         required = set(definition.get("required", ()))
-        lines += [f"## {title}", "", _sentence(definition.get("description", "")), ""]
+        lines += [f"## {title}", "", _format_sentence(definition.get("description", "")), ""]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|"]
         for key, field in definition.get("properties", {}).items():
-            default = "**required**" if key in required else _default(field)
-            lines.append(f"| `{key}` | {_type(field)} | {default} | {_sentence(field.get('description', ''))} |")
+            default = "**required**" if key in required else _format_default(field)
+            lines.append(
+                f"| `{key}` | {_format_type(field)} | {default} | {_format_sentence(field.get('description', ''))} |"
+            )
         lines.append("")
     return lines
 
 
-def _order(definitions: dict[str, Any]) -> list[str]:
+def _sort_definitions(definitions: dict[str, Any]) -> list[str]:
     """The definitions in the order a reader meets them, from the first one on."""
-    seen: list[str] = []
+    order: list[str] = []
 
     def visit(title: str) -> None:
-        if title in seen:
+        if title in order:
             return
-        seen.append(title)
+        order.append(title)
         for field in definitions[title].get("properties", {}).values():
-            for inner in _references(field):
+            for inner in _collect_references(field):
                 visit(inner)
 
     visit(next(iter(definitions)))
-    return seen
+    return order
 
 
-def _references(field: Any) -> list[str]:
+def _collect_references(field: Any) -> list[str]:
     if isinstance(field, dict):
-        found = [field["$ref"].rsplit("/", 1)[-1]] if "$ref" in field else []
-        return found + [name for inner in field.values() for name in _references(inner)]
+        names = [field["$ref"].rsplit("/", 1)[-1]] if "$ref" in field else []
+        return names + [name for inner in field.values() for name in _collect_references(inner)]
     if isinstance(field, list):
-        return [name for inner in field for name in _references(inner)]
+        return [name for inner in field for name in _collect_references(inner)]
     return []
 
 
-def _type(field: dict[str, Any]) -> str:
+def _format_type(field: dict[str, Any]) -> str:
     if "$ref" in field:
         title = field["$ref"].rsplit("/", 1)[-1]
         return f"[{title}](#{title.lower()})"
@@ -151,14 +153,14 @@ def _type(field: dict[str, Any]) -> str:
     if "enum" in field:
         return " \\| ".join(f"`{choice}`" for choice in field["enum"])
     if "anyOf" in field:
-        return " or ".join(dict.fromkeys(_type(choice) for choice in field["anyOf"]))
+        return " or ".join(dict.fromkeys(_format_type(choice) for choice in field["anyOf"]))
     if field.get("type") == "array":
         items = field.get("items") or (field.get("prefixItems") or [{}])[0]
-        return f"list of {_type(items)}"
-    return _bounds(field)
+        return f"list of {_format_type(items)}"
+    return _format_bounds(field)
 
 
-def _bounds(field: dict[str, Any]) -> str:
+def _format_bounds(field: dict[str, Any]) -> str:
     words = {"integer": "whole", "number": "number", "boolean": "true/false", "string": "text", "null": "null"}
     text = words.get(str(field.get("type")), "mapping")
     limits = []
@@ -168,7 +170,7 @@ def _bounds(field: dict[str, Any]) -> str:
     return f"{text} {', '.join(limits)}".strip()
 
 
-def _default(field: dict[str, Any]) -> str:
+def _format_default(field: dict[str, Any]) -> str:
     if "default" not in field:
         return "follows"
     value = field["default"]
@@ -178,7 +180,7 @@ def _default(field: dict[str, Any]) -> str:
     return f"`{text}`"
 
 
-def _sentence(text: str) -> str:
+def _format_sentence(text: str) -> str:
     return " ".join(text.split("\n\n", maxsplit=1)[0].split()).replace("|", "\\|")
 
 

@@ -25,7 +25,7 @@ def read_shipped(package: str, path: str) -> Document:
     """Read a YAML file of a package by its path there; lines are known only when it had to be parsed."""
     content = files(package).joinpath(*path.split("/")).read_bytes()
     digest = blake2b(content, digest_size=16, salt=_FORMAT.to_bytes(2, "big")).hexdigest()
-    cached = _cache_file(f"{package}.{path.replace('/', '.')}.json")
+    cached = _find_cache_file(f"{package}.{path.replace('/', '.')}.json")
     if cached is None:
         return parse_document(content.decode("utf-8"), path)
     try:
@@ -39,7 +39,7 @@ def read_shipped(package: str, path: str) -> Document:
     return document
 
 
-def _cache_file(name: str) -> Path | None:
+def _find_cache_file(name: str) -> Path | None:
     try:
         folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     except RuntimeError:  # a user without a home

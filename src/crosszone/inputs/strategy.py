@@ -161,9 +161,9 @@ class Strategy(Value):
             return self
         if self.replica_micro_batches is not None:
             return self.replace(dp=len(self.replica_micro_batches))
-        most = max(1, room // self.model_ranks)
-        fitting = (d for d in range(most, 0, -1) if global_batch % (self.micro_batch * d) == 0)
-        return self.replace(dp=next(fitting, most))
+        upper = max(1, room // self.model_ranks)
+        fitting = (d for d in range(upper, 0, -1) if global_batch % (self.micro_batch * d) == 0)
+        return self.replace(dp=next(fitting, upper))
 
     def micro_batches(self, global_batch: int) -> int:
         """Micro-batches of one step on one replica, the most of any; equal ones have B / (b d). [R2]

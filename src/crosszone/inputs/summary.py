@@ -27,32 +27,34 @@ MOST_ALIKE = 5
 def describe(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
     """A scenario with everything that follows from it, and every notice with its line."""
     scenario = loaded.scenario
-    strategy, found = _strategy(scenario, language)
-    broken = any(notice.level == "error" for notice in found)
-    told = few_alike([loaded.document.placed(n) for n in (*found, *loaded.notices, *scenario_notices(scenario))])
+    strategy, violations = _describe_strategy(scenario, language)
+    broken = any(notice.level == "error" for notice in violations)
+    notices = few_alike(
+        [loaded.document.placed(n) for n in (*violations, *loaded.notices, *scenario_notices(scenario))]
+    )
     return {
         "scenario": scenario.to_fields(),
         "model": describe_model(scenario.model, scenario.job.seq_len),
-        "job": _job(scenario.job, strategy["frameworks"][0] if strategy and strategy["frameworks"] else None),
-        "cluster": _cluster(scenario, scenario.cluster),
+        "job": _describe_job(scenario.job, strategy["frameworks"][0] if strategy and strategy["frameworks"] else None),
+        "cluster": _describe_cluster(scenario, scenario.cluster),
         "strategy": strategy,
         "legal": not broken,
-        "notices": [notice.as_dict(language) for notice in told],
+        "notices": [notice.as_dict(language) for notice in notices],
     }
 
 
 def few_alike(notices: list[Notice]) -> list[Notice]:
     """Errors first, then warnings and notes, only a few of one kind and how many more there are."""
     order = {"error": 0, "warning": 1, "note": 2}
-    told: list[Notice] = []
+    shortened: list[Notice] = []
     for code, level in dict.fromkeys((notice.code, notice.level) for notice in notices):
         alike = [notice for notice in notices if (notice.code, notice.level) == (code, level)]
-        most = MOST_NOTICES if level == "error" else MOST_ALIKE
-        told += alike[:most]
-        if len(alike) > most:
-            params = {"count": len(alike) - most, "first": alike[0].field}
-            told.append(replace(alike[most], code="and_more", value=len(alike) - most, params=params))
-    return sorted(told, key=lambda notice: (order[notice.level], notice.line or 0))
+        limit = MOST_NOTICES if level == "error" else MOST_ALIKE
+        shortened += alike[:limit]
+        if len(alike) > limit:
+            params = {"count": len(alike) - limit, "first": alike[0].field}
+            shortened.append(replace(alike[limit], code="and_more", value=len(alike) - limit, params=params))
+    return sorted(shortened, key=lambda notice: (order[notice.level], notice.line or 0))
 
 
 def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def describe_model(model: Model, seq_len: int) -> dict[str, Any]:
     }
 
 
-def _job(job: Job, framework: str | None) -> dict[str, Any]:
+def _describe_job(job: Job, framework: str | None) -> dict[str, Any]:
     """What follows from the job; bytes of state as the framework that would run it keeps them."""
     state = state_bytes(job, framework=framework)
     return {
@@ -91,7 +93,7 @@ def _job(job: Job, framework: str | None) -> dict[str, Any]:
     }
 
 
-def _cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
+def _describe_cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
     zones = [
         {
             "name": zone.name,
@@ -105,16 +107,16 @@ def _cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
             "gpu_kinds": sorted({group.gpu.name for group in zone.nodes}),
             "memory_gib": sum(group.total_gpus * group.gpu.memory_gib for group in zone.nodes),
             "uplink_gbps": zone.uplink_gbps,
-            "carbon_g_per_kwh": _carbon(zone.carbon_g_per_kwh, zone.region),
+            "carbon_g_per_kwh": _find_carbon(zone.carbon_g_per_kwh, zone.region),
             "groups": [
                 {
                     "count": group.count,
                     "gpus": group.gpus,
                     "gpu": group.gpu.name,
                     "domain": group.domain,
-                    "link": _link_name(group),
+                    "link": _format_link_name(group),
                     "nic_gbps_node": group.nic_gbps_node,
-                    "usd_per_gpu_hour": _price(group.usd_per_gpu_hour, group.gpu.usd_per_hour),
+                    "usd_per_gpu_hour": _find_price(group.usd_per_gpu_hour, group.gpu.usd_per_hour),
                     "failures_per_1000_gpu_days": catalogue().failure_rate(group.gpu).failures_per_1000_gpu_days,
                 }
                 for group in zone.nodes
@@ -126,7 +128,7 @@ def _cluster(scenario: Scenario, cluster: Cluster) -> dict[str, Any]:
     return {"gpus": cluster.gpus, "nodes": cluster.node_count, "zones": zones, "links": links}
 
 
-def _strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None, list[Notice]]:
+def _describe_strategy(scenario: Scenario, language: str) -> tuple[dict[str, Any] | None, list[Notice]]:
     """How the work is split and placed, and every rule that this breaks."""
     case = scenario.case()
     if scenario.strategy is None:
@@ -174,13 +176,13 @@ def chosen_dp(scenario: Scenario, settled: Strategy) -> Iterator[Notice]:
     yield Notice(code="dp_chosen", field="job.global_batch", value=settled.dp, level="warning", params=params)
 
 
-def _carbon(typed: float | None, region: Any) -> float | None:
+def _find_carbon(typed: float | None, region: Any) -> float | None:
     return typed if typed is not None else (region.carbon_g_per_kwh if region else None)
 
 
-def _price(typed: float | None, usual: float | None) -> float | None:
+def _find_price(typed: float | None, usual: float | None) -> float | None:
     return usual if typed is None else typed
 
 
-def _link_name(group: Any) -> str:
+def _format_link_name(group: Any) -> str:
     return group.gpu.link.kind if group.fast_link else f"pcie{group.gpu.pcie.generation}"

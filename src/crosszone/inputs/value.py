@@ -31,48 +31,48 @@ LEAST_POSITIVE = 1e-18
 """As far below 1 as the most is above it: with less, times grow beyond what a number can say."""
 
 
-def _not_next_to_nothing(number: float) -> float:
+def _check_not_tiny(number: float) -> float:
     if number < LEAST_POSITIVE:
         raise refuse("must_be_at_least", number, limit=LEAST_POSITIVE)
     return number
 
 
-Positive = Annotated[float, Strict(), Field(gt=0, le=1e18), AfterValidator(_not_next_to_nothing)]
+Positive = Annotated[float, Strict(), Field(gt=0, le=1e18), AfterValidator(_check_not_tiny)]
 NotNegative = Annotated[float, Strict(), Field(ge=0, le=1e18)]
 
 
-def _printable(text: str) -> str:
+def _check_printable(text: str) -> str:
     if not text.isprintable():
         raise refuse("bad_name", text)
     return text
 
 
 Name = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_printable)
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100), AfterValidator(_check_printable)
 ]
 
 LONGEST_PLACE = 1000
 
 
-def _file_place(text: str) -> str:
+def _check_file_name(text: str) -> str:
     if not 1 <= len(text) <= LONGEST_PLACE or not text.isprintable():
         raise refuse("bad_place", text[:100], limit=LONGEST_PLACE)
     return text
 
 
-FilePlace = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(_file_place)]
+FilePlace = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(_check_file_name)]
 """A path on some machine, or a URI."""
 
 LONGEST_PROSE = 10_000
 
 
-def _readable(text: str) -> str:
+def _check_readable(text: str) -> str:
     if len(text) > LONGEST_PROSE:
         raise refuse("text_too_long", limit=LONGEST_PROSE)
     return text
 
 
-Prose = Annotated[str, AfterValidator(_readable)]
+Prose = Annotated[str, AfterValidator(_check_readable)]
 """Text for people to read."""
 
 V = TypeVar("V", bound="Value")
@@ -92,7 +92,7 @@ class _Checked(_Metaclass):
         try:
             return super().__call__(**fields)
         except ValidationError as error:
-            raise _input_error(cast(type[BaseModel], cls), error, None, ()) from None
+            raise _build_input_error(cast(type[BaseModel], cls), error, None, ()) from None
 
 
 class Value(BaseModel, metaclass=_Checked):
@@ -123,43 +123,49 @@ def parse(cls: type[V], value: Any, document: Document | None = None, *, at: Fie
     """
     if not isinstance(value, Mapping | BaseModel):
         notice = Notice(code="must_be_mapping", field=field_text(at), value=value)
-        raise InvalidError(_placed(notice, at, document))
+        raise InvalidError(_place_notice(notice, at, document))
     try:
         return cls.model_validate(value, context=context)
     except ValidationError as error:
-        raise _input_error(cls, error, document, at) from None
+        raise _build_input_error(cls, error, document, at) from None
 
 
-def _input_error(cls: type[BaseModel], error: ValidationError, document: Document | None, at: FieldPath) -> InputError:
+def _build_input_error(
+    cls: type[BaseModel], error: ValidationError, document: Document | None, at: FieldPath
+) -> InputError:
     """Our own error for what pydantic found wrong."""
-    details = _telling(error.errors(include_url=False))
+    details = _drop_consequences(error.errors(include_url=False))
     paths = [(*at, *detail["loc"], *detail.get("ctx", {}).get("at", ())) for detail in details]
-    found = [_placed(_notice(cls, d, path), path, document) for d, path in zip(details, paths, strict=True)]
-    notices = _without_misspelt(found)
-    return _error_class({notice.code for notice in notices})(*notices)
+    placed = [
+        _place_notice(_build_notice(cls, d, path), path, document) for d, path in zip(details, paths, strict=True)
+    ]
+    notices = _drop_misspelt(placed)
+    return _select_error_class({notice.code for notice in notices})(*notices)
 
 
-def _telling(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+def _drop_consequences(details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
     """The errors that say something of their own, not those that follow from another one."""
 
     def follows(detail: ErrorDetails) -> bool:
         if detail["type"] == "default_factory_not_called":
             return True  # the default follows from a field that is itself wrong
-        here = detail["loc"]  # a list is also called too short when its entries are wrong
-        return detail["type"] == "too_short" and any(d["loc"][: len(here)] == here != d["loc"] for d in details)
+        location = detail["loc"]  # a list is also called too short when its entries are wrong
+        return detail["type"] == "too_short" and any(d["loc"][: len(location)] == location != d["loc"] for d in details)
 
     return [detail for detail in details[:MOST_NOTICES] if not follows(detail)]
 
 
-def _without_misspelt(notices: list[Notice]) -> list[Notice]:
+def _drop_misspelt(notices: list[Notice]) -> list[Notice]:
     """Leave out that a key is missing where an unknown key is nearest to it."""
-    meant = {
+    misspelt = {
         notice.field.rpartition(".")[0] + "." + notice.params["nearest"][0]
         for notice in notices
         if notice.code == "unknown_key"
     }
     return [
-        n for n in notices if n.code != "missing_key" or f"{n.field.rpartition('.')[0]}.{n.params['key']}" not in meant
+        n
+        for n in notices
+        if n.code != "missing_key" or f"{n.field.rpartition('.')[0]}.{n.params['key']}" not in misspelt
     ]
 
 
@@ -207,44 +213,44 @@ def refuse_as(notice: Notice) -> PydanticCustomError:
     return PydanticCustomError("crosszone", "refused", context)
 
 
-def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
+def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
     """The known names most like `word`, best first; where none is much like it, the one that is least unlike."""
-    names = list(known)
-    return near(word, names, most) or near(word, names, 1, least=0.0)
+    names = list(candidates)
+    return near(word, names, limit) or near(word, names, 1, least=0.0)
 
 
-def near(word: str, known: Iterable[str], most: int = 3, *, least: float = 0.5) -> list[str]:
+def near(word: str, names: Iterable[str], limit: int = 3, *, least: float = 0.5) -> list[str]:
     """The known names that `word` may stand for, best first; none where none is near."""
-    lowered = {k.lower(): k for k in known}
-    found = difflib.get_close_matches(str(word).lower(), lowered, n=most, cutoff=least)
-    return [lowered[f] for f in found]
+    lowered = {k.lower(): k for k in names}
+    matches = difflib.get_close_matches(str(word).lower(), lowered, n=limit, cutoff=least)
+    return [lowered[f] for f in matches]
 
 
-def _placed(notice: Notice, path: FieldPath, document: Document | None) -> Notice:
+def _place_notice(notice: Notice, path: FieldPath, document: Document | None) -> Notice:
     return notice.at(document.file, document.line(path)) if document and notice.file is None else notice
 
 
-def _error_class(codes: set[str]) -> type[InputError]:
+def _select_error_class(codes: set[str]) -> type[InputError]:
     if codes == {"unknown_name"}:
         return UnknownNameError
     return FileError if codes and all(code.startswith("file_") for code in codes) else InvalidError
 
 
-def _notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Notice:
+def _build_notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Notice:
     """Our own notice for one pydantic error."""
-    kind, given, context = detail["type"], detail["input"], detail.get("ctx", {})
+    kind, value_given, context = detail["type"], detail["input"], detail.get("ctx", {})
     field = field_text(path)
 
     def notice(code: str, **params: Any) -> Notice:
-        return Notice(code=code, field=field, value=given, params=params)
+        return Notice(code=code, field=field, value=value_given, params=params)
 
     if kind == "crosszone":
-        value = given if context["value"] is _GIVEN else context["value"]
-        found = Notice(code=context["code"], field=field, value=value, params=context["params"])
-        return found if context["place"] is None else found.at(*context["place"])
+        value = value_given if context["value"] is _GIVEN else context["value"]
+        notice_built = Notice(code=context["code"], field=field, value=value, params=context["params"])
+        return notice_built if context["place"] is None else notice_built.at(*context["place"])
     if kind == "extra_forbidden":
-        key, known = str(path[-1]), _keys_at(cls, detail["loc"][:-1])
-        params = {"known": sorted(known), "nearest": nearest(key, known)[:1] or sorted(known)[:8]}
+        key, known_keys = str(path[-1]), _list_keys_at(cls, detail["loc"][:-1])
+        params = {"known": sorted(known_keys), "nearest": nearest(key, known_keys)[:1] or sorted(known_keys)[:8]}
         return Notice(code="unknown_key", field=field, value=key, params=params)
     if kind == "missing":
         return Notice(code="missing_key", field=field, params={"key": str(path[-1])})
@@ -255,16 +261,16 @@ def _notice(cls: type[BaseModel], detail: ErrorDetails, path: FieldPath) -> Noti
         return notice("not_finite")
     if kind in ("literal_error", "enum"):
         allowed = [a.strip("' ") for a in context["expected"].replace(" or ", ",").split(",")]
-        return notice("not_one_of", allowed=allowed, nearest=nearest(str(given), allowed)[:1] or allowed[:1])
+        return notice("not_one_of", allowed=allowed, nearest=nearest(str(value_given), allowed)[:1] or allowed[:1])
     if kind in ("too_short", "too_long"):
         bound = context["min_length"] if kind == "too_short" else context["max_length"]
         return Notice(code=kind, field=field, value=context["actual_length"], params={"limit": bound})
     if kind in ("string_too_short", "string_too_long", "string_pattern_mismatch"):
         return notice("bad_name")
-    return notice(_WANTED.get(kind.split("_")[0], "not_valid"), value=_with_type(given))
+    return notice(_WANTED.get(kind.split("_")[0], "not_valid"), value=_format_with_type(value_given))
 
 
-def _with_type(value: Any) -> Any:
+def _format_with_type(value: Any) -> Any:
     """A value that has the wrong type, written so that its type shows."""
     if isinstance(value, str):
         return f'"{value[:50]}"'
@@ -291,29 +297,29 @@ _WANTED = {
 }
 
 
-def _keys_at(cls: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
+def _list_keys_at(cls: type[BaseModel], loc: Sequence[str | int]) -> list[str]:
     """The keys a mapping at `loc` may have."""
-    here: Any = cls
+    node: Any = cls
     for step in loc:
-        here = _inside(here, step)
-    found = _first_model(here)
-    return list(found.model_fields) if found else []
+        node = _list_arguments(node, step)
+    model = _find_first_model(node)
+    return list(model.model_fields) if model else []
 
 
-def _inside(annotation: Any, step: str | int) -> Any:
-    model = _first_model(annotation)
+def _list_arguments(annotation: Any, step: str | int) -> Any:
+    model = _find_first_model(annotation)
     if model and isinstance(step, str):
         field = model.model_fields.get(step)
         return field.annotation if field else None
     return annotation
 
 
-def _first_model(annotation: Any) -> type[BaseModel] | None:
+def _find_first_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (tuple, list, dict, Union, types.UnionType, Annotated):
         for argument in get_args(annotation):
-            found = _first_model(argument)
-            if found:
-                return found
+            model = _find_first_model(argument)
+            if model:
+                return model
     return None

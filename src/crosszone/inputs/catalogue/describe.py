@@ -40,18 +40,18 @@ def figures(kind: Kind, entry: Entry) -> list[dict[str, Any]]:
     rate = fields.pop("failure_rate", None)
     if isinstance(entry, ModelEntry) and entry.model.mla:
         fields["model"].pop("head_dim")  # latent attention has head widths of its own
-    found = [
+    rows = [
         {"figure": figure, "value": value, "source": source_of(entry, figure.partition(".")[0])}
-        for figure, value in _flat(fields | fields.get("model", {}))
-        if figure not in _NOT_FIGURES and not _nothing(value)
+        for figure, value in _flatten(fields | fields.get("model", {}))
+        if figure not in _NOT_FIGURES and not _is_empty(value)
     ]
     if rate:
         figure = "failures_per_1000_gpu_days"
-        found.append({"figure": figure, "value": rate[figure], "source": rate["source"], "origin": rate["origin"]})
-    return found
+        rows.append({"figure": figure, "value": rate[figure], "source": rate["source"], "origin": rate["origin"]})
+    return rows
 
 
-def _nothing(value: Any) -> bool:
+def _is_empty(value: Any) -> bool:
     """Not given, or a part that is not there; a price or a degree of 0 is a figure."""
     return value in (None, "", []) or (value == 0 and not isinstance(value, float))
 
@@ -61,19 +61,19 @@ def source_of(entry: Any, figure: str) -> str | None:
     if isinstance(entry, Gpu):
         return None if figure in _UNSOURCED else entry.source_of(figure)
     if figure in ("carbon_g_per_kwh", "egress_usd_per_gb"):
-        found: str | None = getattr(entry, figure.partition("_")[0] + "_source")
-        return found
+        source: str | None = getattr(entry, figure.partition("_")[0] + "_source")
+        return source
     cited = figure in ("lat", "lon", "published")
     if isinstance(entry, ModelEntry):  # what was given has the source; a default follows from what was given
         cited = cited or figure in entry.model.model_fields_set
     return getattr(entry, "source", None) if cited else None
 
 
-def _flat(fields: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(fields: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in fields.items():
         if before + key in _NOT_FIGURES:
             continue
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{key}.")
+            yield from _flatten(value, f"{before}{key}.")
         else:
             yield before + key, value

@@ -82,13 +82,13 @@ def read_entries(kind: Kind, document: Document, based: Based) -> list[Entry]:
         if not isinstance(fields, dict):
             raise InvalidError(document.placed(Notice(code="catalogue_not_mapping", field=name, value=fields)))
         try:
-            entries.append(_entry(kind, name, fields, document, based))
+            entries.append(_entry_type(kind, name, fields, document, based))
         except InputError as error:
             raise type(error)(*map(document.placed, error.notices)) from None
     return entries
 
 
-def _entry(kind: Kind, name: str, fields: dict[str, Any], document: Document, based: Based) -> Entry:
+def _entry_type(kind: Kind, name: str, fields: dict[str, Any], document: Document, based: Based) -> Entry:
     def whole(part: dict[str, Any], at: str) -> dict[str, Any]:
         try:
             return {**based(kind, part), "name": name}
@@ -120,18 +120,20 @@ _NOT_FIGURES = ("name", "aliases", "notes", "sources")
 
 def home() -> Path:
     """The user's folder: `$CROSSZONE_HOME`, else `~/.crosszone`."""
-    asked = os.environ.get("CROSSZONE_HOME")
+    configured = os.environ.get("CROSSZONE_HOME")
     try:
-        return Path(asked).expanduser() if asked else Path.home() / ".crosszone"
+        return Path(configured).expanduser() if configured else Path.home() / ".crosszone"
     except RuntimeError as error:
-        raise InputError(Notice(code="home_unwritable", value=asked or "~", params={"reason": str(error)})) from None
+        raise InputError(
+            Notice(code="home_unwritable", value=configured or "~", params={"reason": str(error)})
+        ) from None
 
 
 class Catalogue:
     """Entries by kind and name; each kind is read when it is first asked for."""
 
-    def __init__(self, own: Path | None) -> None:
-        self.own = own
+    def __init__(self, user_folder: Path | None) -> None:
+        self.own = user_folder
         """Folder of the user's entries; None: built-in ones alone."""
         self._tables: dict[Kind, _Table] = {}
         self._whole: set[Kind] = set()
@@ -147,13 +149,13 @@ class Catalogue:
 
     def entry(self, kind: Kind, name: str) -> Entry:
         """The entry of a name or alias; `UnknownNameError` names the nearest ones."""
-        found = self.find(kind, name)
+        match = self.find(kind, name)
         skipped = self._kind(kind).skipped.get(normal(name))
-        if found is None and skipped:
+        if match is None and skipped:
             raise InvalidError(*skipped)
-        if found is None:
+        if match is None:
             raise UnknownNameError(Notice(code="unknown_name", value=name, params=self._unknown(kind, name)))
-        return found
+        return match
 
     def has(self, kind: Kind, name: str) -> str | None:
         """The name of the entry that goes by this spelling, if one does."""
@@ -161,51 +163,53 @@ class Catalogue:
 
     def skipped(self) -> list[Notice]:
         """What is wrong with files of the user's that were left out, as warnings."""
-        told = (notice for table in self._tables.values() for notices in table.skipped.values() for notice in notices)
-        return [replace(notice, level="warning") for notice in {id(notice): notice for notice in told}.values()]
+        warnings = (
+            notice for table in self._tables.values() for notices in table.skipped.values() for notice in notices
+        )
+        return [replace(notice, level="warning") for notice in {id(notice): notice for notice in warnings}.values()]
 
     def find(self, kind: Kind, name: str) -> Entry | None:
         """The entry of a name or alias, or None."""
         table = self._kind(kind)
-        wanted = normal(name)
-        found = table.entries.get(table.spellings.get(wanted, ""))
-        if found is None and kind == "models":
-            found = self._fewer_layers(wanted)
-        return found
+        spelling = normal(name)
+        match = table.entries.get(table.spellings.get(spelling, ""))
+        if match is None and kind == "models":
+            match = self._fewer_layers(spelling)
+        return match
 
     def is_own(self, kind: Kind, name: str) -> bool:
         """The entry is the user's, not built in."""
-        return name in self._kind(kind).own
+        return name in self._kind(kind).user_files
 
     def own_file(self, kind: Kind, name: str) -> Path:
         """The file that holds one of the user's entries."""
-        return self._kind(kind).own[name]
+        return self._kind(kind).user_files[name]
 
     def gpu(self, name: str) -> Gpu:
         """A GPU kind by name."""
-        found = self.entry("gpus", name)
-        assert isinstance(found, Gpu)
-        return found
+        gpu = self.entry("gpus", name)
+        assert isinstance(gpu, Gpu)
+        return gpu
 
     def model(self, name: str) -> Model:
         """A model's architecture by name."""
-        found = self.entry("models", name)
-        assert isinstance(found, ModelEntry)
-        return found.model
+        entry = self.entry("models", name)
+        assert isinstance(entry, ModelEntry)
+        return entry.model
 
     def region(self, name: str) -> Region:
         """A region by name."""
-        found = self.entry("regions", name)
-        assert isinstance(found, Region)
-        return found
+        region = self.entry("regions", name)
+        assert isinstance(region, Region)
+        return region
 
     def resolve(self, kind: Kind, value: Any) -> Any:
         """What a scenario may say in place of an entry: its name, or fields (with `like`: on top of an entry)."""
         if isinstance(value, str):
-            found = self.find(kind, value)
-            if found is None:
+            entry = self.find(kind, value)
+            if entry is None:
                 raise self._not_found(kind, value)
-            return found.model if isinstance(found, ModelEntry) else found
+            return entry.model if isinstance(entry, ModelEntry) else entry
         if isinstance(value, Mapping):
             return self._like(kind, value) if isinstance(value.get("like"), str) else value
         if not isinstance(value, Gpu | Model | Region):
@@ -215,18 +219,20 @@ class Catalogue:
     def _like(self, kind: Kind, value: Mapping[str, Any]) -> dict[str, Any]:
         """Fields on top of an entry; nested ones are merged, and figures that change lose their source."""
         base = self.resolve(kind, value["like"])
-        given = {key: inner for key, inner in value.items() if key != "like"}
+        overrides = {key: inner for key, inner in value.items() if key != "like"}
         fields = {key: inner for key, inner in base.to_plain().items() if key not in ("name", "aliases", "notes")}
-        for key, inner in given.items():
+        for key, inner in overrides.items():
             nested = isinstance(inner, Mapping) and isinstance(fields.get(key), Mapping)
             fields[key] = {**fields[key], **inner} if nested else inner
         if kind == "gpus":
-            own = {key: OWN_SOURCE for key in given if key in Gpu.model_fields and key not in _NOT_FIGURES}
-            fields["sources"] = {**base.sources, **own, **(given.get("sources") or {})}
+            sources = {key: OWN_SOURCE for key in overrides if key in Gpu.model_fields and key not in _NOT_FIGURES}
+            fields["sources"] = {**base.sources, **sources, **(overrides.get("sources") or {})}
         if kind == "regions":
             changed = {"carbon_g_per_kwh": "carbon_source", "egress_usd_per_gb": "egress_source", "lat": "source"}
-            fields |= {source: OWN_SOURCE for key, source in changed.items() if key in given}
-        changes = ", ".join(f"{key} {_short(inner)}" for key, inner in given.items() if key not in ("name", "notes"))
+            fields |= {source: OWN_SOURCE for key, source in changed.items() if key in overrides}
+        changes = ", ".join(
+            f"{key} {_short(inner)}" for key, inner in overrides.items() if key not in ("name", "notes")
+        )
         return {"name": f"{base.name} with {changes}"[:100].strip() if changes else base.name} | fields
 
     def _not_found(self, kind: Kind, name: str) -> Exception:
@@ -241,8 +247,8 @@ class Catalogue:
 
     def written(self, kind: Kind, value: Gpu | Model | Region) -> Any:
         """How a file refers to an entry: by name if it is built in, else with all its fields."""
-        found = None if self.is_own(kind, value.name) else self.find(kind, value.name)
-        entry = found.model if isinstance(found, ModelEntry) else found
+        built_in = None if self.is_own(kind, value.name) else self.find(kind, value.name)
+        entry = built_in.model if isinstance(built_in, ModelEntry) else built_in
         return value.name if entry == value else value.to_plain()
 
     def measured_pair(self, first: str, second: str) -> MeasuredPair | None:
@@ -282,8 +288,10 @@ class Catalogue:
 
     def for_size(self, size_b: float) -> ModelEntry:
         """The well-known dense decoder (`stands_for_size`) nearest in ratio to `size_b` (1e9 parameters)."""
-        known = [e for e in self.entries("models") if isinstance(e, ModelEntry) and e.stands_for_size and e.published]
-        return min(known, key=lambda e: abs(math.log(e.published.total_b / size_b)) if e.published else math.inf)
+        candidates = [
+            e for e in self.entries("models") if isinstance(e, ModelEntry) and e.stands_for_size and e.published
+        ]
+        return min(candidates, key=lambda e: abs(math.log(e.published.total_b / size_b)) if e.published else math.inf)
 
     def based(self, kind: Kind, fields: dict[str, Any]) -> dict[str, Any]:
         """Fields on top of the entry they are `like`, if they name one."""
@@ -327,22 +335,22 @@ class Catalogue:
             except InputError as error:  # one bad file of the user's must not stop everything else
                 table.skipped.update({normal(name): error.notices for name in names})
             else:
-                table.own.update({entry.name: path for entry in entries})
+                table.user_files.update({entry.name: path for entry in entries})
 
-    def _fewer_layers(self, wanted: str) -> ModelEntry | None:
-        match = _FEWER_LAYERS.fullmatch(wanted)
+    def _fewer_layers(self, name: str) -> ModelEntry | None:
+        match = _FEWER_LAYERS.fullmatch(name)
         base = self.find("models", match["base"]) if match else None
         if match is None or not isinstance(base, ModelEntry):
             return None
         layers = int(match["short"] or match["long"])
         if not 1 <= layers <= base.model.layers:
             return None
-        model = base.model.replace(layers=layers, name=wanted)
-        return base.replace(name=wanted, aliases=(), published=None, stands_for_size=False, model=model)
+        model = base.model.replace(layers=layers, name=name)
+        return base.replace(name=name, aliases=(), published=None, stands_for_size=False, model=model)
 
     def _unknown(self, kind: Kind, name: str) -> dict[str, Any]:
         table = self._kind(kind)
-        close = [table.spellings[n] for n in nearest(normal(name), table.spellings, most=6)]
+        close = [table.spellings[n] for n in nearest(normal(name), table.spellings, limit=6)]
         return {"kind": kind, "nearest": list(dict.fromkeys(close))[:3]}
 
 
@@ -352,22 +360,22 @@ class _Table:
 
     entries: dict[str, Entry] = field(default_factory=dict)
     spellings: dict[str, str] = field(default_factory=dict)
-    own: dict[str, Path] = field(default_factory=dict)
+    user_files: dict[str, Path] = field(default_factory=dict)
     skipped: dict[str, Sequence[Notice]] = field(default_factory=dict)
     """What is wrong with files of the user's that were left out, by each name that they were to give."""
 
     def copy(self) -> _Table:
         """The same entries, to add others to."""
-        return _Table(dict(self.entries), dict(self.spellings), dict(self.own), dict(self.skipped))
+        return _Table(dict(self.entries), dict(self.spellings), dict(self.user_files), dict(self.skipped))
 
     def add(self, entries: Sequence[Entry], document: Document) -> None:
         """Add the entries of one file, all or none."""
         spelled: dict[str, str] = {}
         for entry in entries:
             for spelling in map(normal, (entry.name, *entry.aliases)):
-                taken = self.spellings.get(spelling) or spelled.get(spelling)
-                if taken:
-                    notice = Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": taken})
+                owner = self.spellings.get(spelling) or spelled.get(spelling)
+                if owner:
+                    notice = Notice(code="name_taken", field=entry.name, value=spelling, params={"taken": owner})
                     raise InvalidError(document.placed(notice))
                 spelled[spelling] = entry.name
         self.entries.update({entry.name: entry for entry in entries})
@@ -389,8 +397,8 @@ def _short(value: Any) -> str:
 
 @cache
 def _built_in(folder: str) -> tuple[Document, ...]:
-    found = sorted(f.name for f in _DATA.joinpath(folder).iterdir() if f.name.endswith(".yaml"))
-    return tuple(_built_in_file(f"{folder}/{name}") for name in found)
+    file_names = sorted(f.name for f in _DATA.joinpath(folder).iterdir() if f.name.endswith(".yaml"))
+    return tuple(_built_in_file(f"{folder}/{name}") for name in file_names)
 
 
 def _built_in_file(path: str) -> Document:
@@ -400,13 +408,13 @@ def _built_in_file(path: str) -> Document:
 @cache
 def _built_in_catalogue() -> Catalogue:
     """Validated once: catalogues differ in the user's entries only, and these change while a server runs."""
-    return Catalogue(own=None)
+    return Catalogue(user_folder=None)
 
 
 @lru_cache(maxsize=8)
-def _catalogue_at(own: Path, stamp: tuple[tuple[str, int, int], ...]) -> Catalogue:
+def _catalogue_at(user_folder: Path, stamp: tuple[tuple[str, int, int], ...]) -> Catalogue:
     del stamp  # part of the key: a changed file makes a new catalogue
-    return Catalogue(own)
+    return Catalogue(user_folder)
 
 
 def _stamp(path: Path) -> tuple[str, int, int]:
@@ -419,12 +427,12 @@ def _stamp(path: Path) -> tuple[str, int, int]:
 
 def catalogue() -> Catalogue:
     """The catalogue with the user's own entries as they are now."""
-    own = home() / "catalogue"
-    return _catalogue_at(own, tuple(_stamp(path) for kind in KINDS for path in own_files(own, kind)))
+    user_folder = home() / "catalogue"
+    return _catalogue_at(user_folder, tuple(_stamp(path) for kind in KINDS for path in own_files(user_folder, kind)))
 
 
 def catalogue_of(info: ValidationInfo | None) -> Catalogue:
     """The catalogue a validator should use: that of its context, else the user's."""
     context = info.context if info is not None else None
-    given = context.get("catalogue") if isinstance(context, dict) else None
-    return given if isinstance(given, Catalogue) else catalogue()
+    supplied = context.get("catalogue") if isinstance(context, dict) else None
+    return supplied if isinstance(supplied, Catalogue) else catalogue()

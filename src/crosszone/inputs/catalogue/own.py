@@ -37,16 +37,16 @@ _FILE_NAME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,99}")
 def add_entries(kind: Kind, source: str | Path | Document, *, replace: bool = False) -> list[Entry]:
     """Check the entries of a file and keep them; nothing is written unless all of them are good."""
     document = source if isinstance(source, Document) else read_document(source)
-    known = catalogue()
-    entries = [_own_sourced(entry) for entry in read_entries(kind, document, known.based)]
+    current = catalogue()
+    entries = [_own_sourced(entry) for entry in read_entries(kind, document, current.based)]
     if not entries:
         raise InvalidError(document.placed(Notice(code="nothing_to_add")))
     spelled: dict[str, str] = {}
     for entry in entries:
-        taken = _taken(kind, entry, known, spelled, replace=replace)
-        if taken is not None:
-            raise InvalidError(document.placed(taken))
-    return [_write(kind, entry, known) for entry in entries]
+        conflict = find_name_conflict(kind, entry, current, spelled, replace=replace)
+        if conflict is not None:
+            raise InvalidError(document.placed(conflict))
+    return [_write_entry(kind, entry, current) for entry in entries]
 
 
 def _own_sourced(entry: Entry) -> Entry:
@@ -58,15 +58,15 @@ def _own_sourced(entry: Entry) -> Entry:
 
 def remove_entry(kind: Kind, name: str) -> str:
     """Forget one of the user's entries (or a file of that name that cannot be read); returns its name."""
-    known = catalogue()
+    current = catalogue()
     broken = home() / "catalogue" / kind / f"{normal(name)}.yaml"
-    if known.has(kind, name) is None and _FILE_NAME.fullmatch(normal(name)) and broken.is_file():
+    if current.has(kind, name) is None and _FILE_NAME.fullmatch(normal(name)) and broken.is_file():
         _rewrite(broken, {})
         return normal(name)
-    entry = known.entry(kind, name)
-    if not known.is_own(kind, entry.name):
+    entry = current.entry(kind, name)
+    if not current.is_own(kind, entry.name):
         raise InvalidError(Notice(code="not_own", value=entry.name))
-    path = known.own_file(kind, entry.name)
+    path = current.own_file(kind, entry.name)
     _rewrite(path, {key: fields for key, fields in read_document(path).value.items() if key != entry.name})
     return entry.name
 
@@ -97,29 +97,31 @@ def entry_fields(entry: Entry) -> dict[str, Any]:
     return fields
 
 
-def _taken(kind: Kind, entry: Entry, known: Catalogue, spelled: dict[str, str], *, replace: bool) -> Notice | None:
+def find_name_conflict(
+    kind: Kind, entry: Entry, current: Catalogue, spelled: dict[str, str], *, replace: bool
+) -> Notice | None:
     """Why the entry's names cannot be used, if so; those of this file so far are noted in `spelled`."""
     if not _FILE_NAME.fullmatch(entry.name):
         legal = re.sub(r"[^a-z0-9.+-]+", "-", normal(entry.name)).strip("-.+") or "my-entry"
         return Notice(code="own_name", field=entry.name, value=entry.name, params={"legal": legal})
     for spelling in (entry.name, *entry.aliases):
-        taken = known.has(kind, spelling)
-        same = taken == entry.name and known.is_own(kind, entry.name)
+        owner = current.has(kind, spelling)
+        same = owner == entry.name and current.is_own(kind, entry.name)
         if same and not replace:
             return Notice(code="own_exists", field=entry.name, value=entry.name)
-        if (taken is not None and not same) or normal(spelling) in spelled:
-            params = {"taken": taken or spelled[normal(spelling)]}
+        if (owner is not None and not same) or normal(spelling) in spelled:
+            params = {"taken": owner or spelled[normal(spelling)]}
             return Notice(code="name_taken", field=entry.name, value=spelling, params=params)
         spelled[normal(spelling)] = entry.name
     return None
 
 
-def _write(kind: Kind, entry: Entry, known: Catalogue) -> Entry:
+def _write_entry(kind: Kind, entry: Entry, current: Catalogue) -> Entry:
     """Keep an entry in a file of its own; one that is there already stays in its file, with the others of it."""
     folder, beside = home() / "catalogue" / kind, {}
     path = folder / f"{entry.name}.yaml"
-    if known.is_own(kind, entry.name):
-        path = known.own_file(kind, entry.name)
+    if current.is_own(kind, entry.name):
+        path = current.own_file(kind, entry.name)
         beside = read_document(path).value
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,24 +180,24 @@ class FormField(Value):
 @cache
 def form_of(kind: Kind) -> tuple[FormField, ...]:
     """The fields of an own entry of a kind, in the order of its file."""
-    fields = list(_fields(_VALUES[kind].model_json_schema()))
+    fields = list(_list_fields(_VALUES[kind].model_json_schema()))
     if kind == "models":
-        fields += _fields(Model.model_json_schema(), "architecture")
+        fields += _list_fields(Model.model_json_schema(), "architecture")
     return tuple(fields)
 
 
-def _fields(
+def _list_fields(
     schema: dict[str, Any], group: str = "", definitions: dict[str, Any] | None = None, *, optional: bool = False
 ) -> Iterator[FormField]:
-    known = definitions if definitions is not None else schema.get("$defs", {})
-    for name, said in schema["properties"].items():
+    definitions_by_name = definitions if definitions is not None else schema.get("$defs", {})
+    for name, schema_of_key in schema["properties"].items():
         if name in _LEFT_OUT and "." not in group:
             continue
         path = f"{group}.{name}" if group else name
-        shape, left_out = _shape(said, known)
+        shape, left_out = _resolve_shape(schema_of_key, definitions_by_name)
         if "properties" in shape:
-            whole = left_out or "default" in said
-            yield from _fields(shape, path, known, optional=whole)
+            may_be_omitted = left_out or "default" in schema_of_key
+            yield from _list_fields(shape, path, definitions_by_name, optional=may_be_omitted)
             continue
         yield FormField(
             path=path,
@@ -206,17 +208,17 @@ def _fields(
             choices=tuple(shape.get("enum") or shape.get("items", {}).get("enum", ())),
             least=shape.get("minimum", shape.get("exclusiveMinimum")),
             most=shape.get("maximum"),
-            default=said.get("default"),
+            default=schema_of_key.get("default"),
         )
 
 
-def _shape(said: dict[str, Any], known: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def _resolve_shape(field_schema: dict[str, Any], definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """What a field holds, and whether it may be null."""
-    choices = [one for one in said.get("anyOf", [said]) if one.get("type") != "null"]
+    choices = [option for option in field_schema.get("anyOf", [field_schema]) if option.get("type") != "null"]
     shape = choices[0]
     if "$ref" in shape:
-        shape = known[shape["$ref"].rpartition("/")[2]]
-    return shape, len(said.get("anyOf", [said])) > len(choices)
+        shape = definitions[shape["$ref"].rpartition("/")[2]]
+    return shape, len(field_schema.get("anyOf", [field_schema])) > len(choices)
 
 
 def _kind(shape: dict[str, Any]) -> FieldKind:
