@@ -112,9 +112,9 @@ class SampledLayer(LayerCost):
         self.backward_excess = self.backward_excess + np.where(is_sampled, backward / 2.0 - forward, 0.0)
         return np.where(is_sampled, forward, formula)
 
-    def _attention_block(self) -> Any:
+    def _estimate_attention(self) -> Any:
         self.backward_excess = 0.0
-        block = super()._attention_block()
+        block = super()._estimate_attention()
         self.block_excess = self.backward_excess
         m, w, k = self.model, self.work, self.k
         batch, heads = w.micro_batch / w.cp, m.heads / w.tp
@@ -144,21 +144,21 @@ class SampledLayer(LayerCost):
             back = np.where(unfused, block.attention_back, back)
         return replace(block, attention=forward, attention_back=back)
 
-    def _with_mlp(self, block: Any) -> Any:
+    def _estimate_dense_layer(self, block: Any) -> Any:
         self.backward_excess = self.block_excess
-        return super()._with_mlp(block)
+        return super()._estimate_dense_layer(block)
 
-    def _with_experts(self, block: Any) -> Any:
+    def _estimate_moe_layer(self, block: Any) -> Any:
         self.backward_excess = self.block_excess
-        return super()._with_experts(block)
+        return super()._estimate_moe_layer(block)
 
-    def _layer(self, kind: str, parts: Any) -> Layer:
+    def _sum_layer(self, kind: str, parts: Any) -> Layer:
         """Forward and recomputation of the forward kernels, the backward pass of the backward ones."""
-        forward = super()._layer(kind, parts)
-        backward = super()._layer(kind, replace(parts, matmul=parts.matmul + self.backward_excess))
+        forward = super()._sum_layer(kind, parts)
+        backward = super()._sum_layer(kind, replace(parts, matmul=parts.matmul + self.backward_excess))
         return replace(forward, backward=backward.backward)
 
-    def _head(self) -> tuple[Any, Any]:
+    def _estimate_head(self) -> tuple[Any, Any]:
         """A step counts the head's forward matmul three times: here a third of its three kernels."""
         m, k = self.model, self.k
         columns = m.vocab / self.work.tp
@@ -173,7 +173,7 @@ class SampledLayer(LayerCost):
         self.backward_excess = 0.0
         forward = self.sampled_matmul_s(self.tokens, m.hidden, columns, k.matmul * self.flops_16, self.byte_s)
         product = forward + 2.0 / 3.0 * self.backward_excess
-        return product * slower, super()._head()[1]
+        return product * slower, super()._estimate_head()[1]
 
 
 @contextmanager

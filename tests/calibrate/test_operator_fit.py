@@ -53,7 +53,7 @@ def test_trees_say_the_same_as_text_and_as_scikit_learn():
     for settings in (Settings(), Settings(regressor="forest", trees=30)):
         trees = fitted_trees({"a": a, "b": np.ones(200)}, change, settings)
         assert trees.signs == ("a",)
-        assert np.abs(trees.value({"a": a}) - change).mean() < 0.02
+        assert np.abs(trees.evaluate({"a": a}) - change).mean() < 0.02
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def per_token(k: MemoryCoefficients, name: str = "gpt-3-175b", *, unfused: bool 
     """Bytes that a dense layer keeps, over s b h."""
     m, w = model(name), work(micro_batch=3, **given)
     dense, _ = layer_memory(m, w, software(unfused=unfused), k)
-    return float(dense.kept / (w.seq * w.micro_batch * m.hidden))
+    return float(dense.retained / (w.seq * w.micro_batch * m.hidden))
 
 
 def test_activations_of_a_gpt_layer_are_the_published_ones():
@@ -167,7 +167,7 @@ def test_latent_attention_keeps_latents_besides_full_heads():
     m = model("deepseek-v3")
     found, _ = layer_memory(m, work(seq=1), software(), exact())
     attention = 2 * 128 * (192 + 192 + 128 + 128) + 2 * (2 * 1536 + 2 * 512 + 64)
-    assert float(found.kept) == 8 * 7168 + attention + 6 * 18432
+    assert float(found.retained) == 8 * 7168 + attention + 6 * 18432
 
 
 def test_context_parallelism_keeps_its_share_of_the_tokens():
@@ -179,7 +179,7 @@ def test_routed_tokens_are_copied_to_each_of_their_experts():
     m = model("mixtral-8x7b")
     attention = 8 * 4096 + 2 * (2 * 4096 + 2 * 1024)
     _, moe = layer_memory(m, work(seq=1), software(), exact())
-    assert float(moe.kept) == attention + 2 * (2 * 2 * 4096 + 3 * 2 * 14336) + 4 * 8
+    assert float(moe.retained) == attention + 2 * (2 * 2 * 4096 + 3 * 2 * 14336) + 4 * 8
 
 
 def test_operators_one_by_one_keep_more_than_fused_ones():

@@ -182,9 +182,9 @@ def test_a_floor_is_what_a_launch_takes():
 def test_trees_of_text_say_what_their_splits_say():
     """[K25] The lower side of a split comes first, and is taken up to its threshold."""
     trees = Trees(signs=("a", "b"), base=1.0, trees=("0:2 1:5 .1 .2 .3", "-.5"))
-    found = trees.value({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([5.0, 6.0, 0.0])})
+    found = trees.evaluate({"a": np.array([1.0, 2.0, 3.0]), "b": np.array([5.0, 6.0, 0.0])})
     assert found.tolist() == pytest.approx([0.6, 0.7, 0.8])
-    assert Trees(signs=(), base=1.0, trees=(".5",)).value({"a": np.zeros(2)}).tolist() == [1.5, 1.5]
+    assert Trees(signs=(), base=1.0, trees=(".5",)).evaluate({"a": np.zeros(2)}).tolist() == [1.5, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_tree_that_is_none_is_refused(text):
 def test_a_deep_tree_is_read():
     """[K25] 5000 splits below each other, each with its upper side at once."""
     deep = Trees(signs=("a",), base=0.0, trees=(" ".join(["0:1"] * 5000 + [".1"] * 5001),))
-    assert deep.value({"a": np.array([0.5])}).tolist() == [0.1]
+    assert deep.evaluate({"a": np.array([0.5])}).tolist() == [0.1]
 
 
 def test_sizes_are_held_against_the_samples_of_their_own_precision_and_of_the_usual_kernel():

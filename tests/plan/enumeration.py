@@ -210,7 +210,7 @@ def beaten_alone(effect: Effect, others: Iterable[Effect]) -> bool:
 def _even_over_nodes(site: Site) -> bool:
     """All nodes hold equally many replicas of every stage, several but not all."""
     counts = set()
-    for stage in site._state_homes:
+    for stage in site._shard_domains:
         homes = stage.tolist()
         counts |= {homes.count(home) for home in homes}
     return len(counts) == 1 and 1 < counts.pop() < (site.strategy.dp or 1)

@@ -48,7 +48,7 @@ def test_a_prediction_over_other_links_is_that_of_a_new_predictor(p, gbps, rtt_m
     known = Crossings(p.site.cluster, links, p.site.transport)
     site = p.site.on(p.site.cluster, links, known)
     moved = p.on("moved", site, ())
-    new = replace(p, name="moved", site=replace(p.site, links=links, known=known), notices=())
+    new = replace(p, name="moved", site=replace(p.site, links=links, shared_crossings=known), notices=())
     assert moved.prediction() == new.prediction()
     assert p.memory() == moved.memory()
     told = [explain(one, one.prediction(), "step_time_s") for one in (moved, new)]

@@ -52,5 +52,5 @@ def test_an_interleaved_stage_holds_several_runs_of_layers():
 
 
 def test_of_very_many_ranks_some_are_listed_and_the_number_is_told():
-    found = ranks("three-cities", most=10)
+    found = ranks("three-cities", limit=10)
     assert (found["ranks"], found["shown"], len(found["columns"]["rank"])) == (128, 10, 10)

@@ -14,7 +14,7 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
 from crosszone.predict.predict import Predictor
-from crosszone.predict.step import MOST, simulated_step, step_s, too_long
+from crosszone.predict.step import MAX_OPERATIONS, simulated_step, step_s, too_long
 from effort import examples
 from predict.given import DDP, FSDP, one_zone, placed, predicted, traffic, zones
 
@@ -210,7 +210,7 @@ def test_a_step_of_many_lengths_is_as_long_as_all_of_them():
     assert too_long(long.replace(replica_micro_batches=(600, 600)), 1200) is None
     notice = too_long(long.replace(replica_micro_batches=(401, 600)), 1001)
     assert notice is not None
-    assert notice.value == 1_001_000 > MOST
+    assert notice.value == 1_001_000 > MAX_OPERATIONS
 
 
 BY_STAGE = ["tp", "cp", "dp", "pp"]

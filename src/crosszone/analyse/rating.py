@@ -344,7 +344,7 @@ class _Draws:
                 three = Band(*times[number][BANDS * at : BANDS * (at + 1)].tolist())
                 loss = 100.0 * float(self.lost[number, at]) if "loss" in on else link.loss_pct
                 links[pair] = replace(link, rtt_ms=three, jitter_ms=None, loss_pct=loss)
-            site = replace(self.p.site, links=links, known=None, banded=True)
+            site = replace(self.p.site, links=links, shared_crossings=None, banded=True)
             site.parts["ring"] = self.p.site.ring  # settled when the run began, whatever this step meets
             found.append(replace(self.p, site=site).step_s)
         return np.concatenate(found)

@@ -45,7 +45,7 @@ def best_bucket_mb(base: Predictor) -> float:
         params = {"framework": base.framework.title, "option": "bucket_mb"}
         field = "strategy.communication.bucket_mb"
         raise IllegalError(Notice(code="framework_lacks_option", field=field, params=params))
-    held = base.step.times.held
+    held = base.step.times.params_per_rank
     whole = float(np.max(held.total)) * float(np.max(base.batch.work.gradient_bytes)) / 1e6
     low, high = LEAST_MB, max(whole, 2 * LEAST_MB)
     if base.framework.bucket_buffer:  # larger ones take memory of their own
@@ -62,7 +62,7 @@ def with_bucket(base: Predictor, bucket_mb: float) -> Predictor:
     """The same strategy in the same place with another bucket."""
     talk = base.strategy.communication.replace(bucket_mb=bucket_mb)
     case = replace(base.case, strategy=base.strategy.replace(communication=talk))
-    site = Site(case=case, placement=base.site.placement, links=base.site.links, known=base.site.crossings)
+    site = Site(case=case, placement=base.site.placement, links=base.site.links, shared_crossings=base.site.crossings)
     return replace(base, site=site)
 
 

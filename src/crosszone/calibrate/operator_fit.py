@@ -9,7 +9,7 @@ GPUModeling25, shapes of weights, widths), which is what a model that was not sa
 Corrections of an operator's form: small boosted trees of log(time / form), exported as text that numpy evaluates.
 
     trees = fitted_trees(signs_of(samples, processors), np.log(samples.time_us / form_us), Settings())
-    trees.value(signs_of(samples, processors))
+    trees.evaluate(signs_of(samples, processors))
 
 Trees never see a raw time: outside of the samples they would hold it constant, while a form grows with the work.
 
@@ -253,7 +253,7 @@ def held_out_errors(
         if settings is not None:
             change = np.log(time_us[~out] / form.time_us(matrix[~out]))
             trees = fitted_trees({name: value[~out] for name, value in found.items()}, change, settings)
-            factor = np.clip(trees.value({n: v[out] for n, v in found.items()}), -MOST_CORRECTION, MOST_CORRECTION)
+            factor = np.clip(trees.evaluate({n: v[out] for n, v in found.items()}), -MOST_CORRECTION, MOST_CORRECTION)
             mended[out] = predicted * np.exp(factor) / time_us[out] - 1
         if step is not None:
             step()
@@ -321,6 +321,6 @@ def _errors(rest: Samples, test: Samples, processors: int, settings: Settings) -
     form = fitted_form(matrix, names, rest.time_us, rest.op)
     trees = fitted_trees(signs_of(rest, processors), np.log(rest.time_us / form.time_us(matrix)), settings)
     predicted = form.time_us(matrix_of(test, processors)[0])
-    change = np.clip(trees.value(signs_of(test, processors)), -MOST_CORRECTION, MOST_CORRECTION)
+    change = np.clip(trees.evaluate(signs_of(test, processors)), -MOST_CORRECTION, MOST_CORRECTION)
     plain, mended = (float(np.abs(time / test.time_us - 1).mean()) for time in (predicted, predicted * np.exp(change)))
     return round(100 * plain, 3), round(100 * mended, 3)

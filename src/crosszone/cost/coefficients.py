@@ -159,12 +159,12 @@ COMMON = "common"
 Origin = Literal["fitted", "measured", "datasheet", "published", "assumed"]
 
 
-def known_fields(given: dict[str, Coefficient]) -> dict[str, Coefficient]:
+def known_fields(coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
     """The same; a name that is no coefficient is refused."""
-    for key in given:
+    for key in coefficients:
         if key not in FIELDS:
             raise refuse("unknown_key", key, at=(key,), known=sorted(FIELDS), nearest=nearest(key, FIELDS)[:1])
-    return given
+    return coefficients
 
 
 class Coefficient(Value):
@@ -183,8 +183,8 @@ class Home(Value):
 
     @field_validator("coefficients")
     @classmethod
-    def _known(cls, given: dict[str, Coefficient]) -> dict[str, Coefficient]:
-        return known_fields(given)
+    def _check_fields(cls, coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
+        return known_fields(coefficients)
 
 
 class Common(Home):
@@ -192,11 +192,11 @@ class Common(Home):
 
     @field_validator("coefficients")
     @classmethod
-    def _whole(cls, given: dict[str, Coefficient]) -> dict[str, Coefficient]:
+    def _check_complete(cls, coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
         for key in FIELDS:
-            if key not in given:
+            if key not in coefficients:
                 raise refuse("missing_key", key=key)
-        return given
+        return coefficients
 
 
 class Family(Home):
@@ -249,13 +249,13 @@ def shipped(name: str) -> dict[str, Any]:
 def checked(name: str, document: Document) -> dict[str, Any]:
     """The content of `common`, `gpus` or `stacks`.yaml; an `InvalidError` names each field that is wrong."""
     if name == COMMON:
-        return _plain(parse(Common, document.value, document))
+        return _plain_values(parse(Common, document.value, document))
     kinds: dict[str, type[Home]] = {"gpus": Family, "stacks": Stack}
     kind = kinds[name]
-    return {key: _plain(parse(kind, entry, document, at=(key,))) for key, entry in document.value.items()}
+    return {key: _plain_values(parse(kind, entry, document, at=(key,))) for key, entry in document.value.items()}
 
 
-def _plain(home: Home) -> dict[str, Any]:
+def _plain_values(home: Home) -> dict[str, Any]:
     return home.model_dump(exclude_unset=True)
 
 

@@ -147,9 +147,9 @@ def ring_pass(
     """
     n = as_array(ring.ranks)
     sent, steps = passes * ring_share(n) * item_bytes, passes * (n - 1.0)
-    calls = _calls(item_bytes, items) if calls is None else calls
+    calls = _count_calls(item_bytes, items) if calls is None else calls
     return CollectiveCost(
-        seconds=_seconds(sent, ring, items, calls, steps),
+        seconds=_sum_seconds(sent, ring, items, calls, steps),
         item_bytes=sent,
         items=items,
         calls=calls,
@@ -180,10 +180,10 @@ def tree_all_reduce(size_bytes: Any, ring: Ring, *, items: Any = None, calls: An
     way. All ranks together send what a ring does: n - 1 edges up and as many down.
     """
     n, size = as_array(ring.ranks), as_array(size_bytes)
-    calls = _calls(size, items) if calls is None else calls
+    calls = _count_calls(size, items) if calls is None else calls
     steps = 2.0 * np.ceil(np.log2(np.maximum(n, 1.0)))
     return CollectiveCost(
-        seconds=_seconds((n > 1) * (2.0 * size), ring, items, calls, steps),
+        seconds=_sum_seconds((n > 1) * (2.0 * size), ring, items, calls, steps),
         item_bytes=2.0 * ring_share(n) * size,
         items=items,
         calls=calls,
@@ -214,8 +214,8 @@ def all_to_all(size_bytes: Any, ring: Ring) -> CollectiveCost:
     """
     n, size = as_array(ring.ranks), as_array(size_bytes)
     batches = np.ceil((n - 1.0) / figure("collective", "messages_at_once"))
-    calls, sent = _calls(size), ring_share(n) * size
-    seconds = _seconds(sent, ring, None, calls, batches)
+    calls, sent = _count_calls(size), ring_share(n) * size
+    seconds = _sum_seconds(sent, ring, None, calls, batches)
     return CollectiveCost(seconds=seconds, item_bytes=sent, calls=calls, steps=batches, ring=ring)
 
 
@@ -243,8 +243,10 @@ def expert_all_to_all(
     parts = TierBytes(np.where(joined, near_bytes, 0.0), np.where(joined, 0.0, near_bytes), far_bytes)
     seconds = near_bytes / rates.fast + far_bytes / rates.network
     if timed is not None and np.any(timed[0]):
-        known, link = timed
-        seconds = np.where(known, 2.0 * all_to_all(size_bytes * top_k, Ring(ranks=ranks, link=link)).seconds, seconds)
+        is_measured, link = timed
+        seconds = np.where(
+            is_measured, 2.0 * all_to_all(size_bytes * top_k, Ring(ranks=ranks, link=link)).seconds, seconds
+        )
     seconds = named("all_to_all_s", seconds)
     return CollectiveCost(seconds=seconds, item_bytes=near_bytes + far_bytes, steps=2.0, parts=parts)
 
@@ -252,18 +254,18 @@ def expert_all_to_all(
 def send_message(size_bytes: Any, link: Tier, *, calls: Any = None) -> CollectiveCost:
     """`size_bytes` to one other rank, in `calls` messages (None: one), each of which pays the latency. [C6]"""
     size = as_array(size_bytes)
-    calls = _calls(size) if calls is None else calls
+    calls = _count_calls(size) if calls is None else calls
     return CollectiveCost(
         seconds=size / link.bytes_per_s + calls * link.latency_s, item_bytes=size, calls=calls, steps=1.0
     )
 
 
-def _calls(item_bytes: Any, items: Any = None) -> Any:
+def _count_calls(item_bytes: Any, items: Any = None) -> Any:
     """One call where there is anything to exchange, else none."""
     return 1.0 * (as_array(item_bytes if items is None else items * item_bytes) > 0)
 
 
-def _seconds(item_bytes: Any, ring: Ring, items: Any, calls: Any, steps: Any) -> Any:
+def _sum_seconds(item_bytes: Any, ring: Ring, items: Any, calls: Any, steps: Any) -> Any:
     """All items on the ring's link, and what every call pays on top."""
     rate, latency_s = ring.link
     item_s = item_bytes / rate if ring.slowdown is None else ring.slowdown * item_bytes / rate

@@ -89,28 +89,28 @@ class ProfileDescription(ProfileSummary):
 
 def described_profiles() -> tuple[ProfileDescription, ...]:
     """Every home in use: common values, GPU families, stacks."""
-    return _all_described(Profiles.load())
+    return _describe_homes(Profiles.load())
 
 
 @lru_cache(maxsize=8)
-def _all_described(profiles: Profiles) -> tuple[ProfileDescription, ...]:
+def _describe_homes(profiles: Profiles) -> tuple[ProfileDescription, ...]:
     homes: list[tuple[ProfileKind, str, Mapping[str, Any]]] = [("common", COMMON, profiles.home(COMMON))]
     homes += [("gpu", name, entry) for name, entry in profiles.gpus.items()]
     homes += [("stack", name, entry) for name, entry in profiles.stacks.items()]
-    return tuple(_described(kind, name, entry) for kind, name, entry in homes)
+    return tuple(_describe_home(kind, name, entry) for kind, name, entry in homes)
 
 
 def described_profile(name: str) -> ProfileDescription:
     """The home of that name; `UnknownNameError` names the nearest ones."""
-    known = {profile.name: profile for profile in described_profiles()}
-    if name not in known:
-        params = {"nearest": nearest(name, known)}
+    by_name = {profile.name: profile for profile in described_profiles()}
+    if name not in by_name:
+        params = {"nearest": nearest(name, by_name)}
         raise UnknownNameError(Notice(code="profile_unknown", field="name", value=name, params=params))
-    return known[name]
+    return by_name[name]
 
 
-def _described(kind: ProfileKind, name: str, entry: Mapping[str, Any]) -> ProfileDescription:
-    found = [*_times(entry), *_memory(kind, name)]
+def _describe_home(kind: ProfileKind, name: str, entry: Mapping[str, Any]) -> ProfileDescription:
+    rows = [*_describe_times(entry), *_describe_memory(kind, name)]
     measured = kind != "stack" or entry.get("measured", True)
     low, high = band_factors(stack_measured=measured)
     return ProfileDescription(
@@ -123,49 +123,49 @@ def _described(kind: ProfileKind, name: str, entry: Mapping[str, Any]) -> Profil
         default_of=tuple(entry.get("default_of", ())),
         gpus=tuple(entry.get("gpus", ())),
         like=entry.get("like"),
-        fitted=sum(figure.origin in ("fitted", "measured") for figure in found),
-        coefficients=len(found),
+        fitted=sum(figure.origin in ("fitted", "measured") for figure in rows),
+        coefficients=len(rows),
         low=low,
         high=high,
         settings=dict(entry.get("settings", {})),
-        figures=tuple(found),
+        figures=tuple(rows),
     )
 
 
-def _times(entry: Mapping[str, Any]) -> list[Figure]:
+def _describe_times(entry: Mapping[str, Any]) -> list[Figure]:
     return [
         Figure(
             name=name,
-            value=one["value"],
-            unit=_unit(name),
-            error_pct=round(100 * one["error"], 2),  # of its logarithm, which is nearly the same
-            origin=one["origin"],
+            value=coefficient["value"],
+            unit=_find_unit(name),
+            error_pct=round(100 * coefficient["error"], 2),  # of its logarithm, which is nearly the same
+            origin=coefficient["origin"],
             source="",
             about="time",
         )
-        for name, one in entry["coefficients"].items()
+        for name, coefficient in entry["coefficients"].items()
     ]
 
 
-def _memory(kind: ProfileKind, name: str) -> list[Figure]:
+def _describe_memory(kind: ProfileKind, name: str) -> list[Figure]:
     """What a stack keeps in memory where the formulas leave a choice; the common values have the units."""
     profiles = memory_profiles()
     common = profiles["common"]
-    own = common if kind == "common" else profiles["stacks"].get(name, {}) if kind == "stack" else {}
+    entries = common if kind == "common" else profiles["stacks"].get(name, {}) if kind == "stack" else {}
     return [
         Figure(
             name=field,
-            value=one["value"],
+            value=entry["value"],
             unit=common[field]["unit"],
-            error_pct=one.get("error"),
-            origin=one["origin"],
-            source=one.get("source", ""),
+            error_pct=entry.get("error"),
+            origin=entry["origin"],
+            source=entry.get("source", ""),
             about="memory",
         )
-        for field, one in own.items()
+        for field, entry in entries.items()
         if field != "like"
     ]
 
 
-def _unit(name: str) -> str:
+def _find_unit(name: str) -> str:
     return UNITS.get(name, "s" if name.endswith("_s") else "ratio")

@@ -62,18 +62,18 @@ def expression(cell: Cell, symbol: Callable[[Cell], str] | None = None) -> Expre
     writer = _Writer(symbol or default_symbol)
     tree = _build(cell.node, cell.at, top=True)
     symbols, worked = writer.write(tree)
-    total = _only_sum(tree)
+    total = _unwrap_sum(tree)
     terms: tuple[Term, ...] = ()
     if total is not None:
         parts = [(sign, part, writer.write(part)[1]) for sign, part in total.parts]
         terms = tuple(
-            Term(f"-({text})" if sign < 0 else text, sign * _evaluated(part), tuple(writer.symbols_of(part)))
+            Term(f"-({text})" if sign < 0 else text, sign * _evaluate(part), tuple(writer.symbols_of(part)))
             for sign, part, text in parts
         )
-    return Expression(symbols, worked, _evaluated(tree), writer.inputs, terms)
+    return Expression(symbols, worked, _evaluate(tree), writer.inputs, terms)
 
 
-def _only_sum(tree: _Tree) -> _Sum | None:
+def _unwrap_sum(tree: _Tree) -> _Sum | None:
     """The sum that an expression is, but for a plain number it is divided by."""
     if isinstance(tree, _Product):
         sums = [part for exponent, part in tree.parts if exponent > 0]
@@ -157,47 +157,47 @@ def _build(x: Any, at: Index, *, top: bool = False) -> _Tree:
         return _Input(Cell(x, at), value)
     match x.op:
         case "add" | "subtract" | "negative" | "sum" | "cumsum":
-            return _total(value, _terms(x, at))
+            return _build_sum(value, _collect_terms(x, at))
         case "multiply" | "divide":
-            return _product(value, _factors(x, at))
+            return _build_product(value, _collect_factors(x, at))
         case "maximum" | "minimum":
-            return _extreme(value, x.op, [_build(*operand_entry(arg, at)) for arg in _same(x, at)])
+            return _build_extreme(value, x.op, [_build(*operand_entry(arg, at)) for arg in _flatten_same(x, at)])
         case "power":
             base, exponent = (_build(*operand_entry(arg, at)) for arg in x.args)
             return base if exponent.value == 1.0 else _Call(value, "**", [base, exponent])
         case op if op in _CALLS:
             return _Call(value, _CALLS[op], [_build(*operand_entry(x.args[0], at))])
-    followed = _followed(x, at)
+    followed = _follow_copy(x, at)
     return _Number(value) if followed is None else _build(*followed)
 
 
-def _extreme(value: float, op: str, parts: list[_Tree]) -> _Tree:
+def _build_extreme(value: float, op: str, parts: list[_Tree]) -> _Tree:
     """The least or largest of several; what sets no limit, such as a link of infinite rate, is left out."""
     limits = [part for part in parts if not np.isinf(part.value)] if np.isfinite(value) else parts
     return limits[0] if len(limits) == 1 else _Call(value, _CALLS[op], limits)
 
 
-def _same(x: Recorded, at: Index) -> list[Any]:
+def _flatten_same(x: Recorded, at: Index) -> list[Any]:
     """Operands of nested operations of one kind, taken together: max(a, max(b, c))."""
-    found: list[Any] = []
+    flattened: list[Any] = []
     for arg in x.args:
         alike = isinstance(arg, Recorded) and arg.op == x.op and arg.name is None and np.shape(arg.value) == x.shape
-        found += _same(arg, at) if alike else [arg]
-    return found
+        flattened += _flatten_same(arg, at) if alike else [arg]
+    return flattened
 
 
-def _followed(x: Recorded, at: Index) -> tuple[Any, Index] | None:
+def _follow_copy(x: Recorded, at: Index) -> tuple[Any, Index] | None:
     """The entry that this one is a copy of: the branch taken, the largest of many, an entry elsewhere; None: none."""
     match x.op:
         case "same":
             return x.args[0], at
         case "where":
             condition, yes, no = x.args
-            test, there = operand_entry(condition, at)
-            return operand_entry(yes if np.asarray(plain(test))[there] else no, at)
+            test, index_of = operand_entry(condition, at)
+            return operand_entry(yes if np.asarray(plain(test))[index_of] else no, at)
         case "choose":
-            choice, there = operand_entry(x.args[0], at)
-            return operand_entry(x.args[1 + int(plain(choice)[there])], at)
+            choice, index_of = operand_entry(x.args[0], at)
+            return operand_entry(x.args[1 + int(plain(choice)[index_of])], at)
         case "largest":
             entries = list(entries_along(x, at))
             return max(entries, key=lambda entry: plain(entry[0])[entry[1]])
@@ -225,40 +225,40 @@ def entries_along(x: Recorded, at: Index) -> Iterator[tuple[Any, Index]]:
         yield from ((of, index) for index in np.ndindex(*shape))
         return
     axis %= len(shape)
-    rest = at[:axis] + at[axis + 1 :] if keepdims else at
+    others_index = at[:axis] + at[axis + 1 :] if keepdims else at
     for i in range(shape[axis]):
-        yield of, (*rest[:axis], i, *rest[axis:])
+        yield of, (*others_index[:axis], i, *others_index[axis:])
 
 
-def _terms(x: Any, at: Index, sign: int = 1, *, top: bool = True) -> Iterator[tuple[int, _Tree]]:
+def _collect_terms(x: Any, at: Index, sign: int = 1, *, top: bool = True) -> Iterator[tuple[int, _Tree]]:
     """Terms of a sum, through sums in it and branches taken; those of 0 are left out."""
     if isinstance(x, Recorded) and (top or x.name is None):
         match x.op:
             case "add" | "subtract":
                 for arg, flip in zip(x.args, (1, -1 if x.op == "subtract" else 1), strict=True):
-                    yield from _terms(*operand_entry(arg, at), sign * flip, top=False)
+                    yield from _collect_terms(*operand_entry(arg, at), sign * flip, top=False)
                 return
             case "negative":
-                yield from _terms(*operand_entry(x.args[0], at), -sign, top=False)
+                yield from _collect_terms(*operand_entry(x.args[0], at), -sign, top=False)
                 return
             case "sum":
-                yield from _counted(entries_along(x, at), sign)
+                yield from _count_equal_entries(entries_along(x, at), sign)
                 return
             case "cumsum":
                 of, axis = x.args
                 last = at[axis]
-                yield from _counted(((of, (*at[:axis], i, *at[axis:][1:])) for i in range(last + 1)), sign)
+                yield from _count_equal_entries(((of, (*at[:axis], i, *at[axis:][1:])) for i in range(last + 1)), sign)
                 return
-        followed = None if top else _followed(x, at)
+        followed = None if top else _follow_copy(x, at)
         if followed is not None:
-            yield from _terms(*followed, sign, top=False)
+            yield from _collect_terms(*followed, sign, top=False)
             return
     tree = _build(x, at)
     if tree.value != 0.0:
         yield sign, tree
 
 
-def _counted(entries: Iterator[tuple[Any, Index]], sign: int) -> Iterator[tuple[int, _Tree]]:
+def _count_equal_entries(entries: Iterator[tuple[Any, Index]], sign: int) -> Iterator[tuple[int, _Tree]]:
     """Entries of a sum over an axis, equal ones once with their number."""
     alike: dict[float, list[_Tree]] = {}
     for of, at in entries:
@@ -267,10 +267,13 @@ def _counted(entries: Iterator[tuple[Any, Index]], sign: int) -> Iterator[tuple[
             alike.setdefault(tree.value, []).append(tree)
     for value, trees in alike.items():
         count = len(trees)
-        yield sign, trees[0] if count == 1 else _product(count * value, iter([(1, _Number(count)), (1, trees[0])]))
+        yield (
+            sign,
+            trees[0] if count == 1 else _build_product(count * value, iter([(1, _Number(count)), (1, trees[0])])),
+        )
 
 
-def _total(value: float, terms: Iterator[tuple[int, _Tree]]) -> _Tree:
+def _build_sum(value: float, terms: Iterator[tuple[int, _Tree]]) -> _Tree:
     parts = list(terms)
     if not parts:
         return _Number(0.0)
@@ -279,25 +282,25 @@ def _total(value: float, terms: Iterator[tuple[int, _Tree]]) -> _Tree:
     return _Sum(value, parts)
 
 
-def _factors(x: Any, at: Index, exponent: int = 1, *, top: bool = True) -> Iterator[tuple[int, _Tree]]:
+def _collect_factors(x: Any, at: Index, exponent: int = 1, *, top: bool = True) -> Iterator[tuple[int, _Tree]]:
     """Factors of a product, through products in it and branches taken; those of 1 are left out."""
     if isinstance(x, Recorded) and (top or x.name is None):
         if x.op in ("multiply", "divide"):
             for arg, flip in zip(x.args, (1, -1 if x.op == "divide" else 1), strict=True):
-                yield from _factors(*operand_entry(arg, at), exponent * flip, top=False)
+                yield from _collect_factors(*operand_entry(arg, at), exponent * flip, top=False)
             return
-        followed = None if top else _followed(x, at)
+        followed = None if top else _follow_copy(x, at)
         if followed is not None:
-            yield from _factors(*followed, exponent, top=False)
+            yield from _collect_factors(*followed, exponent, top=False)
             return
     tree = _build(x, at)
     if isinstance(tree, _Product):
-        yield from ((exponent * own, part) for own, part in tree.parts)
+        yield from ((exponent * power, part) for power, part in tree.parts)
     elif tree.value != 1.0:
         yield exponent, tree
 
 
-def _product(value: float, factors: Iterator[tuple[int, _Tree]]) -> _Tree:
+def _build_product(value: float, factors: Iterator[tuple[int, _Tree]]) -> _Tree:
     parts = list(factors)
     if value == 0.0:
         return _Number(0.0)
@@ -321,18 +324,18 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
 }
 
 
-def _evaluated(tree: _Tree) -> float:
+def _evaluate(tree: _Tree) -> float:
     """What a tree comes to."""
     match tree:
         case _Sum(_, parts):
-            return sum(sign * _evaluated(part) for sign, part in parts)
+            return sum(sign * _evaluate(part) for sign, part in parts)
         case _Product(_, parts):
-            found = 1.0
+            value = 1.0
             for exponent, part in parts:
-                found = found * _evaluated(part) if exponent > 0 else found / _evaluated(part)
-            return found
+                value = value * _evaluate(part) if exponent > 0 else value / _evaluate(part)
+            return value
         case _Call(_, name, arguments):
-            return float(_FUNCTIONS[name](*map(_evaluated, arguments)))
+            return float(_FUNCTIONS[name](*map(_evaluate, arguments)))
     return tree.value
 
 
@@ -351,18 +354,18 @@ class _Writer:
 
     def write(self, tree: _Tree) -> tuple[str, str]:
         """The text with symbols, and with numbers."""
-        symbols, worked, _ = self._written(tree)
+        symbols, worked, _ = self._write(tree)
         return symbols, worked
 
     def name(self, cell: Cell) -> str:
         """The symbol of what goes in: another one where another number has it already."""
-        wanted = self.symbol(cell)
-        found, count = wanted, 1
-        while found in self.inputs and self.inputs[found].value != cell.value:
+        symbol = self.symbol(cell)
+        unique, count = symbol, 1
+        while unique in self.inputs and self.inputs[unique].value != cell.value:
             count += 1
-            found = f"{wanted}_{count}"
-        self.inputs.setdefault(found, cell)
-        return found
+            unique = f"{symbol}_{count}"
+        self.inputs.setdefault(unique, cell)
+        return unique
 
     def symbols_of(self, tree: _Tree) -> Iterator[str]:
         """Symbols of the inputs of a tree."""
@@ -375,7 +378,7 @@ class _Writer:
             for part in tree.parts:
                 yield from self.symbols_of(part)
 
-    def _written(self, tree: _Tree) -> tuple[str, str, int]:
+    def _write(self, tree: _Tree) -> tuple[str, str, int]:
         match tree:
             case _Number(value):
                 text = number(value)
@@ -383,36 +386,42 @@ class _Writer:
             case _Input(cell, value):
                 return self.name(cell), number(value) if value >= 0 else f"({number(value)})", _ATOM
             case _Sum(_, parts):
-                return self._sum(parts)
+                return self._write_sum(parts)
             case _Product(_, parts):
-                return self._product(parts)
+                return self._write_product(parts)
             case _Call(_, "**", [base, exponent]):
-                below, above = self._held(base, _ATOM), self._held(exponent, _ATOM)
+                below, above = self._write_operands(base, _ATOM), self._write_operands(exponent, _ATOM)
                 return f"{below[0]} ** {above[0]}", f"{below[1]} ** {above[1]}", _TIGHT
             case _Call(_, name, arguments):
-                texts = [self._written(argument) for argument in arguments]
+                texts = [self._write(argument) for argument in arguments]
                 symbols, worked = ", ".join(text[0] for text in texts), ", ".join(text[1] for text in texts)
                 return f"{name}({symbols})", f"{name}({worked})", _ATOM
         raise TypeError(tree)
 
-    def _held(self, tree: _Tree, strength: int) -> tuple[str, str]:
+    def _write_operands(self, tree: _Tree, strength: int) -> tuple[str, str]:
         """The texts, in brackets where they would fall apart."""
-        symbols, worked, own = self._written(tree)
-        return (symbols, worked) if own >= strength else (f"({symbols})", f"({worked})")
+        symbols, worked, precedence = self._write(tree)
+        return (symbols, worked) if precedence >= strength else (f"({symbols})", f"({worked})")
 
-    def _sum(self, parts: list[tuple[int, Any]]) -> tuple[str, str, int]:
+    def _write_sum(self, parts: list[tuple[int, Any]]) -> tuple[str, str, int]:
         first = next((at for at, (sign, _) in enumerate(parts) if sign > 0), 0)
         ordered = [parts[first], *parts[:first], *parts[first + 1 :]]
         texts = ["", ""]
         for at, (sign, part) in enumerate(ordered):
-            both = self._held(part, _SUM if sign > 0 and at else _PRODUCT) if at or sign < 0 else self._held(part, _SUM)
+            both = (
+                self._write_operands(part, _SUM if sign > 0 and at else _PRODUCT)
+                if at or sign < 0
+                else self._write_operands(part, _SUM)
+            )
             mark = (" - " if sign < 0 else " + ") if at else ("-" if sign < 0 else "")
-            texts = [text + mark + own for text, own in zip(texts, both, strict=True)]
+            texts = [text + mark + own_sign for text, own_sign in zip(texts, both, strict=True)]
         return texts[0], texts[1], _SUM
 
-    def _product(self, parts: list[tuple[int, Any]]) -> tuple[str, str, int]:
-        above = [self._held(part, _PRODUCT if at == 0 else _TIGHT) for at, (e, part) in enumerate(parts) if e > 0]
-        below = [self._held(part, _TIGHT) for e, part in parts if e < 0]
+    def _write_product(self, parts: list[tuple[int, Any]]) -> tuple[str, str, int]:
+        above = [
+            self._write_operands(part, _PRODUCT if at == 0 else _TIGHT) for at, (e, part) in enumerate(parts) if e > 0
+        ]
+        below = [self._write_operands(part, _TIGHT) for e, part in parts if e < 0]
         texts = []
         for i in range(2):
             text = " * ".join(pair[i] for pair in above) or "1"

@@ -16,8 +16,8 @@ from crosszone.cost.tiers import Floats, Numbers, figure
 def gloo_segments(size_bytes: Numbers, ranks: Numbers) -> Floats:
     """Segments an all-reduce is cut into: 1 MiB each at most, two per rank at least, as many for every rank. [T7]"""
     size, n = as_floats(size_bytes), as_floats(ranks)
-    wanted = np.maximum(np.ceil(size / figure("gloo", "segment_bytes")), figure("gloo", "in_flight") * n)
-    return as_floats(np.ceil(wanted / n) * n)
+    segments = np.maximum(np.ceil(size / figure("gloo", "segment_bytes")), figure("gloo", "in_flight") * n)
+    return as_floats(np.ceil(segments / n) * n)
 
 
 def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
@@ -33,8 +33,8 @@ def gloo_all_reduce_s(size_bytes: Numbers, ranks: Numbers, rtt_s: Numbers, bytes
     sent = segments - segments / n
     segment_bytes = size / segments
     wire_s = segment_bytes / as_floats(bytes_per_s)
-    arrived = _arrival_s(sent, wire_s, rtt)
-    before_last = _arrival_s(sent - 1, wire_s, rtt) + rtt / 2
+    arrived = _estimate_arrival_s(sent, wire_s, rtt)
+    before_last = _estimate_arrival_s(sent - 1, wire_s, rtt) + rtt / 2
     acknowledged = np.where(segment_bytes > figure("gloo", "eager_bytes"), before_last, 0.0)
     phase = np.where(n > 2, np.maximum(arrived, acknowledged), sent * (wire_s + rtt / 2))
     return np.where((n > 1) & (size > 0), 2 * phase, 0.0)
@@ -61,8 +61,8 @@ def gloo_turn_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers) -> Fl
     fits the smallest socket buffer.
     """
     size, rtt = as_floats(size_bytes), as_floats(rtt_s)
-    held = np.where(size > figure("gloo", "eager_bytes"), rtt, 0.0)
-    return np.maximum(gloo_send_s(size, rtt, bytes_per_s), held)
+    rendezvous_s = np.where(size > figure("gloo", "eager_bytes"), rtt, 0.0)
+    return np.maximum(gloo_send_s(size, rtt, bytes_per_s), rendezvous_s)
 
 
 def gloo_barrier_s(ranks: Numbers, rtt_s: Numbers) -> Floats:
@@ -78,7 +78,7 @@ def gloo_bytes_per_s(rtt_s: Numbers, bytes_per_s: Numbers) -> Floats:
     return as_floats(np.minimum(rate, in_flight * segment / (as_floats(rtt_s) + segment / rate)))
 
 
-def _arrival_s(segments: Floats, wire_s: Floats, rtt: Floats) -> Floats:
+def _estimate_arrival_s(segments: Floats, wire_s: Floats, rtt: Floats) -> Floats:
     """When the last of so many segments has arrived, two in flight: the recurrence of [T8] solved."""
     pairs = np.floor(segments / 2)
     one_after_the_other = rtt + segments * wire_s

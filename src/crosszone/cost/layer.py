@@ -57,12 +57,12 @@ def matmul_s(
     return np.where(some, 2.0 * rows * inner * columns / flop_per_s + 2.0 * traffic * byte_s, 0.0)
 
 
-def flash_attention_s(tokens: Numbers, seen: Numbers, width: Numbers, flop_per_s: Numbers) -> Numbers:
+def flash_attention_s(tokens: Numbers, keys_per_query: Numbers, width: Numbers, flop_per_s: Numbers) -> Numbers:
     """Seconds of the fused attention core: 2 T n (e_qk + e_v) a / rate. [O2]
 
     `seen` counts only the tokens that are not masked; `width` is heads x (query width + value width) on this GPU.
     """
-    return 2.0 * tokens * seen * width / flop_per_s
+    return 2.0 * tokens * keys_per_query * width / flop_per_s
 
 
 def flash_share(head: Numbers, seq: Numbers, width: Numbers, ramp: Numbers) -> Numbers:
@@ -100,13 +100,13 @@ def traffic_s(size_bytes: Numbers, bytes_per_s: Numbers) -> Numbers:
     return size_bytes / bytes_per_s
 
 
-def longer_s(one: Numbers, other: Numbers, sharpness: float = 6.0) -> Numbers:
+def longer_s(first_s: Numbers, second_s: Numbers, sharpness: float = 6.0) -> Numbers:
     """The longer of two that run side by side, rounded where they are about equal. [O5]
 
     (x^n + y^n)^(1/n): never below the longer one; 12 % above it where both are equal and n = 6.
     """
-    top = np.maximum(one, other)
-    low = np.minimum(one, other)
+    top = np.maximum(first_s, second_s)
+    low = np.minimum(first_s, second_s)
     ratio = low / np.maximum(top, 1e-30)
     return top * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
 
@@ -249,7 +249,7 @@ class LayerCost:
         self.pcie_rate = named("rate.pcie", k.pcie * gpu.pcie_bytes_per_s)
         self.link_rate = named("rate.link", k.link * gpu.link_bytes_per_s)
         """Bytes/s that collectives reach over the fast link, or PCIe where there is none. [X1]"""
-        self.linear_rate = named("rate.linear", self._linear_rate())
+        self.linear_rate = named("rate.linear", self._select_linear_rate())
         self.flops_16 = np.where(as_array(work.path) == PATH_BITS["fp32"], gpu.flops_path, gpu.flops_16)
         """Peak of attention and head, which stay in 16 bit; an fp32 job runs them in fp32 too."""
         spread = 1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0))
@@ -265,15 +265,17 @@ class LayerCost:
         self.tp_s = named("tp_collective_s", self.tensor.seconds)
         exposed = np.where(as_array(work.overlap_tensor) > 0, k.tp_exposed, 1.0)
         self.tp_exposed_s = named("tp_exposed_s", exposed * self.tp_s)
-        block = self._attention_block()
-        self.dense: Layer | LayerTotals = self._layer("dense", self._with_mlp(block))
+        block = self._estimate_attention()
+        self.dense: Layer | LayerTotals = self._sum_layer("dense", self._estimate_dense_layer(block))
         self.moe: Layer | LayerTotals = (
-            self._layer("moe", self._with_experts(block)) if np.any(as_array(model.moe_layers) > 0) else self.dense
+            self._sum_layer("moe", self._estimate_moe_layer(block))
+            if np.any(as_array(model.moe_layers) > 0)
+            else self.dense
         )
         looked_up = k.elementwise * 2.0 * self.work.word * self.tokens * model.hidden
         self.embedding_s = named("embedding_s", traffic_s(looked_up, self.memory_rate))
         """Look-up: a row read and written for each token. [O8]"""
-        self.head_s, self.loss_s = self._head()
+        self.head_s, self.loss_s = self._estimate_head()
         """The head's forward product, and the traffic of logits and loss over both passes. [O9]"""
 
     @property
@@ -291,7 +293,7 @@ class LayerCost:
         `at` is an array [strategies], or [strategies, stages] where stages lie on different GPUs.
         """
 
-        def picked(value: Numbers) -> Numbers:
+        def pick(value: Numbers) -> Numbers:
             if not (isinstance(value, np.ndarray) and value.ndim == 2 and len(value) > 1):
                 return value
             return value[at] if at.ndim == 1 else value[:, 0][at]
@@ -299,13 +301,13 @@ class LayerCost:
         other = object.__new__(LayerCost)
         other.model, other.stack, other.measured = self.model, self.stack, self.measured
         for name in GATHERED:
-            setattr(other, name, picked(getattr(self, name)))
+            setattr(other, name, pick(getattr(self, name)))
         dense, moe = self._totals
-        other.dense = dense.taken(picked)
-        other.moe = other.dense if moe is dense else moe.taken(picked)
+        other.dense = dense.taken(pick)
+        other.moe = other.dense if moe is dense else moe.taken(pick)
         for name in ("gpu", "k"):  # figures of GPUs, where they differ
             columns = getattr(self, name)
-            wide = {f.name: picked(v) for f in fields(columns) if isinstance(v := getattr(columns, f.name), np.ndarray)}
+            wide = {f.name: pick(v) for f in fields(columns) if isinstance(v := getattr(columns, f.name), np.ndarray)}
             setattr(other, name, replace(columns, **wide) if wide else columns)
         other.work = work
         return other
@@ -316,7 +318,7 @@ class LayerCost:
         dense = LayerTotals.of(self.dense)
         return dense, dense if self.moe is self.dense else LayerTotals.of(self.moe)
 
-    def _head(self) -> tuple[Numbers, Numbers]:
+    def _estimate_head(self) -> tuple[Numbers, Numbers]:
         """The head stays in 16 bit; rows that are no multiple of 8 lose the tensor cores' alignment. [O9]"""
         m, k = self.model, self.k
         rows = m.vocab / self.work.tp
@@ -325,14 +327,14 @@ class LayerCost:
         loss = traffic_s(k.head_traffic * self.tokens * rows, self.memory_rate)
         return named("head_s", product * aligned), named("loss_s", loss)
 
-    def _linear_rate(self) -> Numbers:
+    def _select_linear_rate(self) -> Numbers:
         """FLOP/s of the linear layers in the job's precision."""
         k, path = self.k, as_array(self.work.path)
         fp8 = k.matmul_fp8 * np.where(path == MXFP8, k.mxfp8, np.where(path == ROWWISE, k.rowwise, 1.0))
         share = np.where(path >= 16, k.matmul, np.where(path == 4, k.matmul_fp8 * k.nvfp4, fp8))
         return share * self.gpu.flops_path
 
-    def _attention_block(self) -> _Parts:
+    def _estimate_attention(self) -> _Parts:
         """Projections and core of the attention, norms and residuals of the layer. [O2] [O3]"""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         t = w.tp
@@ -355,12 +357,12 @@ class LayerCost:
         )
         width = m.heads * (m.qk_dim + m.v_dim) / t
         windowed = tokens_seen(w.seq, m.window, causal=m.causal)
-        whole = tokens_seen(w.seq, None, causal=m.causal)
-        seen = named("tokens_seen", m.full_share * whole + (1 - m.full_share) * windowed)
+        full_keys = tokens_seen(w.seq, None, causal=m.causal)
+        keys_per_query = named("tokens_seen", m.full_share * full_keys + (1 - m.full_share) * windowed)
         kernel = np.where(self.stack.triton > 0, k.triton, 1.0)
         reach = m.full_share * w.seq + (1 - m.full_share) * np.minimum(w.seq, m.window)
         share = named("head_share", flash_share((m.qk_dim + m.v_dim) / 2.0, reach, k.flash_width, k.flash_ramp))
-        flash = flash_attention_s(tokens, seen, width, kernel * share * k.flash * self.flops_16)
+        flash = flash_attention_s(tokens, keys_per_query, width, kernel * share * k.flash * self.flops_16)
         passes = np.where(
             m.sinks > 0, k.sink_traffic, k.score_traffic * np.where(self.plain_softmax, k.plain_scores, 1.0)
         )
@@ -386,7 +388,7 @@ class LayerCost:
             wait=0.0,
         )
 
-    def _with_mlp(self, block: _Parts) -> _Parts:
+    def _estimate_dense_layer(self, block: _Parts) -> _Parts:
         """The attention block followed by a dense MLP."""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         inner = m.ffn / w.tp
@@ -404,7 +406,7 @@ class LayerCost:
             wait=0.0,
         )
 
-    def _with_experts(self, block: _Parts) -> _Parts:
+    def _estimate_moe_layer(self, block: _Parts) -> _Parts:
         """The attention block followed by routed and shared experts. [O6]"""
         m, w, k, tokens = self.model, self.work, self.k, self.tokens
         routed = named("routed_tokens", tokens * m.top_k / w.tp * w.expert_tp)
@@ -466,8 +468,8 @@ class LayerCost:
         rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
         layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
         size = self.work.word * self.tokens * self.model.hidden
-        known, link = self.ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
-        start_s = np.where(known, 0.0, self.k.tp_message_s) if np.any(known) else self.k.tp_message_s
+        is_measured, link = self.ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
+        start_s = np.where(is_measured, 0.0, self.k.tp_message_s) if np.any(is_measured) else self.k.tp_message_s
         ring = Ring(ranks=t, link=link, layout=layout, start_s=start_s)
         return all_reduce(size, ring, calls=1.0)
 
@@ -484,13 +486,16 @@ class LayerCost:
         ring = Ring(ranks=self.work.tp, link=link, layout=self.tensor.ring.layout if self.tensor.ring else None)
         return all_gather(self.stack.partitioned * self.work.word * self.tokens * self.model.hidden, ring)
 
-    def _layer(self, kind: str, parts: _Parts) -> Layer:
+    def _sum_layer(self, kind: str, parts: _Parts) -> Layer:
         """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
         w, k = self.work, self.k
         full, selective = as_array(w.recompute) == 2, as_array(w.recompute) == 1
         count = 2.0 - self.model.parallel_residual
         tp = self.tp_exposed_s
-        cp, cp_back = self._context_s(parts.attention), self._context_s(parts.attention_back, CONTEXT_BACKWARD)
+        cp, cp_back = (
+            self._estimate_context_s(parts.attention),
+            self._estimate_context_s(parts.attention_back, CONTEXT_BACKWARD),
+        )
         kernels = 1.0 + self.model.written * (k.written_out_launch - 1.0)
         launch = k.host_s * kernels * np.where(self.plain_softmax, k.plain_launch, 1.0) + parts.wait
         launch = named(f"{kind}.launch_s", launch + count * k.collective_host_s * (w.tp - 1.0))
@@ -504,10 +509,10 @@ class LayerCost:
             cp=named(f"{kind}.forward.cp", cp),
             host=0.0,
         )
-        whole = forward.matmul + forward.attention + forward.elementwise + forward.routing
+        kernels_s = forward.matmul + forward.attention + forward.elementwise + forward.routing
         core = np.where(self.stack.unfused > 0, forward.attention, 0.0)
         part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
-        recompute = named(f"{kind}.recompute", np.where(full, whole, 0.0) + np.where(selective, part, 0.0))
+        recompute = named(f"{kind}.recompute", np.where(full, kernels_s, 0.0) + np.where(selective, part, 0.0))
         repeated = {name: np.where(full, getattr(forward, name), 0.0) for name in ("tp", "ep", "cp")}
         if np.any(as_array(self.stack.partitioned) > 0):
             repeated["tp"] = repeated["tp"] + np.where(full, self.saved_gather.seconds, 0.0)
@@ -523,8 +528,8 @@ class LayerCost:
         )
         again = recompute + sum(repeated.values())
         kernels_back = named(f"{kind}.backward.kernels", backward.gpu + again)
-        host_back = self._host_s(kernels_back, (k.host_backward + full) * launch)
-        host = self._host_s(named(f"{kind}.forward.kernels", forward.gpu), launch)
+        host_back = self._estimate_host_s(kernels_back, (k.host_backward + full) * launch)
+        host = self._estimate_host_s(named(f"{kind}.forward.kernels", forward.gpu), launch)
         return Layer(
             forward=replace(forward, host=named(f"{kind}.forward.host", host)),
             backward=replace(backward, host=named(f"{kind}.backward.host", host_back)),
@@ -532,11 +537,11 @@ class LayerCost:
             repeated=repeated,
         )
 
-    def _host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
+    def _estimate_host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:
         """What launches add: all of them where each one waits, else only what is longer than the kernels."""
         return np.where(self.stack.launch_added > 0, launch_s, longer_s(gpu_s, launch_s) - gpu_s)
 
-    def _context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
+    def _estimate_context_s(self, attention_s: Numbers, passes: float = 1.0) -> Numbers:
         """Exposed part of the key/value exchange along the sequence. [X4]"""
         exchange = passes * self.context.seconds
         exposed = np.maximum(0.0, exchange - attention_s) + self.k.cp_exposed * exchange

@@ -61,7 +61,7 @@ class MeasuredCollective(Value):
     note: str = Field(default="", exclude_if=lambda text: not text)
 
     @model_validator(mode="after")
-    def _sizes_in_order(self) -> MeasuredCollective:
+    def _check_sizes(self) -> MeasuredCollective:
         if self.high_bytes < self.low_bytes:
             raise refuse("must_be_at_least", self.high_bytes, at=("high_bytes",), limit=self.low_bytes)
         if self.nodes * self.gpus_per_node < 2:
@@ -105,19 +105,21 @@ class MeasuredLinks:
         size = np.maximum(plain(size_bytes), 1.0)
         nearest = np.full(np.broadcast_shapes(np.shape(nodes), np.shape(size), np.shape(code)), np.inf)
         rate, latency_s = otherwise
-        for one in self.collectives:
-            if one.op not in ops:
+        for collective in self.collectives:
+            if collective.op not in ops:
                 continue
-            same = (local == one.gpus_per_node) & ((nodes > 1) == (one.nodes > 1)) & (ranks > 1)
-            same = same & (code == gpu_code(one.gpu))
+            same = (local == collective.gpus_per_node) & ((nodes > 1) == (collective.nodes > 1)) & (ranks > 1)
+            same = same & (code == gpu_code(collective.gpu))
             if not np.any(same):
                 continue
-            away = NODES_FIRST * np.abs(np.log2(nodes / one.nodes)) + OTHER_OP * ops.index(one.op)
+            away = NODES_FIRST * np.abs(np.log2(nodes / collective.nodes)) + OTHER_OP * ops.index(collective.op)
             away = (
-                away + np.maximum(0.0, np.log2(one.low_bytes / size)) + np.maximum(0.0, np.log2(size / one.high_bytes))
+                away
+                + np.maximum(0.0, np.log2(collective.low_bytes / size))
+                + np.maximum(0.0, np.log2(size / collective.high_bytes))
             )
             closer = same & (away < nearest)
             nearest = np.where(closer, away, nearest)
-            rate = np.where(closer, one.gb_per_s * BYTES_PER_S_PER_GB_PER_S, rate)
-            latency_s = np.where(closer, one.latency_us * SECONDS_PER_US, latency_s)
+            rate = np.where(closer, collective.gb_per_s * BYTES_PER_S_PER_GB_PER_S, rate)
+            latency_s = np.where(closer, collective.latency_us * SECONDS_PER_US, latency_s)
         return np.isfinite(nearest), Tier(rate, latency_s)

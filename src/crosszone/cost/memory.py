@@ -76,16 +76,16 @@ def memory_profiles() -> dict[str, Any]:
 def memory_entries(stack: str) -> dict[str, dict[str, Any]]:
     """Value, origin, source and error of each field for a stack; an unknown stack takes the common ones."""
     profiles = memory_profiles()
-    own = dict(profiles["stacks"].get(stack, {}))
-    like = own.pop("like", None)
-    return {**(memory_entries(like) if like else profiles["common"]), **own}
+    entries = dict(profiles["stacks"].get(stack, {}))
+    like = entries.pop("like", None)
+    return {**(memory_entries(like) if like else profiles["common"]), **entries}
 
 
 def memory_coefficients(stack: str | Sequence[str]) -> MemoryCoefficients:
     """The coefficients of a stack (numbers) or of many (columns [n, 1]); an unknown stack takes the common ones."""
     if not isinstance(stack, str):
-        each = {name: memory_coefficients(name) for name in set(stack)}
-        return stacked([each[name] for name in stack])
+        by_stack = {name: memory_coefficients(name) for name in set(stack)}
+        return stacked([by_stack[name] for name in stack])
     entries = memory_entries(stack)
     return MemoryCoefficients(**{f.name: float(entries[f.name]["value"]) for f in fields(MemoryCoefficients)})
 
@@ -98,9 +98,9 @@ SCORE_BYTES = 5.0
 class LayerMemory:
     """Bytes of one layer and micro-batch on one GPU."""
 
-    whole: Numbers
+    unrecomputed: Numbers
     """All activations that a backward pass reads."""
-    kept: Numbers
+    retained: Numbers
     """What is kept after the forward pass; the rest is recomputed."""
 
 
@@ -123,27 +123,28 @@ def layer_memory(
     34/t with sequence parallelism, 2 s b h when all is recomputed (Korthikanti et al. 2022, arXiv 2205.05198).
     """
     tokens = tokens_held(w)
-    block = tokens * (_outer(m, w, k) + _attention(m, w))
+    block = tokens * (_estimate_unsplit(m, w, k) + _estimate_attention(m, w))
     scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
     dense = block + w.word * tokens * copies * m.ffn / w.tp
-    sparse = block + _experts(m, w, k, tokens, copies)
+    sparse = block + _estimate_experts(m, w, k, tokens, copies)
     entry = w.word * tokens * m.hidden * undivided(w)
-    return _layer("dense", dense, scores, entry, w, k), _layer("moe", sparse, scores, entry, w, k)
+    return _estimate_layer("dense", dense, scores, entry, w, k), _estimate_layer("moe", sparse, scores, entry, w, k)
 
 
-def _layer(
-    kind: str, most: Numbers, scores: Numbers, entry: Numbers, w: WorkColumns, k: MemoryCoefficients
+def _estimate_layer(
+    kind: str, activations: Numbers, scores: Numbers, entry: Numbers, w: WorkColumns, k: MemoryCoefficients
 ) -> LayerMemory:
     recompute = as_array(w.recompute)
-    whole = named(f"memory.{kind}.whole", k.activations * (most + scores))
-    kept = np.where(recompute == 1, k.selective_kept * k.activations * most, whole)
+    unrecomputed = named(f"memory.{kind}.whole", k.activations * (activations + scores))
+    retained = np.where(recompute == 1, k.selective_kept * k.activations * activations, unrecomputed)
     return LayerMemory(
-        whole=whole, kept=named(f"memory.{kind}.kept", np.where(recompute == 2, k.activations * entry, kept))
+        unrecomputed=unrecomputed,
+        retained=named(f"memory.{kind}.kept", np.where(recompute == 2, k.activations * entry, retained)),
     )
 
 
-def _outer(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
+def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
     """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the products, dropout masks."""
     share = undivided(w)
     norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.word)
@@ -152,7 +153,7 @@ def _outer(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
     return m.hidden * (blocks * (norms * share + w.word * inputs) + 2.0 * k.dropout * share)
 
 
-def _attention(m: ModelColumns, w: WorkColumns) -> Numbers:
+def _estimate_attention(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Bytes per token of queries, keys, values and the core's output; with latent attention also of the latents."""
     query, value = m.heads * m.qk_dim / w.tp, m.heads * m.v_dim / w.tp
     groups = np.where(as_array(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
@@ -160,7 +161,9 @@ def _attention(m: ModelColumns, w: WorkColumns) -> Numbers:
     return w.word * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
 
 
-def _experts(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients, tokens: Numbers, copies: Numbers) -> Numbers:
+def _estimate_experts(
+    m: ModelColumns, w: WorkColumns, k: MemoryCoefficients, tokens: Numbers, copies: Numbers
+) -> Numbers:
     """Bytes of routed and shared experts: every token is copied to each of its experts. [M10]"""
     routed = tokens * m.top_k / w.tp * w.expert_tp
     permuted = k.routed_copies * w.word * routed * m.hidden
@@ -252,34 +255,34 @@ class _Peak:
         k: MemoryCoefficients,
         in_flight: Numbers | None,
     ):
-        held = stage_parameters(model, w, stages)
+        params_per_rank = stage_parameters(model, w, stages)
         alive = named("in_flight", micro_batches_in_flight(w, stages) if in_flight is None else in_flight)
-        self.states = states = _States(held, w, k)
-        once = _Transient(model, w, stages, k, held)
+        self.states = states = _States(params_per_rank, w, k)
+        once = _Transient(model, w, stages, k, params_per_rank)
         dense, moe = layer_memory(model, w, stack, k)
-        micro_batch = stages.dense * dense.kept + stages.moe * moe.kept
+        micro_batch = stages.dense * dense.retained + stages.moe * moe.retained
         head = named("memory.head_inputs", stages.last * 2.0 * w.word * tokens_held(w) * model.hidden * undivided(w))
         activations = named("memory.in_flight", alive * micro_batch) + head
-        whole: Numbers = np.where(stages.moe > 0, moe.whole, dense.whole)
-        kept: Numbers = np.where(stages.moe > 0, moe.kept, dense.kept)
-        temporaries = named("memory.temporaries", k.working * whole)
-        recomputed = named("memory.recomputed", whole - kept)
+        unrecomputed: Numbers = np.where(stages.moe > 0, moe.unrecomputed, dense.unrecomputed)
+        retained: Numbers = np.where(stages.moe > 0, moe.retained, dense.retained)
+        temporaries = named("memory.temporaries", k.working * unrecomputed)
+        recomputed = named("memory.recomputed", unrecomputed - retained)
         one_layer = once.gathered + once.layer + temporaries + recomputed
-        others = named("memory.others_in_flight", np.maximum(alive - 1.0, 0.0) * micro_batch)
+        other_micro_batches = named("memory.others_in_flight", np.maximum(alive - 1.0, 0.0) * micro_batch)
         freed = (as_array(k.gradients_freed) > 0) & (as_array(w.micro_batches) <= 1)
         before = np.where(freed, 0.0, states.gradients)
         cached = named("memory.step_cached", k.step_kept * states.step)
         self.moments: tuple[tuple[Numbers, Numbers, Numbers, Numbers], ...] = (
-            (before, activations, _logits(model, w, stages, k), once.gathered + once.head + cached),
+            (before, activations, _estimate_logits(model, w, stages, k), once.gathered + once.head + cached),
             (before, activations, 0.0, one_layer + once.head + cached),
-            (states.gradients, others + kept, 0.0, one_layer + once.embedding + cached),
+            (states.gradients, other_micro_batches + retained, 0.0, one_layer + once.embedding + cached),
             (states.gradients, 0.0, 0.0, states.step),
         )
         """Gradients, activations, logits and working memory: at the loss, the backward pass of the last layer, that of
         the first, and the optimizer's step."""
         self.present = stages.layers > 0
         self.none = np.zeros_like(activations)
-        self.buffers = states.buckets + _messages(model, w)
+        self.buffers = states.buckets + _estimate_messages(model, w)
         self.base = k.base_gib * GIB
 
     @property
@@ -324,9 +327,9 @@ def stage_memory(
     )
 
 
-def stage_peaks(*given: Any) -> tuple[Numbers, Numbers]:
+def stage_peaks(*arguments: Any) -> tuple[Numbers, Numbers]:
     """Peak of each stage on its GPU and in its node, given what `stage_memory` takes: its parts added up. [M7]"""
-    peak = _Peak(*given)
+    peak = _Peak(*arguments)
     states = peak.states
     at_most = np.maximum.reduce(peak.totals)
     total = states.weights + states.optimizer + peak.buffers + peak.base + at_most
@@ -336,11 +339,11 @@ def stage_peaks(*given: Any) -> tuple[Numbers, Numbers]:
 class _States:
     """Weights, gradients and optimizer states of each stage, sharded and offloaded. [M2] [M8]"""
 
-    def __init__(self, held: StageParameters, w: WorkColumns, k: MemoryCoefficients):
+    def __init__(self, params_per_rank: StageParameters, w: WorkColumns, k: MemoryCoefficients):
         zero, moved = as_array(w.zero), as_array(w.offload)
         ranks, expert_ranks = shards(w)
-        local = named("parameters.local", held.shared / ranks + held.experts / expert_ranks)
-        total = named("parameters.total", held.total)
+        local = named("parameters.local", params_per_rank.shared / ranks + params_per_rank.experts / expert_ranks)
+        total = named("parameters.total", params_per_rank.total)
         optimizer = named("memory.optimizer", w.optimizer_bytes * np.where(zero >= 1, local, total))
         sharded = (zero >= 3) | ((zero == 2) & casts(w))
         weights = named("memory.weights", w.weight_bytes * np.where(sharded, local, total))
@@ -369,7 +372,12 @@ class _Transient:
     """
 
     def __init__(
-        self, m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients, held: StageParameters
+        self,
+        m: ModelColumns,
+        w: WorkColumns,
+        stages: StageLayers,
+        k: MemoryCoefficients,
+        params_per_rank: StageParameters,
     ):
         pipelined = as_array(w.pp) > 1
         zero = np.where(as_array(w.shard_ranks) * w.cp > 1, w.zero, 0)  # a single holder shards nothing
@@ -378,24 +386,26 @@ class _Transient:
         dense = (m.attention_params + np.where(stages.dense > 0, m.mlp_params, m.shared_params)) / w.tp
         experts = np.where(stages.moe > 0, m.experts * m.expert_params / (w.ep * w.expert_tp), 0.0)
         layers = np.minimum(k.gathered_layers, stages.layers) * (dense + experts)
-        gathered = np.where(pipelined, held.total, layers + held.embedding)
-        whole = np.where(pipelined & (as_array(w.micro_batches) > 1), w.wire_bytes * held.total, 0.0)
-        copied = named("memory.cast_copy", np.where(casts(w), HALF * held.total, 0.0))
-        self.gathered = named("memory.gathered", np.where(zero >= 3, w.word * gathered + whole, copied))
+        gathered = np.where(pipelined, params_per_rank.total, layers + params_per_rank.embedding)
+        accumulated_bytes = np.where(
+            pipelined & (as_array(w.micro_batches) > 1), w.wire_bytes * params_per_rank.total, 0.0
+        )
+        copied = named("memory.cast_copy", np.where(casts(w), HALF * params_per_rank.total, 0.0))
+        self.gathered = named("memory.gathered", np.where(zero >= 3, w.word * gathered + accumulated_bytes, copied))
         wider = np.maximum(w.gradient_bytes, w.wire_bytes) > w.word
-        each = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
-        self.layer = named("memory.layer_gradients", each * (dense + np.where(zero >= 2, experts, 0.0)))
-        self.head = named("memory.head_gradient", each * head)
-        self.embedding = named("memory.embedding_gradient", each * embedding)
+        bytes_per_param = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
+        self.layer = named("memory.layer_gradients", bytes_per_param * (dense + np.where(zero >= 2, experts, 0.0)))
+        self.head = named("memory.head_gradient", bytes_per_param * head)
+        self.embedding = named("memory.embedding_gradient", bytes_per_param * embedding)
 
 
-def _logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients) -> Numbers:
+def _estimate_logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: MemoryCoefficients) -> Numbers:
     """Logits of one micro-batch with their loss and gradient, on the last stage, cut by tensor parallelism. [M5]"""
-    each = k.logit_bytes + np.where(as_array(w.tp) > 1, k.split_logit_bytes, 0.0)
-    return named("memory.logits", stages.last * each * tokens_held(w) * m.vocab / w.tp)
+    bytes_per_logit = k.logit_bytes + np.where(as_array(w.tp) > 1, k.split_logit_bytes, 0.0)
+    return named("memory.logits", stages.last * bytes_per_logit * tokens_held(w) * m.vocab / w.tp)
 
 
-def _messages(m: ModelColumns, w: WorkColumns) -> Numbers:
+def _estimate_messages(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Activations on their way: one sent and one received between stages, one gathered over the sequence. [M9]"""
     size = w.word * tokens_held(w) * m.hidden
     gathered = np.where(as_array(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)

@@ -81,16 +81,22 @@ class CheckTable(Value):
     """Measured time of every shape."""
 
     @model_validator(mode="after")
-    def _are_columns(self) -> Self:
+    def _check_columns(self) -> Self:
         """Names are known, and every column has an entry for each shape."""
         passes = FORMULA_PASSES.get(self.op, ())
-        for name, given, allowed in (
+        for name, name_in_table, allowed in (
             ("op", self.op, tuple(FORMULA_DIMS)),
             ("dtype", self.dtype, tuple(WORDS)),
-            *(("passes", one, passes) for one in self.passes),
+            *(("passes", pass_name, passes) for pass_name in self.passes),
         ):
-            if given not in allowed:
-                raise refuse("not_one_of", given, at=(name,), allowed=allowed, nearest=nearest(given, allowed)[:1])
+            if name_in_table not in allowed:
+                raise refuse(
+                    "not_one_of",
+                    name_in_table,
+                    at=(name,),
+                    allowed=allowed,
+                    nearest=nearest(name_in_table, allowed)[:1],
+                )
         for name in FORMULA_DIMS[self.op]:
             if len(self.sizes.get(name, ())) != len(self.time_us):
                 raise refuse("missing_key", at=("sizes", name), key=name)
@@ -130,7 +136,7 @@ def formula_s(
     if op in ("matmul", "grouped_matmul"):
         rate = k.matmul_fp8 * 1e12 * (gpu.peak("fp8") or 0.0) if dtype == "fp8" else k.matmul * peak
         grouped = op == "grouped_matmul"
-        one = matmul_s(
+        matmul = matmul_s(
             s["m"],
             s["k"],
             s["n"],
@@ -138,12 +144,12 @@ def formula_s(
             k.tile / memory,
             s["groups"] if grouped else 1.0,
         )
-        return np.asarray(sum(MATMULS[name] for name in passes) * one)
+        return np.asarray(sum(MATMULS[name] for name in passes) * matmul)
     if op == "attention":
         share = flash_share(s["head_dim"], s["seq"], k.flash_width, k.flash_ramp)
-        seen = tokens_seen(s["seq"], None, causal=1.0)  # samplers time causal attention
+        keys_per_query = tokens_seen(s["seq"], None, causal=1.0)  # samplers time causal attention
         rate = (k.triton if triton else 1.0) * share * k.flash * peak
-        forward = flash_attention_s(s["batch"] * s["seq"], seen, 2.0 * s["heads"] * s["head_dim"], rate)
+        forward = flash_attention_s(s["batch"] * s["seq"], keys_per_query, 2.0 * s["heads"] * s["head_dim"], rate)
         return np.asarray(sum({"fwd": 1.0, "bwd": k.flash_backward}[name] for name in passes) * forward)
     if op == "unfused_attention":
         score_s = k.score_traffic * (k.plain_scores if plain_softmax else 1.0) / memory_rate
@@ -174,7 +180,7 @@ def formula_errors(
     return {
         family: OperatorError(
             error_pct=round(100.0 * float(np.concatenate(errors).mean()), 2),
-            samples=sum(len(one) for one in errors),
+            samples=sum(len(shape_errors) for shape_errors in errors),
         )
         for family, errors in errors_of.items()
     }

@@ -106,14 +106,14 @@ def work(op: str, which: str, sizes: Sizes, word: float) -> Work:
         return Work(gflop=many * 2e-9 * rows * m * n * k, mb=many * 1e-6 * word * traffic)
     if op == "attention":
         heads = s["batch"] * s["heads"]
-        seen = s["seq"] * (s["seq"] + 1.0) / 2.0
+        scores = s["seq"] * (s["seq"] + 1.0) / 2.0
         many = 2.5 if which == "bwd" else 1.0
         values = s["batch"] * s["seq"] * s["head_dim"] * (2.0 * s["heads"] + 2.0 * s["kv_heads"])
-        return Work(gflop=many * 4e-9 * heads * seen * s["head_dim"], mb=many * 1e-6 * word * values)
-    return Work(gflop=np.zeros(1), mb=1e-6 * _traffic(op, which, s, word))
+        return Work(gflop=many * 4e-9 * heads * scores * s["head_dim"], mb=many * 1e-6 * word * values)
+    return Work(gflop=np.zeros(1), mb=1e-6 * _count_traffic(op, which, s, word))
 
 
-def _traffic(op: str, which: str, s: Sizes, word: float) -> Floats:
+def _count_traffic(op: str, which: str, s: Sizes, word: float) -> Floats:
     """Bytes of an operator that memory binds. [K20]"""
     if op == "copy":
         return s["bytes"]
@@ -132,81 +132,81 @@ def _traffic(op: str, which: str, s: Sizes, word: float) -> Floats:
 
 def shape(op: str, s: Sizes) -> tuple[Floats, Floats, Floats, Floats]:
     """Batch, m, n, k of a product."""
-    one = np.ones(1)
+    ones = np.ones(1)
     if op == "scores_matmul":
         return s["batch"], s["seq"], s["seq"], s["head_dim"]
     if op == "values_matmul":
         return s["batch"], s["seq"], s["head_dim"], s["seq"]
-    return one, s["m"], s["n"], s["k"]
+    return ones, s["m"], s["n"], s["k"]
 
 
 def terms(op: str, which: str, sizes: Sizes, word: float, processors: int) -> dict[str, Floats]:
     """The terms of an operator's time. [K21]"""
     s = {name: np.asarray(value, dtype=float) for name, value in sizes.items()}
     done = work(op, which, s, word)
-    found: dict[str, Floats] = {"launch": np.ones(np.broadcast(*s.values()).shape)}
+    basis: dict[str, Floats] = {"launch": np.ones(np.broadcast(*s.values()).shape)}
     if op in PRODUCTS:
-        found |= _product_terms(op, which, s, done, processors)
+        basis |= _build_matmul_terms(op, which, s, done, processors)
     elif op == "attention":
-        found |= _attention_terms(s, done, processors)
+        basis |= _build_attention_terms(s, done, processors)
     else:
-        found["mb"] = done.mb
-        found["mb_uncached"] = np.maximum(done.mb - CACHE_MB, 0.0)
-        found |= _further_terms(op, which, s, done, word)
-    return {name: np.broadcast_to(value, found["launch"].shape) for name, value in found.items()}
+        basis["mb"] = done.mb
+        basis["mb_uncached"] = np.maximum(done.mb - CACHE_MB, 0.0)
+        basis |= _build_memory_terms(op, which, s, done, word)
+    return {name: np.broadcast_to(value, basis["launch"].shape) for name, value in basis.items()}
 
 
-def _further_terms(op: str, which: str, s: Sizes, done: Work, word: float) -> dict[str, Floats]:
+def _build_memory_terms(op: str, which: str, s: Sizes, done: Work, word: float) -> dict[str, Floats]:
     """Rows and tables of an operator that memory binds: what each costs beyond its bytes. [K24]"""
     if op == "copy":
         return {}
     if op == "adamw":
         return {"layers": s["layers"]}
-    found = {"krow": 1e-3 * s["tokens"]}
+    basis = {"krow": 1e-3 * s["tokens"]}
     if op == "embedding":
-        found |= {"mb_table": 1e-6 * word * s["vocab"] * s["width"], "kwidth": 1e-3 * s["width"]}
-        found["kvocab"] = 1e-3 * s["vocab"]
+        basis |= {"mb_table": 1e-6 * word * s["vocab"] * s["width"], "kwidth": 1e-3 * s["width"]}
+        basis["kvocab"] = 1e-3 * s["vocab"]
         if which == "bwd":
             many = s["tokens"] > SORTED_TOKENS
-            found |= {"sorted": np.where(many, 1.0, 0.0)}
-            found["mb_sorted"] = np.where(many, 1e-6 * word * s["tokens"] * s["width"], 0.0)
+            basis |= {"sorted": np.where(many, 1.0, 0.0)}
+            basis["mb_sorted"] = np.where(many, 1e-6 * word * s["tokens"] * s["width"], 0.0)
     if op in ("softmax", "causal_softmax"):
         long = s["width"] > LONG_ROW
-        found |= {"mb_long": np.where(long, done.mb, 0.0), "krow_long": np.where(long, 1e-3 * s["tokens"], 0.0)}
-    return found
+        basis |= {"mb_long": np.where(long, done.mb, 0.0), "krow_long": np.where(long, 1e-3 * s["tokens"], 0.0)}
+    return basis
 
 
-def _product_terms(op: str, which: str, s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
+def _build_matmul_terms(op: str, which: str, s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
     """Operations plain and in whole waves of tiles; operands and result; what rows that are no
     multiple of 8 (even) or of 2 (odd) add. [K22]
     """
     batch, m, n, k = shape(op, s)
     rows = m / s["groups"] if op == "grouped_matmul" else m
     many = s["groups"] if op == "grouped_matmul" else batch
-    outputs = _outputs(which, rows, n, k)
-    result = np.sum([2e-6 * many * one[0] * one[1] for one in outputs], axis=0)
-    found = {"gflop": done.gflop, "mb": done.mb, "mb_result": result}
-    found["gflop_hot"] = np.maximum(done.gflop - HOT_GFLOP, 0.0)
+    outputs = _list_matmuls(which, rows, n, k)
+    result = np.sum([2e-6 * many * output[0] * output[1] for output in outputs], axis=0)
+    basis = {"gflop": done.gflop, "mb": done.mb, "mb_result": result}
+    basis["gflop_hot"] = np.maximum(done.gflop - HOT_GFLOP, 0.0)
     for tall, wide in TILES:
-        waves = [_in_waves(*one, many, tall, wide, processors) for one in outputs]
-        found[f"gflop_{tall}x{wide}"] = np.sum(waves, axis=0)
+        waves = [_count_wave_gflop(*output, many, tall, wide, processors) for output in outputs]
+        basis[f"gflop_{tall}x{wide}"] = np.sum(waves, axis=0)
     if op == "grouped_matmul":
-        found["groups"] = many
-        each = [_in_waves(*one, np.ones(1), *TILES[1], processors) for one in outputs]
-        found["gflop_each"] = many * np.sum(each, axis=0)
-    flat = [_in_waves(one[0], one[1], np.ones(1), many, *TILES[1], processors) for one in outputs]
-    found["mtile"] = 1e3 * np.sum(flat, axis=0)
+        basis["groups"] = many
+        wave_gflop = [_count_wave_gflop(*output, np.ones(1), *TILES[1], processors) for output in outputs]
+        basis["gflop_each"] = many * np.sum(wave_gflop, axis=0)
+    flat = [_count_wave_gflop(output[0], output[1], np.ones(1), many, *TILES[1], processors) for output in outputs]
+    basis["mtile"] = 1e3 * np.sum(flat, axis=0)
     aligned = np.minimum(twos(n), twos(k))
     if op in ("scores_matmul", "values_matmul"):
-        found["mb_scores"] = 2e-6 * batch * s["seq"] * s["seq"]
+        basis["mb_scores"] = 2e-6 * batch * s["seq"] * s["seq"]
     classes = {"odd": aligned < 1, "even": (aligned >= 1) & (aligned < 3), "coarse": (aligned >= 3) & (aligned < 6)}
     for name, those in (classes | {"rows": twos(rows) < 6}).items():
-        found[f"gflop_{name}"] = np.where(those, done.gflop, 0.0)
-        found[f"mb_{name}"] = np.where(those, done.mb, 0.0)
-    return found
+        basis[f"gflop_{name}"] = np.where(those, done.gflop, 0.0)
+        basis[f"mb_{name}"] = np.where(those, done.mb, 0.0)
+    return basis
 
 
-def _outputs(which: str, m: Floats, n: Floats, k: Floats) -> list[tuple[Floats, Floats, Floats]]:
+def _list_matmuls(which: str, m: Floats, n: Floats, k: Floats) -> list[tuple[Floats, Floats, Floats]]:
     """Rows, columns and depth of the products of a pass; sizes are those of the forward one."""
     return {
         "fwd": [(m, n, k)],
@@ -216,7 +216,7 @@ def _outputs(which: str, m: Floats, n: Floats, k: Floats) -> list[tuple[Floats, 
     }[which]
 
 
-def _in_waves(
+def _count_wave_gflop(
     rows: Floats, columns: Floats, depth: Floats, many: Floats, tall: int, wide: int, processors: int
 ) -> Floats:
     """GFLOP of a product whose tiles fill all processors in every wave. [K22]"""
@@ -224,7 +224,7 @@ def _in_waves(
     return 2e-9 * np.ceil(tiles / processors) * processors * tall * wide * depth
 
 
-def _attention_terms(s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
+def _build_attention_terms(s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
     """Operations for each block of 32 columns that heads have, in whole waves of queries. [K23]
 
     A head of 96 has three blocks: gflop_1, gflop_2 and gflop_3 are what each of them takes, so that each may have its
@@ -234,49 +234,49 @@ def _attention_terms(s: Sizes, done: Work, processors: int) -> dict[str, Floats]
     blocks = np.ceil(s["head_dim"] / HEAD_BLOCK)
     lanes = s["batch"] * s["heads"] * np.ceil(s["seq"] / QUERY_TILE)
     idle = np.ceil(lanes / processors) * processors / lanes
-    found = {f"gflop_{at}": np.where(blocks >= at, unit, 0.0) for at in range(1, MOST_BLOCKS + 1)}
+    basis = {f"gflop_{at}": np.where(blocks >= at, unit, 0.0) for at in range(1, MOST_BLOCKS + 1)}
     padded = unit * blocks
-    found["gflop_ragged"] = np.where(s["head_dim"] % HEAD_BLOCK != 0, padded, 0.0)
-    found["gflop_waves"] = padded * idle
-    found["gflop_row"] = 1e-9 * QUERY_TILE * s["batch"] * s["heads"] * s["seq"] * blocks * HEAD_BLOCK
-    found["gflop_last"] = 4e-9 * QUERY_TILE * s["seq"] * blocks * HEAD_BLOCK * processors
-    found["gflop_pairs"] = padded * np.ceil(lanes / (2 * processors)) * 2 * processors / lanes
-    found["gflop_hot"] = np.maximum(padded - HOT_GFLOP, 0.0)
-    found["mb"] = done.mb
-    return found
+    basis["gflop_ragged"] = np.where(s["head_dim"] % HEAD_BLOCK != 0, padded, 0.0)
+    basis["gflop_waves"] = padded * idle
+    basis["gflop_row"] = 1e-9 * QUERY_TILE * s["batch"] * s["heads"] * s["seq"] * blocks * HEAD_BLOCK
+    basis["gflop_last"] = 4e-9 * QUERY_TILE * s["seq"] * blocks * HEAD_BLOCK * processors
+    basis["gflop_pairs"] = padded * np.ceil(lanes / (2 * processors)) * 2 * processors / lanes
+    basis["gflop_hot"] = np.maximum(padded - HOT_GFLOP, 0.0)
+    basis["mb"] = done.mb
+    return basis
 
 
 def signs(op: str, which: str, sizes: Sizes, word: float, processors: int) -> dict[str, Floats]:
     """What a correction of log(time / form) looks at: sizes in octaves, alignment, filling of the last wave. [K25]"""
     s = {name: np.asarray(sizes[name], dtype=float) for name in DIMS[op]}
     done = work(op, which, s, word)
-    found = {f"log_{name}": np.log2(value) for name, value in s.items()}
-    found["log_mb"] = np.log2(done.mb)
+    features = {f"log_{name}": np.log2(value) for name, value in s.items()}
+    features["log_mb"] = np.log2(done.mb)
     if op in PRODUCTS:
         batch, m, n, k = shape(op, s)
         rows = m / s["groups"] if op == "grouped_matmul" else m
         many = s["groups"] if op == "grouped_matmul" else batch
-        found["log_gflop"] = np.log2(done.gflop)
-        found["log_ratio"] = np.log2(n / k)
+        features["log_gflop"] = np.log2(done.gflop)
+        features["log_ratio"] = np.log2(n / k)
         for name, value in (("m", rows), ("n", n), ("k", k)):
-            found[f"twos_{name}"] = twos(value)
+            features[f"twos_{name}"] = twos(value)
         plain = done.gflop / (2.0 if which == "bwd" else 1.0)
-        for at, one in enumerate(_outputs(which, rows, n, k)):
-            found[f"fill_{at}"] = _in_waves(*one, many, 128, 256, processors) / plain
+        for at, output in enumerate(_list_matmuls(which, rows, n, k)):
+            features[f"fill_{at}"] = _count_wave_gflop(*output, many, 128, 256, processors) / plain
     elif op == "attention":
         lanes = s["batch"] * s["heads"] * np.ceil(s["seq"] / QUERY_TILE)
-        found["log_gflop"] = np.log2(done.gflop)
-        found["log_lanes"] = np.log2(lanes)
-        found["twos_head_dim"] = twos(s["head_dim"])
-        found["last_block"] = s["head_dim"] % HEAD_BLOCK
-        found["fill_0"] = np.ceil(lanes / processors) * processors / lanes
+        features["log_gflop"] = np.log2(done.gflop)
+        features["log_lanes"] = np.log2(lanes)
+        features["twos_head_dim"] = twos(s["head_dim"])
+        features["last_block"] = s["head_dim"] % HEAD_BLOCK
+        features["fill_0"] = np.ceil(lanes / processors) * processors / lanes
     elif "width" in s:
-        found["twos_width"] = twos(s["width"])
-    size = np.broadcast(*found.values()).shape
-    return {name: np.broadcast_to(value, size) for name, value in found.items()}
+        features["twos_width"] = twos(s["width"])
+    size = np.broadcast(*features.values()).shape
+    return {name: np.broadcast_to(value, size) for name, value in features.items()}
 
 
 def twos(value: Floats) -> Floats:
     """How often 2 divides a size, at most 8 times."""
-    whole = np.asarray(value, dtype=np.int64)
-    return np.asarray(np.sum([(whole % 2**power) == 0 for power in range(1, 9)], axis=0), dtype=float)
+    integers = np.asarray(value, dtype=np.int64)
+    return np.asarray(np.sum([(integers % 2**power) == 0 for power in range(1, 9)], axis=0), dtype=float)

@@ -62,25 +62,25 @@ class Trees(Value):
 
     @field_validator("trees")
     @classmethod
-    def _whole(cls, given: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-        for text in given:
+    def _check_trees(cls, texts: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for text in texts:
             try:
-                last = int(_parsed(text).sign.max())
+                last = int(_parse_tree(text).sign.max())
             except (ValueError, OverflowError):
                 raise refuse("operator_tree", text[:60]) from None
             if "signs" in info.data and last >= len(info.data["signs"]):
                 raise refuse("operator_tree", text[:60])
-        return given
+        return texts
 
-    def value(self, found: Mapping[str, Floats]) -> Floats:
+    def evaluate(self, features: Mapping[str, Floats]) -> Floats:
         """The sum of all trees. [K25]"""
-        size = np.broadcast(*found.values()).shape
+        size = np.broadcast(*features.values()).shape
         matrix = np.empty((*size, len(self.signs)))
         for at, name in enumerate(self.signs):
-            matrix[..., at] = found[name]
+            matrix[..., at] = features[name]
         total = np.full(matrix.shape[:-1], self.base)
         for text in self.trees:
-            total = total + _leaf(_parsed(text), matrix)
+            total = total + _parse_leaf(_parse_tree(text), matrix)
         return total
 
 
@@ -95,7 +95,7 @@ class _Tree:
 
 
 @lru_cache(maxsize=10_000)
-def _parsed(text: str) -> _Tree:
+def _parse_tree(text: str) -> _Tree:
     words = text.split()
     upper = np.zeros(len(words), dtype=np.int64)
     waiting: list[int] = []  # splits whose upper side has not begun, the innermost last
@@ -108,13 +108,13 @@ def _parsed(text: str) -> _Tree:
             raise ValueError(text)
     sign = np.array([int(word.split(":")[0]) if ":" in word else -1 for word in words], dtype=np.int64)
     number = np.array([float(word.split(":")[-1]) for word in words])
-    whole = bool(words) and not waiting and upper.max() < len(words)
-    if not whole or not np.isfinite(number).all() or np.any((sign < 0) != (upper == 0)):
+    is_complete = bool(words) and not waiting and upper.max() < len(words)
+    if not is_complete or not np.isfinite(number).all() or np.any((sign < 0) != (upper == 0)):
         raise ValueError(text)
     return _Tree(sign, number, upper)
 
 
-def _leaf(tree: _Tree, matrix: Floats) -> Floats:
+def _parse_leaf(tree: _Tree, matrix: Floats) -> Floats:
     at = np.zeros(matrix.shape[:-1], dtype=np.int64)
     while True:
         sign = tree.sign[at]
@@ -178,23 +178,23 @@ class OperatorFit(Value):
 
     @field_validator("op")
     @classmethod
-    def _known(cls, given: str) -> str:
-        if given not in FAMILIES:
-            raise refuse("operator_unknown", given, known=sorted(FAMILIES), nearest=nearest(given, FAMILIES)[:1])
-        return given
+    def _check_name(cls, name: str) -> str:
+        if name not in FAMILIES:
+            raise refuse("operator_unknown", name, known=sorted(FAMILIES), nearest=nearest(name, FAMILIES)[:1])
+        return name
 
     @model_validator(mode="after")
-    def _formed(self) -> Self:
+    def _check_names(self) -> Self:
         """Every name is one that the operator's form knows."""
-        for name, given, allowed in (("dtype", self.dtype, tuple(WORDS)), ("which", self.which, passes(self.op))):
-            if given not in allowed:
-                raise refuse("not_one_of", given, at=(name,), allowed=allowed, nearest=nearest(given, allowed)[0])
+        for name, value, allowed in (("dtype", self.dtype, tuple(WORDS)), ("which", self.which, passes(self.op))):
+            if value not in allowed:
+                raise refuse("not_one_of", value, at=(name,), allowed=allowed, nearest=nearest(value, allowed)[0])
         ones = {name: np.ones(1) for name in DIMS[self.op]}
         form = self.op, self.which, ones, WORDS[self.dtype], 1
-        _among("coefficients", self.coefficients, terms(*form))
-        _among("ranges", self.ranges, ones)
+        _check_among("coefficients", self.coefficients, terms(*form))
+        _check_among("ranges", self.ranges, ones)
         if self.correction is not None:
-            _among("correction.signs", self.correction.signs, signs(*form))
+            _check_among("correction.signs", self.correction.signs, signs(*form))
         for name in ones:
             if name not in self.ranges:
                 raise refuse("missing_key", at=("ranges", name), key=name)
@@ -211,8 +211,8 @@ class OperatorFit(Value):
 
     def physical_us(self, sizes: Mapping[str, Any], processors: int) -> Floats:
         """The form alone. [K21]"""
-        found = terms(self.op, self.which, arrays(self.op, sizes), WORDS[self.dtype], processors)
-        total = sum((value * found[name] for name, value in self.coefficients.items()), np.zeros_like(found["launch"]))
+        basis = terms(self.op, self.which, arrays(self.op, sizes), WORDS[self.dtype], processors)
+        total = sum((value * basis[name] for name, value in self.coefficients.items()), np.zeros_like(basis["launch"]))
         return np.maximum(total, self.floor_us)
 
     def time_us(self, sizes: Mapping[str, Any], processors: int) -> Floats:
@@ -220,17 +220,17 @@ class OperatorFit(Value):
         physical = self.physical_us(sizes, processors)
         if self.correction is None:
             return physical
-        given = arrays(self.op, sizes)
-        inside = {name: np.clip(value, *self.ranges[name]) for name, value in given.items() if name in self.ranges}
-        seen = signs(self.op, self.which, inside, WORDS[self.dtype], processors)
-        change = np.clip(self.correction.value(seen), -MOST_CORRECTION, MOST_CORRECTION)
-        return physical * np.exp(change * self._trust(given))
+        dims = arrays(self.op, sizes)
+        inside = {name: np.clip(value, *self.ranges[name]) for name, value in dims.items() if name in self.ranges}
+        features = signs(self.op, self.which, inside, WORDS[self.dtype], processors)
+        change = np.clip(self.correction.evaluate(features), -MOST_CORRECTION, MOST_CORRECTION)
+        return physical * np.exp(change * self._estimate_trust(dims))
 
-    def _trust(self, given: Mapping[str, Floats]) -> Floats:
+    def _estimate_trust(self, dims: Mapping[str, Floats]) -> Floats:
         """1 within the sampled sizes, 0 from one octave outside. [K26]"""
         away: Any = 0.0
         for name, (low, high) in self.ranges.items():
-            value = np.maximum(given[name], 1e-9)
+            value = np.maximum(dims[name], 1e-9)
             away = away + np.maximum(0.0, np.log2(value / high)) + np.maximum(0.0, np.log2(low / value))
         return np.clip(1.0 - np.asarray(away), 0.0, 1.0)
 
@@ -286,15 +286,15 @@ class OperatorProfile(Value):
 
     @field_validator("coefficients")
     @classmethod
-    def _fields(cls, given: dict[str, Coefficient]) -> dict[str, Coefficient]:
-        return known_fields(given)
+    def _check_fields(cls, coefficients: dict[str, Coefficient]) -> dict[str, Coefficient]:
+        return known_fields(coefficients)
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Mean errors and samples by family of operators, of the usual mode where it was sampled."""
         families: dict[str, list[OperatorFit]] = {}
         for fit in self.operators.values():
             if fit.mode != USUAL_MODE and any(
-                one.op == fit.op and one.mode == USUAL_MODE for one in self.operators.values()
+                other.op == fit.op and other.mode == USUAL_MODE for other in self.operators.values()
             ):
                 continue
             families.setdefault(FAMILIES.get(fit.op, fit.op), []).append(fit)
@@ -309,23 +309,23 @@ class OperatorProfile(Value):
 
     def fit(self, op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> OperatorFit:
         """The fit of an operator; `UnknownNameError` names those there are."""
-        wanted = key(op, dtype, which, mode)
-        if wanted not in self.operators:
-            params = {"gpu": self.gpu, "known": sorted(self.operators), "nearest": nearest(wanted, self.operators)[:3]}
-            raise UnknownNameError(Notice(code="operator_not_fitted", field="op", value=wanted, params=params))
-        return self.operators[wanted]
+        name = key(op, dtype, which, mode)
+        if name not in self.operators:
+            params = {"gpu": self.gpu, "known": sorted(self.operators), "nearest": nearest(name, self.operators)[:3]}
+            raise UnknownNameError(Notice(code="operator_not_fitted", field="op", value=name, params=params))
+        return self.operators[name]
 
     def predict(
         self, op: str, dims: Mapping[str, float], *, dtype: str = "bf16", which: str = "fwd", mode: str = USUAL_MODE
     ) -> OperatorTime:
         """One operator's time with its error; sizes outside of the samples' are named."""
         fit = self.fit(op, dtype, which, mode)
-        given = complete(op, dims)
-        outside = fit.outside(given)
+        sizes = complete(op, dims)
+        outside = fit.outside(sizes)
         return OperatorTime(
             key=fit.key,
-            time_us=float(fit.time_us(given, self.processors).item()),
-            physical_us=float(fit.physical_us(given, self.processors).item()),
+            time_us=float(fit.time_us(sizes, self.processors).item()),
+            physical_us=float(fit.physical_us(sizes, self.processors).item()),
             error_pct=max(fit.error_pct, fit.physical_unseen_pct) if outside else fit.error_pct,
             outside=tuple(outside),
             ranges=fit.ranges,
@@ -336,18 +336,20 @@ class OperatorProfile(Value):
 
         A precision in which it was not sampled at all is taken as 16 bit, whose two kinds run alike.
         """
-        for one in (dtype, *ALIKE):
-            fits = [fit for fit in self.operators.values() if (fit.op, fit.dtype, fit.mode) == (op, one, USUAL_MODE)]
+        for precision in (dtype, *ALIKE):
+            fits = [
+                fit for fit in self.operators.values() if (fit.op, fit.dtype, fit.mode) == (op, precision, USUAL_MODE)
+            ]
             if fits:
                 return sorted({name for fit in fits for name in fit.outside(dims)})
         return []
 
 
-def _among(field: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in known:
-            at = (*field.split("."), name) if isinstance(given, Mapping) else tuple(field.split("."))
-            raise refuse("unknown_key", name, at=at, known=sorted(known), nearest=nearest(name, known)[:1])
+def _check_among(field: str, names: Iterable[str], allowed: Iterable[str]) -> None:
+    for name in names:
+        if name not in allowed:
+            at = (*field.split("."), name) if isinstance(names, Mapping) else tuple(field.split("."))
+            raise refuse("unknown_key", name, at=at, known=sorted(allowed), nearest=nearest(name, allowed)[:1])
 
 
 def key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:
@@ -357,26 +359,26 @@ def key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:
 
 def arrays(op: str, sizes: Mapping[str, Any]) -> dict[str, Floats]:
     """The sizes of an operator as arrays of one shape."""
-    found = complete(op, sizes)
-    together = np.broadcast_arrays(*(np.atleast_1d(np.asarray(found[name], dtype=float)) for name in DIMS[op]))
+    dims = complete(op, sizes)
+    together = np.broadcast_arrays(*(np.atleast_1d(np.asarray(dims[name], dtype=float)) for name in DIMS[op]))
     return dict(zip(DIMS[op], together, strict=True))
 
 
 def complete(op: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of an operator, those that may be left out too; `InvalidError` names what is missing or not above 0."""
-    found = dict(sizes)
+    dims = dict(sizes)
     for (of, name), default in OPTIONAL.items():
-        if of == op and name not in found and (not isinstance(default, str) or default in found):
-            found[name] = found[default] if isinstance(default, str) else default
-    missing = [name for name in DIMS[op] if name not in found]
+        if of == op and name not in dims and (not isinstance(default, str) or default in dims):
+            dims[name] = dims[default] if isinstance(default, str) else default
+    missing = [name for name in DIMS[op] if name not in dims]
     if missing:
         raise InvalidError(
             Notice(code="operator_sizes", field="sizes", value=op, params={"missing": missing, "needed": DIMS[op]})
         )
     for name in DIMS[op]:
-        if not np.all(np.isfinite(found[name])) or np.any(np.asarray(found[name]) <= 0):
-            raise InvalidError(Notice(code="must_be_more_than", field=name, value=found[name], params={"limit": 0}))
-    return found
+        if not np.all(np.isfinite(dims[name])) or np.any(np.asarray(dims[name]) <= 0):
+            raise InvalidError(Notice(code="must_be_more_than", field=name, value=dims[name], params={"limit": 0}))
+    return dims
 
 
 @cache
@@ -390,8 +392,8 @@ def operator_profile(gpu: str) -> OperatorProfile | None:
 
 def operator_profiles() -> list[str]:
     """GPUs whose operators were sampled."""
-    found = files("crosszone.cost").joinpath("profiles", "operators").iterdir()
-    return sorted(one.name.removesuffix(".yaml") for one in found if one.name.endswith(".yaml"))
+    paths = files("crosszone.cost").joinpath("profiles", "operators").iterdir()
+    return sorted(path.name.removesuffix(".yaml") for path in paths if path.name.endswith(".yaml"))
 
 
 def read_operator_profile(path: Path) -> OperatorProfile:

@@ -66,17 +66,17 @@ class OwnProfile(Value):
 
     @field_validator("name")
     @classmethod
-    def _named(cls, given: str) -> str:
-        if not is_name(given):
-            raise refuse("own_profile_name", given)
-        return given
+    def _check_name(cls, name: str) -> str:
+        if not is_name(name):
+            raise refuse("own_profile_name", name)
+        return name
 
     @field_validator("gpus", "stacks")
     @classmethod
-    def _known(cls, given: dict[str, dict[str, Coefficient]]) -> dict[str, dict[str, Coefficient]]:
-        for coefficients in given.values():
+    def _check_coefficients(cls, homes: dict[str, dict[str, Coefficient]]) -> dict[str, dict[str, Coefficient]]:
+        for coefficients in homes.values():
             known_fields(coefficients)
-        return given
+        return homes
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Laid:
     profile: OwnProfile
 
 
-_given: list[Laid | None] = []
+_override: list[Laid | None] = []
 """What this process was told to use whatever the default is: a profile, or none; empty: it was told nothing."""
 
 
@@ -102,8 +102,8 @@ def is_name(text: str) -> bool:
 
 def name_from(*words: str) -> str:
     """A name that an own profile may have, made of words or of a file's name: `Train run` gives `train-run`."""
-    made = _NOT_IN_A_NAME.sub("-", " ".join(words).lower()).strip("-")[:60].rstrip("-") or UNNAMED
-    return made if is_name(made) else f"{made}-{UNNAMED}"
+    name = _NOT_IN_A_NAME.sub("-", " ".join(words).lower()).strip("-")[:60].rstrip("-") or UNNAMED
+    return name if is_name(name) else f"{name}-{UNNAMED}"
 
 
 def now() -> str:
@@ -126,14 +126,14 @@ def load(name: str | Path) -> OwnProfile:
 
 def cluster_names() -> list[str]:
     """Clusters that were measured by others and whose profiles come with the program."""
-    return sorted(one.name.removesuffix(".yaml") for one in files(_PACKAGE).joinpath(*_CLUSTERS).iterdir())
+    return sorted(path.name.removesuffix(".yaml") for path in files(_PACKAGE).joinpath(*_CLUSTERS).iterdir())
 
 
 def load_cluster_profile(name: str) -> OwnProfile | None:
     """The shipped profile of a cluster; None: it was not measured."""
     if name not in cluster_names():
         return None
-    return _checked(read_shipped(_PACKAGE, "/".join((*_CLUSTERS, f"{name}.yaml"))))
+    return _check_profile(read_shipped(_PACKAGE, "/".join((*_CLUSTERS, f"{name}.yaml"))))
 
 
 def join_profiles(first: OwnProfile, second: OwnProfile) -> OwnProfile:
@@ -151,7 +151,9 @@ def join_profiles(first: OwnProfile, second: OwnProfile) -> OwnProfile:
         source="; ".join(dict.fromkeys((first.source, second.source))),
         created=second.created,
         gpus=homes("gpus"),
-        for_stacks=tuple(dict.fromkeys((*first.for_stacks, *second.for_stacks))) if _same_reach(first, second) else (),
+        for_stacks=tuple(dict.fromkeys((*first.for_stacks, *second.for_stacks)))
+        if _have_same_scope(first, second)
+        else (),
         stacks=homes("stacks"),
         collectives=second.collectives or first.collectives,
         notes=tuple(dict.fromkeys((*first.notes, *second.notes))),
@@ -159,24 +161,24 @@ def join_profiles(first: OwnProfile, second: OwnProfile) -> OwnProfile:
     )
 
 
-def _same_reach(first: OwnProfile, second: OwnProfile) -> bool:
+def _have_same_scope(first: OwnProfile, second: OwnProfile) -> bool:
     """Values of GPUs are for some stacks only, in each of the two that has any."""
-    return all(one.for_stacks for one in (first, second) if one.gpus)
+    return all(profile.for_stacks for profile in (first, second) if profile.gpus)
 
 
 def named(name: str) -> OwnProfile:
     """The profile that is kept under a name, never that of a path; `UnknownNameError` names the nearest ones."""
-    return read(_path_of(name))
+    return read(_find_path(name))
 
 
 def read(path: Path) -> OwnProfile:
     """The profile of a file; an `InputError` names what is wrong with it."""
-    return _checked(read_document(path))
+    return _check_profile(read_document(path))
 
 
 def parsed(text: str, file: str = "<text>") -> OwnProfile:
     """The profile of a text."""
-    return _checked(parse_document(text, file))
+    return _check_profile(parse_document(text, file))
 
 
 def text_of(profile: OwnProfile) -> str:
@@ -209,7 +211,7 @@ def check_free(name: str, *, replace: bool = False) -> None:
 
 def remove(name: str) -> None:
     """Forget a profile, readable or not; where it was the default, the shipped values are used from now on."""
-    path = _path_of(name)
+    path = _find_path(name)
     if default() == name:
         use(None)
     try:
@@ -247,28 +249,28 @@ def use(name: str | None) -> None:
 
 def give(profile: OwnProfile | None) -> None:
     """Lay a profile over the shipped ones in this process, whatever the default is; None: the default again."""
-    _given[:] = [] if profile is None else [Laid(profile)]
+    _override[:] = [] if profile is None else [Laid(profile)]
 
 
 def use_shipped() -> None:
     """Predict with the shipped values alone in this process, whatever the default is."""
-    _given[:] = [None]
+    _override[:] = [None]
 
 
 def laid() -> Laid | None:
     """The profile over the shipped ones: the one given to this process, else the default; None: none."""
-    if _given:
-        return _given[0]
+    if _override:
+        return _override[0]
     name = default()
     if name is None:
         return None
     path = folder() / f"{name}.yaml"
     try:
-        seen = os.stat(path)
+        stat = os.stat(path)
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise InputError(Notice(code="own_profile_default", value=str(path), params=params)) from None
-    return _read_once(path, seen.st_mtime_ns, seen.st_size)
+    return _read_once(path, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=8)
@@ -281,17 +283,17 @@ def is_kept(name: str) -> bool:
     return NAME.fullmatch(name) is not None and (folder() / f"{name}.yaml").is_file()
 
 
-def _path_of(name: str) -> Path:
+def _find_path(name: str) -> Path:
     """Where the profile of a name is kept, readable or not; `UnknownNameError` names the nearest ones."""
     if not is_kept(name):
-        known = [one.stem for one in sorted(folder().glob("*.yaml"))]
-        params = {"known": known, "nearest": near(name, known)}
+        names = [path.stem for path in sorted(folder().glob("*.yaml"))]
+        params = {"known": names, "nearest": near(name, names)}
         code = "own_profile_unknown_near" if params["nearest"] else "own_profile_unknown"
         raise UnknownNameError(Notice(code=code, field="profile", value=name, params=params))
     return folder() / f"{name}.yaml"
 
 
-def _checked(document: Document) -> OwnProfile:
+def _check_profile(document: Document) -> OwnProfile:
     if not isinstance(document.value, Mapping):
         raise InvalidError(document.placed(Notice(code="must_be_mapping", field="profile", value=document.value)))
     return parse(OwnProfile, document.value, document)

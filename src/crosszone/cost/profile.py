@@ -54,10 +54,10 @@ class Profiles:
         self.names: list[tuple[str, str]] = []
         """Home and field of each value; homes are `common`, `gpu NAME` and `stack NAME`."""
         self.entries: list[dict[str, Any]] = []
-        named = {f"gpu {name}": entry for name, entry in gpus.items()}
+        homes = {f"gpu {name}": entry for name, entry in gpus.items()}
         self._homes: dict[str, dict[str, Any]] = {
             COMMON: common,
-            **named,
+            **homes,
             **{f"stack {name}": entry for name, entry in stacks.items()},
         }
         for home, content in self._homes.items():
@@ -78,13 +78,13 @@ class Profiles:
     @classmethod
     def load(cls) -> Profiles:
         """The shipped profiles, with the user's own one in use over them; read and checked once."""
-        own = laid()
-        return _shipped() if own is None else _overlaid(own)
+        overlay = laid()
+        return _load_shipped() if overlay is None else _overlay_profiles(overlay)
 
     @classmethod
     def shipped(cls) -> Profiles:
         """The shipped profiles alone: what fits start from and tables score."""
-        return _shipped()
+        return _load_shipped()
 
     def home(self, name: str) -> dict[str, Any]:
         """The content of one home: `common`, `gpu NAME` or `stack NAME`."""
@@ -99,20 +99,25 @@ class Profiles:
     def with_own(self, own: OwnProfile) -> Profiles:
         """The same with an own profile over them: each GPU kind it names is a family, like the one it was of."""
         gpus = {name: dict(entry) for name, entry in self.gpus.items()}
-        for name, given in own.gpus.items():
+        for name, gpu_entry in own.gpus.items():
             gpu = catalogue().gpu(name)
             family = self.gpu_profile(gpu)[0]
             kin = gpus.get(family)
             if kin is not None:
-                kin["gpus"] = tuple(one for one in kin["gpus"] if one != gpu.name)
-            here: dict[str, Any] = {"gpus": (gpu.name,), "vendor": gpu.vendor, "year": gpu.year, "source": own.source}
-            here |= {"like": family} if kin is not None else {}
-            here |= {"stacks": own.for_stacks} if own.for_stacks else {}
-            gpus = {f"{gpu.name} {own.name}": {**here, "coefficients": _plain(given)}, **gpus}
+                kin["gpus"] = tuple(name_of_gpu for name_of_gpu in kin["gpus"] if name_of_gpu != gpu.name)
+            new_family: dict[str, Any] = {
+                "gpus": (gpu.name,),
+                "vendor": gpu.vendor,
+                "year": gpu.year,
+                "source": own.source,
+            }
+            new_family |= {"like": family} if kin is not None else {}
+            new_family |= {"stacks": own.for_stacks} if own.for_stacks else {}
+            gpus = {f"{gpu.name} {own.name}": {**new_family, "coefficients": _read_values(gpu_entry)}, **gpus}
         stacks = dict(self.stacks)
-        for name, given in own.stacks.items():
+        for name, gpu_entry in own.stacks.items():
             entry = stacks[self.stack_of(name, name)]
-            stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _plain(given)}
+            stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _read_values(gpu_entry)}
         other = Profiles(self._homes[COMMON], gpus, stacks)
         other.own = own.name
         other.links = MeasuredLinks(own.collectives) if own.collectives else self.links
@@ -135,8 +140,8 @@ class Profiles:
     def stack_of(self, framework: str, stack: str | None = None) -> str:
         """The stack of a job: the one it names, else its framework's default."""
         if stack is None:
-            found = (name for name, entry in self.stacks.items() if framework in entry.get("default_of", ()))
-            return next(found, GENERIC)
+            defaults = (name for name, entry in self.stacks.items() if framework in entry.get("default_of", ()))
+            return next(defaults, GENERIC)
         if stack not in self.stacks:
             params = {"allowed": list(self.stacks), "nearest": nearest(stack, self.stacks)[:1]}
             raise InvalidError(Notice(code="not_one_of", field="job.stack", value=stack, params=params))
@@ -177,17 +182,17 @@ class Profiles:
 
     def coefficients(self, gpus: Sequence[str], stacks: Sequence[str], values: Vector | None = None) -> Coefficients:
         """The coefficients of each case, as columns [n, 1]."""
-        taken = self.values if values is None else values
-        return Coefficients(**{field: taken[index] for field, index in self.index(gpus, stacks).items()})
+        source = self.values if values is None else values
+        return Coefficients(**{field: source[index] for field, index in self.index(gpus, stacks).items()})
 
     def homes_of(self, family: str, stack: str) -> Iterator[str]:
         """Where a case looks for a coefficient, nearest first."""
         for kind, name, entries in (("stack", stack, self.stacks), ("gpu", family, self.gpus)):
-            here: str | None = name
-            while here is not None and here in entries:
-                if stack in (entries[here].get("stacks") or (stack,)):
-                    yield f"{kind} {here}"
-                here = entries[here].get("like")
+            home: str | None = name
+            while home is not None and home in entries:
+                if stack in (entries[home].get("stacks") or (stack,)):
+                    yield f"{kind} {home}"
+                home = entries[home].get("like")
         yield COMMON
 
     def _reads_of(self, family: str, stack: str) -> tuple[int, ...]:
@@ -200,17 +205,17 @@ class Profiles:
         return self._reads[key]
 
 
-def _plain(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {field: coefficient.model_dump() for field, coefficient in given.items()}
+def _read_values(coefficients: Mapping[str, Any]) -> dict[str, Any]:
+    return {field: coefficient.model_dump() for field, coefficient in coefficients.items()}
 
 
 @cache
-def _shipped() -> Profiles:
+def _load_shipped() -> Profiles:
     common, gpus, stacks = (shipped(name) for name in ("common", "gpus", "stacks"))
     return Profiles(common, gpus, stacks)
 
 
 @lru_cache(maxsize=8)
-def _overlaid(own: Laid) -> Profiles:
+def _overlay_profiles(overlay: Laid) -> Profiles:
     """The shipped profiles with one of the user's over them, made once for each state of its file."""
-    return _shipped().with_own(own.profile)
+    return _load_shipped().with_own(overlay.profile)

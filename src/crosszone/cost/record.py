@@ -54,10 +54,10 @@ class Tape:
 
     def leaf(self, name: str, value: Any, **about: str) -> Recorded:
         """A number that goes in; `about` tells it apart from others of its name."""
-        found = Recorded(value, "leaf", (), self).called(name, about)
-        assert found.key is not None
-        self.names[found.key] = found
-        return found
+        recorded = Recorded(value, "leaf", (), self).called(name, about)
+        assert recorded.key is not None
+        self.names[recorded.key] = recorded
+        return recorded
 
 
 NOTHING: Mapping[str, str] = {}
@@ -152,7 +152,7 @@ class Recorded:
         return round(float(self), digits)
 
     def __getitem__(self, key: Any) -> Recorded:
-        return _moved(self, lambda positions: positions[key])
+        return _move_entries(self, lambda positions: positions[key])
 
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> Any:
         """Sum along an axis."""
@@ -164,7 +164,7 @@ class Recorded:
 
     def reshape(self, *shape: Any) -> Recorded:
         """The same entries in another shape."""
-        return _moved(self, lambda positions: positions.reshape(*shape))
+        return _move_entries(self, lambda positions: positions.reshape(*shape))
 
 
 def plain(x: Any) -> Any:
@@ -210,23 +210,23 @@ def named(name: str, value: Any, **about: str) -> Any:
     if tape is None or value is None:
         return value
     if not isinstance(value, Recorded):
-        found = Recorded(value, "constant", (), tape)
+        recorded = Recorded(value, "constant", (), tape)
         if tape.given:
-            found.called(name, about)
-            assert found.key is not None
-            if found.key in tape.given:
-                return tape.given[found.key]
+            recorded.called(name, about)
+            assert recorded.key is not None
+            if recorded.key in tape.given:
+                return tape.given[recorded.key]
     elif value.name is None:
-        found = Recorded(value.value, value.op, value.args, tape)
+        recorded = Recorded(value.value, value.op, value.args, tape)
     else:
-        found = Recorded(value.value, "same", (value,), tape)
-    found.called(name, about)
-    assert found.key is not None
-    others = tape.names.get(found.key)
-    if about and others is not None and not np.array_equal(others.value, found.value):
-        found.key = f"{found.key}#{len(tape.names)}"  # two node groups of one zone, say
-    tape.names[found.key] = found
-    return found
+        recorded = Recorded(value.value, "same", (value,), tape)
+    recorded.called(name, about)
+    assert recorded.key is not None
+    same_name = tape.names.get(recorded.key)
+    if about and same_name is not None and not np.array_equal(same_name.value, recorded.value):
+        recorded.key = f"{recorded.key}#{len(tape.names)}"  # two node groups of one zone, say
+    tape.names[recorded.key] = recorded
+    return recorded
 
 
 # Operations
@@ -265,30 +265,32 @@ _REDUCED: dict[Any, str] = {np.add: "sum", np.maximum: "largest"}
 _REDUCERS: dict[str, Callable[..., Any]] = {"sum": np.sum, "largest": np.max, "argmax": np.argmax}
 
 
-def _tape_of(*values: Any) -> Tape:
+def _find_tape(*values: Any) -> Tape:
     return next(value.tape for value in values if isinstance(value, Recorded))
 
 
 def _reduce(op: str, of: Any, axis: Any = None, *, keepdims: bool = False, **_: Any) -> Any:
     value = _REDUCERS[op](plain(of), axis=axis, keepdims=keepdims)
-    return Recorded(value, op, (of, axis, keepdims), _tape_of(of))
+    return Recorded(value, op, (of, axis, keepdims), _find_tape(of))
 
 
-def _moved(of: Any, move: Callable[[Any], Any]) -> Recorded:
+def _move_entries(of: Any, move: Callable[[Any], Any]) -> Recorded:
     """Entries of one operand in other places: `move` is done to their numbers."""
     array = plain(of)
     positions = move(np.arange(np.size(array)).reshape(np.shape(array)))
-    return Recorded(np.ravel(array)[positions], GATHER, (positions, of), _tape_of(of))
+    return Recorded(np.ravel(array)[positions], GATHER, (positions, of), _find_tape(of))
 
 
-def _joined(operands: Any, join: Callable[[Any], Any]) -> Recorded:
+def _join_operands(operands: Any, join: Callable[[Any], Any]) -> Recorded:
     """Entries of several operands in one array: numbers go on from one operand to the next."""
-    arrays = [np.asarray(plain(one)) for one in operands]
+    arrays = [np.asarray(plain(operand)) for operand in operands]
     starts = np.cumsum([0, *(array.size for array in arrays)])
-    numbers = [start + np.arange(one.size).reshape(one.shape) for start, one in zip(starts, arrays, strict=False)]
+    numbers = [
+        start + np.arange(operand.size).reshape(operand.shape) for start, operand in zip(starts, arrays, strict=False)
+    ]
     positions = join(numbers)
-    flat = np.concatenate([one.ravel() for one in arrays])
-    return Recorded(flat[positions], GATHER, (positions, *operands), _tape_of(*operands))
+    flat = np.concatenate([operand.ravel() for operand in arrays])
+    return Recorded(flat[positions], GATHER, (positions, *operands), _find_tape(*operands))
 
 
 def with_entries(array: Any, entries: list[tuple[Any, Any]]) -> Any:
@@ -302,13 +304,13 @@ def with_entries(array: Any, entries: list[tuple[Any, Any]]) -> Any:
         return filled
 
     if any(isinstance(value, Recorded) for value in values):
-        return _joined([array, *values], fill)
+        return _join_operands([array, *values], fill)
     return fill([array, *values])
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Recorded:
     value = np.where(plain(condition), plain(yes), plain(no))
-    return Recorded(value, "where", (condition, yes, no), _tape_of(condition, yes, no))
+    return Recorded(value, "where", (condition, yes, no), _find_tape(condition, yes, no))
 
 
 def _clip(x: Any, low: Any, high: Any) -> Any:
@@ -316,8 +318,8 @@ def _clip(x: Any, low: Any, high: Any) -> Any:
 
 
 def _choose(at: Any, options: Any) -> Recorded:
-    value = np.choose(plain(at), [plain(one) for one in options])
-    return Recorded(value, "choose", (at, *options), _tape_of(at, *options))
+    value = np.choose(plain(at), [plain(option) for option in options])
+    return Recorded(value, "choose", (at, *options), _find_tape(at, *options))
 
 
 def pick(at: Recorded, options: list[Any]) -> Recorded:
@@ -327,11 +329,11 @@ def pick(at: Recorded, options: list[Any]) -> Recorded:
 
 def _any(x: Any) -> bool:
     """A formula asks whether it is needed at all; for all branches it is."""
-    return _tape_of(x).all_branches or bool(np.any(plain(x)))
+    return _find_tape(x).all_branches or bool(np.any(plain(x)))
 
 
 def _cumsum(x: Any, axis: int) -> Recorded:
-    return Recorded(np.cumsum(plain(x), axis=axis), "cumsum", (x, axis), _tape_of(x))
+    return Recorded(np.cumsum(plain(x), axis=axis), "cumsum", (x, axis), _find_tape(x))
 
 
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -344,14 +346,14 @@ _FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.max: lambda x, axis=None, keepdims=False: _reduce("largest", x, axis=axis, keepdims=keepdims),
     np.argmax: lambda x, axis=None: _reduce("argmax", x, axis=axis),
     np.cumsum: _cumsum,
-    np.roll: lambda x, shift, axis=None: _moved(x, lambda at: np.roll(at, shift, axis)),
-    np.broadcast_to: lambda x, shape: _moved(x, lambda at: np.broadcast_to(at, shape)),
-    np.ravel: lambda x: _moved(x, np.ravel),
-    np.reshape: lambda x, shape: _moved(x, lambda at: at.reshape(shape)),
-    np.atleast_1d: lambda x: _moved(x, np.atleast_1d),
-    np.atleast_2d: lambda x: _moved(x, np.atleast_2d),
-    np.stack: lambda xs, axis=0: _joined(xs, lambda numbers: np.stack(numbers, axis)),
-    np.concatenate: lambda xs, axis=0: _joined(xs, lambda numbers: np.concatenate(numbers, axis)),
+    np.roll: lambda x, shift, axis=None: _move_entries(x, lambda at: np.roll(at, shift, axis)),
+    np.broadcast_to: lambda x, shape: _move_entries(x, lambda at: np.broadcast_to(at, shape)),
+    np.ravel: lambda x: _move_entries(x, np.ravel),
+    np.reshape: lambda x, shape: _move_entries(x, lambda at: at.reshape(shape)),
+    np.atleast_1d: lambda x: _move_entries(x, np.atleast_1d),
+    np.atleast_2d: lambda x: _move_entries(x, np.atleast_2d),
+    np.stack: lambda xs, axis=0: _join_operands(xs, lambda numbers: np.stack(numbers, axis)),
+    np.concatenate: lambda xs, axis=0: _join_operands(xs, lambda numbers: np.concatenate(numbers, axis)),
     np.zeros_like: lambda x: np.zeros_like(plain(x)),
     np.empty_like: lambda x: np.empty_like(plain(x)),
     np.ndim: lambda x: plain(x).ndim,

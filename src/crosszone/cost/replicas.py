@@ -121,7 +121,7 @@ class Exchange:
     `wan_*`: the share of it between zones.
     """
 
-    held: StageParameters
+    params_per_rank: StageParameters
     gather: Numbers
     reduce: Numbers
     """Among the replicas that share one set of states (all of them, unless states are shared by fewer)."""
@@ -161,7 +161,7 @@ class Exchange:
 
 
 def exchange(
-    cost: LayerCost, held: StageParameters, group: Replicas, links: LinkColumns, repeats: Numbers = 1.0
+    cost: LayerCost, params_per_rank: StageParameters, group: Replicas, links: LinkColumns, repeats: Numbers = 1.0
 ) -> Exchange:
     """Times over the replicas: an all-reduce (ring or tree) where nothing is sharded, else a scatter and a gather. [X7]
 
@@ -169,7 +169,7 @@ def exchange(
 
     Where states are shared by fewer ranks than there are replicas, gradients are scattered among these and the shards
     reduced over the others; weights are gathered inside only. Replicas in several zones reduce inside each zone first
-    and exchange shards between zones (`_between_zones`), all groups of a zone over the same links; a flat ring crosses
+    and exchange shards between zones (`_exchange_between_zones`), all groups of a zone over the same links; a flat ring crosses
     zones with everything.
     """
     w, k, g = cost.work, cost.k, cost.gpu
@@ -182,13 +182,15 @@ def exchange(
     inside = np.where(one_after_another, 0.0, 1.0)  # a flat ring goes through all zones at once
     near = group.zone * w.dp_stride <= g.domain
     hop = np.where(near, named("hop.fast_link", FAST_HOP_S), named("hop.network", NETWORK_HOP_S))
-    buckets = named("buckets", np.maximum(held.shared * (w.gradient_bytes / w.bucket_bytes), held.shared > 0))
+    buckets = named(
+        "buckets", np.maximum(params_per_rank.shared * (w.gradient_bytes / w.bucket_bytes), params_per_rank.shared > 0)
+    )
     bus = np.where(one_ring, group.zone_bus, group.inner_bus)
-    bucket = held.shared * w.wire_bytes / np.maximum(buckets, 1.0)
-    timed, ring = _ring(cost, "shared", members, w.dp_stride, bucket, Tier(bus, inside * hop), inside)
+    bucket = params_per_rank.shared * w.wire_bytes / np.maximum(buckets, 1.0)
+    timed, ring = _select_ring(cost, "shared", members, w.dp_stride, bucket, Tier(bus, inside * hop), inside)
     all_reduced = (as_array(cost.stack.zero1_all_reduce) > 0) & (as_array(w.zero) == 1)
     passes = np.where(sharded & ~all_reduced, 1.0, 2.0)  # scattered where sharded, and the weights gathered later
-    buckets_sent: dict[str, Numbers] = {"items": held.shared, "calls": buckets * w.rounds}
+    buckets_sent: dict[str, Numbers] = {"items": params_per_rank.shared, "calls": buckets * w.rounds}
     reduced = [ring_pass(w.wire_bytes, ring, passes=passes, **buckets_sent)]
     reduce = reduced[0].seconds
     # a timed all-reduce is what the library chose, trees included
@@ -197,26 +199,31 @@ def exchange(
         tree = tree_all_reduce(w.wire_bytes, ring, **buckets_sent)
         reduce = faster(reduced[0], tree, allowed=trees, forced=as_array(w.tree) > 0)
     gathered_bytes, usual = sharded * w.gathered, Tier(bus, sharded * k.shard_message_s)
-    size = held.shared * gathered_bytes
-    _, gather_ring = _ring(cost, "shared", members, w.dp_stride, size, usual, inside, "all_gather")
-    gathered = [ring_pass(gathered_bytes, gather_ring, items=held.shared, calls=held.shared > 0)]
+    size = params_per_rank.shared * gathered_bytes
+    _, gather_ring = _select_ring(cost, "shared", members, w.dp_stride, size, usual, inside, "all_gather")
+    gathered = [ring_pass(gathered_bytes, gather_ring, items=params_per_rank.shared, calls=params_per_rank.shared > 0)]
     gather = gathered[0].seconds
-    if np.ndim(held.experts):
-        usual, size = Tier(group.expert_bus, 0.0), held.experts * w.wire_bytes
-        _, experts = _ring(cost, "experts", group.experts, w.ep * w.expert_tp, size, usual, inside)
-        reduced.append(ring_pass(w.wire_bytes, experts, passes=passes, items=held.experts))
-        gathered.append(ring_pass(gathered_bytes, experts, items=held.experts))
+    if np.ndim(params_per_rank.experts):
+        usual, size = Tier(group.expert_bus, 0.0), params_per_rank.experts * w.wire_bytes
+        _, experts = _select_ring(cost, "experts", group.experts, w.ep * w.expert_tp, size, usual, inside)
+        reduced.append(ring_pass(w.wire_bytes, experts, passes=passes, items=params_per_rank.experts))
+        gathered.append(ring_pass(gathered_bytes, experts, items=params_per_rank.experts))
         reduce, gather = reduce + reduced[1].seconds, gather + gathered[1].seconds
     sets = np.where(one_ring, 1.0, named("replicas.sets", group.zone / group.inner))
     shard_bytes, usual = w.wire_bytes / group.inner, Tier(cost.nic_rate, 0.0)
-    _, sets_ring = _ring(cost, "outer", sets, group.inner * w.dp_stride, held.shared * shard_bytes, usual)
-    outer = all_reduce(shard_bytes, sets_ring, items=held.shared)
+    _, sets_ring = _select_ring(
+        cost, "outer", sets, group.inner * w.dp_stride, params_per_rank.shared * shard_bytes, usual
+    )
+    outer = all_reduce(shard_bytes, sets_ring, items=params_per_rank.shared)
     if np.any(as_array(w.offload) > 1):  # sharded weights come from host memory first
-        gather = gather + np.where(as_array(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * held.shared
-    between = _between_zones(cost, held, group, links, sharded, all_reduced, repeats)
+        gather = (
+            gather
+            + np.where(as_array(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * params_per_rank.shared
+        )
+    between = _exchange_between_zones(cost, params_per_rank, group, links, sharded, all_reduced, repeats)
     wan_reduce, wan_gather = between["wan_reduce"], between["wan_gather"]
     return Exchange(
-        held=held,
+        params_per_rank=params_per_rank,
         gather=named("exchange.gather", gather + wan_gather),
         reduce=named("exchange.reduce", reduce + np.where(several, 0.0, wan_reduce)),
         outer=named("exchange.outer", outer.seconds + np.where(several, wan_reduce, 0.0)),
@@ -229,7 +236,7 @@ def exchange(
     )
 
 
-def _ring(
+def _select_ring(
     cost: LayerCost,
     name: str,
     ranks: Numbers,
@@ -252,9 +259,9 @@ def _ring(
     return timed, Ring(ranks=ranks, link=link, layout=layout, slowdown=inside * slowdown)
 
 
-def _between_zones(
+def _exchange_between_zones(
     cost: LayerCost,
-    held: StageParameters,
+    params_per_rank: StageParameters,
     group: Replicas,
     links: LinkColumns,
     sharded: Numbers,
@@ -274,27 +281,33 @@ def _between_zones(
     w = cost.work
     total, experts = (
         np.where(crosses, part * repeats, 0.0).sum(axis=-1, keepdims=True)
-        for part in (held.shared * w.tp, held.experts * w.ep * w.expert_tp)
+        for part in (params_per_rank.shared * w.tp, params_per_rank.experts * w.ep * w.expert_tp)
     )
     per_bucket = w.gradient_bytes / w.bucket_bytes
-    buckets = sum(np.maximum(np.ceil(part * per_bucket), as_array(part) > 0) for part in (held.shared, held.experts))
-    most = np.where(crosses, buckets, 0.0).max(axis=-1, keepdims=True)
+    buckets = sum(
+        np.maximum(np.ceil(part * per_bucket), as_array(part) > 0)
+        for part in (params_per_rank.shared, params_per_rank.experts)
+    )
+    most_buckets = np.where(crosses, buckets, 0.0).max(axis=-1, keepdims=True)
     members = ring_members(w, group, links, sharded)
     copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
-    own = sharded & (w.shard_ranks * w.cp >= group.shared)
-    passes, again = np.where(own & ~all_reduced, 1.0, 2.0) * crosses, 1.0 * (crosses & own)
+    is_sharded_by_zone = sharded & (w.shard_ranks * w.cp >= group.shared)
+    passes, again = (
+        np.where(is_sharded_by_zone & ~all_reduced, 1.0, 2.0) * crosses,
+        1.0 * (crosses & is_sharded_by_zone),
+    )
     rate, latency_s = links.wan_bytes_per_s, links.wan_latency_s
     tree = ~sharded & (as_array(w.tree) > 0)
     ring = ZoneRing(zones=zones, members=members, link=Tier(rate, latency_s), tree=tree)
     trips = None
     if np.any(links.gloo):
-        largest = np.where(crosses, held.shared, 0.0).max(axis=-1, keepdims=True)
+        largest = np.where(crosses, params_per_rank.shared, 0.0).max(axis=-1, keepdims=True)
         shards = np.where(as_array(links.flat) > 0, 1.0, group.zone)
-        size = largest * w.wire_bytes / np.maximum(most, 1.0) / shards
+        size = largest * w.wire_bytes / np.maximum(most_buckets, 1.0) / shards
         share = rate * np.maximum(largest, 1.0) / np.maximum(total, 1.0) / shards
         trips = GlooBuckets(size_bytes=size, bytes_per_s=share, used=as_array(links.gloo) > 0)
     parts = (total, members), (experts, copies)
-    calls: dict[str, Any] = {"buckets": most, "gloo": trips}
+    calls: dict[str, Any] = {"buckets": most_buckets, "gloo": trips}
     reduced = zone_ring_pass(parts, w.wire_bytes, ring, passes=passes, rounds=w.rounds, name="reduce", **calls)
     gathered = zone_ring_pass(parts, w.gathered, ring, passes=again, name="gather", **calls)
     return {
@@ -319,7 +332,7 @@ def ring_members(w: WorkColumns, group: Replicas, links: LinkColumns, sharded: N
     return np.where((as_array(links.flat) > 0) & ~tree, np.where(several, sets, group.shared), zones)
 
 
-def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numbers:
+def optimizer_s(cost: LayerCost, params_per_rank: StageParameters, group: Replicas) -> Numbers:
     """The optimizer's step: states of the local shard read and written, weights written. [O10]
 
     Offloaded states are updated by the node's CPUs, which its GPUs share; gradients go there and weights come back.
@@ -329,20 +342,20 @@ def optimizer_s(cost: LayerCost, held: StageParameters, group: Replicas) -> Numb
     shards = named("state_shards.shared", np.where(sharded, np.minimum(w.shard_ranks * w.cp, group.shared), 1.0))
     expert_shards = named("state_shards.experts", np.where(sharded, np.minimum(group.experts, shards), 1.0))
     states = k.optimizer_traffic * (w.optimizer_bytes + w.gradient_bytes) / 16.0
-    whole = as_array(w.zero) >= 3
+    shards_weights = as_array(w.zero) >= 3
 
     moved = named("weight_traffic", WEIGHT_TRAFFIC)
 
     def per_parameter(count: Numbers) -> Numbers:
-        return (states + np.where(whole, moved, 0.0)) / count + np.where(whole, 0.0, moved)
+        return (states + np.where(shards_weights, moved, 0.0)) / count + np.where(shards_weights, 0.0, moved)
 
-    size = held.shared * per_parameter(shards)
-    if np.ndim(held.experts):
-        size = size + held.experts * per_parameter(expert_shards)
+    size = params_per_rank.shared * per_parameter(shards)
+    if np.ndim(params_per_rank.experts):
+        size = size + params_per_rank.experts * per_parameter(expert_shards)
     on_gpu = traffic_s(size, cost.memory_rate)
     away = as_array(w.offload) > 0
     if not np.any(away):
         return on_gpu
-    local = held.shared / shards + held.experts / expert_shards
+    local = params_per_rank.shared / shards + params_per_rank.experts / expert_shards
     copies = local * (w.gradient_bytes + w.word) / cost.pcie_rate
     return np.where(away, local * cost.gpu.node_gpus / k.host_update_per_s + copies, on_gpu)

@@ -80,29 +80,32 @@ class StageCost:
         backward = named("dense.backward_s", dense.backward_s), named("moe.backward_s", moe.backward_s)
         first, last = cost.embedding_s + cost.tp_exposed_s, self._head_back + cost.tp_exposed_s
         ends = stages.first * first + stages.last * self._head
-        self.forward_s = named("forward_s", self._layers(*forward) + ends)
+        self.forward_s = named("forward_s", self._sum_layers(*forward) + ends)
         """The whole forward pass."""
         ends_back = stages.first * (2.0 * cost.embedding_s) + stages.last * last
-        self.backward_s = named("backward_s", self._layers(*backward) + ends_back)
+        self.backward_s = named("backward_s", self._sum_layers(*backward) + ends_back)
         """The whole backward pass, recomputation included."""
 
     @cached_property
     def weight_s(self) -> Numbers:
         """Of the backward pass: the products for the weights' gradients, which some schedules run later."""
-        return self._layers(self.cost.dense.weight_s, self.cost.moe.weight_s) + self.stages.last * self._head_back / 3.0
+        return (
+            self._sum_layers(self.cost.dense.weight_s, self.cost.moe.weight_s)
+            + self.stages.last * self._head_back / 3.0
+        )
 
-    def _layers(self, dense: Numbers, moe: Numbers) -> Numbers:
+    def _sum_layers(self, dense: Numbers, moe: Numbers) -> Numbers:
         total = self.stages.dense * dense
         return total + self.stages.moe * moe if np.ndim(self.stages.moe) else total
 
-    def _parts(self, way: str) -> dict[str, Numbers]:
-        dense, moe = (getattr(layer, way) for layer in self.cost.whole)
-        return {f.name: self._layers(getattr(dense, f.name), getattr(moe, f.name)) for f in fields(Pass)}
+    def _sum_parts(self, direction: str) -> dict[str, Numbers]:
+        dense, moe = (getattr(layer, direction) for layer in self.cost.whole)
+        return {f.name: self._sum_layers(getattr(dense, f.name), getattr(moe, f.name)) for f in fields(Pass)}
 
     @cached_property
     def forward(self) -> dict[str, Numbers]:
         """The forward pass by part."""
-        parts = self._parts("forward")
+        parts = self._sum_parts("forward")
         parts["embedding"] = self.stages.first * self.cost.embedding_s
         parts["head"] = self.stages.last * self._head
         parts["tp"] = parts["tp"] + self.stages.first * self.cost.tp_exposed_s
@@ -111,10 +114,10 @@ class StageCost:
     @cached_property
     def backward(self) -> dict[str, Numbers]:
         """The backward pass by part, recomputation apart."""
-        parts = self._parts("backward")
-        parts["recompute"] = self._layers(*(layer.recompute for layer in self.cost.whole))
+        parts = self._sum_parts("backward")
+        parts["recompute"] = self._sum_layers(*(layer.recompute for layer in self.cost.whole))
         for part in ("tp", "ep", "cp"):
-            parts[part] = parts[part] + self._layers(*(layer.repeated[part] for layer in self.cost.whole))
+            parts[part] = parts[part] + self._sum_layers(*(layer.repeated[part] for layer in self.cost.whole))
         parts["embedding"] = self.stages.first * 2.0 * self.cost.embedding_s
         parts["head"] = self.stages.last * self._head_back
         parts["tp"] = parts["tp"] + self.stages.last * self.cost.tp_exposed_s

@@ -63,10 +63,10 @@ def link_figures() -> dict[str, Any]:
 
 def figure(*path: str) -> float:
     """One figure of links.yaml by its keys, such as "rdma", "latency_us"."""
-    found: Any = link_figures()
+    value: Any = link_figures()
     for key in path:
-        found = found[key]
-    return float(found["value"])
+        value = value[key]
+    return float(value["value"])
 
 
 def collective_start_s() -> float:
@@ -81,8 +81,8 @@ def node_tiers(group: NodeGroup) -> NodeTiers:
     pcie = Tier(pcie_rate, figure("pcie", "latency_us") * 1e-6)
     fast = pcie
     if group.fast_link and gpu.link is not None:
-        known = link_figures()["fast_link"]["efficiency"]
-        kind = gpu.link.kind if gpu.link.kind in known else "other"
+        efficiency = link_figures()["fast_link"]["efficiency"]
+        kind = gpu.link.kind if gpu.link.kind in efficiency else "other"
         rate = gpu.link.gb_per_s * BYTES_PER_S_PER_GB_PER_S * figure("fast_link", "efficiency", kind)
         fast = Tier(rate, figure("fast_link", "latency_us") * 1e-6)
     node_gbps = group.nic_gbps_node or float(routes()["example_nic_gbps"])

@@ -40,7 +40,7 @@ def window_bytes(buffer_bytes: float) -> float:
 def window_bytes_per_s(rtt_s: Numbers, window: Numbers | None = None) -> Floats:
     """Rate a window allows: it is sent once per round trip. [T1]"""
     in_flight = default_window_bytes() if window is None else window
-    return _per(in_flight, rtt_s)
+    return _divide_rate(in_flight, rtt_s)
 
 
 def loss_bytes_per_s(rtt_s: Numbers, loss: Numbers, congestion: Congestion = "cubic") -> Floats:
@@ -53,10 +53,10 @@ def loss_bytes_per_s(rtt_s: Numbers, loss: Numbers, congestion: Congestion = "cu
     safe = np.where(p > 0, p, 1.0)
     packets = figure("mathis") / np.sqrt(safe)
     if congestion == "cubic":
-        c, kept = figure("cubic", "packets_per_s3"), figure("cubic", "kept_after_loss")
-        response = (c * (3 + kept) / (4 * (1 - kept))) ** 0.25
+        c, beta = figure("cubic", "packets_per_s3"), figure("cubic", "kept_after_loss")
+        response = (c * (3 + beta) / (4 * (1 - beta))) ** 0.25
         packets = np.maximum(packets, response * (rtt / safe) ** 0.75)
-    rate = _per(packets * figure("packet", "payload_bytes"), rtt)
+    rate = _divide_rate(packets * figure("packet", "payload_bytes"), rtt)
     unhurt = p <= (figure("bbr", "loss_limit") if congestion == "bbr" else 0.0)
     return np.where(unhurt, np.inf, rate)
 
@@ -97,7 +97,7 @@ def slow_start_s(size_bytes: Numbers, rtt_s: Numbers, bytes_per_s: Numbers, idle
     return as_floats(np.maximum(rounds * rtt - start * (2**rounds - 1) / rate, 0.0))
 
 
-def _per(amount: Numbers, seconds: Numbers) -> Floats:
+def _divide_rate(amount: Numbers, seconds: Numbers) -> Floats:
     """Amount over seconds; no time at all, or next to none, is no limit."""
     value, time = as_floats(amount), as_floats(seconds)
     with np.errstate(over="ignore"):
@@ -189,8 +189,8 @@ def wan_tier(
     `back`: from the second zone to the first. `cap_bytes_per_s`: what both zones' uplinks leave for all groups.
     """
     how, rtt = transport or Transport(), _rtt_s(link)
-    loss, cap = link.loss_pct / 100, _rate(link.flow_gbps)
-    everything = np.minimum(_rate(link.gbps_back if back else link.gbps), as_floats(cap_bytes_per_s))
+    loss, cap = link.loss_pct / 100, _payload_rate(link.flow_gbps)
+    everything = np.minimum(_payload_rate(link.gbps_back if back else link.gbps), as_floats(cap_bytes_per_s))
     share = (everything / as_floats(groups))[..., np.newaxis]
     rate = aggregate_bytes_per_s(share, 1, how.group_bytes_per_s(rtt, loss, cap), loss)
     if how.library == "gloo":
@@ -204,13 +204,13 @@ def zone_paths(
     links: Mapping[tuple[int, int], ZoneLink] | None = None,
 ) -> Paths:
     """Every path between the zones of a cluster, with the zones' uplinks. [T11]"""
-    how, known = transport or Transport(), zone_links(cluster) if links is None else links
+    how, zone_link_table = transport or Transport(), zone_links(cluster) if links is None else links
     zones = len(cluster.zones)
     pairs, groups, rtts = [], [], []
-    for (a, b), link in known.items():
+    for (a, b), link in zone_link_table.items():
         loss, rtt = link.loss_pct / 100, _rtt_s(link)
-        group = how.group_bytes_per_s(rtt, loss, _rate(link.flow_gbps))
-        pairs += [((a, b), _rate(link.gbps) * (1 - loss)), ((b, a), _rate(link.gbps_back) * (1 - loss))]
+        group = how.group_bytes_per_s(rtt, loss, _payload_rate(link.flow_gbps))
+        pairs += [((a, b), _payload_rate(link.gbps) * (1 - loss)), ((b, a), _payload_rate(link.gbps_back) * (1 - loss))]
         groups += [((slice(None), a, b), group), ((slice(None), b, a), group)]
         rtts += [((slice(None), a, b), rtt), ((slice(None), b, a), rtt)]
     egress, ingress = zone_uplinks(cluster)
@@ -225,21 +225,21 @@ def fair_rates(senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits,
     All rates rise together; a flow stops where one of its limits is used up or at its own cap, and the others go on.
     """
     a, b, zones = np.asarray(senders, dtype=int), np.asarray(receivers, dtype=int), len(limits.egress)
-    left = np.concatenate([limits.egress, limits.ingress, np.ravel(limits.pair)]).astype(float)
+    remaining = np.concatenate([limits.egress, limits.ingress, np.ravel(limits.pair)]).astype(float)
     uses = np.stack([a, zones + b, 2 * zones + a * zones + b], axis=1)
-    own = np.broadcast_to(as_floats(caps), a.shape)
+    flow_caps = np.broadcast_to(as_floats(caps), a.shape)
     rates, rising = np.zeros(a.shape), np.ones(a.shape, dtype=bool)
     while rising.any():
-        users = np.bincount(uses[rising].ravel(), minlength=len(left))
-        share = np.where(users > 0, left / np.maximum(users, 1), np.inf)
-        step = min(share[uses[rising]].min(), (own - rates)[rising].min())
+        users = np.bincount(uses[rising].ravel(), minlength=len(remaining))
+        share = np.where(users > 0, remaining / np.maximum(users, 1), np.inf)
+        step = min(share[uses[rising]].min(), (flow_caps - rates)[rising].min())
         if np.isinf(step):
             rates[rising] = np.inf
             break
         full = share <= step
         rates[rising] += step
-        left = np.where(full, 0.0, left - step * users)
-        rising &= ~(full[uses].any(axis=1) | (own - rates <= 0.0))
+        remaining = np.where(full, 0.0, remaining - step * users)
+        rising &= ~(full[uses].any(axis=1) | (flow_caps - rates <= 0.0))
     return rates
 
 
@@ -247,17 +247,17 @@ def drain_s(
     sizes_bytes: npt.ArrayLike, senders: npt.ArrayLike, receivers: npt.ArrayLike, limits: Limits, caps: Numbers = np.inf
 ) -> Floats:
     """Seconds until each of several transfers that start together is done; who is done leaves its share. [T12]"""
-    left = np.array(sizes_bytes, dtype=float)
+    remaining = np.array(sizes_bytes, dtype=float)
     a, b = np.asarray(senders, dtype=int), np.asarray(receivers, dtype=int)
-    own, done, now = np.broadcast_to(as_floats(caps), left.shape), np.zeros(left.shape), 0.0
-    moving = left > 0
+    flow_caps, done, now = np.broadcast_to(as_floats(caps), remaining.shape), np.zeros(remaining.shape), 0.0
+    moving = remaining > 0
     while moving.any():
-        rates = fair_rates(a[moving], b[moving], limits, own[moving])
-        needed = left[moving] / rates
+        rates = fair_rates(a[moving], b[moving], limits, flow_caps[moving])
+        needed = remaining[moving] / rates
         now += needed.min()
-        left[moving] = np.where(needed <= needed.min(), 0.0, left[moving] - rates * needed.min())
-        done[moving & (left <= 0)] = now
-        moving = left > 0
+        remaining[moving] = np.where(needed <= needed.min(), 0.0, remaining[moving] - rates * needed.min())
+        done[moving & (remaining <= 0)] = now
+        moving = remaining > 0
     return done
 
 
@@ -271,11 +271,11 @@ def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
     cost = np.maximum(cost, cost.T)
     zones = len(cost)
     if zones <= EXACT_RING_ZONES:
-        orders = np.array([(0, *rest) for rest in permutations(range(1, zones))])
+        orders = np.array([(0, *order) for order in permutations(range(1, zones))])
         edges = cost[orders, np.roll(orders, -1, axis=1)]
         best = np.lexsort((edges.sum(axis=1), edges.max(axis=1)))[0]
         return tuple(int(zone) for zone in orders[best])
-    return _turned(_nearest(cost), (cost / max(cost.max(), 1e-300)) ** RING_POWER)
+    return _improve_ring(_build_nearest_ring(cost), (cost / max(cost.max(), 1e-300)) ** RING_POWER)
 
 
 def zone_exchange(
@@ -308,10 +308,10 @@ def zone_exchange(
     at, after = np.asarray(order, dtype=int), np.roll(order, -1)
     answers = []
     for band in range(3):
-        rates = _edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
+        rates = _estimate_edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
         rtt = hosts_rtt_s(paths.rtt_s[band, at, after])
-        each = gloo_all_reduce_s(size[..., np.newaxis] / groups, len(at), rtt, rates / groups)
-        answers.append(each.max(axis=-1))
+        all_reduce_s = gloo_all_reduce_s(size[..., np.newaxis] / groups, len(at), rtt, rates / groups)
+        answers.append(all_reduce_s.max(axis=-1))
     return replace(cost, seconds=np.stack(answers, axis=-1))
 
 
@@ -322,13 +322,13 @@ def zone_ring_tier(
     at, after = np.asarray(order, dtype=int), np.roll(order, -1)
     tiers = []
     for band in range(3):
-        rates = _edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
+        rates = _estimate_edge_rates(paths, at, after, band, groups, nic_bytes_per_s)
         latency = transport.latency_s(paths.rtt_s[band, at, after])
         tiers.append(ring_over(*((Tier(rate, late), 1) for rate, late in zip(rates, latency, strict=True))))
     return Tier(np.stack([t.bytes_per_s for t in tiers]), np.stack([t.latency_s for t in tiers]))
 
 
-def _edge_rates(
+def _estimate_edge_rates(
     paths: Paths, at: npt.NDArray[np.int_], after: npt.NDArray[np.int_], band: int, groups: int, nic_bytes_per_s: float
 ) -> Floats:
     """What all groups together get of each edge of the ring.
@@ -351,7 +351,7 @@ def best_zone_ring(size_bytes: float, paths: Paths, transport: Transport, *, gro
     return zone_ring(transport.latency_s(paths.rtt_s[EXPECTED]) + size_bytes / len(egress) / rate)
 
 
-def _rate(gbps: float | None) -> float:
+def _payload_rate(gbps: float | None) -> float:
     """Bytes/s of payload."""
     return np.inf if gbps is None else gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
 
@@ -363,7 +363,7 @@ def _rtt_s(link: ZoneLink) -> Floats:
     return milliseconds * 1e-3
 
 
-def _nearest(cost: Floats) -> tuple[int, ...]:
+def _build_nearest_ring(cost: Floats) -> tuple[int, ...]:
     """A ring that always goes on to the nearest zone not yet seen."""
     order, far = [0], cost + np.diag(np.full(len(cost), np.inf))
     for _ in range(len(cost) - 1):
@@ -373,7 +373,7 @@ def _nearest(cost: Floats) -> tuple[int, ...]:
     return tuple(order)
 
 
-def _turned(order: tuple[int, ...], weight: Floats) -> tuple[int, ...]:
+def _improve_ring(order: tuple[int, ...], weight: Floats) -> tuple[int, ...]:
     """The ring after turning round parts of it as long as that lowers the sum of its edges' weights (2-opt)."""
     ring = np.array(order)
     for _ in range(len(ring) ** 2):

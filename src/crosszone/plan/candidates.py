@@ -183,7 +183,7 @@ class Candidate:
             strategy=self.strategy,
             placement=self.placement,
         ).on(setting.framework)
-        site = Site(case=case, placement=self.placement, links=links, banded=banded, known=crossings)
+        site = Site(case=case, placement=self.placement, links=links, banded=banded, shared_crossings=crossings)
         found = Predictor(
             name=problem.scenario.name,
             site=site,

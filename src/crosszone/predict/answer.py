@@ -28,12 +28,12 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> Answer:
     An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
     """
     scenario, document = loaded.scenario, loaded.document
-    found = predictor_of(loaded)
-    told = [*chosen_dp(scenario, found.strategy), *found.notices, *loaded.notices, *scenario_notices(scenario)]
-    whole = replace(found, notices=tuple(few_alike(list(map(document.placed, told)))))
-    prediction = whole.prediction(language)
+    computed = predictor_of(loaded)
+    notices = [*chosen_dp(scenario, computed.strategy), *computed.notices, *loaded.notices, *scenario_notices(scenario)]
+    complete = replace(computed, notices=tuple(few_alike(list(map(document.placed, notices)))))
+    prediction = complete.prediction(language)
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
-    return Answer(whole, prediction.model_copy(update={"warnings": tuple(worst_first)}))
+    return Answer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
 
 
 def predictor_of(loaded: Loaded) -> Predictor:

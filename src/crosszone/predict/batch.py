@@ -87,8 +87,8 @@ def sparse_layers(model: Model, counts: Sequence[int]) -> list[int]:
         return [0] * len(counts)
     every, dense = model.moe.every, model.moe.first_dense
     below = [max(0, end - dense) // every for end in np.cumsum([0, *counts]).tolist()]
-    found: list[int] = np.diff(below).tolist()
-    return found
+    moe_layers: list[int] = np.diff(below).tolist()
+    return moe_layers
 
 
 def stage_counts(case: Case) -> list[float]:
@@ -99,8 +99,8 @@ def stage_counts(case: Case) -> list[float]:
 def stage_sums(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
     """A figure of each stage, that of its chunks, in pipeline order, added up."""
     held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
-    found: list[float] = np.bincount(held_by, weights=of_chunks, minlength=s.pp).tolist()
-    return found
+    sums: list[float] = np.bincount(held_by, weights=of_chunks, minlength=s.pp).tolist()
+    return sums
 
 
 def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dict[str, Numbers]:
@@ -111,7 +111,7 @@ def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dic
     return {
         "seq": job.seq_len,
         "global_batch": job.global_batch,
-        "path": _path(job, path),
+        "path": _tensor_path(job, path),
         "weight_bytes": states.weights,
         "gradient_bytes": states.gradients,
         "optimizer_bytes": states.master + states.moments,
@@ -167,15 +167,15 @@ def buckets(
     model: Model, asked_mb: float | None, framework: str, gradient_bytes: float, tp: Numbers, dp: Numbers
 ) -> Numbers:
     """The same for arrays of degrees; `gradient_bytes`: of one gradient as it is kept."""
-    known = frameworks()[framework]
+    capabilities = frameworks()[framework]
     if asked_mb is not None:
         return 1e6 * asked_mb
-    if known.bucket_mb is not None:
-        return 1e6 * known.bucket_mb
-    if known.bucket_parameters_m is None:
+    if capabilities.bucket_mb is not None:
+        return 1e6 * capabilities.bucket_mb
+    if capabilities.bucket_parameters_m is None:
         return gradient_bytes * parameters(model).total / model.layers / tp
-    least = known.bucket_parameters_per_rank_m or 0.0
-    return 1e6 * gradient_bytes * np.maximum(known.bucket_parameters_m, least * dp)
+    least = capabilities.bucket_parameters_per_rank_m or 0.0
+    return 1e6 * gradient_bytes * np.maximum(capabilities.bucket_parameters_m, least * dp)
 
 
 def bucket_room(model: Model, asked_mb: float | None, framework: str, gradient_bytes: float) -> float:
@@ -185,18 +185,18 @@ def bucket_room(model: Model, asked_mb: float | None, framework: str, gradient_b
     return max(0.0, 1e6 * asked_mb - float(buckets(model, None, framework, gradient_bytes, 1, 1)))
 
 
-def gradient_wire_bytes(model: Model, c: Communication, kept: float) -> float:
+def gradient_wire_bytes(model: Model, c: Communication, kept_share: float) -> float:
     """Bytes of a gradient on the wire: its type, and what compression leaves of it. [V4]
 
     PowerSGD sends r (rows + columns) values of a matrix; the model's square matrices stand for all.
     """
-    plain = GRADIENT_BYTES[c.gradient_dtype] if c.gradient_dtype else kept
+    plain = GRADIENT_BYTES[c.gradient_dtype] if c.gradient_dtype else kept_share
     if c.compression == "powersgd":
         return min(plain, plain * 2.0 * (c.compression_rank or 1) / model.hidden)
     return min(plain, COMPRESSED_BYTES.get(c.compression, plain))
 
 
-def _path(job: Job, path: int) -> int:
+def _tensor_path(job: Job, path: int) -> int:
     """The tensor path with its scales: blocks and rows cost time of their own."""
     if path != PATH_BITS["fp8"]:
         return path

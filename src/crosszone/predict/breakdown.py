@@ -47,12 +47,12 @@ def breakdown_of(p: Predictor) -> dict[str, float]:
         parts[_NAMES.get(name, name)] += m * cell(values, row, stage)
     parts["sharding"] = m * cell(t.gathers, row, stage)
     parts = {name: named(f"breakdown_s.{name}", seconds) for name, seconds in parts.items()}
-    own = sum(parts.values())
+    sum_of_parts = sum(parts.values())
     spans = p.step.pipelines.span_s
     span = scalar(spans[row])
     pipeline = m * cell(t.sends + t.sends_back, row, stage) if bare is None else span - scalar(spans[bare])
     pipeline = named("breakdown_s.pipeline", pipeline)
-    waits = span - own - pipeline
+    waits = span - sum_of_parts - pipeline
     last = last_updated(p)
     tail = {
         "bubble": waits if waits > ROUNDING * span else 0.0,

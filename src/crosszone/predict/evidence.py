@@ -45,8 +45,8 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
         groups.append(("pipeline", ("send_recv",), Group(2.0, apart, gpu)))
     missing = []
     for name, ops, group in groups:
-        known, _ = links.tier(ops, group, 1.0, FREE)
-        if not np.all(known | (np.asarray(plain(group.ranks)) <= 1)):
+        is_measured, _ = links.tier(ops, group, 1.0, FREE)
+        if not np.all(is_measured | (np.asarray(plain(group.ranks)) <= 1)):
             nodes, local = (np.max(x) for x in group.layout)
             missing.append(f"{name} ({nodes:g} x {local:g})")
     if not missing:
@@ -65,34 +65,34 @@ def operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, di
     Only families that the case uses, with the coefficients that it is predicted with; kinds that were not sampled are
     left out.
     """
-    wanted = tuple(_checked_operators(case, next(iter(profiles.values())).settings)) if profiles else ()
-    found = {
-        gpu.name: _shipped_errors(gpu, profile.coefficients, wanted, _softmax(profile))
+    operators = tuple(_list_checked_operators(case, next(iter(profiles.values())).settings)) if profiles else ()
+    by_gpu = {
+        gpu.name: _compute_errors(gpu, profile.coefficients, operators, _list_softmax_switches(profile))
         for gpu, profile in profiles.items()
     }
-    return {gpu: dict(errors) for gpu, errors in found.items() if errors}
+    return {gpu: dict(errors) for gpu, errors in by_gpu.items() if errors}
 
 
 @lru_cache(maxsize=512)
-def _shipped_errors(
-    gpu: Gpu, k: Coefficients, wanted: tuple[tuple[str, tuple[str, ...]], ...], switches: tuple[bool, bool]
+def _compute_errors(
+    gpu: Gpu, k: Coefficients, operators: tuple[tuple[str, tuple[str, ...]], ...], switches: tuple[bool, bool]
 ) -> dict[str, OperatorError]:
     """Remembered: a search and a slider ask again and again with the same coefficients."""
     profile = operator_profile(gpu.name)
     if profile is None:
         return {}
-    keys = [f"{op} {dtype}" for op, dtypes in wanted for dtype in dtypes]
+    keys = [f"{op} {dtype}" for op, dtypes in operators for dtype in dtypes]
     tables = [profile.checks[key] for key in keys if key in profile.checks]
     triton, plain_softmax = switches
     return formula_errors(tables, gpu, k, triton=triton, plain_softmax=plain_softmax)
 
 
-def _softmax(profile: Profile) -> tuple[bool, bool]:
+def _list_softmax_switches(profile: Profile) -> tuple[bool, bool]:
     """Switches of the stack that attention's formulas read."""
     return bool(profile.settings.get("triton")), profile.settings.get("unfused") == "plain"
 
 
-def _checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _list_checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Operators whose formulas this case's step uses, with the precisions of the kernels that tell of them.
 
     fp8 with block or row scales and fp32 have rates of their own, which samples with a scale a tensor say nothing of.
@@ -121,15 +121,15 @@ def unsampled(case: Case, gpus: Iterable[str]) -> list[Notice]:
         if profile is None:
             continue
         outside: dict[str, float] = {}
-        for op, dtype, sizes in _operators(case):
+        for op, dtype, sizes in _list_operators(case):
             outside |= {f"{op} {name}": sizes[name] for name in profile.outside(sizes, op, dtype)}
         if outside:
-            told = ", ".join(f"{name} {value:g}" for name, value in outside.items())
-            notices.append(Notice(code="operator_sizes_unsampled", level="note", params={"gpu": gpu, "sizes": told}))
+            listed = ", ".join(f"{name} {value:g}" for name, value in outside.items())
+            notices.append(Notice(code="operator_sizes_unsampled", level="note", params={"gpu": gpu, "sizes": listed}))
     return notices
 
 
-def _operators(case: Case) -> Iterator[tuple[str, str, dict[str, float]]]:
+def _list_operators(case: Case) -> Iterator[tuple[str, str, dict[str, float]]]:
     """The products and the attention of a layer, and the head's product, on one GPU, each with its precision.
 
     How many heads and samples there are only repeats a kernel, so that these are left out. Attention and head are in

@@ -34,7 +34,7 @@ def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline
     names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
     run = step.pipelines.alone(row)
     timeline = timeline_of(run, names)
-    timeline = replace(timeline, lanes=tuple(_renamed(lane, zones, language) for lane in timeline.lanes))
+    timeline = replace(timeline, lanes=tuple(_shorten_link_name(lane, zones, language) for lane in timeline.lanes))
     ready = run.gradients_ready_s.reshape(s.pp, -1).max(axis=-1)
     reduce, gather, update = (np.broadcast_to(x, t.forward.shape)[row] for x in (t.reduce, t.gather, t.update))
     reduced = float(step.reduced_s[row])
@@ -49,11 +49,11 @@ def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline
         if gather[stage] > 0:
             timeline = timeline.with_spans(lane, "parameters", end, end + float(gather[stage]))
     done = reduced + float(step.update_s[row])
-    rest = Lane(id="host", name=label("lane_host", language), group="host")
-    return timeline.with_spans(rest, "other", done, float(p.step_s[EXPECTED]))
+    host_lane = Lane(id="host", name=label("lane_host", language), group="host")
+    return timeline.with_spans(host_lane, "other", done, float(p.step_s[EXPECTED]))
 
 
-def _renamed(lane: Lane, zones: tuple[str, ...], language: str) -> Lane:
+def _shorten_link_name(lane: Lane, zones: tuple[str, ...], language: str) -> Lane:
     """A link by the numbers and zones of its stages: their names in full would not fit beside a lane."""
     if lane.group != "links":
         return lane

@@ -57,19 +57,19 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
         return []
     names = [z.name for z in p.site.cluster.zones]
     ring = p.site.ring
-    each = named("zones.averaged_bytes", scalar(cost.bytes.zones))
+    fragment_bytes = named("zones.averaged_bytes", scalar(cost.bytes.zones))
     often = named("local_update.fragments", local.fragments) / named("local_update.steps", local.steps)
-    found = []
+    rows = []
     for a, b in zip(ring, (*ring[1:], ring[0]), strict=True):
-        egress[a, b] += each * often
-        found.append(
+        egress[a, b] += fragment_bytes * often
+        rows.append(
             Traffic(
                 kind="local update",
                 link=f"{names[a]} > {names[b]}",
-                bytes_per_step=each * often,
+                bytes_per_step=fragment_bytes * often,
                 messages=scalar(cost.messages) * often,
                 busy_s=scalar(cost.seconds[EXPECTED]) * often,
                 exposed_s=scalar(p.local_update_s[EXPECTED]) / named("zones", len(ring)),
             )
         )
-    return found
+    return rows

@@ -25,31 +25,34 @@ if TYPE_CHECKING:
 def memory_of(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
     s, b, site = p.strategy, p.batch, p.site
-    found, fullest = fullest_of(p)
+    stage_bytes, fullest = fullest_of(p)
     gpus = [group.gpu for group in site.groups]
     group = site.group[:, site.kinds[0], 0, 0].T
 
-    def at_fullest(values: Any) -> Any:
+    def pick_fullest(values: Any) -> Any:
         return np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)]
 
-    parts = {part: named(f"memory_gib.parts.{part}", at_fullest(getattr(found, part)) / GIB) for part in PARTS}
-    host, moment = named("memory_gib.host", at_fullest(found.host) / GIB), plain(at_fullest(found.moment)).tolist()
+    parts = {part: named(f"memory_gib.parts.{part}", pick_fullest(getattr(stage_bytes, part)) / GIB) for part in PARTS}
+    host, moment = (
+        named("memory_gib.host", pick_fullest(stage_bytes.host) / GIB),
+        plain(pick_fullest(stage_bytes.moment)).tolist(),
+    )
     totals = named("memory_gib.total", sum(parts.values()))
     limits = named("memory_gib.stage_limit", np.array([gpus[g].memory_gib for g in group[fullest, np.arange(s.pp)]]))
     stages = []
     for stage, layers in enumerate(b.counts[0].tolist()):
         gpu = gpus[group[fullest[stage], stage]]
-        own = {part: scalar(values[stage]) for part, values in parts.items()}
+        parts_of_stage = {part: scalar(values[stage]) for part, values in parts.items()}
         stages.append(
             StageMemory(
                 stage=stage,
                 gpu=gpu.name,
                 layers=int(layers),
-                parts=own,
+                parts=parts_of_stage,
                 total=scalar(totals[stage]),
                 limit=scalar(limits[stage]),
                 host=scalar(host[stage]),
-                host_limit=_known(host_gib(site.groups[group[fullest[stage], stage]])),
+                host_limit=_none_if_unlimited(host_gib(site.groups[group[fullest[stage], stage]])),
                 peak_at=MOMENTS[moment[stage]],
             )
         )
@@ -73,19 +76,21 @@ def fullest_of(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
     b, site = p.batch, p.site
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
     layers = stage_layers(b.counts, *kinds, b.repeats, b.work.folded, b.sparse)
-    found = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_in_flight(p))
+    stage_bytes = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p))
     room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.kinds[0], 0, 0].T]
-    return found, np.argmax(np.broadcast_to(plain(found.total) / GIB, b.counts.shape)[: len(room)] - room, axis=0)
+    return stage_bytes, np.argmax(
+        np.broadcast_to(plain(stage_bytes.total) / GIB, b.counts.shape)[: len(room)] - room, axis=0
+    )
 
 
-def _in_flight(p: Predictor) -> npt.NDArray[np.float64]:
+def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
     """Micro-batches that each stage holds at a time, of every row: kinds of replicas have their own number of them."""
     s = p.strategy
-    held = [
+    in_flight_KS = [
         in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
         for m in p.site.kind_micro_batches.tolist()
     ]
-    return np.asarray(p.site.rows(np.array(held)))
+    return np.asarray(p.site.rows(np.array(in_flight_KS)))
 
 
 def host_gib(group: NodeGroup) -> float:
@@ -93,5 +98,5 @@ def host_gib(group: NodeGroup) -> float:
     return math.inf if group.memory_gib is None else group.memory_gib / group.gpus
 
 
-def _known(gib: float) -> float | None:
+def _none_if_unlimited(gib: float) -> float | None:
     return None if math.isinf(gib) else gib

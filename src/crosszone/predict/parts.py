@@ -42,8 +42,8 @@ class part(Generic[T]):
         try:
             return owner.parts[self.name]  # type: ignore[no-any-return]
         except KeyError:
-            found = owner.parts[self.name] = self.build(owner)
-            return found
+            value = owner.parts[self.name] = self.build(owner)
+            return value
         except AttributeError:
             if owner is None:  # asked of the class
                 return self

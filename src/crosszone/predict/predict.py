@@ -79,7 +79,7 @@ class Predictor:
     def profile(self) -> dict[int, Profile]:
         """Profile of each node group in use."""
         groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
-        return {g: self.profiles.select(one.gpu, self.stack, one.speed) for g, one in groups.items()}
+        return {g: self.profiles.select(group.gpu, self.stack, group.speed) for g, group in groups.items()}
 
     @property
     def gpu_kinds(self) -> list[str]:
@@ -133,8 +133,8 @@ class Predictor:
         if len(kinds) == 1:
             (k,) = kinds.values()
             return k
-        here = self.site.group[:, self.site.kinds[0], 0, 0].T
-        return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(here))
+        group_KS = self.site.group[:, self.site.kinds[0], 0, 0].T
+        return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(group_KS))
 
     @part
     def memory_coefficients(self) -> MemoryCoefficients:
@@ -155,8 +155,8 @@ class Predictor:
     def inner_step_s(self) -> npt.NDArray[np.float64]:
         """Step without periodic averaging at low, expected and high RTT, the slowest replica's."""
         kinds, bands = len(self.site.kinds[0]), self.site.bands
-        found = self.step.total_s[: bands * kinds].reshape(bands, kinds).max(axis=1)
-        return np.broadcast_to(found, (BANDS,)) if bands == 1 else found
+        slowest_s = self.step.total_s[: bands * kinds].reshape(bands, kinds).max(axis=1)
+        return np.broadcast_to(slowest_s, (BANDS,)) if bands == 1 else slowest_s
 
     @part
     def slowest(self) -> int:
@@ -193,23 +193,23 @@ class Predictor:
     @part
     def factors(self) -> tuple[float, float]:
         """Low and high factor of the profile's own error; the widest of the profiles in use."""
-        found = [
+        bands = [
             band_factors(
                 moe=self.case.model.moe is not None, gpu_measured=p.gpu_measured, stack_measured=p.stack_measured
             )
             for p in self.profile.values()
         ]
-        low, high = min(low for low, _ in found), max(high for _, high in found)
+        low, high = min(low for low, _ in bands), max(high for _, high in bands)
         return named("basis.low", low), named("basis.high", high)
 
     @part
     def step_time(self) -> Triple:
         """Step time with the profile's error and the links' band."""
         low, expected, high = (scalar(x) for x in self.step_s)
-        found = Triple(
+        triple = Triple(
             low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
         )
-        return named_triple("step_time_s", found)
+        return named_triple("step_time_s", triple)
 
     def timeline(self, language: str = "en") -> Timeline:
         """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
@@ -233,17 +233,17 @@ class Predictor:
         """Model FLOPs of one step. [F1]"""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         parts = [named("flops_part", value, part=name) for name, value in forward.parts.items()]
-        found: float = named("training_passes", TRAINING_PASSES) * sum(parts) * tokens_per_step(self.case.job)
-        return named("model_flops", found)  # type: ignore[no-any-return]
+        flops: float = named("training_passes", TRAINING_PASSES) * sum(parts) * tokens_per_step(self.case.job)
+        return named("model_flops", flops)  # type: ignore[no-any-return]
 
     @part
     def hardware_flops(self) -> Figure:
         """FLOPs of one step with those that recomputation repeats. [V6]"""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         layers = forward.total - forward.head
-        again = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
-        repeated = named("flops_repeated", again) * tokens_per_step(self.case.job)
-        return named("hardware_flops", self.model_flops + repeated)  # type: ignore[no-any-return]
+        recomputed = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
+        recompute_flops = named("flops_repeated", recomputed) * tokens_per_step(self.case.job)
+        return named("hardware_flops", self.model_flops + recompute_flops)  # type: ignore[no-any-return]
 
     @part
     def peak_flops(self) -> Figure:
@@ -267,13 +267,13 @@ class Predictor:
         memory = self.memory()
         busy = shares["compute"]
         run = run_of(self.site, self.framework.name, time, busy, egress)
-        notices = [*self.notices, *self._remarks(memory), *self._unpriced(egress)]
+        notices = [*self.notices, *self._collect_notices(memory), *self._list_unpriced(egress)]
         tokens = named_triple("tokens_per_s", time.over(tokens_per_step(self.case.job)))
         mfu, hfu = time.over(self.model_flops / self.peak_flops), time.over(self.hardware_flops / self.peak_flops)
         return Prediction(
             name=self.name,
             framework=self.framework.name,
-            strategy=_written(s),
+            strategy=_dump_strategy(s),
             gpus=s.ranks,
             micro_batches=self.micro_batches,
             step_time_s=time,
@@ -297,20 +297,20 @@ class Predictor:
                 low=self.factors[0],
                 high=self.factors[1],
             ),
-            records=self._records(breakdown, run),
+            records=self._collect_records(breakdown, run),
             warnings=tuple(notice.as_dict(language) for notice in notices),
         )
 
-    def _remarks(self, memory: Memory) -> list[Notice]:
+    def _collect_notices(self, memory: Memory) -> list[Notice]:
         """What a user should know of this prediction."""
-        found = []
+        notices = []
         derived = {self.site.groups[g].gpu.name: p.family for g, p in self.profile.items() if not p.gpu_measured}
         for gpu, family in derived.items():
-            found.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
+            notices.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
         if not all(p.stack_measured for p in self.profile.values()):
-            found.append(Notice(code="stack_unmeasured", level="note", params={"stack": self.stack}))
-        found += unsampled(self.case, self.gpu_kinds)
-        found += find_unmeasured(self)
+            notices.append(Notice(code="stack_unmeasured", level="note", params={"stack": self.stack}))
+        notices += unsampled(self.case, self.gpu_kinds)
+        notices += find_unmeasured(self)
         if not memory.fits:
             worst = memory.stages[memory.worst_stage]
             params = {
@@ -319,29 +319,29 @@ class Predictor:
                 "limit": round(worst.limit, 1),
                 "gpu": worst.gpu,
             }
-            found.append(Notice(code="does_not_fit", level="warning", field="strategy", params=params))
+            notices.append(Notice(code="does_not_fit", level="warning", field="strategy", params=params))
         elif memory.peak.high > memory.limit:
             params = {"high": round(memory.peak.high, 1), "limit": round(memory.limit, 1)}
-            found.append(Notice(code="may_not_fit", level="warning", field="strategy", params=params))
+            notices.append(Notice(code="may_not_fit", level="warning", field="strategy", params=params))
         local, compression = self.strategy.local_update, self.strategy.communication.compression
         if local is not None:
             field = "strategy.local_update"
-            found.append(Notice(code="local_update_changes", level="warning", field=field, value=local.steps))
+            notices.append(Notice(code="local_update_changes", level="warning", field=field, value=local.steps))
         if compression != "none":
             field = "strategy.communication.compression"
-            found.append(Notice(code="compression_changes", level="warning", field=field, value=compression))
+            notices.append(Notice(code="compression_changes", level="warning", field=field, value=compression))
         if self.strategy.pipeline_schedule == "delay-aware":
-            found.append(Notice(code="schedule_simulated_only", level="warning", field="strategy.schedule"))
-        return found
+            notices.append(Notice(code="schedule_simulated_only", level="warning", field="strategy.schedule"))
+        return notices
 
-    def _unpriced(self, egress: dict[tuple[int, int], float]) -> list[Notice]:
+    def _list_unpriced(self, egress: dict[tuple[int, int], float]) -> list[Notice]:
         """Traffic between zones that the total leaves out for want of a price."""
         unknown = unpriced(self.site, egress) if self.case.job.steps else []
         if not unknown:
             return []
         return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
 
-    def _records(self, breakdown: dict[str, float], run: Run) -> dict[str, Record]:
+    def _collect_records(self, breakdown: dict[str, float], run: Run) -> dict[str, Record]:
         """For each number shown, its formula and inputs."""
         s, job, m = self.strategy, self.case.job, self.case.model
         step = self.step_time.expected
@@ -384,7 +384,7 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
     if scenario.strategy is None:
         raise InvalidError(Notice(code="strategy_missing", field="strategy"))
     case = scenario.case()
-    framework, strategy = _legal(case)
+    framework, strategy = _check_legal(case)
     notices: list[Notice] = []
     if scenario.job.framework == "any":
         params = {"framework": framework.title}
@@ -395,7 +395,7 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
         placement, idle = packed(case.cluster, strategy)
         if strategy.local_update:  # zones train on their own: whole replicas in each
             placement = placement.replace(order=("tp", "cp", "pp", "dp"))
-        notices += [one.reason for one in idle]
+        notices += [unused.reason for unused in idle]
     else:
         placement = case.placement
         refused = placement.check(case.cluster, strategy)
@@ -407,7 +407,7 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
     refused_step = too_long(strategy, case.job.global_batch)
     if refused_step is not None:
         raise InvalidError(refused_step)
-    return _predictor(scenario.name, site, framework, profiles, notices)
+    return _build_predictor(scenario.name, site, framework, profiles, notices)
 
 
 def measured_predictor(name: str, case: Case, framework: Framework, profiles: Profiles | None = None) -> Predictor:
@@ -421,10 +421,10 @@ def measured_predictor(name: str, case: Case, framework: Framework, profiles: Pr
     else:  # tensor-parallel groups across the borders of nodes
         placement = Placement(blocks=(Block(zone=cluster.zones[0].name, group=0, first=0, count=strategy.ranks),))
     site = Site(case=case, placement=placement, links={})
-    return _predictor(name, site, framework, profiles, ())
+    return _build_predictor(name, site, framework, profiles, ())
 
 
-def _predictor(
+def _build_predictor(
     name: str, site: Site, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
 ) -> Predictor:
     """The predictor of a placed strategy with the coefficients of its job's stack."""
@@ -465,7 +465,7 @@ def stack_of_release(stack: str, release: float | None) -> str:
     return f"{stack}@{months // 12:02d}.{months % 12 + 1:02d}"
 
 
-def _legal(case: Case) -> tuple[Framework, Strategy]:
+def _check_legal(case: Case) -> tuple[Framework, Strategy]:
     """As `require_legal`; a delay-aware schedule, which no framework has, is checked as the 1F1B it grows out of."""
     s = case.strategy
     if s.pipeline_schedule != "delay-aware":
@@ -475,9 +475,9 @@ def _legal(case: Case) -> tuple[Framework, Strategy]:
     return framework, settled.replace(schedule="delay-aware", extra_warmup=s.extra_warmup)
 
 
-def _written(strategy: Strategy) -> dict[str, Any]:
-    found: dict[str, Any] = strategy.model_dump(mode="json")
-    return found
+def _dump_strategy(strategy: Strategy) -> dict[str, Any]:
+    fields: dict[str, Any] = strategy.model_dump(mode="json")
+    return fields
 
 
 __all__ = ["Predictor", "measured_predictor", "predict", "predictor"]

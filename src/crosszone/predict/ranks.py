@@ -25,7 +25,7 @@ MOST_RANKS = 100_000
 """Ranks told at once; of the others only the number."""
 
 
-def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, most: int = MOST_RANKS) -> dict[str, Any]:
+def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOST_RANKS) -> dict[str, Any]:
     """Ranks as columns; zones, node groups and stages by position; GPUs that no rank uses, with the reason."""
     s, site = p.strategy, p.site
     cluster, placement = site.cluster, site.placement
@@ -34,7 +34,7 @@ def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, most: int = MOST
     used = np.bincount(located["zone"], minlength=len(cluster.zones))
     return {
         "ranks": placement.ranks,
-        "shown": min(most, placement.ranks),
+        "shown": min(limit, placement.ranks),
         "gpus": cluster.gpus,
         "degrees": {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp},
         "order": list(placement.order),
@@ -44,19 +44,24 @@ def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, most: int = MOST
         ],
         "groups": [
             {"zone": zone, "group": number, "gpu": group.gpu.name, "gpus": group.gpus, "nodes": group.count}
-            for zone, one in enumerate(cluster.zones)
-            for number, group in enumerate(one.nodes)
+            for zone, description in enumerate(cluster.zones)
+            for number, group in enumerate(description.nodes)
         ],
-        "stages": _stages(p),
+        "stages": _list_stages(p),
         "idle": [
-            {"zone": one.zone, "group": one.group, "count": one.count, "reason": one.reason.as_dict(language)}
-            for one in placement.idle(cluster)
+            {
+                "zone": description.zone,
+                "group": description.group,
+                "count": description.count,
+                "reason": description.reason.as_dict(language),
+            }
+            for description in placement.idle(cluster)
         ],
-        "columns": {name: values[:most].tolist() for name, values in columns.items()},
+        "columns": {name: values[:limit].tolist() for name, values in columns.items()},
     }
 
 
-def _stages(p: Predictor) -> list[dict[str, Any]]:
+def _list_stages(p: Predictor) -> list[dict[str, Any]]:
     """Layers of each stage, and which: a stage of several chunks holds several runs. [R3]"""
     s, counts = p.strategy, chunk_layers(p.case)
     held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
@@ -76,7 +81,7 @@ def places_of(p: Predictor) -> dict[str, Any]:
     """Zones and stages as a map labels them, without the ranks themselves."""
     s, site = p.strategy, p.site
     cluster, placement = site.cluster, site.placement
-    where, own = placement.located(cluster)["zone"], placement.coordinates(s)
+    where, coordinates = placement.located(cluster)["zone"], placement.coordinates(s)
     used = np.bincount(where, minlength=len(cluster.zones))
     names = [zone.name for zone in cluster.zones]
     return {
@@ -87,13 +92,16 @@ def places_of(p: Predictor) -> dict[str, Any]:
                 "name": zone.name,
                 "gpus": sum(group.total_gpus for group in zone.nodes),
                 "used": int(used[number]),
-                "stages": np.unique(own["pp"][where == number]).tolist(),
-                "replicas": np.unique(own["dp"][where == number]).size,
+                "stages": np.unique(coordinates["pp"][where == number]).tolist(),
+                "replicas": np.unique(coordinates["dp"][where == number]).size,
             }
             for number, zone in enumerate(cluster.zones)
         ],
         "stages": [
-            {"stage": stage, "zones": [names[number] for number in dict.fromkeys(where[own["pp"] == stage].tolist())]}
+            {
+                "stage": stage,
+                "zones": [names[number] for number in dict.fromkeys(where[coordinates["pp"] == stage].tolist())],
+            }
             for stage in range(s.pp)
         ],
     }

@@ -137,13 +137,13 @@ class _Predictor(Predictor):
         """Micro-batches of one replica a step: a number of the layout."""
         return int(self.parts["plain"].micro_batches)
 
-    def _remarks(self, _: Any) -> list[Notice]:
+    def _collect_notices(self, _: Any) -> list[Notice]:
         return []
 
-    def _unpriced(self, _: Any) -> list[Notice]:
+    def _list_unpriced(self, _: Any) -> list[Notice]:
         return []
 
-    def _records(self, _: Any, __: Any) -> dict[str, Any]:
+    def _collect_records(self, _: Any, __: Any) -> dict[str, Any]:
         return {}
 
 
@@ -160,7 +160,7 @@ class _Crossings(Crossings):
 
     def exchange(self, size_bytes: Any, ring: tuple[int, ...], ranks: int) -> CollectiveCost:
         """What it takes until all zones of the ring hold the sum of so many bytes."""
-        return zone_exchange(size_bytes, self._among(ring), self.transport, **self._use(ring, ranks))
+        return zone_exchange(size_bytes, self._select_paths(ring), self.transport, **self._ring_arguments(ring, ranks))
 
 
 @dataclass
@@ -191,7 +191,7 @@ class _Inputs:
         gpu, zone = group.gpu, self.p.site.cluster.zones[self._zone_of(number)].name
         nic = group.nic_gbps_node or float(routes()["example_nic_gbps"])
         return SimpleNamespace(
-            gpu=self.datasheets.setdefault(gpu.name, self._datasheet(gpu)),
+            gpu=self.datasheets.setdefault(gpu.name, self._record_datasheet(gpu)),
             fast_link=group.fast_link,
             nic_gbps_node=self.tape.leaf("input.nic_gbps", nic, zone=zone, group=str(number)),
             gpus=group.gpus,
@@ -203,7 +203,7 @@ class _Inputs:
         counts = np.cumsum([len(zone.nodes) for zone in self.p.site.cluster.zones])
         return int(np.searchsorted(counts, number, side="right"))
 
-    def _datasheet(self, gpu: Gpu) -> Any:
+    def _record_datasheet(self, gpu: Gpu) -> Any:
         def leaf(name: str, value: float, **about: str) -> Recorded:
             return self.tape.leaf(f"input.{name}", value, gpu=gpu.name, **about)
 
@@ -224,16 +224,16 @@ class _Inputs:
 
     def link(self, link: ZoneLink) -> ZoneLink:
         """A link between zones with recorded rates and expected round trip; its band is only looked at there."""
-        there, back = (f"{a} > {b}" for a, b in (link.between, link.between[::-1]))
+        forward, back = (f"{a} > {b}" for a, b in (link.between, link.between[::-1]))
         leaf = self.tape.leaf
         rtt: Any = SimpleNamespace(
             low=link.rtt_ms.low,
-            expected=leaf("input.rtt_ms", link.rtt_ms.expected, link=there),
+            expected=leaf("input.rtt_ms", link.rtt_ms.expected, link=forward),
             high=link.rtt_ms.high,
         )
-        cap: Any = None if link.flow_gbps is None else leaf("input.flow_gbps", link.flow_gbps, link=there)
+        cap: Any = None if link.flow_gbps is None else leaf("input.flow_gbps", link.flow_gbps, link=forward)
         rates: dict[str, Any] = {
-            "gbps": leaf("input.zone_gbps", link.gbps, link=there),
+            "gbps": leaf("input.zone_gbps", link.gbps, link=forward),
             "gbps_back": leaf("input.zone_gbps", link.gbps_back, link=back),
         }
         return replace(link, rtt_ms=rtt, flow_gbps=cap, **rates)
@@ -248,7 +248,7 @@ class _Inputs:
             about = {"gpu": p.site.groups[number].gpu.name} if several else {}
             key = id(profile.coefficients)
             if key not in distinct:
-                distinct[key] = _leaves_recorded_inputs(self.tape, "k", profile.coefficients, **about)
+                distinct[key] = _record_leaves(self.tape, "k", profile.coefficients, **about)
             of_group[number] = distinct[key]
         if len(distinct) == 1:
             return next(iter(distinct.values()))
@@ -260,14 +260,14 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
     p.prediction()  # what is fixed by the numbers as they are (slowest replica, order of zones) is known from here on
     with recording(all_branches=True) as tape:
         inputs = _Inputs(tape, p)
-        site = _recorded_site(inputs)
+        site = _record_site(inputs)
         other = _Predictor(**{f.name: getattr(p, f.name) for f in fields(Predictor) if f.init} | {"site": site})
         other.parts.update({name: getattr(p, name) for name in KNOWN} | {"plain": p})
         k = inputs.coefficients()
         batch = replace(
             p.batch,
-            model=_named("model", _columns_of_model(site, p)),
-            work=_named("work", _columns_of_work(site, p)),
+            model=_named("model", _record_model_columns(site, p)),
+            work=_named("work", _record_work_columns(site, p)),
             gpu=_named("gpu", site.gpu_columns()),
             stack=_named("stack", p.batch.stack),
             links=_named("links", site.link_columns()),
@@ -278,8 +278,8 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
             tape.given["micro_batches_of_replica"] = batch.work.micro_batches
             tape.given["all_micro_batches"] = named("all_micro_batches", batch.work.micro_batches * batch.work.dp)
         other.parts["batch"], other.parts["coefficients"] = batch, k
-        other.parts["memory_coefficients"] = _leaves_recorded_inputs(tape, "km", p.memory_coefficients)
-        pipelines, passes, simulated, durations = _pipelines(p, batch, k, most_passes)
+        other.parts["memory_coefficients"] = _record_leaves(tape, "km", p.memory_coefficients)
+        pipelines, passes, simulated, durations = _record_pipelines(p, batch, k, most_passes)
         other.parts["step"] = simulated_step(batch, chunk_layers(p.case), p.strategy, k, pipelines)
         before = len(tape.decisions)
         other.step_time  # noqa: B018  which end of its range is lower is no figure of a workbook
@@ -294,7 +294,7 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         )
 
 
-def _recorded_site(inputs: _Inputs) -> _Site:
+def _record_site(inputs: _Inputs) -> _Site:
     p, tape = inputs.p, inputs.tape
     job, s, plain_site = p.case.job, p.strategy, p.site
     seq = tape.leaf("work.seq", float(job.seq_len))
@@ -319,7 +319,7 @@ def _recorded_site(inputs: _Inputs) -> _Site:
         for nic in nics[1:]:
             slowest = np.minimum(slowest, nic)
         crossings = _Crossings(plain_site.cluster, links, plain_site.transport, nic_bytes_per_s=slowest)
-    site = _Site(case=case, placement=plain_site.placement, links=links or plain_site.links, known=crossings)
+    site = _Site(case=case, placement=plain_site.placement, links=links or plain_site.links, shared_crossings=crossings)
     site.parts.update(kept(plain_site.parts, without=("crossings",)))
     site.parts["recorded_gpus"] = columns
     site.parts["recorded_micro_batch"] = micro_batch
@@ -331,11 +331,11 @@ def _plain_nic(group: NodeGroup) -> float:
     return gbps * BYTES_PER_S_PER_GBPS / group.gpus
 
 
-def _columns_of_model(site: _Site, p: Predictor) -> Any:
+def _record_model_columns(site: _Site, p: Predictor) -> Any:
     return model_columns(site.case.model, vocab_multiple=p.framework.vocab_multiple, tp=p.strategy.tp)
 
 
-def _columns_of_work(site: _Site, p: Predictor) -> Any:
+def _record_work_columns(site: _Site, p: Predictor) -> Any:
     case, s = site.case, p.strategy
     plain_work = p.batch.work
     work = work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=site.shard_ranks)
@@ -344,8 +344,8 @@ def _columns_of_work(site: _Site, p: Predictor) -> Any:
     if s.pp == 1 and not s.uneven:
         count = np.maximum(1.0, global_batch / (micro_batch * work.dp))
     kept_bytes = state_bytes(p.case.job, framework=p.framework.name).gradients
-    asked = s.communication.bucket_mb
-    bucket = buckets(case.model, asked, p.framework.name, kept_bytes, s.tp, s.dp or 1)
+    bucket_mb = s.communication.bucket_mb
+    bucket = buckets(case.model, bucket_mb, p.framework.name, kept_bytes, s.tp, s.dp or 1)
     return replace(
         work,
         seq=case.job.seq_len,
@@ -365,7 +365,7 @@ def _named(group: str, columns: Columns) -> Columns:
     return replace(columns, **recorded)  # type: ignore[type-var]
 
 
-def _leaves_recorded_inputs(tape: Tape, group: str, columns: Columns, **about: str) -> Columns:
+def _record_leaves(tape: Tape, group: str, columns: Columns, **about: str) -> Columns:
     recorded: dict[str, Any] = {
         f.name: tape.leaf(f"{group}.{f.name}", getattr(columns, f.name), **about)
         for f in fields(columns)  # type: ignore[arg-type]
@@ -376,12 +376,14 @@ def _leaves_recorded_inputs(tape: Tape, group: str, columns: Columns, **about: s
 # The pipeline, pass by pass
 
 
-def _pipelines(p: Predictor, batch: Any, k: Any, most_passes: int) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
+def _record_pipelines(
+    p: Predictor, batch: Any, k: Any, most_passes: int
+) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
     """Ends of the pipelines of the rows that figures are taken of, recorded; of the other rows as simulated."""
     plainly, site, s = p.step.pipelines, p.site, p.strategy
     kinds = len(site.kinds[0])
     expected = [EXPECTED * kinds + kind if site.bands > 1 else kind for kind in range(kinds)]
-    wanted = [*expected, *([] if p.bare_row is None else [p.bare_row])]
+    recorded_rows = [*expected, *([] if p.bare_row is None else [p.bare_row])]
     times = stage_times(batch, k)
     size, columns = pipeline_columns(batch, times, chunk_layers(p.case), s, k)
     spans: list[Any] = list(plainly.span_s)
@@ -389,24 +391,24 @@ def _pipelines(p: Predictor, batch: Any, k: Any, most_passes: int) -> tuple[Pipe
     passes: dict[int, PassTimes] = {}
     simulated: dict[int, tuple[Any, Any]] = {}
     durations: list[tuple[Any, Any]] = []
-    for row in wanted:
-        own = {name: values[row] for name, values in columns.items()}
+    for row in recorded_rows:
+        row_times = {name: values[row] for name, values in columns.items()}
         if s.pp == 1 and s.interleave == 1:
             count = batch.work.micro_batches
             if np.ndim(count):
                 count = count[row if len(count) > 1 else 0, 0]
-            spans[row] = count * sum(own[name][0, 0] for name in ("forward_s", "backward_s", "weight_s"))
+            spans[row] = count * sum(row_times[name][0, 0] for name in ("forward_s", "backward_s", "weight_s"))
             readies[row] = np.stack([spans[row]])
             continue
         m = int(plainly.micro_batches[row])
-        operations = s.pp * s.interleave * m * len(wanted)
+        operations = s.pp * s.interleave * m * len(recorded_rows)
         if s.pipeline_schedule == "delay-aware" or operations > most_passes:
             mine = {name: values[row] for name, values in plainly.columns.items()}
-            found = step_times(s.pipeline_schedule, micro_batches=m, **size, **mine)
-            simulated[row] = found.first_start_s[..., -1], found.last_end_s[..., -1]
-            durations += [(own[name], mine[name]) for name in own]
+            result = step_times(s.pipeline_schedule, micro_batches=m, **size, **mine)
+            simulated[row] = result.first_start_s[..., -1], result.last_end_s[..., -1]
+            durations += [(row_times[name], mine[name]) for name in row_times]
             continue
-        passes[row] = worked = _work_through(s.pipeline_schedule, size, m, own)
+        passes[row] = worked = _record_passes(s.pipeline_schedule, size, m, row_times)
         gradients = worked.shape.gradients
         readies[row] = np.stack([np.max(np.stack([worked.ends[n] for n in stage])) for stage in gradients])
         spans[row] = np.max(np.stack([worked.ends[n] for n in worked.shape.operations[:, -1]]))
@@ -415,7 +417,7 @@ def _pipelines(p: Predictor, batch: Any, k: Any, most_passes: int) -> tuple[Pipe
     return replace(plainly, **named_outcome), passes, simulated, durations
 
 
-def _work_through(schedule: str, size: dict[str, Any], micro_batches: int, times: dict[str, Any]) -> PassTimes:
+def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, times: dict[str, Any]) -> PassTimes:
     """Ends of all passes and messages of one step, as `simulate` walks through them, recorded. [S3]"""
     stages, chunks = size["stages"], size["chunks"]
     shape = shape_of(schedule, stages, micro_batches, chunks, size["extra_warmup"], False)

@@ -27,8 +27,8 @@ Used = list[tuple[Zone, NodeGroup, int]]
 @cache
 def power_entries() -> dict[str, dict[str, Any]]:
     """Figures of `cost/power.yaml` with origin and source, by name."""
-    found: dict[str, dict[str, Any]] = read_shipped("crosszone.cost", "power.yaml").value
-    return found
+    entries: dict[str, dict[str, Any]] = read_shipped("crosszone.cost", "power.yaml").value
+    return entries
 
 
 def power_figures() -> dict[str, float]:
@@ -42,7 +42,10 @@ def run_of(
     """Everything about the whole run; `egress` is bytes per step from zone to zone, `busy_share` time GPUs compute."""
     job, good = site.case.job, goodput_of(site, framework)
     used = used_groups(site)
-    price, kilowatt = named("run.usd_per_hour", _usd_per_hour(used)), named("run.kw", _kilowatt(used, busy_share))
+    price, kilowatt = (
+        named("run.usd_per_hour", _sum_usd_per_hour(used)),
+        named("run.kw", _sum_kilowatt(used, busy_share)),
+    )
     if job.steps is None:
         return Run(
             steps=None,
@@ -56,10 +59,10 @@ def run_of(
             kw=kilowatt,
             goodput=good,
         )
-    steps = named("run.steps", _steps(job))
+    steps = named("run.steps", _count_steps(job))
     days = named_triple("run.days", step_s.times(steps / DAY_S / good.share))
     hours = days.times(24.0)
-    gpus = sum(_gpus_in(*one) for one in used)
+    gpus = sum(_count_gpus(*group) for group in used)
     out = usd_egress(site, egress, steps)
     out = out if out is None else named("run.usd_egress", out)
     usd = (
@@ -72,7 +75,7 @@ def run_of(
         )
     )
     kwh = None if kilowatt is None else named_triple("run.kwh", hours.times(kilowatt))
-    grams = _grams_per_kwh(used, busy_share)
+    grams = _average_grams_per_kwh(used, busy_share)
     return Run(
         steps=job.steps,
         days=days,
@@ -88,7 +91,7 @@ def run_of(
 
 
 @cache
-def _failures_per_1000_days(gpu: Gpu) -> float:
+def _find_failure_rate(gpu: Gpu) -> float:
     return catalogue().failure_rate(gpu).failures_per_1000_gpu_days
 
 
@@ -98,12 +101,14 @@ def goodput_of(site: Site, framework: str) -> Goodput:
     Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
     """
     figures, used = power_figures(), used_groups(site)
-    per_day = sum(_gpus_in(*one) * _failures(one[1].gpu) / 1000.0 for one in used)
+    per_day = sum(_count_gpus(*group) * _estimate_failures(group[1].gpu) / 1000.0 for group in used)
     mtbf = named("run.goodput.mtbf_hours", 24.0 / per_day if per_day > 0 else math.inf)
     states = state_bytes(site.case.job, framework=framework)
-    kept = ("weights", "master", "moments")
-    each = sum(named(f"bytes_{name}", getattr(states, name)) for name in kept)
-    size = named("run.goodput.checkpoint_gb", named("parameters", parameters(site.case.model).total) * each / GB)
+    checkpointed = ("weights", "master", "moments")
+    bytes_per_param = sum(named(f"bytes_{name}", getattr(states, name)) for name in checkpointed)
+    size = named(
+        "run.goodput.checkpoint_gb", named("parameters", parameters(site.case.model).total) * bytes_per_param / GB
+    )
     nodes = named("nodes_in_use", max(1, min(site.nodes, sum(count for _, _, count in used))))
     write = named("run.goodput.checkpoint_s", size / (figures["checkpoint_gb_per_s_per_node"] * nodes))
     interval = named("run.goodput.interval_s", np.sqrt(2.0 * write * mtbf * HOUR_S))
@@ -123,30 +128,30 @@ def goodput_share(checkpoint_s: Figure, interval_s: Figure, mtbf_s: Figure, rest
     return 1.0 / (1.0 + checkpoint_s / interval_s + (interval_s / 2.0 + restart_s) / mtbf_s)
 
 
-def _gpus_in(zone: Zone, group: NodeGroup, count: int) -> Figure:
-    found: float = named("gpus_in", count, gpu=group.gpu.name, zone=zone.name)
-    return found
+def _count_gpus(zone: Zone, group: NodeGroup, count: int) -> Figure:
+    gpus: float = named("gpus_in", count, gpu=group.gpu.name, zone=zone.name)
+    return gpus
 
 
-def _failures(gpu: Gpu) -> Figure:
-    found: float = named("failures_of", _failures_per_1000_days(gpu), gpu=gpu.name)
-    return found
+def _estimate_failures(gpu: Gpu) -> Figure:
+    failures: float = named("failures_of", _find_failure_rate(gpu), gpu=gpu.name)
+    return failures
 
 
-def _steps(job: Job) -> Figure:
+def _count_steps(job: Job) -> Figure:
     """Optimizer steps of the run, the last one rounded up. [J2]"""
     if job.tokens is not None:
         tokens = named("job.tokens", job.tokens)
     else:
         tokens = named("job.corpus_tokens", job.corpus_tokens) * named("job.epochs", job.epochs or 1.0)
-    found: float = np.ceil(tokens / tokens_per_step(job))
-    return found
+    steps: float = np.ceil(tokens / tokens_per_step(job))
+    return steps
 
 
 def tokens_per_step(job: Job) -> Figure:
     """Tokens of one optimizer step. [J1]"""
-    found: float = named("work.seq", job.seq_len) * named("work.global_batch", job.global_batch)
-    return found
+    tokens: float = named("work.seq", job.seq_len) * named("work.global_batch", job.global_batch)
+    return tokens
 
 
 def used_groups(site: Site) -> Used:
@@ -156,14 +161,14 @@ def used_groups(site: Site) -> Used:
     return [(*groups[number], count) for number, count in sorted(counts.items())]
 
 
-def _usd_per_hour(used: Used) -> float | None:
+def _sum_usd_per_hour(used: Used) -> float | None:
     """Price of all GPUs in use for an hour; None where one is not known. [E2]"""
     total = 0.0
     for zone, group, count in used:
         price = named("price_of", usd_per_gpu_hour(group), gpu=group.gpu.name, zone=zone.name)
         if price is None:
             return None
-        total = total + _gpus_in(zone, group, count) * price
+        total = total + _count_gpus(zone, group, count) * price
     return total
 
 
@@ -172,7 +177,7 @@ def usd_per_gpu_hour(group: NodeGroup) -> float | None:
     return group.usd_per_gpu_hour if group.usd_per_gpu_hour is not None else group.gpu.usd_per_hour
 
 
-def _kilowatt(used: Used, busy_share: float) -> float | None:
+def _sum_kilowatt(used: Used, busy_share: float) -> float | None:
     """Power of the GPUs in use with their hosts and sites. [E3]"""
     parts = [group_kilowatt(zone, group, count, busy_share) for zone, group, count in used]
     return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
@@ -186,19 +191,21 @@ def group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: Figure)
     draw = f["idle_share"] + (f["busy_share"] - f["idle_share"]) * busy_share + f["host_share"]
     board = named("board_power", group.gpu.tdp_w, gpu=group.gpu.name)
     pue = named("pue", zone.pue or 1.0, zone=zone.name)
-    found: float = named("group_power", _gpus_in(zone, group, count) * board * draw * pue / 1000.0, zone=zone.name)
-    return found
+    kilowatt: float = named(
+        "group_power", _count_gpus(zone, group, count) * board * draw * pue / 1000.0, zone=zone.name
+    )
+    return kilowatt
 
 
-def _grams_per_kwh(used: Used, busy_share: float) -> float | None:
+def _average_grams_per_kwh(used: Used, busy_share: float) -> float | None:
     """Carbon of a kWh over all zones in use, weighted by their power; None where one is not known."""
     grams = power = 0.0
     for zone, group, count in used:
-        own = named("grid_carbon", grams_per_kwh(zone), zone=zone.name)
+        zone_grams = named("grid_carbon", grams_per_kwh(zone), zone=zone.name)
         part = group_kilowatt(zone, group, count, busy_share)
-        if own is None or part is None:
+        if zone_grams is None or part is None:
             return None
-        grams, power = grams + own * part, power + part
+        grams, power = grams + zone_grams * part, power + part
     return grams / power if power else None
 
 

@@ -81,10 +81,10 @@ class Crossings:
     def boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency from zone to zone, where so many ranks share the pair, both ways counted."""
         if (a, b, ranks) not in self._boundaries:
-            self._boundaries[a, b, ranks] = self._boundary(a, b, ranks)
+            self._boundaries[a, b, ranks] = self._estimate_boundary(a, b, ranks)
         return self._boundaries[a, b, ranks]
 
-    def _boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
+    def _estimate_boundary(self, a: int, b: int, ranks: int) -> tuple[Floats, Floats]:
         limits = self.paths.limits
         cap = min(limits.egress[a], limits.ingress[b])
         tier = wan_tier(self.links[min(a, b), max(a, b)], self.transport, groups=ranks, back=a > b, cap_bytes_per_s=cap)
@@ -93,29 +93,31 @@ class Crossings:
     def ring(self, zones: Zones, ranks: int) -> Zones:
         """Order in which zones exchange gradients, the smallest of them with so many ranks."""
         if (zones, ranks) not in self._rings:
-            order = best_zone_ring(1e9, self._among(zones), self.transport, groups=ranks)
+            order = best_zone_ring(1e9, self._select_paths(zones), self.transport, groups=ranks)
             self._rings[zones, ranks] = tuple(zones[i] for i in order)
         return self._rings[zones, ranks]
 
     def ring_link(self, ring: Zones, ranks: int) -> Tier:
         """A zone's link to the next in the ring."""
         if (ring, ranks) not in self._ring_links:
-            self._ring_links[ring, ranks] = ring_tier(self._among(ring), self.transport, **self._use(ring, ranks))
+            self._ring_links[ring, ranks] = ring_tier(
+                self._select_paths(ring), self.transport, **self._ring_arguments(ring, ranks)
+            )
         return self._ring_links[ring, ranks]
 
     def exchange(self, size_bytes: float, ring: Zones, ranks: int) -> CollectiveCost:
         """What it takes until all zones of the ring hold the sum of so many bytes."""
         key = (size_bytes, ring, ranks)
         if key not in self._exchanges:
-            paths, use = self._among(ring), self._use(ring, ranks)
+            paths, use = self._select_paths(ring), self._ring_arguments(ring, ranks)
             self._exchanges[key] = zone_exchange(size_bytes, paths, self.transport, **use)
         return self._exchanges[key]
 
-    def _use(self, ring: Zones, ranks: int) -> dict[str, Any]:
+    def _ring_arguments(self, ring: Zones, ranks: int) -> dict[str, Any]:
         """How the zones of the ring, taken in order, are used: all their ranks, each with its NIC."""
         return {"order": range(len(ring)), "groups": ranks, "nic_bytes_per_s": self._nic}
 
-    def _among(self, zones: Zones) -> Paths:
+    def _select_paths(self, zones: Zones) -> Paths:
         """The paths among some of the zones."""
         paths, at = self.paths, np.array(zones)
         pick = np.ix_(at, at)
@@ -141,14 +143,14 @@ class Site:
     links: dict[tuple[int, int], ZoneLink]
     banded: bool = True
     """False: only the expected RTT is looked at (a search)."""
-    known: Crossings | None = None
+    shared_crossings: Crossings | None = None
     """The links between the zones, where somebody has looked them up already."""
     parts: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """What has been computed of it so far, by name; a changed copy begins anew."""
 
-    def on(self, cluster: Cluster, links: dict[tuple[int, int], ZoneLink], known: Crossings) -> Site:
+    def on(self, cluster: Cluster, links: dict[tuple[int, int], ZoneLink], crossings: Crossings) -> Site:
         """The same placement with other links between the zones."""
-        other = replace(self, case=replace(self.case, cluster=cluster), links=links, known=known)
+        other = replace(self, case=replace(self.case, cluster=cluster), links=links, shared_crossings=crossings)
         other.parts.update(kept(self.parts, without=OF_LINKS))
         return other
 
@@ -180,8 +182,8 @@ class Site:
     @part
     def groups_in_use(self) -> list[int]:
         """Numbers of the node groups that hold ranks."""
-        found: list[int] = np.unique(self.group).tolist()
-        return found
+        numbers: list[int] = np.unique(self.group).tolist()
+        return numbers
 
     @property
     def group(self) -> Ints:
@@ -206,26 +208,26 @@ class Site:
     @part
     def domain(self) -> Ints:
         """Number of the domain of each rank: GPUs that reach each other without the network."""
-        return self._numbered([group.local_gpus for group in self.groups])
+        return self._number_domains([group.local_gpus for group in self.groups])
 
     @part
     def _fast_domain(self) -> Ints:
         """Number of the fast-link domain of each rank; a GPU without one is its own."""
-        return self._numbered([group.domain for group in self.groups])
+        return self._number_domains([group.domain for group in self.groups])
 
-    def _numbered(self, sizes: list[int]) -> Ints:
+    def _number_domains(self, sizes: list[int]) -> Ints:
         """Number of the part of its node group that each rank lies in, parts of so many GPUs in a row."""
-        here = self._located
+        located = self._located
         per_node = np.array([group.gpus for group in self.groups])
-        gpu = here["node"] * per_node[here["group"]] + here["gpu"]
-        return np.asarray(here["group"] * 100_000_000 + gpu // np.array(sizes)[here["group"]])
+        gpu = located["node"] * per_node[located["group"]] + located["gpu"]
+        return np.asarray(located["group"] * 100_000_000 + gpu // np.array(sizes)[located["group"]])
 
     @part
     def micro_batches(self) -> Ints:
         """Micro-batches of each replica in a step. [R2]"""
         s = self.strategy
-        each = s.replica_micro_batches or s.micro_batches(self.case.job.global_batch)
-        return np.broadcast_to(np.asarray(each, dtype=np.int64), (s.dp or 1,))
+        counts = s.replica_micro_batches or s.micro_batches(self.case.job.global_batch)
+        return np.broadcast_to(np.asarray(counts, dtype=np.int64), (s.dp or 1,))
 
     @part
     def kinds(self) -> tuple[Ints, Ints]:
@@ -233,12 +235,12 @@ class Site:
 
         Kinds differ in where their stages lie, or in their micro-batches.
         """
-        here = [self.group[:, :, 0, 0], self._fast]
+        features = [self.group[:, :, 0, 0], self._fast]
         if self.strategy.uneven:
-            here.append(self.micro_batches[None])
-        if all((values == values[:, :1]).all() for values in here):
+            features.append(self.micro_batches[None])
+        if all((values == values[:, :1]).all() for values in features):
             return np.zeros(1, dtype=np.int64), np.array([self.strategy.dp or 1])
-        _, first, counts = np.unique(np.concatenate(here).T, axis=0, return_index=True, return_counts=True)
+        _, first, counts = np.unique(np.concatenate(features).T, axis=0, return_index=True, return_counts=True)
         order = np.argsort(first)
         return first[order], counts[order]
 
@@ -256,16 +258,18 @@ class Site:
         """Replicas that share one set of states: all, or the fewest of a stage that lie in one zone or node. [M2]"""
         if self.strategy.shard_within == "all":
             return min(self.strategy.shard_ranks or self.case.dp, self.case.dp)
-        return min(int(np.unique(stage, return_counts=True)[1].min()) for stage in self._state_homes)
+        return min(int(np.unique(stage, return_counts=True)[1].min()) for stage in self._shard_domains)
 
     @part
-    def _state_homes(self) -> Ints:
+    def _shard_domains(self) -> Ints:
         """[pp, dp] number of the zone or node inside which a replica's stage shares states with others."""
         if self.strategy.shard_within == "zone":
             return self.zone[:, :, 0, 0]
         node = self.node
-        whole = (node == node[:, :, :1, :1]).all(axis=(2, 3))
-        return np.where(whole, node[:, :, 0, 0], -1 - np.arange(node.shape[1]))  # torn over nodes: shares with none
+        in_one_node = (node == node[:, :, :1, :1]).all(axis=(2, 3))
+        return np.where(
+            in_one_node, node[:, :, 0, 0], -1 - np.arange(node.shape[1])
+        )  # torn over nodes: shares with none
 
     @part
     def _fast(self) -> Ints:
@@ -281,18 +285,18 @@ class Site:
         """The link that activations cross after a stage of this replica, inside a zone."""
         if not self._fast[stage, replica]:
             return NETWORK
-        here, after = (self._fast_domain[at % self.strategy.pp, replica] for at in (stage, stage + 1))
-        return FAST if bool((here == after).all()) else HOST
+        before, after = (self._fast_domain[at % self.strategy.pp, replica] for at in (stage, stage + 1))
+        return FAST if bool((before == after).all()) else HOST
 
     def gpu_columns(self) -> GpuColumns:
         """GPUs of each stage of each row; plain numbers where all are of one kind."""
         path = compute_precision(self.case.job)
         columns = {g: group_columns(self.groups[g], path, self.nodes) for g in self.groups_in_use}
-        here = self.group[:, self.kinds[0], 0, 0].T
+        group_KS = self.group[:, self.kinds[0], 0, 0].T
         first = next(iter(columns.values()))
-        if all(one == first for one in columns.values()):
+        if all(column == first for column in columns.values()):
             return first
-        return taken(columns, self.rows(here))
+        return taken(columns, self.rows(group_KS))
 
     @part
     def transport(self) -> Transport:
@@ -313,7 +317,7 @@ class Site:
     @part
     def crossings(self) -> Crossings:
         """The links between the zones."""
-        return self.known or Crossings(self.cluster, self.links, self.transport)
+        return self.shared_crossings or Crossings(self.cluster, self.links, self.transport)
 
     def check(self) -> None:
         """Refuse context- or expert-parallel groups, and replicas that average, that lie in several zones; and
@@ -321,13 +325,13 @@ class Site:
         """
         s = self.strategy
         if s.uneven and (s.zero or 0) >= 2 and s.shard_within != "all":
-            for stage in self._state_homes:
+            for stage in self._shard_domains:
                 for home in np.unique(stage):
                     together = self.micro_batches[stage == home]
                     if (together != together[0]).any():
                         raise IllegalError(uneven_shards(s, together.tolist()))
         if s.shard_within == "zone" and (s.zero or 0) > 0 and self.crosses:
-            counts = [np.unique(stage, return_counts=True)[1].tolist() for stage in self._state_homes]
+            counts = [np.unique(stage, return_counts=True)[1].tolist() for stage in self._shard_domains]
             if len({count for stage in counts for count in stage}) > 1:
                 params = {"counts": max(counts, key=len)}
                 raise IllegalError(
@@ -336,9 +340,9 @@ class Site:
         if s.local_update and (self.zone != self.zone[:1]).any():
             raise IllegalError(Notice(code="local_update_torn", field="strategy.local_update", value=s.pp))
         if s.local_update:
-            each = np.unique(self.zone[0, :, 0, 0], return_counts=True)[1].tolist()
-            if len(set(each)) > 1:
-                field, params = "strategy.local_update", {"counts": each}
+            counts_of_zone = np.unique(self.zone[0, :, 0, 0], return_counts=True)[1].tolist()
+            if len(set(counts_of_zone)) > 1:
+                field, params = "strategy.local_update", {"counts": counts_of_zone}
                 raise IllegalError(Notice(code="zones_average_unequal", field=field, params=params))
         if s.cp > 1 and (self.zone != self.zone[:, :, :1, :]).any():
             raise IllegalError(Notice(code="cp_across_zones", field="strategy.cp", value=s.cp))
@@ -408,9 +412,9 @@ class Site:
             for stage in range(s.pp if self.wraps else s.pp - 1):
                 a, b = zones[stage], zones[(stage + 1) % s.pp]
                 if a != b:
-                    at, (there, late) = np.s_[:, row, stage], self._boundary_tier(a, b)
-                    rates.append((at, there))
-                    rates_back.append((at, self._boundary_tier(b, a)[0]))
+                    at, (rate, late) = np.s_[:, row, stage], self._estimate_boundary_tier(a, b)
+                    rates.append((at, rate))
+                    rates_back.append((at, self._estimate_boundary_tier(b, a)[0]))
                     latencies.append((at, late))
         ring = self.crossings.ring_link(self.ring, self.ring_ranks) if self.ring else FREE
 
@@ -434,7 +438,7 @@ class Site:
             boundary_perfect=perfect,
         )
 
-    def _boundary_tier(self, a: int, b: int) -> tuple[Floats, Floats]:
+    def _estimate_boundary_tier(self, a: int, b: int) -> tuple[Floats, Floats]:
         """Rate of one rank and latency over the pair of zones, all ranks that cross it in this direction sharing it."""
         s = self.strategy
         return self.crossings.boundary(a, b, self._senders[min(a, b), max(a, b)] * s.tp * s.cp)

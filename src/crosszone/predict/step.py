@@ -77,7 +77,7 @@ class Passes:
 class StageTimes(Passes):
     """The same with what replicas exchange: in every pass, where states are sharded so, and once a step."""
 
-    held: StageParameters
+    params_per_rank: StageParameters
     group: Replicas
     sent: Exchange
     gathers: Numbers
@@ -95,8 +95,8 @@ def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, 
     Off: all of it. On: what is longer than the window, and a share (contention) of what hides; where a coefficient x is
     given, comm - x min(comm, window): 0 hides nothing, 1 all that can hide.
     """
-    given = ~np.isnan(overlap)
-    saved = np.where(given, overlap, 1.0 - contention) * (as_array(on) > 0)
+    has_overlap = ~np.isnan(overlap)
+    saved = np.where(has_overlap, overlap, 1.0 - contention) * (as_array(on) > 0)
     return comm - saved * np.minimum(comm, window)
 
 
@@ -108,9 +108,9 @@ def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) 
     layers = stage_layers(batch.counts, *kinds, batch.repeats, w.folded, batch.sparse)
     per = StageCost(cost, layers)
     present = layers.layers > 0
-    (send_bytes, send_back_bytes), (send, send_back), inside = _sends(batch, cost, k)
-    passed, passed_back, piped, latency = _waits(batch, k, send, send_back, inside)
-    out, into = _senders(layers, w.interleave)
+    (send_bytes, send_back_bytes), (send, send_back), inside = _estimate_sends(batch, cost, k)
+    passed, passed_back, piped, latency = _estimate_waits(batch, k, send, send_back, inside)
+    out, into = _share_of_sends(layers, w.interleave)
     sends, sends_back = out * passed, into * before(passed_back)
     both = as_array(batch.stack.p2p_both_ends)
     if np.any(both > 0):  # what arrives holds a stage too: from the one before forward, from the next one backward
@@ -141,9 +141,9 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     w, links = batch.work, batch.links
     p = stage_passes(batch, k, layer)
     cost, per, present = p.layer, p.cost, p.layers.layers > 0
-    held = stage_parameters(batch.model, w, p.layers)
+    params_per_rank = stage_parameters(batch.model, w, p.layers)
     group = replicas(cost, links)
-    sent = exchange(cost, held, group, links, batch.repeats)
+    sent = exchange(cost, params_per_rank, group, links, batch.repeats)
     alone = as_array(w.pp) == 1
     each_gather = alone & (as_array(w.zero) >= 3)
     met = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)  # replicas that share nothing reduce once a step
@@ -156,8 +156,10 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = p.forward, p.backward, 0.0
     if np.any(each_gather | each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
-        each = exposed_s(sent.gather, per.forward_s * present, w.overlap_parameters, k.fsdp_contention, w.overlap)
-        gather_each = each * each_gather
+        exposed_gather_s = exposed_s(
+            sent.gather, per.forward_s * present, w.overlap_parameters, k.fsdp_contention, w.overlap
+        )
+        gather_each = exposed_gather_s * each_gather
         reduce_each = exposed_s(again, per.backward_s * present, w.overlap_gradients, k.fsdp_contention, w.overlap)
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
@@ -165,7 +167,7 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     return StageTimes(
         **{f.name: getattr(p, f.name) for f in fields(Passes)}
         | {
-            "held": held,
+            "params_per_rank": params_per_rank,
             "group": group,
             "sent": sent,
             "forward": forward,
@@ -173,12 +175,12 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
             "gathers": named("gathers_s", gathers),
             "reduce": named("reduce_s", reduce * present),
             "gather": named("gather_s", gather * present),
-            "update": named("update_s", optimizer_s(cost, held, group)),
+            "update": named("update_s", optimizer_s(cost, params_per_rank, group)),
         }
     )
 
 
-def _senders(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
+def _share_of_sends(layers: StageLayers, chunks: Numbers) -> tuple[Numbers, Numbers]:
     """Share of the sends of a stage that there are: forward all but from the last, backward all but from the first.
 
     With several chunks the last stage goes on to the first for all but the last chunk.
@@ -198,7 +200,7 @@ Pair = tuple[Numbers, Numbers]
 """Of a message to the next stage, and of one back."""
 
 
-def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, Pair]:
+def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, Pair]:
     """Bytes and seconds of one micro-batch's activations over a boundary, all chunks of a stage together. [X8]
 
     Last, the seconds of the same messages inside a zone.
@@ -212,10 +214,10 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, 
     inside = np.where(np.isfinite(links.boundary_bytes_per_s), cost.nic_rate, inside)
     piped = (as_array(w.pp) > 1) & (as_array(links.boundary_perfect) == 0)
 
-    latency_s, one = k.p2p_message_s, size / w.interleave
+    latency_s, chunk_bytes = k.p2p_message_s, size / w.interleave
     if batch.measured is not None:
         near = Group(2.0, np.where(fast > 0, 1.0, batch.gpu.node_gpus), batch.gpu)
-        _, (timed, timed_latency_s) = batch.measured.tier(("send_recv",), near, one, Tier(inside, latency_s))
+        _, (timed, timed_latency_s) = batch.measured.tier(("send_recv",), near, chunk_bytes, Tier(inside, latency_s))
         # fast 2: the boundary may lie in a node, a bound; and between zones nothing was timed
         some = (fast < 2) & ~np.isfinite(links.boundary_bytes_per_s)
         inside, latency_s = np.where(some, timed, inside), np.where(some, timed_latency_s, latency_s)
@@ -232,7 +234,7 @@ def _sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, 
     return sent, (named("send_s", there_s), named("send_back_s", back_s)), (time(masked, np.inf), time(size, np.inf))
 
 
-def _waits(
+def _estimate_waits(
     batch: Batch, k: Coefficients, send: Numbers, send_back: Numbers, inside: Pair
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """What sends forward and back add to their sender's time, the share of them that does, and the latency left. [X8]
@@ -266,8 +268,8 @@ def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
 def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
     """Seconds of the step of each strategy, by the quick bound of its pipeline: never above the simulated one. [V3]"""
     t = stage_times(batch, k, layer)
-    longest, own = pipeline_bounds_s(batch, t)
-    return bounded_s(t, largest(longest), own)
+    longest, ready_bound_s = pipeline_bounds_s(batch, t)
+    return bounded_s(t, largest(longest), ready_bound_s)
 
 
 def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
@@ -282,7 +284,7 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
     """Through each stage, the least time of the pipeline and the least time until its gradients are whole. [S12]"""
     w = batch.work
     goes_on = (t.forward > 0) & (as_array(t.layers.last) == 0)
-    there, back = (
+    forward_hop_s, backward_hop_s = (
         np.where(goes_on, (1.0 - t.piped) * send + w.interleave * t.latency, 0.0) for send in (t.send, t.send_back)
     )
     busy, busy_back = ((1.0 - t.piped) * send for send in (t.send, t.send_back))
@@ -292,33 +294,33 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
     return stage_bounds_s(
         t.forward,
         t.backward,
-        there,
+        forward_hop_s,
         w.micro_batches,
         w.interleave,
         w.pp,
-        back_s=back,
+        back_s=backward_hop_s,
         repeats=batch.repeats,
         extra_warmup=w.ahead,
         late_s=np.where(as_array(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
-        fills=w.fills * _even_chunks(batch),
+        fills=w.fills * _has_even_chunks(batch),
         busy_s=busy,
         busy_back_s=busy_back,
         far=t.latency,
     )
 
 
-def _even_chunks(batch: Batch) -> Numbers:
+def _has_even_chunks(batch: Batch) -> Numbers:
     """1 where all chunks of a stage are alike but for its ends, so that a pipeline fills in a chunk's share of them."""
     m, w = batch.model, batch.work
     unlike = (as_array(m.moe_layers) > 0) & ((as_array(m.first_dense) > 0) | (as_array(m.moe_every) > 1))
     return np.where((as_array(w.folded) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
 
 
-def bounded_s(t: StageTimes, span: Numbers, own: Numbers) -> Numbers:
+def bounded_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
     late = (as_array(t.layer.work.split) > 0) | (as_array(t.layer.work.fills) == 0)
     first = as_array(t.layers.first) > 0
-    ready = np.where(first & ~late, span, own)  # the first stage ends last, unless weights' gradients come late
+    ready = np.where(first & ~late, span, ready_s)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
     reduced = np.maximum(reduced, span)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
@@ -380,21 +382,21 @@ def simulated_step(
     pipelines = pipelines or _simulate(batch, t, chunks, strategy, k)
     reduced, updated = tail_s(t, pipelines.ready_s)
     fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
-    whole = (reduced + updated)[..., 0]
+    total_s = (reduced + updated)[..., 0]
     return SimulatedStep(
         times=t,
         pipelines=pipelines,
         reduced_s=reduced[..., 0],
-        update_s=np.broadcast_to(updated[..., 0], whole.shape),
-        fixed_s=np.broadcast_to(fixed[..., 0], whole.shape),
-        jitter_s=np.broadcast_to(jitter[..., 0], whole.shape),
+        update_s=np.broadcast_to(updated[..., 0], total_s.shape),
+        fixed_s=np.broadcast_to(fixed[..., 0], total_s.shape),
+        jitter_s=np.broadcast_to(jitter[..., 0], total_s.shape),
     )
 
 
 def _simulate(batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Pipelines:
     size, columns = pipeline_columns(batch, t, chunks, strategy, k)
-    counts = _micro_batches(batch, len(t.forward))
-    span, ready = _times(strategy.pipeline_schedule, size, columns, counts)
+    counts = _count_micro_batches(batch, len(t.forward))
+    span, ready = _simulate_rows(strategy.pipeline_schedule, size, columns, counts)
     return Pipelines(
         schedule=strategy.pipeline_schedule,
         size=size,
@@ -405,22 +407,22 @@ def _simulate(batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, 
     )
 
 
-def _micro_batches(batch: Batch, rows: int) -> Ints:
+def _count_micro_batches(batch: Batch, rows: int) -> Ints:
     return np.broadcast_to(np.ravel(batch.work.micro_batches), (rows,)).astype(np.int64)
 
 
 def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Floats:
     """Least time of steps as in `simulated_step`, by the tight bound of their pipelines: close to it. [V3]"""
     t = stage_times(batch, k)
-    longest, own = pipeline_bounds_s(batch, t)
+    longest, ready_bound_s = pipeline_bounds_s(batch, t)
     span = largest(longest)
     if strategy.pp > 1:
         size, columns = pipeline_columns(batch, t, chunks, strategy, k)
-        counts = _micro_batches(batch, len(t.forward))
+        counts = _count_micro_batches(batch, len(t.forward))
         tight = makespan_bound_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
         span = np.maximum(span, tight[:, None])
-    found: Floats = bounded_s(t, span, own)
-    return found
+    bound_s: Floats = bounded_s(t, span, ready_bound_s)
+    return bound_s
 
 
 def pipeline_columns(
@@ -428,17 +430,20 @@ def pipeline_columns(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Size of the pipeline, and its times as `simulate` takes them, one row a step."""
     schedule, stages, parts = strategy.pipeline_schedule, strategy.pp, strategy.interleave
-    forward, backward, weight = _chunk_times(batch, t, chunks, strategy, k)
+    forward, backward, weight = _split_into_chunks(batch, t, chunks, strategy, k)
     order = stages_in_order(schedule, stages, parts)
     sender, taker = order[:-1], order[1:]
     aside = 1.0 - t.piped
-    there, back = (np.broadcast_to(aside * s, t.forward.shape) / parts for s in (t.send, t.send_back))
+    forward_hop_s, backward_hop_s = (np.broadcast_to(aside * s, t.forward.shape) / parts for s in (t.send, t.send_back))
     late = np.broadcast_to(t.latency, t.forward.shape)
     lower = np.minimum(sender, taker)
     wraps = np.abs(sender.astype(int) - taker.astype(int)) > 1
     edge = np.where(wraps, stages - 1, lower)
     downhill = (sender < taker) ^ wraps
-    sends = [np.where(downhill, there[:, edge], back[:, edge]), np.where(downhill, back[:, edge], there[:, edge])]
+    sends = [
+        np.where(downhill, forward_hop_s[:, edge], backward_hop_s[:, edge]),
+        np.where(downhill, backward_hop_s[:, edge], forward_hop_s[:, edge]),
+    ]
     size: dict[str, Any] = {"stages": stages, "chunks": parts, "extra_warmup": strategy.extra_warmup}
     columns: dict[str, Floats] = {
         "forward_s": forward,
@@ -456,71 +461,77 @@ def pipeline_columns(
 
 SHORT = 20_000
 """Operations up to which a step is simulated whole; longer ones repeat their rounds (`step_times`)."""
-MOST = 1_000_000
+MAX_OPERATIONS = 1_000_000
 """Operations of a step (passes of a chunk over a micro-batch, both ways as one) that are simulated at most."""
 REPEATING = ("1f1b", "interleaved", "zero-bubble")
 """Schedules whose rounds repeat: a long step costs no more than a few rounds."""
 ROUNDS_AT_MOST = 10
 """Of such a step: micro-batches simulated for each stage."""
-KNOWN = 16_384
+MAX_REMEMBERED = 16_384
 """Simulated steps that are remembered."""
-_known: dict[tuple[Any, ...], tuple[float, Floats]] = {}
+_simulated: dict[tuple[Any, ...], tuple[float, Floats]] = {}
 """End of the pipeline, and when each stage's gradients are whole, by schedule, size and times."""
 
 
 def too_long(strategy: Strategy, global_batch: int) -> Notice | None:
     """That a step is too long to simulate: it would take minutes and gigabytes."""
-    chunks, given = strategy.pp * strategy.interleave, strategy.micro_batches(global_batch)
-    most = ROUNDS_AT_MOST * strategy.pp if strategy.pipeline_schedule in REPEATING else given
-    lengths = set(strategy.replica_micro_batches or (given,))
-    operations = chunks * sum(min(length, most) for length in lengths)
-    if strategy.pp == 1 or operations <= MOST:
+    chunks, micro_batches = strategy.pp * strategy.interleave, strategy.micro_batches(global_batch)
+    simulated_at_most = ROUNDS_AT_MOST * strategy.pp if strategy.pipeline_schedule in REPEATING else micro_batches
+    lengths = set(strategy.replica_micro_batches or (micro_batches,))
+    operations = chunks * sum(min(length, simulated_at_most) for length in lengths)
+    if strategy.pp == 1 or operations <= MAX_OPERATIONS:
         return None
-    params = {"limit": MOST, "micro_batches": given}
+    params = {"limit": MAX_OPERATIONS, "micro_batches": micro_batches}
     return Notice(code="step_too_long", value=operations, field="strategy", params=params)
 
 
-def _times(schedule: str, size: dict[str, Any], columns: dict[str, Any], counts: Ints) -> tuple[Floats, Floats]:
+def _simulate_rows(schedule: str, size: dict[str, Any], columns: dict[str, Any], counts: Ints) -> tuple[Floats, Floats]:
     """End of every row's pipeline, and when each stage's gradients are whole; rows of one length together."""
     if size["stages"] == 1 and size["chunks"] == 1:
         alone = counts * sum(columns[name][:, 0, 0] for name in ("forward_s", "backward_s", "weight_s"))
         return alone, alone[:, None]
     if (counts == counts[0]).all():
-        return _equally_long(schedule, size | {"micro_batches": int(counts[0])}, columns, len(counts))
+        return _simulate_equal_lengths(schedule, size | {"micro_batches": int(counts[0])}, columns, len(counts))
     span, ready = np.empty(len(counts)), np.empty((len(counts), size["stages"]))
     for count in np.unique(counts).tolist():
         at = np.flatnonzero(counts == count)
         some = {name: values[at] for name, values in columns.items()}
-        span[at], ready[at] = _equally_long(schedule, size | {"micro_batches": count}, some, len(at))
+        span[at], ready[at] = _simulate_equal_lengths(schedule, size | {"micro_batches": count}, some, len(at))
     return span, ready
 
 
-def _equally_long(schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int) -> tuple[Floats, Floats]:
+def _simulate_equal_lengths(
+    schedule: str, size: dict[str, Any], columns: dict[str, Any], rows: int
+) -> tuple[Floats, Floats]:
     """The same of rows that have their micro-batches in common; equal rows are simulated once.
 
     So are those that were asked for before: by options that pipelines do not feel, or by cells of a sweep.
     """
-    told = (schedule, *size.values())
+    size_key = (schedule, *size.values())
     prints = [
-        (*told, blake2b(b"".join(v[row].tobytes() for v in columns.values()), digest_size=16).digest())
+        (*size_key, blake2b(b"".join(v[row].tobytes() for v in columns.values()), digest_size=16).digest())
         for row in range(rows)
     ]
-    found = {one: known for one in prints if (known := _known.get(one)) is not None}
-    new = list(dict.fromkeys(one for one in prints if one not in found))
+    results = {
+        fingerprint: remembered for fingerprint in prints if (remembered := _simulated.get(fingerprint)) is not None
+    }
+    new = list(dict.fromkeys(fingerprint for fingerprint in prints if fingerprint not in results))
     if new:
-        first = [prints.index(one) for one in new]
+        first = [prints.index(fingerprint) for fingerprint in new]
         some = {n: v[first] for n, v in columns.items()}
         short = size["stages"] * size["chunks"] * size["micro_batches"] <= SHORT and schedule != "delay-aware"
         done = simulate(schedule, **size, **some) if short else step_times(schedule, **size, **some)
         ready = done.gradients_ready_s.max(axis=-1)
-        found |= {one: (float(done.makespan_s[at]), ready[at].copy()) for at, one in enumerate(new)}
-        if len(_known) > KNOWN:
-            _known.clear()
-        _known.update((one, found[one]) for one in new)
-    return np.array([found[one][0] for one in prints]), np.stack([found[one][1] for one in prints])
+        results |= {fingerprint: (float(done.makespan_s[at]), ready[at].copy()) for at, fingerprint in enumerate(new)}
+        if len(_simulated) > MAX_REMEMBERED:
+            _simulated.clear()
+        _simulated.update((fingerprint, results[fingerprint]) for fingerprint in new)
+    return np.array([results[fingerprint][0] for fingerprint in prints]), np.stack(
+        [results[fingerprint][1] for fingerprint in prints]
+    )
 
 
-def _chunk_times(
+def _split_into_chunks(
     batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients
 ) -> tuple[Floats, Floats, Floats]:
     """Forward, backward and weight-gradient times of each stage and chunk, [n, stages, chunks]."""
@@ -531,7 +542,7 @@ def _chunk_times(
     if parts == 1 and not splits:
         return t.forward[:, :, None], t.backward[:, :, None], np.zeros((1, 1, 1))
     in_order = stages_in_order(strategy.pipeline_schedule, stages, parts)
-    gpu, own_k = _ordered(batch.gpu, in_order), _ordered(k, in_order)
+    gpu, own_k = _reorder_columns(batch.gpu, in_order), _reorder_columns(k, in_order)
     layers = stage_layers(
         np.atleast_2d(np.asarray(chunks, dtype=float)),
         batch.model.first_dense,
@@ -547,10 +558,10 @@ def _chunk_times(
     return forward + more_forward, backward - weight + more_backward, weight
 
 
-def _ordered(columns: Column, at: npt.NDArray[np.int32]) -> Column:
+def _reorder_columns(columns: Column, at: npt.NDArray[np.int32]) -> Column:
     """The columns of stages as those of the model's parts in order."""
 
-    def picked(values: Numbers) -> Numbers:
+    def pick(values: Numbers) -> Numbers:
         return values[..., at] if np.ndim(values) and np.shape(values)[-1] > 1 else values
 
-    return type(columns)(**{f.name: picked(getattr(columns, f.name)) for f in fields(columns)})  # type: ignore[arg-type]
+    return type(columns)(**{f.name: pick(getattr(columns, f.name)) for f in fields(columns)})  # type: ignore[arg-type]

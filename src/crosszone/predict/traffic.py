@@ -30,21 +30,21 @@ Egress = dict[tuple[int, int], Any]
 def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic, ...], Egress]:
     """Every kind of communication on every link, and bytes a step from zone to zone."""
     s = p.strategy
-    found: list[Traffic] = []
+    rows: list[Traffic] = []
     egress: Egress = defaultdict(float)
     if s.tp > 1:
-        found += _tensor(p, breakdown["tensor"])
+        rows += _count_tensor(p, breakdown["tensor"])
     if s.cp > 1:
-        found += _context(p, breakdown["context"])
+        rows += _count_context(p, breakdown["context"])
     if s.ep > 1:
-        found += _expert(p, breakdown["expert"])
+        rows += _count_expert(p, breakdown["expert"])
     if s.pp > 1:
-        found += _pipeline(p, breakdown["pipeline"], egress)
+        rows += _count_pipeline(p, breakdown["pipeline"], egress)
     if (s.dp or 1) * s.cp > 1 or s.ep > 1:  # experts may have copies among the tensor-parallel ranks
-        found += _replicas(p, breakdown, egress)
+        rows += _count_replicas(p, breakdown, egress)
     if s.local_update:
-        found += local_update_traffic(p, egress)
-    return tuple(_named_row(at, row) for at, row in enumerate(found)) if is_recording() else tuple(found), dict(egress)
+        rows += local_update_traffic(p, egress)
+    return tuple(_name_figures(at, row) for at, row in enumerate(rows)) if is_recording() else tuple(rows), dict(egress)
 
 
 FIELDS = ("bytes_per_step", "messages", "busy_s", "exposed_s")
@@ -56,18 +56,18 @@ def tier_of(link: str) -> str:
     return link if link in (FAST, HOST, NETWORK) else BETWEEN_ZONES
 
 
-def _named_row(at: int, row: Traffic) -> Traffic:
+def _name_figures(at: int, row: Traffic) -> Traffic:
     """The row with a name for each of its figures."""
     figures = {name: named(f"communication[{at}].{name}", getattr(row, name)) for name in FIELDS}
     return Traffic(kind=row.kind, link=row.link, **figures)
 
 
-def _by_tier(p: Predictor, figures: TierBytes, stage: int) -> dict[str, Any]:
+def _group_by_tier(p: Predictor, figures: TierBytes, stage: int) -> dict[str, Any]:
     """Figures of a stage by kind of link."""
     return {link: cell(figure, p.row, stage) for link, figure in zip(TIERS, figures, strict=False)}
 
 
-def _rows(
+def _build_rows(
     kind: Kind, sizes: dict[str, Any], least_s: dict[str, Any], busy_s: Any, messages: Any, exposed_s: Any
 ) -> list[Traffic]:
     """A row for each kind of link that carries some of an exchange. [C14]
@@ -90,32 +90,32 @@ def _rows(
     ]
 
 
-def _tensor(p: Predictor, exposed: float) -> list[Traffic]:
+def _count_tensor(p: Predictor, exposed: float) -> list[Traffic]:
     """Two collectives of a layer forward (one with a parallel residual) and two backward, again if recomputed.
 
     One more forward on the first stage (embedding) and one backward on the last (head). [X1]
     """
     t, w, m = p.step.times, p.batch.work, p.batch.model
-    count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _repeated(p)) + 2)
+    count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _recompute_factor(p)) + 2)
     stage = pace_setter(p)
     layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
     calls = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
-    all_calls = w.tp * w.cp * _micro_batches(p) * (m.layers * count + 2)
-    return _ring_rows(p, "tensor", t.layer.tensor, stage, calls, all_calls, calls, exposed)
+    all_calls = w.tp * w.cp * _count_micro_batches(p) * (m.layers * count + 2)
+    return _build_ring_rows(p, "tensor", t.layer.tensor, stage, calls, all_calls, calls, exposed)
 
 
-def _context(p: Predictor, exposed: float) -> list[Traffic]:
+def _count_context(p: Predictor, exposed: float) -> list[Traffic]:
     """Keys and values of every layer round the ring, their gradients back, and once more where recomputed. [X4]"""
     w, cost = p.batch.work, p.step.times.layer.context
     stage = pace_setter(p)
-    passes = 1.0 + CONTEXT_BACKWARD + _repeated(p)
+    passes = 1.0 + CONTEXT_BACKWARD + _recompute_factor(p)
     layers = cell(p.step.times.layers.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
-    all_calls = passes * p.batch.model.layers * w.tp * w.cp * _micro_batches(p)
-    return _ring_rows(p, "context", cost, stage, calls, all_calls, calls * scalar(cost.messages), exposed)
+    all_calls = passes * p.batch.model.layers * w.tp * w.cp * _count_micro_batches(p)
+    return _build_ring_rows(p, "context", cost, stage, calls, all_calls, calls * scalar(cost.messages), exposed)
 
 
-def _ring_rows(
+def _build_ring_rows(
     p: Predictor,
     kind: Kind,
     cost: CollectiveCost,
@@ -126,9 +126,9 @@ def _ring_rows(
     exposed_s: Any,
 ) -> list[Traffic]:
     """Rows of an exchange that one rank of a stage makes `calls` times a step, and all ranks together `all_calls`."""
-    sizes = _by_tier(p, cost.bytes, stage)
-    least_s = _by_tier(p, cost.least_s(p.step.times.layer.tier_rates), stage)
-    return _rows(
+    sizes = _group_by_tier(p, cost.bytes, stage)
+    least_s = _group_by_tier(p, cost.least_s(p.step.times.layer.tier_rates), stage)
+    return _build_rows(
         kind,
         {link: all_calls * size for link, size in sizes.items()},
         {link: calls * seconds for link, seconds in least_s.items()},
@@ -138,15 +138,15 @@ def _ring_rows(
     )
 
 
-def _expert(p: Predictor, exposed: float) -> list[Traffic]:
+def _count_expert(p: Predictor, exposed: float) -> list[Traffic]:
     """Tokens to their experts and back, forward, backward and where recomputed: inside the domain, and beyond. [X3]"""
     w, m, layer = p.batch.work, p.batch.model, p.step.times.layer
     if p.case.model.moe is None:
         return []
     stage = pace_setter(p)
-    passes = 2.0 + _repeated(p)
+    passes = 2.0 + _recompute_factor(p)
     times = passes * named("micro_batches_of_replica", p.row_micro_batches)
-    every = passes * m.moe_layers * w.tp * w.cp * _micro_batches(p)
+    every = passes * m.moe_layers * w.tp * w.cp * _count_micro_batches(p)
     cost, layers = layer.all_to_all, p.step.times.layers.moe
     seconds = cell(cost.seconds, p.row, stage)
     return [
@@ -163,7 +163,7 @@ def _expert(p: Predictor, exposed: float) -> list[Traffic]:
     ]
 
 
-def _repeated(p: Predictor) -> float:
+def _recompute_factor(p: Predictor) -> float:
     """Forward exchanges of a layer that full recomputation does once more."""
     return 1.0 if p.strategy.recompute == "full" else 0.0
 
@@ -179,7 +179,7 @@ class _Way:
     """Busy time and latency of the slowest replica: what the exposed time is shared out by."""
 
 
-def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
+def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
     """Activations over every boundary and their gradients back. [X8]"""
     s, site, t = p.strategy, p.site, p.step.times
     zones, names = site.zone[:, :, 0, 0].tolist(), [zone.name for zone in site.cluster.zones]
@@ -190,7 +190,7 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
         busiest: dict[str, tuple[Any, Any]] = {}
         for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
             m = int(site.kind_micro_batches[kind])
-            own: dict[str, tuple[Any, Any]] = {}
+            per_link: dict[str, tuple[Any, Any]] = {}
             row = p.row - p.slowest + kind
             some = rounds / s.interleave
             every = some * m * w.tp * w.cp * int(number)
@@ -206,41 +206,41 @@ def _pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffic]:
                 links = (site.boundary_link(stage, int(replica)),) * 2
             for link, time, size in zip(links, times, sizes, strict=True):
                 ways[link].size += size
-                busy, messages = own.get(link, (0.0, 0.0))
-                own[link] = busy + m * time, messages + m * rounds
+                busy, messages = per_link.get(link, (0.0, 0.0))
+                per_link[link] = busy + m * time, messages + m * rounds
                 if kind == p.slowest:
                     ways[link].late_s += m * (time + late)
-            busiest |= {link: max(busiest.get(link, found), found) for link, found in own.items()}
+            busiest |= {link: max(busiest.get(link, seconds), seconds) for link, seconds in per_link.items()}
         for link, (busy, messages) in busiest.items():  # replicas send at the same time: those that take longest count
             ways[link].busy_s += busy
             ways[link].messages += messages
-    total = named("late_all", sum(way.late_s for way in ways.values())) or 1.0
+    total = named("late_all", sum(direction.late_s for direction in ways.values())) or 1.0
     return [
         Traffic(
             kind="pipeline",
             link=link,
-            bytes_per_step=way.size,
-            messages=way.messages,
-            busy_s=way.busy_s,
-            exposed_s=exposed * named("late_here", way.late_s, link=link) / total,
+            bytes_per_step=direction.size,
+            messages=direction.messages,
+            busy_s=direction.busy_s,
+            exposed_s=exposed * named("late_here", direction.late_s, link=link) / total,
         )
-        for link, way in ways.items()
+        for link, direction in ways.items()
     ]
 
 
-def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
+def _count_replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list[Traffic]:
     """Gradients reduced and weights gathered among replicas, inside zones and between them. [X7]"""
     s, t, row = p.strategy, p.step.times, p.row
     sent = t.sent
-    own, every_one = named("micro_batches_of_replica", p.row_micro_batches), _micro_batches(p)
-    each, mean = (own, every_one / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
+    of_replica, of_all = named("micro_batches_of_replica", p.row_micro_batches), _count_micro_batches(p)
+    gathers, mean = (of_replica, of_all / (s.dp or 1)) if s.pp == 1 else (1, 1.0)
     zero = s.zero or 0
     several = bool(np.all(plain(sent.several)))
     scatters = zero >= 2 and (p.site.shard_ranks > 1 or s.dp == 1)
-    scattered = each if scatters else 1
+    scattered = gathers if scatters else 1
     gradients = _Exchange(
-        inside_s=scattered * _less(sent.reduce, 0.0 if several else sent.wan_reduce, row)
-        + _less(sent.outer, sent.wan_reduce if several else 0.0, row),
+        inside_s=scattered * _subtract_part(sent.reduce, 0.0 if several else sent.wan_reduce, row)
+        + _subtract_part(sent.outer, sent.wan_reduce if several else 0.0, row),
         inside=[
             *((mean if scatters else 1.0, cost.bytes) for cost in sent.reduced),
             *((1.0, cost.bytes) for cost in sent.outer_reduced),
@@ -251,9 +251,9 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
         wan_messages=1 if several else scattered,
         each_messages=top(sent.wan_reduce_messages, row),
     )
-    gathered = 2 * each if zero >= 3 else 1
+    gathered = 2 * gathers if zero >= 3 else 1
     weights = _Exchange(
-        inside_s=gathered * _less(sent.gather, sent.wan_gather, row),
+        inside_s=gathered * _subtract_part(sent.gather, sent.wan_gather, row),
         inside=[(2.0 * mean if zero >= 3 else 1.0, cost.bytes) for cost in sent.gathered],
         messages=gathered,
         wan_s=top(sent.wan_gather, row),
@@ -263,11 +263,11 @@ def _replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -> list
     )
     kinds: dict[Kind, _Exchange] = {"gradients": gradients, "weights": weights}
     every = {"gradients": scattered * top(sent.reduce, row), "weights": gathered * top(sent.gather, row)}
-    found = []
-    for kind, one in kinds.items():  # what goes with every micro-batch shares the time it is exposed for
+    rows = []
+    for kind, exchange in kinds.items():  # what goes with every micro-batch shares the time it is exposed for
         part = every[kind] / (sum(every.values()) or 1.0) if zero >= 3 else float(kind == "gradients")
-        found += one.traffic(p, kind, breakdown[kind] + breakdown["sharding"] * part, egress)
-    return found
+        rows += exchange.traffic(p, kind, breakdown[kind] + breakdown["sharding"] * part, egress)
+    return rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,19 +299,19 @@ class _Exchange:
         stages = w.tp * w.cp * w.dp
         sizes, least, rates = {}, {}, p.step.times.layer.tier_rates
         for at, link in enumerate(TIERS):
-            each = sum(often * row_of(sent[at], p.row) for often, sent in self.inside)
-            sizes[link] = stages * scalar(each.sum())
-            least[link] = top(each / row_of(rates[at], p.row), 0) if sizes[link] > 0 else 0.0
+            bytes_inside = sum(often * row_of(sent[at], p.row) for often, sent in self.inside)
+            sizes[link] = stages * scalar(bytes_inside.sum())
+            least[link] = top(bytes_inside / row_of(rates[at], p.row), 0) if sizes[link] > 0 else 0.0
         # where a flat ring takes all its time between zones, its links inside are busy for their bytes all the same
         busy = np.maximum(self.inside_s, max(least.values()))
-        found = _rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
+        rows = _build_rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
         if across > 0:
             names = [zone.name for zone in site.cluster.zones]
             size = self.wan_bytes * self.wan_messages
-            edges = _edges(p)
+            edges = _list_edges(p)
             for a, b in edges:
                 egress[a, b] += size
-                found.append(
+                rows.append(
                     Traffic(
                         kind=kind,
                         link=f"{names[a]} > {names[b]}",
@@ -321,23 +321,23 @@ class _Exchange:
                         exposed_s=exposed * share / len(edges),
                     )
                 )
-        return found
+        return rows
 
 
-def _edges(p: Predictor) -> list[tuple[int, int]]:
+def _list_edges(p: Predictor) -> list[tuple[int, int]]:
     """Directions between zones that an exchange goes: round the ring, or along a chain of zones and back (a tree)."""
     s, ring = p.strategy, p.site.ring
     sharded = (s.zero or 0) > 0 and p.site.shard_ranks > 1
     if s.communication.algorithm == "tree" and not sharded:
-        return [way for a, b in pairwise(ring) for way in ((a, b), (b, a))]
+        return [edge for a, b in pairwise(ring) for edge in ((a, b), (b, a))]
     return list(zip(ring, (*ring[1:], ring[0]), strict=True))
 
 
-def _less(values: Any, part: Any, row: int) -> Any:
+def _subtract_part(values: Any, part: Any, row: int) -> Any:
     """The largest entry of a row without a part of it."""
     return top(row_of(values, row) - row_of(part, row), 0)
 
 
-def _micro_batches(p: Predictor) -> Any:
+def _count_micro_batches(p: Predictor) -> Any:
     """Micro-batches of all replicas in a step."""
     return named("all_micro_batches", int(p.site.micro_batches.sum()))

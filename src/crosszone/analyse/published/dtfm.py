@@ -93,7 +93,7 @@ def placed_run(row: Row, machines: Fleet, placement: Placement, profiles: Profil
     case = Case(model=_model(row, how["model"]), job=job, cluster=machines.cluster, strategy=_strategy(row))
     return Predictor(
         name=row["id"],
-        site=RankOrder(case=case, placement=placement, links=dict(links.links), banded=False, known=links),
+        site=RankOrder(case=case, placement=placement, links=dict(links.links), banded=False, shared_crossings=links),
         framework=frameworks()[FRAMEWORK],
         profiles=profiles,
         stack=profiles.stack_of(FRAMEWORK, how["stack"]),
