@@ -169,8 +169,8 @@ def exchange(
 
     Where states are shared by fewer ranks than there are replicas, gradients are scattered among these and the shards
     reduced over the others; weights are gathered inside only. Replicas in several zones reduce inside each zone first
-    and exchange shards between zones (`_exchange_between_zones`), all groups of a zone over the same links; a flat ring crosses
-    zones with everything.
+    and exchange shards between zones (`_exchange_between_zones`), all groups of a zone over the same links; a flat ring
+    crosses zones with everything.
     """
     w, k, g = cost.work, cost.k, cost.gpu
     sharded = (as_array(w.zero) > 0) & (w.shard_ranks > 1)
