@@ -23,7 +23,7 @@ from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
 from crosszone.calibrate.rig import rig_report
 from crosszone.inputs.scenario import load_scenario
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from prediction import cpu_s
 from results import write_section
 
@@ -39,7 +39,7 @@ def speed() -> list[str]:
     """Rows of times."""
     scenario = load_scenario(ROOT / "examples" / "three-cities.yaml")
     base = predictor(scenario)
-    before = base.prediction()
+    before = build_prediction(base)
     rows = []
     for name, change in CHANGES.items():
         seconds = cpu_s(partial(what_if, scenario, change, base=base, before=before))

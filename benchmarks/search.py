@@ -27,6 +27,7 @@ from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.plan import Plan
 from crosszone.plan.planner import plan, problem_of
 from crosszone.plan.search import Search
+from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 from results import write_section
 
@@ -104,7 +105,7 @@ def grid(model: str) -> dict[str, Any]:
     peak_gib = peak()
     (_, best), *_ = search.best.ranked()
     rate, scored = scoring(search)
-    predicted = best.predictor_of(banded=True).prediction()
+    predicted = build_prediction(best.predictor_of(banded=True))
     return {
         "evaluated": search.tally.evaluated,
         "scored": scored,

@@ -12,7 +12,7 @@ from builders import scenario
 from crosszone.analyse.bill import Bill, bill, trades
 from crosszone.plan.plan import filled
 from crosszone.plan.planner import plan
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.run import goodput_of
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
@@ -30,7 +30,7 @@ APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": "a", "count": 8}
 @given(predictors())
 def test_lines_add_up_to_the_totals_of_the_run(p):
     """[A15] Money, egress, GPU-hours, energy and carbon; and the same money by hour, step and token."""
-    got, run = bill(p), p.prediction().run
+    got, run = bill(p), build_prediction(p).run
     assert math.fsum(line.usd for line in got.gpus) + run.usd_egress == pytest.approx(run.usd.expected, rel=1e-12)
     assert math.fsum(line.usd for line in got.egress) == pytest.approx(run.usd_egress, rel=1e-12)
     assert math.fsum(line.gpu_hours for line in got.gpus) == pytest.approx(run.gpu_hours.expected, rel=1e-12)
@@ -46,7 +46,7 @@ def test_lines_add_up_to_the_totals_of_the_run(p):
 def test_a_step_over_two_zones_costs_its_gpus_and_27_gb_each_way():
     """[A15] 16 GPUs x $2 x step / goodput / 3600, and twice 26.98 GB of fp32 gradients x $0.02."""
     p = placed({"tp": 8, "dp": 2}, job=JOB, cluster=zones(2, 8, node={"usd_per_gpu_hour": 2.0}), placement=APART)
-    got, run = bill(p), p.prediction().run
+    got, run = bill(p), build_prediction(p).run
     gpus = 32.0 * p.step_time.expected / run.goodput.share / 3600
     assert [(line.link, line.usd_per_step) for line in got.egress] == [
         ("a > b", pytest.approx(PADDED_GB * 0.02, rel=1e-6)),
@@ -85,7 +85,7 @@ def test_a_price_that_is_not_known_is_named_and_not_nothing():
     assert got.unpriced == ("a > b",)
     assert got.usd_egress is got.usd_egress_per_step is None
     assert got.usd_egress_known_per_step == pytest.approx(PADDED_GB * 0.02, rel=1e-6)
-    assert got.usd == p.prediction().run.usd
+    assert got.usd == build_prediction(p).run.usd
     assert [warning["code"] for warning in got.warnings] == ["egress_price_unknown"]
 
 
@@ -107,7 +107,7 @@ def test_energy_and_carbon_are_each_zones_own():
     first, second = bill(p).energy
     assert second.kwh / first.kwh == pytest.approx(1.5)
     assert second.co2_kg / first.co2_kg == pytest.approx(9.0)
-    assert first.co2_kg + second.co2_kg == pytest.approx(p.prediction().run.co2_kg.expected)
+    assert first.co2_kg + second.co2_kg == pytest.approx(build_prediction(p).run.co2_kg.expected)
     assert first.kwh_per_step * STEPS == pytest.approx(first.kwh)
 
 

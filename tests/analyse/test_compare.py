@@ -19,7 +19,7 @@ from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
 from crosszone.inputs.value import parse
 from crosszone.plan.comparison import chance_faster
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.schedule.measured import read_measured
 
 TEXT = """
@@ -38,7 +38,7 @@ strategy: {{tp: 2, pp: {pp}, micro_batch: 1, zero: 1}}
 def predicted(name, *, gbps=10, pp=2, batch=64):
     text = TEXT.format(gbps=gbps, pp=pp, batch=batch)
     found = predictor(read_scenario(parse_document(text, "x.yaml")).scenario)
-    prediction = found.prediction()
+    prediction = build_prediction(found)
     return Compared(name, "predicted", outcome_of(prediction, phases_s(found.timeline())), prediction)
 
 

@@ -15,7 +15,7 @@ from crosszone.analyse.explain import explain, figures, formulas, value_of
 from crosszone.analyse.explain.description import rules
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.text import texts
 from effort import examples
 from predict.given import predictors
@@ -25,7 +25,7 @@ EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.yaml"))
 
 def opened(p, first=None):
     """Every figure of a prediction and all that can be opened from there, each explained once."""
-    prediction = p.prediction()
+    prediction = build_prediction(p)
     waiting, found = list(first or figures(prediction)), {}
     while waiting:
         path = waiting.pop()
@@ -102,7 +102,7 @@ def test_other_models_precisions_and_splits_work_out_too(model, job, strategy):
 def test_mfu_by_hand():
     """[V6] A step of 4096 x 64 tokens of LLaMA-2-7B on 8 A100 of 312 TFLOP/s."""
     p = predictor(scenario(strategy={"zero": 3, "recompute": "full"}, job={"seq_len": 4096, "global_batch": 64}))
-    prediction = p.prediction()
+    prediction = build_prediction(p)
     one = explain(p, prediction, "mfu")
     inputs = {part.name: part for part in one.inputs}
     # 2 x (weights of all matrices + head) + attention of 2048 tokens seen: 32 x (4 x 4096^2 + 3 x 4096 x 11008) ...
@@ -131,7 +131,7 @@ def test_inputs_say_where_they_come_from():
 
 def test_what_is_simulated_says_so():
     p = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
-    one = explain(p, p.prediction(), "breakdown_s.bubble")
+    one = explain(p, build_prediction(p), "breakdown_s.bubble")
     (span,) = (part for part in one.inputs if part.origin == "simulated")
     assert "[S3]" in span.where
     assert span.value == pytest.approx(float(p.step.pipelines.span_s[p.row]))
@@ -141,7 +141,7 @@ def test_what_is_simulated_says_so():
 def test_sums_of_rows_by_kind_tier_and_link():
     """[A1]"""
     p = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
-    prediction = p.prediction()
+    prediction = build_prediction(p)
     rows = [row for row in prediction.communication if " > " in row.link]
     one = explain(p, prediction, "traffic.tiers.between zones.busy_s")
     assert one.value == pytest.approx(sum(row.busy_s for row in rows))
@@ -155,7 +155,7 @@ def test_experts_whose_stages_lie_in_one_zone_or_two_send_their_own_copies():
     given_ = load_scenario(ROOT / "examples" / "three-cities.yaml").to_fields()
     fields = {**given_, "model": "gpt-oss-20b", "job": job, "strategy": {"tp": 4, "pp": 2, "zero": 1}}
     p = predictor(load_scenario(fields))
-    rows = [f"communication[{at}].bytes_per_step" for at, _ in enumerate(p.prediction().communication)]
+    rows = [f"communication[{at}].bytes_per_step" for at, _ in enumerate(build_prediction(p).communication)]
     _, found = opened(p, rows)
     assert all(close(one.result, one.value, one) for one in found.values())
 
@@ -180,13 +180,13 @@ def test_experts_whose_stages_lie_in_one_zone_or_two_send_their_own_copies():
 def test_an_unknown_figure_is_refused(figure):
     p = predictor(scenario(strategy={"zero": 3}))
     with pytest.raises(InvalidError) as refused:
-        explain(p, p.prediction(), figure)
+        explain(p, build_prediction(p), figure)
     assert refused.value.notices[0].code == "figure_unknown"
 
 
 def test_both_languages_have_every_label():
     p = predictor(load_scenario(ROOT / "examples" / "mixtral.yaml"))
-    prediction = p.prediction()
+    prediction = build_prediction(p)
     for path in figures(prediction):
         english, chinese = (explain(p, prediction, path, language) for language in ("en", "zh"))
         assert english.label

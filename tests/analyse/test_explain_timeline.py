@@ -8,13 +8,13 @@ from conftest import ROOT
 from crosszone.analyse.explain import explain, formulas
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.schedule.timeline import micro_batch_view, view_of
 
 
 def case(name):
     p = predictor(read_scenario(ROOT / "examples" / f"{name}.yaml").scenario)
-    return p, p.prediction(), view_of(p.timeline())
+    return p, build_prediction(p), view_of(p.timeline())
 
 
 def shown(p, view):

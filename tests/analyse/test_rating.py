@@ -11,7 +11,8 @@ from hypothesis import given
 
 from builders import zone
 from crosszone.analyse.rating import DOUBTS, LinkUse, Rating, _by_chance, _skewed, rating
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predict import build_prediction
+from crosszone.predict.predictor import Predictor
 from effort import examples
 from predict.given import MEGATRON, placed, predictors, zones
 
@@ -41,7 +42,7 @@ def test_without_any_doubt_p95_is_p50_is_the_prediction():
     p = across()
     got = rating(p, doubts=["rtt", "jitter", "loss"])
     assert got.step_s.p95 == got.step_s.p50 == got.expected_s == p.step_time.expected
-    assert got.days.p95 == got.days.p50 == pytest.approx(p.prediction().run.days.expected)
+    assert got.days.p95 == got.days.p50 == pytest.approx(build_prediction(p).run.days.expected)
     assert (got.largest, got.told["code"]) == (None, "rating_certain")
 
 

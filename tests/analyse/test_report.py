@@ -9,7 +9,7 @@ from arithmetic import worked_out
 from builders import scenario
 from crosszone.analyse.communication import boundness_of, communication_report, crossing_groups
 from crosszone.analyse.communication import one_zone as together
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
 
@@ -20,7 +20,7 @@ APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} f
 @given(predictors())
 def test_lines_add_up_and_their_formulas_work_out(p):
     """[A1] F75, F83: kinds, tiers and links each hold all bytes; every formula with numbers gives the bytes of its row."""
-    prediction = p.prediction()
+    prediction = build_prediction(p)
     report = communication_report(p, prediction)
     total = sum(line.bytes_per_step for line in report.lines)
     for sums in (report.kinds, report.tiers):
@@ -121,7 +121,7 @@ def test_zones_that_are_not_used_do_not_matter_to_the_efficiency():
 def test_checkpoints_are_shared_out_over_the_steps_between_two():
     """[A9] Size x step / interval; they stop the job and are no part of what a step exposes."""
     p = placed({"tp": 8, "dp": 2})
-    found = p.prediction()
+    found = build_prediction(p)
     report = communication_report(p, found)
     (line,) = [line for line in report.lines if line.kind == "checkpoint"]
     good = found.run.goodput

@@ -10,7 +10,7 @@ from builders import scenario
 from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.what_if import between_zones, what_if
 from crosszone.errors import IllegalError, InputError
-from crosszone.predict.predict import predict, predictor
+from crosszone.predict.predict import build_prediction, predict, predictor
 from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, strategies, zones
 
@@ -76,7 +76,9 @@ def test_halving_a_link_changes_only_what_uses_it(strategy, pair):
     except IllegalError:
         assume(False)
     first, second = pair.split(",")
-    used = any(row.link in (f"{first} > {second}", f"{second} > {first}") for row in before.prediction().communication)
+    used = any(
+        row.link in (f"{first} > {second}", f"{second} > {first}") for row in build_prediction(before).communication
+    )
     after = predictor(scenario_with(base, {f"cluster.links[{pair}].gbps": 5}))
     if not used:
         assert after.step_s[1] == before.step_s[1]

@@ -29,7 +29,7 @@ from crosszone.cost.own_profiles import OwnProfile, load
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.frameworks import frameworks
-from crosszone.predict.predict import measured_predictor
+from crosszone.predict.predict import build_prediction, measured_predictor
 from effort import examples
 
 ALONE = {
@@ -184,7 +184,7 @@ def test_a_job_is_the_prediction_of_its_case(one):
     """The step is `predict`'s, to the last digit: there is no other model of these jobs."""
     run = one()
     own = profiles_of_cluster("perlmutter", profiles())
-    told = measured_predictor(run.id, run.case, frameworks()["deepspeed"], own).prediction()
+    told = build_prediction(measured_predictor(run.id, run.case, frameworks()["deepspeed"], own))
     assert parts(run).step == told.step_time_s.expected
     assert told.basis.own_profile == "perlmutter"
 

@@ -21,7 +21,7 @@ from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
 from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.text import LANGUAGES, texts
 from predict.given import FSDP, zones
 
@@ -41,7 +41,7 @@ def made(scenario: Scenario, rank: int, kind: str = "synchronous", **more: Any) 
     found = predictor(scenario)
     place = {"placement": packed(scenario.cluster, found.strategy)[0], "zones": ("a", "b"), "crossing": "dp"}
     rest = {"chance": None, "idle": (), "reasons": (), "value": 1.0} | place | more
-    common = {"framework": found.framework.name, "strategy": found.strategy, "prediction": found.prediction()}
+    common = {"framework": found.framework.name, "strategy": found.strategy, "prediction": build_prediction(found)}
     return Plan(rank=rank, kind=kind, **common, **rest)
 
 

@@ -17,7 +17,7 @@ from conftest import ROOT
 from crosszone.deploy.frameworks import megatron
 from crosszone.deploy.launch import Launch, nodes_of
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 
 CHECKS = ROOT / "tests/deploy/megatron_checks.py"
 ONE = {"zones": [zone("a", count=8)]}
@@ -130,7 +130,7 @@ def of_scenario(given: Any, language: str = "en", **settings: Any) -> Launch:
     return Launch(
         scenario=given.replace(strategy=p.strategy, placement=p.site.placement),
         predictor=p,
-        prediction=p.prediction(),
+        prediction=build_prediction(p),
         framework="megatron",
         settings=LaunchSettings(**settings),
         nodes=nodes_of(p),

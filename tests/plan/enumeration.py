@@ -14,7 +14,7 @@ from crosszone.plan.layouts import Chain, Layout
 from crosszone.plan.options import LEAST_TOKENS
 from crosszone.plan.problem import Problem
 from crosszone.plan.setting import rank_bucket_mb
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 
 ORDERS = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from builders import fields, scenario, zone
 from crosszone.errors import IllegalError
-from crosszone.predict.predict import Predictor, predict, predictor
+from crosszone.predict.predict import predict, predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 
 MEGATRON = {"seq_len": 4096, "global_batch": 64, "framework": "megatron"}
 FSDP = MEGATRON | {"framework": "fsdp"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import InputError, load_scenario
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_prediction, predictor
 from effort import examples
 from inputs.scenarios import scenario_fields
 from predict.given import MEGATRON, predicted, zones
@@ -56,7 +56,7 @@ def test_every_scenario_gives_finite_numbers_that_add_up_or_a_reason(fields, cho
         assert error.notices
         assert all(notice.message("en") and notice.message("zh") for notice in error.notices)
         return
-    got = found.prediction("zh")
+    got = build_prediction(found, "zh")
     step = got.step_time_s.expected
     assert math.isfinite(step)
     assert sum(got.breakdown_s.values()) == pytest.approx(step)

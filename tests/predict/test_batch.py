@@ -12,7 +12,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import chunk_layers, join_batches, layer_counts, sparse_layers, stage_counts, stage_sums
-from crosszone.predict.predict import measured_predictor, predictor
+from crosszone.predict.predict import build_prediction, measured_predictor, predictor
 from crosszone.predict.step import step_s
 from predict.given import MEGATRON, one_zone, placed
 
@@ -120,7 +120,7 @@ def test_an_idle_gpu_is_named_and_not_counted():
         ],
         "default_link": {"gbps": 1, "rtt_ms": 40},
     }
-    got = placed({"tp": 4, "dp": 3}, cluster=cluster, job=MEGATRON | {"global_batch": 48}).prediction()
+    got = build_prediction(placed({"tp": 4, "dp": 3}, cluster=cluster, job=MEGATRON | {"global_batch": 48}))
     assert got.gpus == 12
     idle = [w for w in got.warnings if w["code"] == "idle_tp"]
     assert len(idle) == 1

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crosszone.predict.predict import build_prediction
 from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, one_zone, placed, predicted, predictors, traffic, zones
 
@@ -105,7 +106,7 @@ def test_what_is_exposed_of_the_experts_is_not_more_than_what_is_sent():
 @given(predictors())
 def test_nothing_is_exposed_for_longer_than_it_takes(p):
     """[A1] Every row of every strategy: exposed <= busy; the rows of a kind add up to its part of the step."""
-    got = p.prediction()
+    got = build_prediction(p)
     for row in got.communication:
         assert row.exposed_s <= row.busy_s * (1 + 1e-9) + 1e-12, row
     for kind, part in (("tensor", "tensor"), ("context", "context"), ("expert", "expert"), ("pipeline", "pipeline")):
@@ -140,7 +141,7 @@ def test_of_a_ring_over_nodes_one_edge_a_node_leaves_the_hosts():
 @given(predictors())
 def test_no_row_is_faster_than_its_link(p):
     """[A1] Bytes over the time a link is busy: at most the rate of all links of that kind, and of the line."""
-    got, gpu = p.prediction(), p.batch.gpu
+    got, gpu = build_prediction(p), p.batch.gpu
     limits = {"fast link": gpu.link_bytes_per_s, "PCIe": gpu.pcie_bytes_per_s, "network": gpu.nic_bytes_per_s}
     names = [zone.name for zone in p.site.cluster.zones]
     for row in got.communication:
@@ -199,7 +200,7 @@ def test_experts_are_busy_where_they_are_though_the_slowest_stage_has_none():
         job=MEGATRON | {"precision": "fp16"},
         cluster={"zones": [{"name": "a", "nodes": nodes}]},
     )
-    got = p.prediction()
+    got = build_prediction(p)
     assert got.breakdown_s["expert"] == 0
     (row,) = traffic(got, "expert").values()
     assert row.busy_s > 0

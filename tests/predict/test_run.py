@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crosszone.predict.predict import build_prediction
 from crosszone.predict.run import power_figures
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predicted, traffic, zones
@@ -123,7 +124,7 @@ def test_a_range_of_the_step_is_a_range_of_days_and_money():
 def test_every_number_names_its_formula_and_inputs():
     """[V6] The record of the step holds its parts, that of MFU recomputes it."""
     p = placed({"tp": 8, "dp": 2}, job=JOB)
-    got = p.prediction()
+    got = build_prediction(p)
     assert sum(got.records["step_time_s"].inputs.values()) == pytest.approx(got.step_time_s.expected)
     mfu = got.records["mfu"].inputs
     assert mfu["model_flops"] / mfu["step_time_s"] / mfu["peak_flops"] == pytest.approx(got.mfu.expected)

@@ -13,7 +13,8 @@ from cost.worked import gpu, links, model, neutral, stack, work
 from crosszone.errors import IllegalError
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predict import build_prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.step import MAX_OPERATIONS, simulated_step, step_s, too_long
 from effort import examples
 from predict.given import DDP, FSDP, one_zone, placed, predicted, traffic, zones
@@ -78,7 +79,7 @@ def test_a_step_is_that_of_the_replica_which_ends_last_with_its_own_micro_batche
     found = both.step.total_s - both.step.jitter_s
     assert found[first : first + 2] == pytest.approx(alone, rel=1e-12)
     assert both.inner_step_s[1] == both.step.total_s[first : first + 2].max()
-    assert both.micro_batches == both.prediction().micro_batches == 10
+    assert both.micro_batches == build_prediction(both).micro_batches == 10
 
 
 def test_each_kind_of_replica_takes_what_it_would_if_all_had_its_micro_batches():
@@ -114,7 +115,7 @@ def test_more_work_for_the_quick_zone_shortens_the_step():
 def test_replicas_follow_from_their_micro_batches():
     """[R2] Two entries are two replicas, although there is room for sixteen."""
     found = placed({"replica_micro_batches": [7, 9]}, job=DDP | {"global_batch": 16})
-    assert (found.strategy.dp, found.prediction().gpus, found.micro_batches) == (2, 2, 9)
+    assert (found.strategy.dp, build_prediction(found).gpus, found.micro_batches) == (2, 2, 9)
 
 
 def test_sends_of_each_replica_follow_its_own_micro_batches():
@@ -160,7 +161,7 @@ def test_bytes_in_all_are_those_of_the_same_samples(strategy, uneven):
 def test_parts_and_timeline_of_uneven_replicas_add_up(counts, stages, rate):
     """[R2] [V3] [S10] The step is the longest row; parts and the timeline are of the replica that takes it."""
     p = piped(list(counts), stages, cluster=fast_and_slow(stages, gbps=rate))
-    found = p.prediction()
+    found = build_prediction(p)
     assert p.step_s[1] == max(p.step.total_s[p.row - p.slowest :][: len(p.site.kinds[0])])
     assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s.expected, rel=1e-9)
     assert min(found.breakdown_s.values()) >= 0

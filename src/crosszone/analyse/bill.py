@@ -17,8 +17,9 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.plan import Point, Told, filled
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Run, Triple
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import (
     GB,
     HOUR_S,

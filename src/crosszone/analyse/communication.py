@@ -26,8 +26,9 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import COMPUTE
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK, Site
 from crosszone.predict.traffic import tier_of
 
@@ -279,7 +280,7 @@ class CommunicationReport(Value):
 
 def communication_report(p: Predictor, prediction: Prediction | None = None) -> CommunicationReport:
     """The report of one placed strategy. [A1]"""
-    found = prediction or p.prediction()
+    found = prediction or build_prediction(p)
     step = found.step_time_s.expected
     worked = [worked_out(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(found.communication)]
     lines = [_line(row, text, 0.0) for row, text in zip(found.communication, worked, strict=True)]

@@ -10,7 +10,8 @@ from crosszone.analyse.communication import crossing_groups
 from crosszone.cost.wan import slow_start_s
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predict import build_prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.text import sentence
 
 STEP_BYTES = 2**20
@@ -79,7 +80,7 @@ def timeout_minutes(p: Predictor) -> int:
 
 def _used(p: Predictor) -> list[ZoneLink]:
     """Links between zones that carry something."""
-    pairs = {frozenset(row.link.split(" > ")) for row in p.prediction().communication if " > " in row.link}
+    pairs = {frozenset(row.link.split(" > ")) for row in build_prediction(p).communication if " > " in row.link}
     return [link for link in p.site.links.values() if frozenset(link.between) in pairs]
 
 
@@ -90,7 +91,7 @@ def _product(link: ZoneLink) -> float:
 
 def _restart_s(p: Predictor, used: list[ZoneLink]) -> float:
     """What cold windows cost a step: the first burst after the silence, on the link where that is most."""
-    found = p.prediction()
+    found = build_prediction(p)
     step = found.step_time_s.expected
     senders: dict[str, int] = defaultdict(int)
     for one in crossing_groups(p.site):
@@ -111,7 +112,7 @@ def _longest_s(p: Predictor) -> float:
     """The longest that one exchange between zones may take."""
     local = p.strategy.local_update
     seldom = local.steps / local.fragments if local is not None else 1.0
-    rows = [row for row in p.prediction().communication if " > " in row.link]
+    rows = [row for row in build_prediction(p).communication if " > " in row.link]
     return max((row.busy_s * (seldom if row.kind == "local update" else 1.0) for row in rows), default=0.0)
 
 

@@ -20,8 +20,9 @@ from crosszone.inputs.value import Value
 from crosszone.plan.plan import Told, filled
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import BETWEEN_ZONES
 from crosszone.predict.traffic import tier_of
 from crosszone.text import DEFAULT_LANGUAGE
@@ -181,7 +182,7 @@ def _best(scenario: Scenario, degrees: dict[str, int], **watched: Any) -> Scenar
 
 def _way(scenario: Scenario) -> Way:
     found = predictor(scenario)
-    return Way(found, found.prediction())
+    return Way(found, build_prediction(found))
 
 
 def _axis(name: str, language: str) -> Axis:

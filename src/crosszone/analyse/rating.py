@@ -29,8 +29,8 @@ from crosszone.plan.comparison import TENTH
 from crosszone.plan.plan import Told
 from crosszone.predict.batch import group_columns
 from crosszone.predict.breakdown import breakdown_of
-from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Kind, Traffic
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import DAY_S, goodput_of
 from crosszone.predict.site import BANDS, Site
 from crosszone.predict.traffic import Egress, traffic_of

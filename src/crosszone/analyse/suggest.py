@@ -19,8 +19,9 @@ from crosszone.inputs.value import Value
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.breakdown import COMPUTE
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.text import sentence
 
 LEAST_GAIN = 1e-3
@@ -131,7 +132,7 @@ def suggestions(
 ) -> Suggestions:
     """Every switch turned to every value worth trying, and what each gains; `plans`: other plans too (seconds). [A6]"""
     now = base or predictor(scenario)
-    before = now.prediction(language)
+    before = build_prediction(now, language)
     ranked: list[Suggestion] = []
     refused: list[NotApplicable] = []
     idle: list[str] = []
@@ -139,7 +140,7 @@ def suggestions(
         try:
             changes = changes_of(name, value, now)
             after = changed_predictor(scenario, changes, now)
-            found = after.prediction(language)
+            found = build_prediction(after, language)
         except InputError as error:
             refused.append(NotApplicable(switch=name, value=value, reason=error.notices[0].as_dict(language)))
             continue
@@ -246,7 +247,7 @@ def _together(scenario: Scenario, now: Predictor, before: Prediction, ranked: li
             if any(changes.get(path, value) != value for path, value in one.changes.items()):
                 continue  # two ways to set the same field
             try:
-                after = changed_predictor(scenario, changes | one.changes, now).prediction()
+                after = build_prediction(changed_predictor(scenario, changes | one.changes, now))
             except InputError:
                 continue
             rate = after.tokens_per_s.expected

@@ -41,8 +41,9 @@ from crosszone.plan.plan import Objective
 from crosszone.plan.planner import local_update_plans, problem_of, searched
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import CancelledError, Progress
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Triple
+from crosszone.predict.predictor import Predictor
 from crosszone.text import label
 
 MOST_VALUES = 10_000
@@ -363,7 +364,7 @@ def _side(found: Predictor) -> str:
 
 def outcome_of(found: Predictor, value: float) -> Outcome:
     """What a placed strategy takes."""
-    told = found.prediction()
+    told = build_prediction(found)
     s, names = found.strategy, [zone.name for zone in found.case.cluster.zones]
     used = sorted(set(found.site.zone.ravel().tolist()))
     degrees = {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp, "ep": s.ep}

@@ -25,7 +25,7 @@ from crosszone.inputs.job import state_bytes
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse
 from crosszone.predict.batch import bucket_bytes
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 from crosszone.text import sentence, texts
 

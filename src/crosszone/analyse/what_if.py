@@ -29,8 +29,9 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.comparison import Difference, difference
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 
 
 class Turned(Value):
@@ -90,8 +91,8 @@ def what_if(
     now = base or predictor(scenario)
     fields = turned_changes(scenario, changes or {}, turn, now)
     after = changed_predictor(scenario, fields, now)
-    first = before or now.prediction(language)
-    second = after.prediction(language)
+    first = before or build_prediction(now, language)
+    second = build_prediction(after, language)
     turned = tuple(_turned(name, now, after, language) for name, _ in turn)
     notices = [*_batch(first, second, now, after), *_options(turned, after), *_idle(first, second, turned)]
     return WhatIf(

@@ -34,7 +34,7 @@ from crosszone.schedule.timeline import IDLE, KINDS, NONE, Timeline, difference,
 from crosszone.schedule.trace import Index, Trace
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 
 MOST_NAME = 100

@@ -18,7 +18,8 @@ from crosszone.cost.profile import Profiles
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.gpu import Gpu
 from crosszone.predict.batch import join_batches
-from crosszone.predict.predict import Predictor, measured_predictor
+from crosszone.predict.predict import measured_predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.step import step_s
 
 Vector = npt.NDArray[np.float64]

@@ -38,6 +38,7 @@ from crosszone.calibrate.runs_inference import (
     told,
 )
 from crosszone.calibrate.runs_inference import NEEDED as SHAPE
+from crosszone.cost.profile import stack_and_release, stack_of_release
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue
 from crosszone.inputs.cluster import Cluster, NodeGroup, Zone
@@ -46,7 +47,6 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
-from crosszone.predict.predict import stack_and_release, stack_of_release
 
 USUAL_NODE = 8
 """GPUs of a node where a row does not say."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from crosszone.calibrate.fit import Vector
 from crosszone.calibrate.log_lines import FEW, Log, Steady, Told, only_warm_up, steady_of
 from crosszone.calibrate.log_read import AUTO, KINETO, read_log
 from crosszone.calibrate.single_run_estimate import (
@@ -32,7 +33,6 @@ from crosszone.calibrate.single_run_estimate import (
     PART,
     Belief,
     Estimate,
-    Vector,
     beliefs_of,
     estimate,
     remaining,
@@ -46,7 +46,8 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import cell, row_of
 from crosszone.predict.parts import kept
-from crosszone.predict.predict import OF_LINKS, OF_STEP, Predictor, predictor
+from crosszone.predict.predict import predictor
+from crosszone.predict.predictor import OF_LINKS, OF_STEP, Predictor
 
 BEST = 3
 """Plans whose order is to be settled."""

@@ -14,7 +14,7 @@ from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.calibrate.imported import Imported
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 PIPELINE = ("warm_up", "steady", "cool_down", "tail")
 MOST_ROWS = 20

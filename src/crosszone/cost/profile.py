@@ -20,7 +20,7 @@ import numpy.typing as npt
 from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, shipped
 from crosszone.cost.measured_links import MeasuredLinks
 from crosszone.cost.own_profiles import Laid, OwnProfile, laid
-from crosszone.errors import InvalidError, Notice
+from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.value import nearest
@@ -219,3 +219,22 @@ def _load_shipped() -> Profiles:
 def _overlay_profiles(overlay: Laid) -> Profiles:
     """The shipped profiles with one of the user's over them, made once for each state of its file."""
     return _load_shipped().with_own(overlay.profile)
+
+
+def stack_and_release(text: str | None) -> tuple[str | None, float | None]:
+    """A stack may name its release: `megatron-core@25.09` (year.month)."""
+    if text is None or "@" not in text:
+        return text, None
+    name, _, release = text.partition("@")
+    year, _, month = release.partition(".")
+    if not (year.isdigit() and month.isdigit() and 1 <= int(month) <= 12):
+        raise IllegalError(Notice(code="stack_release", field="job.stack", value=text))
+    return name, int(year) + int(month) / 12.0
+
+
+def stack_of_release(stack: str, release: float | None) -> str:
+    """A stack with its release, as `stack_and_release` reads it: 25.75 is September 2025."""
+    if release is None:
+        return stack
+    months = round(12 * release) - 1
+    return f"{stack}@{months // 12:02d}.{months % 12 + 1:02d}"

@@ -26,7 +26,7 @@ from crosszone.plan.answer import best_of
 from crosszone.plan.plan import Plans, filled
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer as predicted
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE, label
 
 TORCHFT, BY_HAND = "torchft", "nodes"

@@ -24,8 +24,8 @@ from crosszone.deploy.shell import Raw, command_line, comment, quoted
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.cluster import Host, NodeGroup, Zone
 from crosszone.inputs.scenario import Scenario
-from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE, label
 
 ADDRESS = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")

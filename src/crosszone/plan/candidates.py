@@ -24,7 +24,7 @@ from crosszone.plan.layouts import Crossing, Shape
 from crosszone.plan.problem import Problem
 from crosszone.plan.setting import rank_bucket_mb
 from crosszone.predict.batch import chunk_layers
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 from crosszone.predict.step import simulated_step
 

@@ -16,7 +16,7 @@ from crosszone.plan.layout_table import Land
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import HOUR_S, power_figures, run_of, usd_egress
 from crosszone.predict.traffic import traffic_of
 

@@ -54,6 +54,7 @@ from crosszone.plan.problem import Problem
 from crosszone.plan.reasons import hints_of, idle_of, no_plan, reasons_of, rejected_of
 from crosszone.plan.search import Progress, Search
 from crosszone.predict.batch import chunk_layers
+from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 
 ROUNDS = 6
@@ -387,7 +388,7 @@ def _plans(
     for number, (value, one) in enumerate(ranked):
         idle = list(idle_of(one, value, search))
         predictor = one.predictor_of(banded=True, notices=tuple(i.reason for i in idle))
-        predicted = predictor.prediction(language)
+        predicted = build_prediction(predictor, language)
         found.append(
             Plan(
                 rank=first + number,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from crosszone.cost.profile import stack_and_release
 from crosszone.errors import Notice
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.job import state_bytes
@@ -31,7 +32,6 @@ from crosszone.plan.problem import Problem
 from crosszone.plan.search_nodes import Block
 from crosszone.plan.setting import Setting, wan_bucket_mb
 from crosszone.predict.parts import kept, part
-from crosszone.predict.predict import stack_and_release
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]

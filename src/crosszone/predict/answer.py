@@ -8,8 +8,9 @@ from typing import NamedTuple
 from crosszone.errors import InputError, Level
 from crosszone.inputs.scenario import Loaded, scenario_notices
 from crosszone.inputs.summary import chosen_dp, few_alike
-from crosszone.predict.predict import Predictor, predictor
+from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE
 
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
@@ -31,7 +32,7 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> Answer:
     computed = predictor_of(loaded)
     notices = [*chosen_dp(scenario, computed.strategy), *computed.notices, *loaded.notices, *scenario_notices(scenario)]
     complete = replace(computed, notices=tuple(few_alike(list(map(document.placed, notices)))))
-    prediction = complete.prediction(language)
+    prediction = build_prediction(complete, language)
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
     return Answer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
 

@@ -11,7 +11,7 @@ from crosszone.predict.prediction import Bottleneck
 from crosszone.predict.site import EXPECTED
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 COMPUTE = ("matmul", "attention", "elementwise", "routing", "embedding", "head", "recompute", "optimizer")
 COMMUNICATION = ("tensor", "context", "expert", "sharding", "pipeline", "gradients", "weights", "local_update")

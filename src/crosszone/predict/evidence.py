@@ -1,6 +1,7 @@
-"""Which groups of a strategy exchange over layouts that the profile in use has not timed.
+"""Evidence: what a prediction rests on, and what its reader should know of that.
 
-Operators of a prediction: errors of its formulas on kernels timed alone, and sizes that were never sampled.
+Errors of its formulas on kernels timed alone, operator sizes that were never sampled, groups that exchange over layouts
+that the profile in use has not timed, and every other notice on a prediction.
 """
 
 from __future__ import annotations
@@ -22,9 +23,55 @@ from crosszone.errors import Notice
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import compute_precision
 from crosszone.inputs.rules import Case
+from crosszone.predict.prediction import Memory
+from crosszone.predict.run import unpriced
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
+
+
+def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], float]) -> list[Notice]:
+    """What a reader should know of a prediction, beside what was found when its scenario was read."""
+    notices = []
+    derived = {
+        p.site.groups[g].gpu.name: profile.family for g, profile in p.profile.items() if not profile.gpu_measured
+    }
+    for gpu, family in derived.items():
+        notices.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
+    if not all(profile.stack_measured for profile in p.profile.values()):
+        notices.append(Notice(code="stack_unmeasured", level="note", params={"stack": p.stack}))
+    notices += unsampled(p.case, p.gpu_kinds)
+    notices += find_unmeasured(p)
+    if not memory.fits:
+        worst = memory.stages[memory.worst_stage]
+        params = {
+            "stage": worst.stage,
+            "needed": round(worst.total, 1),
+            "limit": round(worst.limit, 1),
+            "gpu": worst.gpu,
+        }
+        notices.append(Notice(code="does_not_fit", level="warning", field="strategy", params=params))
+    elif memory.peak.high > memory.limit:
+        params = {"high": round(memory.peak.high, 1), "limit": round(memory.limit, 1)}
+        notices.append(Notice(code="may_not_fit", level="warning", field="strategy", params=params))
+    local, compression = p.strategy.local_update, p.strategy.communication.compression
+    if local is not None:
+        field = "strategy.local_update"
+        notices.append(Notice(code="local_update_changes", level="warning", field=field, value=local.steps))
+    if compression != "none":
+        field = "strategy.communication.compression"
+        notices.append(Notice(code="compression_changes", level="warning", field=field, value=compression))
+    if p.strategy.pipeline_schedule == "delay-aware":
+        notices.append(Notice(code="schedule_simulated_only", level="warning", field="strategy.schedule"))
+    return notices + _list_unpriced(p, egress)
+
+
+def _list_unpriced(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Notice]:
+    """Traffic between zones that the total leaves out for want of a price."""
+    unknown = unpriced(p.site, egress) if p.case.job.steps else []
+    if not unknown:
+        return []
+    return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
 
 
 def find_unmeasured(p: Predictor) -> list[Notice]:

@@ -15,7 +15,7 @@ from crosszone.schedule.trace import MAX_SPANS, Lane
 from crosszone.text import DEFAULT_LANGUAGE, label
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 
 def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline:

@@ -15,7 +15,7 @@ from crosszone.predict.prediction import Traffic
 from crosszone.predict.site import BANDS, EXPECTED
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5, "fp4": 0.5}
 

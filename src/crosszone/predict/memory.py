@@ -19,7 +19,7 @@ from crosszone.predict.prediction import Memory, StageMemory, Triple, named_trip
 from crosszone.schedule.orders import in_flight
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 
 def memory_of(p: Predictor) -> Memory:

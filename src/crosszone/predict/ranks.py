@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crosszone.predict.batch import chunk_layers
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.schedule.orders import stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 

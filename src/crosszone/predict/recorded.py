@@ -31,7 +31,6 @@ from crosszone.cost.columns import GpuColumns, model_columns, taken
 from crosszone.cost.record import Recorded, Tape, named, recording
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS
 from crosszone.cost.wan import zone_exchange
-from crosszone.errors import Notice
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import compute_precision, state_bytes
@@ -40,8 +39,9 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.region import routes
 from crosszone.predict.batch import buckets, chunk_layers, gradient_wire_bytes, group_columns, work_columns
 from crosszone.predict.parts import kept
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import EXPECTED, Crossings, Site
 from crosszone.predict.step import Pipelines, pipeline_columns, simulated_step, stage_times
 from crosszone.schedule.orders import SPLIT, virtual_stages
@@ -78,7 +78,7 @@ def record_prediction(p: Predictor, *, all_branches: bool = False) -> RecordedPr
         other.parts["batch"], other.parts["coefficients"] = batch, k
         other.parts["memory_coefficients"] = _leaves(tape, "km", p.memory_coefficients)
         other.parts["step"] = simulated_step(batch, chunk_layers(p.case), p.strategy, k, replace(pipelines, **outcome))
-        return RecordedPrediction(tape=tape, predictor=other, prediction=other.prediction())
+        return RecordedPrediction(tape=tape, predictor=other, prediction=build_prediction(other))
 
 
 def _leaves(tape: Tape, group: str, columns: Columns) -> Columns:
@@ -130,21 +130,12 @@ class _Site(Site):
 
 
 class _Predictor(Predictor):
-    """A predictor of recorded numbers: what only tells of a prediction is left out."""
+    """A predictor of recorded numbers whose layout is plain."""
 
     @property
     def micro_batches(self) -> int:
         """Micro-batches of one replica a step: a number of the layout."""
         return int(self.parts["plain"].micro_batches)
-
-    def _collect_notices(self, _: Any) -> list[Notice]:
-        return []
-
-    def _list_unpriced(self, _: Any) -> list[Notice]:
-        return []
-
-    def _collect_records(self, _: Any, __: Any) -> dict[str, Any]:
-        return {}
 
 
 @dataclass(frozen=True)
@@ -257,7 +248,9 @@ class _Inputs:
 
 def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
     """The prediction recorded from what was typed; pipelines of up to `most_passes` passes are worked through."""
-    p.prediction()  # what is fixed by the numbers as they are (slowest replica, order of zones) is known from here on
+    build_prediction(
+        p
+    )  # what is fixed by the numbers as they are (slowest replica, order of zones) is known from here on
     with recording(all_branches=True) as tape:
         inputs = _Inputs(tape, p)
         site = _record_site(inputs)
@@ -287,7 +280,7 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         return RecordedScenario(
             tape=tape,
             predictor=other,
-            prediction=other.prediction(),
+            prediction=build_prediction(other, with_notices=False),
             passes=passes,
             simulated=simulated,
             durations=durations,

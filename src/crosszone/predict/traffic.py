@@ -19,7 +19,7 @@ from crosszone.predict.prediction import Kind, Traffic
 from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
 
 if TYPE_CHECKING:
-    from crosszone.predict.predict import Predictor
+    from crosszone.predict.predictor import Predictor
 
 TIERS = (FAST, HOST, NETWORK)
 """Kinds of links inside a zone, as in `TierBytes`."""

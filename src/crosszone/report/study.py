@@ -25,7 +25,7 @@ from crosszone.plan.reasons import reasons_of
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import Answer
 from crosszone.predict.answer import answer as predicted_answer
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE
 
 

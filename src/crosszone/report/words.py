@@ -11,8 +11,8 @@ from crosszone.text.figures import amount, digits, percent
 
 if TYPE_CHECKING:
     from crosszone.cost.operator_checks import OperatorError
-    from crosszone.predict.predict import Predictor
     from crosszone.predict.prediction import Memory, Prediction, Run, Triple
+    from crosszone.predict.predictor import Predictor
 
 SMALL = 0.001
 """Share of a step below which a part is not told by name."""

@@ -19,8 +19,8 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import last_updated, pace_setter
-from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import power_entries
 from crosszone.text import texts
 

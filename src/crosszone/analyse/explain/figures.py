@@ -24,8 +24,8 @@ from crosszone.analyse.explain.formulas import TRAFFIC, formula
 from crosszone.cost.expression import Cell, Expression, Term, expression
 from crosszone.cost.record import Recorded, named, recording
 from crosszone.errors import InputError, InvalidError, Notice
-from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction, Triple
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import RecordedPrediction, record_prediction
 from crosszone.predict.traffic import FIELDS, tier_of
 from crosszone.schedule.timeline import IDLE, PHASES, Timeline, lanes_of, micro_batch_view, totals_of, view_of

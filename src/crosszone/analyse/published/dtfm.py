@@ -30,7 +30,7 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 
 FAMILY = "dtfm"
 FRAMEWORK = "megatron"

@@ -22,8 +22,8 @@ from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import Loaded, parse_scenario
 from crosszone.inputs.value import Value, parse
 from crosszone.predict.answer import predictor_of
-from crosszone.predict.predict import Predictor
 from crosszone.predict.prediction import Prediction
+from crosszone.predict.predictor import Predictor
 from crosszone.schedule.trace import Lane, Span, Trace, TraceStep, read_trace
 from crosszone.text import DEFAULT_LANGUAGE
 

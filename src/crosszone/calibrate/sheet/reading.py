@@ -30,7 +30,7 @@ from crosszone.schedule.trace import MAX_SPANS, Lane, Span, SpanKind, Trace, Tra
 from crosszone.text import Label
 
 if TYPE_CHECKING:
-    from openpyxl import Workbook
+    from openpyxl import Workbook  # type: ignore[import-untyped]
 
 
 MOST_BYTES = 16 * 2**20

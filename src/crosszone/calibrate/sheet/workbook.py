@@ -36,7 +36,7 @@ from crosszone.cost.expression import Cell
 from crosszone.cost.record import Recorded
 from crosszone.inputs.scenario import Loaded, read_scenario
 from crosszone.predict.answer import predictor_of
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import RecordedScenario, record_scenario
 from crosszone.schedule.orders import stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE

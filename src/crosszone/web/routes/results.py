@@ -24,7 +24,7 @@ from crosszone.analyse.outcome import (
 from crosszone.errors import InvalidError
 from crosszone.inputs.value import parse
 from crosszone.predict.answer import answer
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.schedule.measured import read_measured
 from crosszone.store import Page, Result, ResultRow
 from crosszone.web.answers import Json, errors_documented, json_bytes

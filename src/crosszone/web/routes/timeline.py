@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from crosszone.errors import Notice
 from crosszone.predict.answer import predictor_of
-from crosszone.predict.predict import Predictor
+from crosszone.predict.predictor import Predictor
 from crosszone.schedule.measured import Measured, read_measured, spans_csv
 from crosszone.schedule.timeline import Timeline, difference, micro_batch_view, view_of
 from crosszone.schedule.trace import perfetto_json

@@ -1,0 +1,254 @@
+"""Predictor: one placed strategy and every quantity that is computed of it, each once.
+
+`predict/predict.py` builds it and tells in which order the quantities make a prediction. Searches, sweeps and what-ifs
+ask it for a few of them only, which is why each is computed when it is first read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from crosszone.cost.coefficients import Coefficients, band_factors
+from crosszone.cost.columns import model_columns, taken
+from crosszone.cost.memory import MemoryCoefficients, memory_coefficients
+from crosszone.cost.profile import Profile, Profiles
+from crosszone.cost.record import named
+from crosszone.errors import Notice
+from crosszone.inputs.flops import TRAINING_PASSES, forward_flops_per_token
+from crosszone.inputs.frameworks import Framework
+from crosszone.inputs.job import compute_precision
+from crosszone.inputs.rules import Case
+from crosszone.inputs.strategy import Strategy
+from crosszone.predict.batch import (
+    Batch,
+    chunk_layers,
+    scalar,
+    sparse_layers,
+    stack_columns,
+    stage_counts,
+    stage_sums,
+    work_columns,
+)
+from crosszone.predict.lanes import timeline_of_step
+from crosszone.predict.local_update import local_update_s
+from crosszone.predict.memory import memory_of
+from crosszone.predict.parts import kept, part
+from crosszone.predict.prediction import Figure, Memory, Triple, named_triple
+from crosszone.predict.run import tokens_per_step, used_groups
+from crosszone.predict.site import BANDS, Site
+from crosszone.predict.step import SimulatedStep, least_step_s, simulated_step
+from crosszone.schedule.timeline import Timeline
+
+OF_STEP = ("step", "inner_step_s", "slowest")
+"""Parts of a predictor that follow from links between zones where stages or gradients cross them."""
+OF_LINKS = ("local_update_s", "step_s", "step_time", "recorded", "opened")
+"""Those that follow from these links in any case: the step with averaging, and what explains it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """One placed strategy and everything that is computed of it, each part once."""
+
+    name: str
+    site: Site
+    framework: Framework
+    profiles: Profiles
+    stack: str
+    release: float | None
+    notices: tuple[Notice, ...]
+    parts: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
+    """What has been computed of it so far, by name; a changed copy begins anew."""
+
+    @property
+    def case(self) -> Case:
+        """The case with its settled strategy."""
+        return self.site.case
+
+    @property
+    def strategy(self) -> Strategy:
+        """The settled strategy."""
+        return self.case.strategy
+
+    @part
+    def profile(self) -> dict[int, Profile]:
+        """Profile of each node group in use."""
+        groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
+        return {g: self.profiles.select(group.gpu, self.stack, group.speed) for g, group in groups.items()}
+
+    @property
+    def gpu_kinds(self) -> list[str]:
+        """GPU kinds in use, each once."""
+        return list(dict.fromkeys(self.site.groups[g].gpu.name for g in self.profile))
+
+    def on(self, name: str, site: Site, notices: tuple[Notice, ...]) -> Predictor:
+        """The same strategy where only the links between the zones are others (`Site.on`)."""
+        still = self.strategy.local_update is not None or not site.crosses  # no pass and no gradient crosses zones
+        dropped = {*OF_LINKS, *(() if still else OF_STEP), *(("batch",) if site.crosses else ())}
+        other = replace(self, name=name, site=site, notices=notices)
+        other.parts.update(kept(self.parts, without=dropped))
+        if not still and "batch" in self.parts:
+            other.parts["batch"] = replace(self.batch, links=site.link_columns())
+        return other
+
+    @part
+    def batch(self) -> Batch:
+        """Columns of every kind of replica (rows as in `Site.link_columns`)."""
+        s, case, site = self.strategy, self.case, self.site
+        settings = next(iter(self.profile.values())).settings
+        rows = len(site.kinds[0]) * (site.bands + site.bare)
+        work = work_columns(case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=site.shard_ranks)
+        if s.uneven:
+            work = replace(work, micro_batches=site.rows(site.kind_micro_batches[:, None]) * 1.0)
+        return Batch(
+            model=model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
+            work=work,
+            gpu=site.gpu_columns(),
+            stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
+            links=site.link_columns(),
+            counts=np.broadcast_to(stage_counts(case), (rows, s.pp)),
+            sparse=np.broadcast_to(stage_sums(s, sparse_layers(case.model, chunk_layers(case))), (rows, s.pp)),
+            measured=self.profiles.links,
+        )
+
+    @property
+    def placement_stride(self) -> int:
+        """Ranks from one replica of a stage to the next."""
+        s, stride = self.strategy, 1
+        for axis in self.site.placement.order:
+            if axis == "dp":
+                break
+            stride *= 1 if axis == "cp" else getattr(s, axis)
+        return stride
+
+    @part
+    def coefficients(self) -> Coefficients:
+        """Of the GPUs of every row and stage."""
+        kinds = {id(p.coefficients): p.coefficients for p in self.profile.values()}
+        if len(kinds) == 1:
+            (k,) = kinds.values()
+            return k
+        group_KS = self.site.group[:, self.site.kinds[0], 0, 0].T
+        return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(group_KS))
+
+    @part
+    def memory_coefficients(self) -> MemoryCoefficients:
+        """Of the stack."""
+        return memory_coefficients(self.stack)
+
+    @part
+    def step(self) -> SimulatedStep:
+        """The simulated step of every row of the batch."""
+        return simulated_step(self.batch, chunk_layers(self.case), self.strategy, self.coefficients)
+
+    @property
+    def least_s(self) -> float:
+        """A bound of the step without periodic averaging: never above it, and close."""
+        return float(least_step_s(self.batch, chunk_layers(self.case), self.strategy, self.coefficients).max())
+
+    @part
+    def inner_step_s(self) -> npt.NDArray[np.float64]:
+        """Step without periodic averaging at low, expected and high RTT, the slowest replica's."""
+        kinds, bands = len(self.site.kinds[0]), self.site.bands
+        slowest_s = self.step.total_s[: bands * kinds].reshape(bands, kinds).max(axis=1)
+        return np.broadcast_to(slowest_s, (BANDS,)) if bands == 1 else slowest_s
+
+    @part
+    def slowest(self) -> int:
+        """The kind of replica that ends last at the expected RTT."""
+        kinds = len(self.site.kinds[0])
+        first = self.site.expected * kinds
+        return int(np.argmax(self.step.total_s[first : first + kinds]))
+
+    @property
+    def row(self) -> int:
+        """The row of that replica at the expected RTT."""
+        return self.site.expected * len(self.site.kinds[0]) + self.slowest
+
+    @property
+    def row_micro_batches(self) -> int:
+        """Micro-batches of that replica a step."""
+        return int(self.site.kind_micro_batches[self.slowest])
+
+    @property
+    def bare_row(self) -> int | None:
+        """The same with perfect links between stages; None where no zone is crossed."""
+        return BANDS * len(self.site.kinds[0]) + self.slowest if self.site.bare else None
+
+    @part
+    def local_update_s(self) -> npt.NDArray[np.float64]:
+        """Exposed time of periodic averaging across zones, a step: [low, expected, high]. [V5]"""
+        return local_update_s(self)
+
+    @part
+    def step_s(self) -> npt.NDArray[np.float64]:
+        """Step time at low, expected and high RTT, the slowest replica's."""
+        return self.inner_step_s + self.local_update_s
+
+    @part
+    def factors(self) -> tuple[float, float]:
+        """Low and high factor of the profile's own error; the widest of the profiles in use."""
+        bands = [
+            band_factors(
+                moe=self.case.model.moe is not None, gpu_measured=p.gpu_measured, stack_measured=p.stack_measured
+            )
+            for p in self.profile.values()
+        ]
+        low, high = min(low for low, _ in bands), max(high for _, high in bands)
+        return named("basis.low", low), named("basis.high", high)
+
+    @part
+    def step_time(self) -> Triple:
+        """Step time with the profile's error and the links' band."""
+        low, expected, high = (scalar(x) for x in self.step_s)
+        triple = Triple(
+            low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
+        )
+        return named_triple("step_time_s", triple)
+
+    def timeline(self, language: str = "en") -> Timeline:
+        """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
+        return timeline_of_step(self, language)
+
+    def memory(self) -> Memory:
+        """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
+        return self._memory
+
+    @part
+    def _memory(self) -> Memory:
+        return memory_of(self)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of one replica a step, the most of any."""
+        return self.strategy.micro_batches(self.case.job.global_batch)
+
+    @part
+    def model_flops(self) -> Figure:
+        """Model FLOPs of one step. [F1]"""
+        forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
+        parts = [named("flops_part", value, part=name) for name, value in forward.parts.items()]
+        flops: float = named("training_passes", TRAINING_PASSES) * sum(parts) * tokens_per_step(self.case.job)
+        return named("model_flops", flops)  # type: ignore[no-any-return]
+
+    @part
+    def hardware_flops(self) -> Figure:
+        """FLOPs of one step with those that recomputation repeats. [V6]"""
+        forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
+        layers = forward.total - forward.head
+        recomputed = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
+        recompute_flops = named("flops_repeated", recomputed) * tokens_per_step(self.case.job)
+        return named("hardware_flops", self.model_flops + recompute_flops)  # type: ignore[no-any-return]
+
+    @part
+    def peak_flops(self) -> Figure:
+        """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
+        path, total = compute_precision(self.case.job), 0.0
+        for _, group, count in used_groups(self.site):
+            gpu = group.gpu
+            peak = named("peak_of", gpu.peak(path) or 0.0, gpu=gpu.name, path=path)
+            total = total + named("gpus_of", count, gpu=gpu.name) * peak * 1e12
+        return named("peak_flops", total)  # type: ignore[no-any-return]
