@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from builders import zone
-from crosszone.analyse.rating import DOUBTS, LinkUse, Rating, _by_chance, _skewed, rating
+from crosszone.analyse.rating import DOUBTS, LinkUse, Rating, _spread_poisson, _spread_skewed, rating
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
 from effort import examples
@@ -94,12 +94,12 @@ def test_jitter_that_is_not_given_is_taken_from_a_source_and_said():
 
 def test_lost_packets_come_by_chance():
     """[A18] Mean 2: e^-2 = 13.5 % of steps lose none, 27.1 % one; mean 1e6: standard deviation 1000."""
-    few, many = _by_chance(2.0, 10_000), _by_chance(1e6, 10_000)
+    few, many = _spread_poisson(2.0, 10_000), _spread_poisson(1e6, 10_000)
     assert (few == 0).mean() == pytest.approx(math.exp(-2), abs=2e-4)
     assert (few == 1).mean() == pytest.approx(2 * math.exp(-2), abs=2e-4)
     assert few.mean() == pytest.approx(2.0, rel=1e-3)
     assert (many.mean(), many.std()) == (pytest.approx(1e6), pytest.approx(1000.0, rel=1e-2))
-    assert _by_chance(0.0, 3).tolist() == [0.0, 0.0, 0.0]
+    assert _spread_poisson(0.0, 3).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_loss_widens_a_step_that_its_connections_limit():
@@ -112,7 +112,7 @@ def test_loss_widens_a_step_that_its_connections_limit():
 def test_a_skewed_draw_has_its_median_and_one_in_ten_beyond_each_end():
     """[A18]"""
     even = np.array([-1.2815516, 0.0, 1.2815516])
-    assert _skewed(even, 2.0, 3.0, 9.0) == pytest.approx([2.0, 3.0, 9.0])
+    assert _spread_skewed(even, 2.0, 3.0, 9.0) == pytest.approx([2.0, 3.0, 9.0])
 
 
 @pytest.mark.slow

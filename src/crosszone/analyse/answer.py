@@ -51,8 +51,8 @@ class Analysis(Value):
 
     def to_asked(self) -> dict[str, Any]:
         """As JSON has it, only with what was asked for."""
-        whole = self.model_dump(mode="json")
-        return {name: whole[name] for name in type(self).model_fields if name in self.model_fields_set}
+        document = self.model_dump(mode="json")
+        return {name: document[name] for name in type(self).model_fields if name in self.model_fields_set}
 
 
 class Analysed(NamedTuple):
@@ -76,11 +76,11 @@ def answer(
     """Analyse a scenario that was read from a file; without a strategy, its best plan. `plans`: suggest others too."""
     read = loaded.scenario
     watched: dict[str, Any] = {"progress": progress, "cancelled": cancelled}
-    planned = loaded if read.strategy is not None else _planned(loaded, watched)
-    found = predicted(planned, language)
-    predictor = found.predictor
+    planned = loaded if read.strategy is not None else _fill_best_plan(loaded, watched)
+    predicted_answer = predicted(planned, language)
+    predictor = predicted_answer.predictor
     work: dict[Part, Callable[[], Any]] = {
-        "traffic": lambda: communication_report(predictor, found.prediction),
+        "traffic": lambda: communication_report(predictor, predicted_answer.prediction),
         "suggestions": lambda: suggestions(planned.scenario, base=predictor, plans=plans, language=language, **watched),
         "bill": lambda: bill(predictor, language=language),
         "rating": lambda: rating(predictor, language=language),
@@ -96,11 +96,11 @@ def answer(
         ),
         "marginal": lambda: marginal(read, language=language, **watched),
     }
-    made = {part: work[part]() for part in PARTS if part in parts}
-    return Analysed(found, Analysis(prediction=found.prediction, **made))
+    parts_asked = {part: work[part]() for part in PARTS if part in parts}
+    return Analysed(predicted_answer, Analysis(prediction=predicted_answer.prediction, **parts_asked))
 
 
-def _planned(loaded: Loaded, watched: dict[str, Any]) -> Loaded:
+def _fill_best_plan(loaded: Loaded, watched: dict[str, Any]) -> Loaded:
     """The scenario with its best plan filled in."""
     try:
         best = best_of(plan(loaded.scenario, top=1, **watched))

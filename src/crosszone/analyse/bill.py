@@ -172,42 +172,42 @@ def bill(p: Predictor, *, language: str = "en") -> Bill:
     run = run_of(p.site, p.framework.name, p.step_time, busy, egress)
     steps, step_hours = run.steps, p.step_time.expected / run.goodput.share / HOUR_S
     hours = None if run.days is None else run.days.expected * 24.0
-    gpus = _gpu_lines(p, step_hours, hours)
-    lines = _egress_lines(p, egress, steps)
+    gpus = _list_gpu_lines(p, step_hours, hours)
+    lines = _list_egress_lines(p, egress, steps)
     unknown = unpriced(p.site, egress)
     out = None if unknown else sum(line.usd_per_step or 0.0 for line in lines)
-    own = None if run.usd_per_hour is None else run.usd_per_hour * step_hours
-    whole = None if own is None else own + (out or 0.0)
+    step_usd = None if run.usd_per_hour is None else run.usd_per_hour * step_hours
+    total_usd = None if step_usd is None else step_usd + (out or 0.0)
     return Bill(
         name=p.name,
         gpus=gpus,
         egress=lines,
-        energy=_energy_lines(p, busy, step_hours, hours),
+        energy=_list_energy_lines(p, busy, step_hours, hours),
         steps_per_hour=1.0 / step_hours,
-        usd_per_hour=None if whole is None else whole / step_hours,
-        usd_per_step=whole,
-        usd_per_million_tokens=None if whole is None else whole / p.case.job.tokens_per_step * 1e6,
+        usd_per_hour=None if total_usd is None else total_usd / step_hours,
+        usd_per_step=total_usd,
+        usd_per_million_tokens=None if total_usd is None else total_usd / p.case.job.tokens_per_step * 1e6,
         usd=run.usd,
         gpu_hours=run.gpu_hours,
-        usd_gpus_per_step=own,
+        usd_gpus_per_step=step_usd,
         usd_egress_per_step=out,
         usd_egress=run.usd_egress,
         usd_egress_known_per_step=sum(line.usd_per_step or 0.0 for line in lines),
         unpriced=tuple(unknown),
         kwh=run.kwh,
         co2_kg=run.co2_kg,
-        warnings=tuple(notice.as_dict(language) for notice in _left_out(gpus, unknown, run)),
+        warnings=tuple(notice.as_dict(language) for notice in _list_omissions(gpus, unknown, run)),
     )
 
 
-def _gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tuple[GpuLine, ...]:
-    found = []
+def _list_gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tuple[GpuLine, ...]:
+    lines = []
     places = [at for zone in p.site.cluster.zones for at in range(len(zone.nodes))]
     for place, (zone, group, count) in zip(p.site.groups_in_use, used_groups(p.site), strict=True):
         price = usd_per_gpu_hour(group)
         typed = group.usd_per_gpu_hour is not None
         per_hour = None if price is None else count * price
-        found.append(
+        lines.append(
             GpuLine(
                 zone=zone.name,
                 group=places[place],
@@ -222,16 +222,16 @@ def _gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tuple[Gp
                 usd=None if per_hour is None or hours is None else per_hour * hours,
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
-def _egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple[EgressLine, ...]:
-    names, found = [zone.name for zone in p.site.cluster.zones], []
+def _list_egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple[EgressLine, ...]:
+    names, lines = [zone.name for zone in p.site.cluster.zones], []
     for (a, b), size in sorted(egress.items()):
         price = usd_per_gb(p.site, a, b)
         origins = p.site.links[min(a, b), max(a, b)].origins
         per_step = None if price is None else size / GB * price
-        found.append(
+        lines.append(
             EgressLine(
                 link=f"{names[a]} > {names[b]}",
                 bytes_per_step=size,
@@ -241,22 +241,22 @@ def _egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple[Egre
                 usd=None if per_step is None or steps is None else per_step * steps,
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
-def _energy_lines(p: Predictor, busy: float, step_hours: float, hours: float | None) -> tuple[EnergyLine, ...]:
+def _list_energy_lines(p: Predictor, busy: float, step_hours: float, hours: float | None) -> tuple[EnergyLine, ...]:
     powers: dict[str, list[float | None]] = defaultdict(list)
     grams: dict[str, float | None] = {}
     for zone, group, count in used_groups(p.site):
         powers[zone.name].append(group_kilowatt(zone, group, count, busy))
         grams[zone.name] = grams_per_kwh(zone)
-    found = []
+    lines = []
     for name, parts in powers.items():
-        known = [part for part in parts if part is not None]
-        kw = sum(known) if len(known) == len(parts) else None
+        priced = [part for part in parts if part is not None]
+        kw = sum(priced) if len(priced) == len(parts) else None
         kwh = None if kw is None or hours is None else kw * hours
         carbon = grams[name]
-        found.append(
+        lines.append(
             EnergyLine(
                 zone=name,
                 kw=kw,
@@ -266,22 +266,22 @@ def _energy_lines(p: Predictor, busy: float, step_hours: float, hours: float | N
                 co2_kg=None if kwh is None or carbon is None else kwh * carbon / 1000.0,
             )
         )
-    return tuple(found)
+    return tuple(lines)
 
 
-def _left_out(gpus: Sequence[GpuLine], unknown: Sequence[str], run: Run) -> list[Notice]:
+def _list_omissions(gpus: Sequence[GpuLine], unknown: Sequence[str], run: Run) -> list[Notice]:
     """What the sums leave out, and why."""
-    found = []
+    notices = []
     for line in gpus:
         if line.usd_per_gpu_hour is None:
             params = {"gpu": line.gpu, "zone": line.zone}
-            found.append(Notice(code="bill_gpu_unpriced", level="warning", field="cluster.zones", params=params))
+            notices.append(Notice(code="bill_gpu_unpriced", level="warning", field="cluster.zones", params=params))
     if unknown:
         pairs = {"pairs": list(unknown)}
-        found.append(Notice(code="egress_price_unknown", level="warning", field="cluster.links", params=pairs))
+        notices.append(Notice(code="egress_price_unknown", level="warning", field="cluster.links", params=pairs))
     if run.steps is None:
-        found.append(Notice(code="bill_no_length", level="note", field="job.tokens"))
-    return found
+        notices.append(Notice(code="bill_no_length", level="note", field="job.tokens"))
+    return notices
 
 
 def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") -> tuple[Trade, ...]:
@@ -289,14 +289,14 @@ def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") 
 
     $ a day: those of 24 hours of the run, failures and checkpoints counted [E1].
     """
-    found, bills = [], [bill(predictor(filled(scenario, point))) for point in front]
+    trades_made, bills = [], [bill(predictor(filled(scenario, point))) for point in front]
     for (faster, dear), (slower, cheap) in pairwise(zip(front, bills, strict=True)):
         if dear.usd_per_hour is None or cheap.usd_per_hour is None:
             continue
         day, more = 24.0 * cheap.usd_per_hour, 24.0 * (dear.usd_per_hour - cheap.usd_per_hour)
         gained = 100.0 * (slower.step_s / faster.step_s - 1.0)
         params = {"usd": dollars(more), "percent": round(gained, 1), "gpus": slower.gpus, "more": faster.gpus}
-        found.append(
+        trades_made.append(
             Trade(
                 usd_per_day=day,
                 usd_per_day_more=more,
@@ -309,7 +309,7 @@ def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") 
                 told=Notice(code="trade_buys", level="note", params=params).as_dict(language),
             )
         )
-    return tuple(reversed(found))
+    return tuple(reversed(trades_made))
 
 
 def dollars(usd: float) -> str:

@@ -40,74 +40,76 @@ class Change:
 def changes(scenario: Scenario) -> Iterator[Change]:
     """Every change that is tried."""
     cluster, links = scenario.cluster, zone_links(scenario.cluster)
-    yield from _more_nodes(cluster)
-    yield from _more_zones(cluster, list(links.values()))
-    yield from _more_rate(cluster, list(links.values()))
-    yield from _other_gpus(cluster, compute_precision(scenario.job))
+    yield from _add_nodes(cluster)
+    yield from _add_zones(cluster, list(links.values()))
+    yield from _add_bandwidth(cluster, list(links.values()))
+    yield from _replace_gpus(cluster, compute_precision(scenario.job))
     if len(cluster.zones) > 1:
         for zone in cluster.zones:
             yield Change(
                 kind="drop",
                 target=zone.name,
-                notice=_note("marginal_drop", zone=zone.name, gpus=zone.gpus),
+                notice=_build_note("marginal_drop", zone=zone.name, gpus=zone.gpus),
                 make=partial(without_zone, cluster, zone.name),
                 gpus_change=True,
             )
 
 
-def _more_nodes(cluster: Cluster) -> Iterator[Change]:
+def _add_nodes(cluster: Cluster) -> Iterator[Change]:
     for z, zone in enumerate(cluster.zones):
         for g, group in enumerate(zone.nodes):
             yield Change(
                 kind="node",
                 target=_group_name(zone, g),
-                notice=_note("marginal_node", gpus=group.gpus, gpu=group.gpu.name, zone=_group_name(zone, g)),
-                make=partial(_with_group, cluster, z, g, count=group.count + 1, hosts=()),
+                notice=_build_note("marginal_node", gpus=group.gpus, gpu=group.gpu.name, zone=_group_name(zone, g)),
+                make=partial(_replace_group, cluster, z, g, count=group.count + 1, hosts=()),
                 gpus_change=True,
             )
 
 
-def _more_zones(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
+def _add_zones(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
     ranked = sorted(links, key=lambda link: (min(link.gbps, link.gbps_back), -link.rtt_ms.expected))
     models = list(dict.fromkeys([len(ranked) - 1, (len(ranked) - 1) // 2])) if ranked else [None]
     for zone in cluster.zones:
         for at in models:
             like = None if at is None else ranked[at]
             if like is None:
-                notice = _note("marginal_zone_alone", zone=zone.name, gpus=zone.gpus)
+                notice = _build_note("marginal_zone_alone", zone=zone.name, gpus=zone.gpus)
             else:
                 params = {"link": " - ".join(like.between), "gbps": like.gbps, "rtt_ms": like.rtt_ms.expected}
-                notice = _note("marginal_zone", zone=zone.name, gpus=zone.gpus, **params)
+                notice = _build_note("marginal_zone", zone=zone.name, gpus=zone.gpus, **params)
             yield Change(
                 kind="zone",
                 target=zone.name,
                 notice=notice,
-                make=partial(_with_copy, cluster, zone, like),
+                make=partial(_copy_zone, cluster, zone, like),
                 gpus_change=True,
             )
 
 
-def _more_rate(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
-    def change(kind: ChangeKind, target: str, notice: Notice, make: Callable[[], Cluster]) -> Change:
+def _add_bandwidth(cluster: Cluster, links: Sequence[ZoneLink]) -> Iterator[Change]:
+    def apply(kind: ChangeKind, target: str, notice: Notice, make: Callable[[], Cluster]) -> Change:
         return Change(kind=kind, target=target, notice=notice, make=make, gpus_change=False, price_known=False)
 
     for link in links:
         pair = " - ".join(link.between)
-        notice = _note("marginal_link", link=pair, more=MORE_GBPS, gbps=link.gbps)
-        yield change("link", pair, notice, partial(_with_rates, cluster, [link]))
+        notice = _build_note("marginal_link", link=pair, more=MORE_GBPS, gbps=link.gbps)
+        yield apply("link", pair, notice, partial(_raise_bandwidth, cluster, [link]))
     if len(links) > 1:
-        yield change("links", "", _note("marginal_links", more=MORE_GBPS), partial(_with_rates, cluster, links))
+        yield apply(
+            "links", "", _build_note("marginal_links", more=MORE_GBPS), partial(_raise_bandwidth, cluster, links)
+        )
     for z, zone in enumerate(cluster.zones):
         if zone.uplink_gbps is None or not links:
             continue
         rates = {"uplink_gbps": zone.uplink_gbps + MORE_GBPS}
         if zone.downlink_gbps is not None:
             rates["downlink_gbps"] = zone.downlink_gbps + MORE_GBPS
-        notice = _note("marginal_uplink", zone=zone.name, more=MORE_GBPS, gbps=zone.uplink_gbps)
-        yield change("uplink", zone.name, notice, partial(_with_zone, cluster, z, **rates))
+        notice = _build_note("marginal_uplink", zone=zone.name, more=MORE_GBPS, gbps=zone.uplink_gbps)
+        yield apply("uplink", zone.name, notice, partial(_replace_zone, cluster, z, **rates))
 
 
-def _other_gpus(cluster: Cluster, precision: str) -> Iterator[Change]:
+def _replace_gpus(cluster: Cluster, precision: str) -> Iterator[Change]:
     """The next faster kind in each node group, and in all groups of a kind together."""
     places = [(z, g) for z, zone in enumerate(cluster.zones) for g in range(len(zone.nodes))]
     kinds = {gpu: [(z, g) for z, g in places if cluster.zones[z].nodes[g].gpu == gpu] for gpu in cluster.gpu_kinds}
@@ -121,8 +123,8 @@ def _other_gpus(cluster: Cluster, precision: str) -> Iterator[Change]:
         yield Change(
             kind="gpu",
             target=names,
-            notice=_note("marginal_gpu", zone=names, gpu=gpu.name, other=faster.name),
-            make=partial(_with_gpu, cluster, where, faster),
+            notice=_build_note("marginal_gpu", zone=names, gpu=gpu.name, other=faster.name),
+            make=partial(_replace_gpu, cluster, where, faster),
             gpus_change=False,
         )
 
@@ -131,39 +133,39 @@ def _group_name(zone: Zone, number: int) -> str:
     return zone.name if len(zone.nodes) == 1 else f"{zone.name} [{number}]"
 
 
-def _note(code: str, **params: Any) -> Notice:
+def _build_note(code: str, **params: Any) -> Notice:
     return Notice(code=code, level="note", field="cluster", params=params)
 
 
-def _with_zone(cluster: Cluster, number: int, **changed: Any) -> Cluster:
+def _replace_zone(cluster: Cluster, number: int, **changed: Any) -> Cluster:
     """The cluster with fields of one zone changed."""
     zones = list(cluster.zones)
     zones[number] = zones[number].replace(**changed)
     return cluster.replace(zones=tuple(zones))
 
 
-def _with_group(cluster: Cluster, z: int, g: int, **changed: Any) -> Cluster:
+def _replace_group(cluster: Cluster, z: int, g: int, **changed: Any) -> Cluster:
     """The cluster with fields of one node group changed."""
     nodes = list(cluster.zones[z].nodes)
     nodes[g] = nodes[g].replace(**changed)
-    return _with_zone(cluster, z, nodes=tuple(nodes))
+    return _replace_zone(cluster, z, nodes=tuple(nodes))
 
 
-def _with_gpu(cluster: Cluster, where: Sequence[tuple[int, int]], gpu: Gpu) -> Cluster:
+def _replace_gpu(cluster: Cluster, where: Sequence[tuple[int, int]], gpu: Gpu) -> Cluster:
     """The cluster with another GPU kind in some groups, at the catalogue's price."""
     for z, g in where:
-        cluster = _with_group(cluster, z, g, gpu=gpu, usd_per_gpu_hour=None)
+        cluster = _replace_group(cluster, z, g, gpu=gpu, usd_per_gpu_hour=None)
     return cluster
 
 
-def _with_copy(cluster: Cluster, zone: Zone, like: ZoneLink | None) -> Cluster:
+def _copy_zone(cluster: Cluster, zone: Zone, like: ZoneLink | None) -> Cluster:
     """The cluster with a copy of a zone; its links to all others have the figures of one there is."""
-    taken = {one.name for one in cluster.zones}
-    name = next(name for n in range(2, len(taken) + 3) if (name := f"{zone.name}-{n}") not in taken)
+    zone_names = {zone_taken.name for zone_taken in cluster.zones}
+    name = next(name for n in range(2, len(zone_names) + 3) if (name := f"{zone.name}-{n}") not in zone_names)
     copy = zone.replace(name=name, nodes=tuple(group.replace(hosts=()) for group in zone.nodes))
     links = list(cluster.links)
     if like is not None:
-        known = {
+        listed = {
             "gbps": like.gbps,
             "gbps_back": like.gbps_back,
             "rtt_ms": like.rtt_ms.expected,
@@ -173,20 +175,20 @@ def _with_copy(cluster: Cluster, zone: Zone, like: ZoneLink | None) -> Cluster:
             "usd_per_gb_back": like.usd_per_gb_back,
             "flow_gbps": like.flow_gbps,
         }
-        figures = {key: value for key, value in known.items() if value is not None}
-        links += [Link(between=(one.name, name), **figures) for one in cluster.zones]
+        figures = {key: value for key, value in listed.items() if value is not None}
+        links += [Link(between=(zone_taken.name, name), **figures) for zone_taken in cluster.zones]
     return cluster.replace(zones=(*cluster.zones, copy), links=tuple(links))
 
 
-def _with_rates(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
+def _raise_bandwidth(cluster: Cluster, wider: Sequence[ZoneLink]) -> Cluster:
     """The cluster with more Gbit/s both ways on some links; uplinks stay as they are."""
     listed = {link.pair: link for link in cluster.links}
     for path in wider:
         old = listed.get(frozenset(path.between)) or Link(between=path.between)
-        there, back = path.gbps + MORE_GBPS, path.gbps_back + MORE_GBPS
+        forward, back = path.gbps + MORE_GBPS, path.gbps_back + MORE_GBPS
         if old.between != path.between:
-            there, back = back, there
-        listed[old.pair] = old.replace(gbps=there, gbps_back=back)
+            forward, back = back, forward
+        listed[old.pair] = old.replace(gbps=forward, gbps_back=back)
     return cluster.replace(links=tuple(listed.values()))
 
 
@@ -194,26 +196,26 @@ def plannable(scenario: Scenario) -> Scenario:
     """The scenario without a placement, which would not fit another cluster, and without what a plan settles itself."""
     s = scenario.strategy
     bare = scenario if scenario.placement is None else scenario.replace(placement=None)
-    return bare if s is None or not s.pinned & set(NOT_PINNED) else bare.replace(strategy=_without(s, NOT_PINNED))
+    return bare if s is None or not s.pinned & set(NOT_PINNED) else bare.replace(strategy=_drop_pins(s, NOT_PINNED))
 
 
 def freed(scenario: Scenario) -> Scenario | None:
     """The scenario without the pins that fix the number of GPUs; None: there are none."""
     if scenario.strategy is None or not pinned_fields(scenario) & set(COUNT_PINS):
         return None
-    return plannable(scenario).replace(strategy=_without(scenario.strategy, (*COUNT_PINS, *NOT_PINNED)))
+    return plannable(scenario).replace(strategy=_drop_pins(scenario.strategy, (*COUNT_PINS, *NOT_PINNED)))
 
 
-def _without(strategy: Strategy, names: Collection[str]) -> Strategy | None:
-    kept = {name: getattr(strategy, name) for name in strategy.pinned if name not in names}
-    return Strategy(**kept) if kept else None
+def _drop_pins(strategy: Strategy, names: Collection[str]) -> Strategy | None:
+    pinned = {name: getattr(strategy, name) for name in strategy.pinned if name not in names}
+    return Strategy(**pinned) if pinned else None
 
 
 def without_zone(cluster: Cluster, name: str) -> Cluster:
     """The cluster without a zone and its links; `InvalidError` where it is the only one."""
-    left = tuple(zone for zone in cluster.zones if zone.name != name)
+    remaining = tuple(zone for zone in cluster.zones if zone.name != name)
     links = tuple(link for link in cluster.links if name not in link.between)
-    return cluster.replace(zones=left, links=links)
+    return cluster.replace(zones=remaining, links=links)
 
 
 def next_faster(gpu: Gpu, precision: str) -> Gpu | None:
@@ -222,12 +224,12 @@ def next_faster(gpu: Gpu, precision: str) -> Gpu | None:
     Faster: a higher dense peak of the precision, or the same with faster memory; of equals the cheapest.
     """
 
-    def speed(one: Gpu) -> tuple[float, float]:
-        return one.peak(precision) or 0.0, one.memory_gb_per_s
+    def speed(kind: Gpu) -> tuple[float, float]:
+        return kind.peak(precision) or 0.0, kind.memory_gb_per_s
 
-    kinds = [one for one in catalogue().entries("gpus") if isinstance(one, Gpu) and one.usd_per_hour is not None]
-    alike = [one for one in kinds if (one.vendor, one.form) == (gpu.vendor, gpu.form) and speed(one) > speed(gpu)]
-    return min(alike, key=lambda one: (*speed(one), one.usd_per_hour), default=None)
+    kinds = [kind for kind in catalogue().entries("gpus") if isinstance(kind, Gpu) and kind.usd_per_hour is not None]
+    alike = [kind for kind in kinds if (kind.vendor, kind.form) == (gpu.vendor, gpu.form) and speed(kind) > speed(gpu)]
+    return min(alike, key=lambda kind: (*speed(kind), kind.usd_per_hour), default=None)
 
 
 def pinned_fields(scenario: Scenario) -> set[str]:

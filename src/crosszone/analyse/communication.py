@@ -65,9 +65,9 @@ def crossing_groups(site: Site) -> tuple[CrossingGroups, ...]:
     ring = site.ring
     edges = list(zip(ring, (*ring[1:], ring[0]), strict=True)) if ring else []
     for stage in zones:
-        here = set(stage.tolist())
+        zones_of_stage = set(stage.tolist())
         for a, b in edges:
-            if a in here and b in here and a != b:
+            if a in zones_of_stage and b in zones_of_stage and a != b:
                 counts[a, b, "dp"] += s.tp * s.cp
     ranks = {"pp": s.pp, "dp": s.dp or 1}
     return tuple(
@@ -93,14 +93,14 @@ class Scaling(Value):
 
 def scaling_of(p: Predictor) -> Scaling:
     """Throughput over that of the same GPUs in one zone, and over that of as many GPUs alone. [A2]"""
-    own = p.case.job.tokens_per_step / float(p.step_s[1])
-    together, alone = _in_one_zone(p), _each_alone(p)
+    tokens_per_s = p.case.job.tokens_per_step / float(p.step_s[1])
+    together, alone = _estimate_in_one_zone(p), _sum_alone(p)
     return Scaling(
-        tokens_per_s=own,
+        tokens_per_s=tokens_per_s,
         one_zone_tokens_per_s=together,
-        one_zone=None if together is None else own / together,
+        one_zone=None if together is None else tokens_per_s / together,
         one_gpu_tokens_per_s=alone,
-        one_gpu=None if alone is None else own / alone,
+        one_gpu=None if alone is None else tokens_per_s / alone,
     )
 
 
@@ -120,37 +120,37 @@ def in_one_zone(cluster: Cluster, placement: Placement) -> Placement:
     return placement.replace(blocks=tuple(blocks))
 
 
-def _in_one_zone(p: Predictor) -> float | None:
+def _estimate_in_one_zone(p: Predictor) -> float | None:
     """Tokens/s of the strategy where no link leaves the zone, without averaging: there is nobody to average with."""
     if not p.site.crosses:
         return None
     cluster, placement = one_zone(p.site.cluster), in_one_zone(p.site.cluster, p.site.placement)
     strategy = p.strategy.replace(local_update=None)
     if strategy.shard_within == "zone":
-        strategy = strategy.replace(shard_within="all", communication=_flat(strategy.communication))
+        strategy = strategy.replace(shard_within="all", communication=_flatten_hierarchy(strategy.communication))
     case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
     alike = replace(p, site=Site(case=case, placement=placement, links={}))
     return p.case.job.tokens_per_step / float(alike.step_s[1])
 
 
-def _flat(c: Communication) -> Communication:
+def _flatten_hierarchy(c: Communication) -> Communication:
     """In one zone a hierarchy of zones is one ring."""
     return c.replace(reduce="flat") if c.reduce == "hierarchical" else c
 
 
-def _each_alone(p: Predictor) -> float | None:
+def _sum_alone(p: Predictor) -> float | None:
     """Tokens/s of all GPUs in use, each with a model of its own and its part of the batch."""
     groups, counts = np.unique(p.site.group, return_counts=True)
     total = 0.0
     for number, count in zip(groups.tolist(), counts.tolist(), strict=True):
-        one = _alone(p, p.site.groups[number])
-        if one is None:
+        alone = _estimate_alone(p, p.site.groups[number])
+        if alone is None:
             return None
-        total += count * one
+        total += count * alone
     return total
 
 
-def _alone(p: Predictor, group: NodeGroup) -> float | None:
+def _estimate_alone(p: Predictor, group: NodeGroup) -> float | None:
     """Tokens/s of one GPU of a node group."""
     s, job = p.strategy, p.case.job
     samples = s.micro_batch * max(1, round(job.global_batch / (s.ranks * s.micro_batch)))
@@ -280,29 +280,29 @@ class CommunicationReport(Value):
 
 def communication_report(p: Predictor, prediction: Prediction | None = None) -> CommunicationReport:
     """The report of one placed strategy. [A1]"""
-    found = prediction or build_prediction(p)
-    step = found.step_time_s.expected
-    worked = [worked_out(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(found.communication)]
-    lines = [_line(row, text, 0.0) for row, text in zip(found.communication, worked, strict=True)]
-    lines += _checkpoint(found, step)
+    predicted = prediction or build_prediction(p)
+    step = predicted.step_time_s.expected
+    worked = [worked_out(p, f"communication[{at}].bytes_per_step") for at, _ in enumerate(predicted.communication)]
+    lines = [_build_line(row, text, 0.0) for row, text in zip(predicted.communication, worked, strict=True)]
+    lines += _build_checkpoint_lines(predicted, step)
     total = sum(line.bytes_per_step for line in lines) or 1.0
     lines = [line.model_copy(update={"share": line.bytes_per_step / total}) for line in lines]
-    compute = sum(found.breakdown_s[name] for name in COMPUTE)
-    exposed = sum(row.exposed_s for row in found.communication)
+    compute = sum(predicted.breakdown_s[name] for name in COMPUTE)
+    exposed = sum(row.exposed_s for row in predicted.communication)
     return CommunicationReport(
         lines=tuple(lines),
-        kinds=_totals(lines, "kind", total),
-        tiers=_totals(lines, "tier", total),
-        links=_links(p, lines, step),
+        kinds=_sum_lines(lines, "kind", total),
+        tiers=_sum_lines(lines, "tier", total),
+        links=_build_links(p, lines, step),
         groups=crossing_groups(p.site),
         step_s=step,
         compute_s=compute,
         exposed_s=exposed,
-        busy_s=sum(row.busy_s for row in found.communication),
+        busy_s=sum(row.busy_s for row in predicted.communication),
         compute_to_communication=compute / exposed if exposed > 0 else None,
         communication_share=exposed / step,
         boundness=boundness_of(compute, exposed),
-        bottleneck=found.bottleneck,
+        bottleneck=predicted.bottleneck,
         scaling=scaling_of(p),
     )
 
@@ -315,7 +315,7 @@ def boundness_of(compute_s: float, exposed_s: float) -> Boundness:
     return "balanced" if compute_s < high * exposed_s else "compute-bound"
 
 
-def _line(row: Traffic, worked: str, share: float) -> Line:
+def _build_line(row: Traffic, worked: str, share: float) -> Line:
     return Line(
         kind=row.kind,
         link=row.link,
@@ -330,9 +330,9 @@ def _line(row: Traffic, worked: str, share: float) -> Line:
     )
 
 
-def _checkpoint(found: Prediction, step: float) -> list[Line]:
+def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[Line]:
     """What a checkpoint writes, shared out over the steps between two of them. [A9]"""
-    good = found.run.goodput
+    good = prediction.run.goodput
     often = step / good.interval_s if good.interval_s > 0 else 0.0
     if not 0 < often < float("inf"):
         return []
@@ -352,52 +352,52 @@ def _checkpoint(found: Prediction, step: float) -> list[Line]:
     ]
 
 
-def _totals(lines: Iterable[Line], by: Literal["kind", "tier"], total: float) -> tuple[Total, ...]:
+def _sum_lines(lines: Iterable[Line], by: Literal["kind", "tier"], total: float) -> tuple[Total, ...]:
     """Lines of a kind or tier added up, most bytes first."""
-    found: dict[str, list[Line]] = defaultdict(list)
+    by_name: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
-        found[getattr(line, by)].append(line)
+        by_name[getattr(line, by)].append(line)
     sums = [
         Total(
             name=name,
-            bytes_per_step=sum(line.bytes_per_step for line in own),
-            messages=sum(line.messages for line in own),
-            busy_s=sum(line.busy_s for line in own),
-            exposed_s=sum(line.exposed_s for line in own),
-            share=sum(line.bytes_per_step for line in own) / total,
+            bytes_per_step=sum(line.bytes_per_step for line in group_lines),
+            messages=sum(line.messages for line in group_lines),
+            busy_s=sum(line.busy_s for line in group_lines),
+            exposed_s=sum(line.exposed_s for line in group_lines),
+            share=sum(line.bytes_per_step for line in group_lines) / total,
         )
-        for name, own in found.items()
+        for name, group_lines in by_name.items()
     ]
     return tuple(sorted(sums, key=lambda one: -one.bytes_per_step))
 
 
-def _links(p: Predictor, lines: Iterable[Line], step: float) -> tuple[LinkTraffic, ...]:
+def _build_links(p: Predictor, lines: Iterable[Line], step: float) -> tuple[LinkTraffic, ...]:
     by_link: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line.tier == BETWEEN_ZONES:
             by_link[line.link].append(line)
     places = {zone.name: number for number, zone in enumerate(p.site.cluster.zones)}
-    found = []
-    for name, own in by_link.items():
+    links = []
+    for name, link_lines in by_link.items():
         a, b = (places[zone] for zone in name.split(" > "))
-        known = p.site.links[min(a, b), max(a, b)]
+        zone_link = p.site.links[min(a, b), max(a, b)]
         kinds: dict[str, float] = defaultdict(float)
-        for line in own:
+        for line in link_lines:
             kinds[line.kind] += line.bytes_per_step
         size = sum(kinds.values())
-        facts: dict[str, Any] = {"rtt_ms": known.rtt_ms.expected, "km": known.km}
-        found.append(
+        facts: dict[str, Any] = {"rtt_ms": zone_link.rtt_ms.expected, "km": zone_link.km}
+        links.append(
             LinkTraffic(
                 link=name,
                 bytes_per_step=size,
                 kinds=dict(kinds),
                 dominant=max(kinds, key=lambda kind: kinds[kind]),
-                busy_s=sum(line.busy_s for line in own),
-                exposed_s=sum(line.exposed_s for line in own),
+                busy_s=sum(line.busy_s for line in link_lines),
+                exposed_s=sum(line.exposed_s for line in link_lines),
                 used_gbps=size * 8 / step / 1e9,
-                gbps=known.gbps if a < b else known.gbps_back,
-                origin=known.origins["gbps" if a < b else "gbps_back"],
+                gbps=zone_link.gbps if a < b else zone_link.gbps_back,
+                origin=zone_link.origins["gbps" if a < b else "gbps_back"],
                 **facts,
             )
         )
-    return tuple(sorted(found, key=lambda one: -one.busy_s))
+    return tuple(sorted(links, key=lambda link: -link.busy_s))

@@ -126,20 +126,22 @@ def compare(items: Sequence[Compared], language: str = "en") -> Comparison:
     outcomes = [item.outcome for item in items]
     first = items[0]
     return Comparison(
-        sides=tuple(_side(item, first) for item in items),
+        sides=tuple(_build_side(item, first) for item in items),
         scale_s=max(outcome.step_s for outcome in outcomes),
-        figures=_rows(FIGURES, outcomes, _figure, dict(FIGURES)),
-        classes=_rows((*CLASSES, OTHER), outcomes, lambda o, name: _seconds(o.classes_s, name)),
-        parts=_rows(PARTS, outcomes, lambda o, name: _seconds(o.parts_s, name)),
-        phases=_rows((*PHASES, OTHER), outcomes, lambda o, name: _seconds(o.phases_s or {OTHER: o.step_s}, name)),
-        notices=tuple(notice.as_dict(language) for notice in _notices(items)),
+        figures=_build_rows(FIGURES, outcomes, _read_figure, dict(FIGURES)),
+        classes=_build_rows((*CLASSES, OTHER), outcomes, lambda o, name: _read_seconds(o.classes_s, name)),
+        parts=_build_rows(PARTS, outcomes, lambda o, name: _read_seconds(o.parts_s, name)),
+        phases=_build_rows(
+            (*PHASES, OTHER), outcomes, lambda o, name: _read_seconds(o.phases_s or {OTHER: o.step_s}, name)
+        ),
+        notices=tuple(notice.as_dict(language) for notice in _collect_notices(items)),
     )
 
 
 Figure = tuple[float, float | None, float | None]
 
 
-def _rows(
+def _build_rows(
     names: Sequence[str] | dict[str, Better | None],
     outcomes: Sequence[Outcome],
     read: Callable[[Outcome, str], Figure | None],
@@ -147,25 +149,25 @@ def _rows(
 ) -> tuple[Row, ...]:
     rows = []
     for name in names:
-        found = [read(outcome, name) for outcome in outcomes]
+        values = [read(outcome, name) for outcome in outcomes]
         good = better[name] if better is not None else "less"
-        if any(figure is not None and (figure[0] or better is not None) for figure in found):
-            cells = tuple(None if figure is None else _cell(figure, found[0], good) for figure in found)
+        if any(figure is not None and (figure[0] or better is not None) for figure in values):
+            cells = tuple(None if figure is None else _build_cell(figure, values[0], good) for figure in values)
             rows.append(Row(name=name, cells=cells))
     return tuple(rows)
 
 
-def _figure(outcome: Outcome, name: str) -> Figure | None:
-    found = outcome.figures.get(name)
-    return None if found is None else (found.value, found.low, found.high)
+def _read_figure(outcome: Outcome, name: str) -> Figure | None:
+    figure = outcome.figures.get(name)
+    return None if figure is None else (figure.value, figure.low, figure.high)
 
 
-def _seconds(parts: dict[str, float], name: str) -> Figure | None:
+def _read_seconds(parts: dict[str, float], name: str) -> Figure | None:
     """Seconds of a part; none where the result does not tell it apart."""
     return (parts[name], None, None) if name in parts else None
 
 
-def _cell(figure: Figure, first: Figure | None, better: Better | None) -> Cell:
+def _build_cell(figure: Figure, first: Figure | None, better: Better | None) -> Cell:
     value, low, high = figure
     if first is None:
         return Cell(value=value, low=low, high=high, difference=None, percent=None, verdict=None)
@@ -179,7 +181,7 @@ def _cell(figure: Figure, first: Figure | None, better: Better | None) -> Cell:
     return Cell(value=value, low=low, high=high, difference=more, percent=percent, verdict=verdict)
 
 
-def _side(item: Compared, first: Compared) -> Side:
+def _build_side(item: Compared, first: Compared) -> Side:
     outcome = item.outcome
     return Side(
         id=item.id,
@@ -189,36 +191,36 @@ def _side(item: Compared, first: Compared) -> Side:
         degrees=outcome.degrees,
         fits=outcome.fits,
         step_s=outcome.step_s,
-        chance_faster=None if item is first else _chance(item, first),
+        chance_faster=None if item is first else _estimate_chance(item, first),
     )
 
 
-def _chance(item: Compared, first: Compared) -> float | None:
+def _estimate_chance(item: Compared, first: Compared) -> float | None:
     """Chance that the step is shorter than the first's, where both are predicted and do the same work. [W2]"""
-    if item.prediction is None or first.prediction is None or not _same_work(item, first):
+    if item.prediction is None or first.prediction is None or not _does_same_work(item, first):
         return None
     return chance_faster(item.prediction, first.prediction)
 
 
-def _tokens(item: Compared) -> float | None:
+def _count_tokens(item: Compared) -> float | None:
     """Tokens of a step."""
     rate = item.outcome.figures.get("tokens_per_s")
     return None if rate is None else rate.value * item.outcome.step_s
 
 
-def _same_work(one: Compared, other: Compared) -> bool:
-    a, b = _tokens(one), _tokens(other)
+def _does_same_work(first: Compared, second: Compared) -> bool:
+    a, b = _count_tokens(first), _count_tokens(second)
     return a is None or b is None or abs(a - b) <= SAME_WORK * max(a, b)
 
 
-def _notices(items: Sequence[Compared]) -> list[Notice]:
+def _collect_notices(items: Sequence[Compared]) -> list[Notice]:
     """That steps do not do the same work, and that one does not fit."""
-    others = [item.name for item in items[1:] if item.kind == "predicted" and not _same_work(item, items[0])]
-    told = []
-    if others:
-        params = {"names": others[:5], "first": items[0].name}
-        told.append(Notice(code="compare_other_work", level="warning", params=params))
+    unlike = [item.name for item in items[1:] if item.kind == "predicted" and not _does_same_work(item, items[0])]
+    notices = []
+    if unlike:
+        params = {"names": unlike[:5], "first": items[0].name}
+        notices.append(Notice(code="compare_other_work", level="warning", params=params))
     full = [item.name for item in items if item.outcome.fits is False]
     if full:
-        told.append(Notice(code="compare_not_fitting", level="warning", params={"names": full[:5]}))
-    return told
+        notices.append(Notice(code="compare_not_fitting", level="warning", params={"names": full[:5]}))
+    return notices

@@ -152,18 +152,18 @@ def drill(
     """
     names = [zone.name for zone in scenario.cluster.zones]
     _check(names, zone_failures_per_year, checkpoint_zone)
-    known = profiles or Profiles.load()
-    how: dict[str, Any] = {"top": 1, "local_updates": False, "cancelled": cancelled, "profiles": known}
-    whole = plannable(scenario)
-    best = main or plan(whole, **how).plans[0]
-    worth, good = worth_of(whole, best, known), best.prediction.run.goodput
-    loose = freed(scenario) or whole
-    ground = _Ground(
+    loaded = profiles or Profiles.load()
+    how: dict[str, Any] = {"top": 1, "local_updates": False, "cancelled": cancelled, "profiles": loaded}
+    prepared = plannable(scenario)
+    best = main or plan(prepared, **how).plans[0]
+    worth, good = worth_of(prepared, best, loaded), best.prediction.run.goodput
+    loose = freed(scenario) or prepared
+    ground = DrillContext(
         plan=best,
         worth=worth,
         copy=checkpoint_zone,
         rate=zone_failures_per_year,
-        profiles=known,
+        profiles=loaded,
         language=language,
     )
     losses = []
@@ -171,13 +171,13 @@ def drill(
         if progress is not None:
             progress("zones", number, len(names))
         if name not in best.zones:
-            losses.append(ground.unused(name))
+            losses.append(ground.report_unused(name))
             continue
         try:
-            left = loose.replace(cluster=without_zone(loose.cluster, name))
-            losses.append(ground.survived(name, left, plan(left, **how).plans[0]))
+            surviving = loose.replace(cluster=without_zone(loose.cluster, name))
+            losses.append(ground.report_survival(name, surviving, plan(surviving, **how).plans[0]))
         except InputError as error:
-            losses.append(ground.stuck(name, error.notices))
+            losses.append(ground.report_stuck(name, error.notices))
     if progress is not None:
         progress("zones", len(names), len(names))
     often = zone_failures_per_year / YEAR_S
@@ -188,13 +188,15 @@ def drill(
         main=best,
         worth=worth,
         goodput=good,
-        intervals=tuple(_intervals(good)),
-        losses=tuple(sorted(losses, key=_dearest)),
+        intervals=tuple(_list_intervals(good)),
+        losses=tuple(sorted(losses, key=_sort_by_damage)),
         zone_failures_per_year=zone_failures_per_year,
         share=share_with_zones(good.share, often * lost),
         useful_days=None if days is None else days.expected * good.share,
-        assumptions=tuple(_assumptions(whole, best, zone_failures_per_year, known)),
-        notes=tuple(notice.as_dict(language) for notice in _notes(losses, zone_failures_per_year, checkpoint_zone)),
+        assumptions=tuple(_list_assumptions(prepared, best, zone_failures_per_year, loaded)),
+        notes=tuple(
+            notice.as_dict(language) for notice in _list_notes(losses, zone_failures_per_year, checkpoint_zone)
+        ),
     )
 
 
@@ -203,7 +205,7 @@ def share_with_zones(share: float, lost_per_second: float) -> float:
     return 1.0 / (1.0 / share + lost_per_second)
 
 
-def _dearest(loss: ZoneLoss) -> tuple[float, float]:
+def _sort_by_damage(loss: ZoneLoss) -> tuple[float, float]:
     """Losses that leave least stand first, then those that take longest."""
     return loss.tokens_left_pct, -math.inf if loss.back_after_s is None else -loss.back_after_s
 
@@ -217,7 +219,7 @@ def _check(names: Sequence[str], rate: float, copy: str | None) -> None:
         raise InvalidError(Notice(code="not_one_of", field="checkpoint_zone", value=copy, params=params))
 
 
-def _intervals(good: Goodput) -> Iterator[Interval]:
+def _list_intervals(good: Goodput) -> Iterator[Interval]:
     """Shares around the best interval. [E1]"""
     for factor in AROUND:
         interval = good.interval_s * factor
@@ -229,7 +231,7 @@ def _intervals(good: Goodput) -> Iterator[Interval]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ground:
+class DrillContext:
     """What every loss is measured against."""
 
     plan: Plan
@@ -239,7 +241,7 @@ class _Ground:
     profiles: Profiles
     language: str
 
-    def unused(self, zone: str) -> ZoneLoss:
+    def report_unused(self, zone: str) -> ZoneLoss:
         """A zone that the plan does not use."""
         per_hour = self.worth.usd_per_hour_in_use
         return ZoneLoss(
@@ -258,10 +260,10 @@ class _Ground:
             usd_once=None if per_hour is None else 0.0,
             usd_per_day=None if per_hour is None else 24.0 * per_hour,
             lost_hours_per_year=0.0,
-            told=self._told("drill_unused", zone=zone),
+            told=self._build_notice("drill_unused", zone=zone),
         )
 
-    def stuck(self, zone: str, notices: Sequence[Notice]) -> ZoneLoss:
+    def report_stuck(self, zone: str, notices: Sequence[Notice]) -> ZoneLoss:
         """A zone without which nothing can be planned."""
         lost, restart = self._restart
         return ZoneLoss(
@@ -280,26 +282,26 @@ class _Ground:
             usd_once=None,
             usd_per_day=None,
             lost_hours_per_year=None,
-            told=self._told("drill_nothing_left", zone=zone),
+            told=self._build_notice("drill_nothing_left", zone=zone),
         )
 
-    def survived(self, zone: str, left: Scenario, fallback: Plan) -> ZoneLoss:
+    def report_survival(self, zone: str, surviving: Scenario, fallback: Plan) -> ZoneLoss:
         """A zone whose loss leaves a plan. [A17]"""
         worth, (lost, restart) = self.worth, self._restart
-        after = worth_of(left, fallback, self.profiles)
-        fetch = fetch_times(left, fallback, self.plan.prediction.run.goodput.checkpoint_gb * GB, self.profiles)
-        found = [Copy(zone=name, fetch_s=s, back_after_s=lost + restart + s) for name, s in fetch.items()]
-        copies = tuple(sorted(found, key=lambda one: one.fetch_s))
-        kept = next((one for one in copies if self.copy in (None, one.zone)), None)
-        back = None if kept is None else kept.back_after_s
+        after = worth_of(surviving, fallback, self.profiles)
+        fetch = fetch_times(surviving, fallback, self.plan.prediction.run.goodput.checkpoint_gb * GB, self.profiles)
+        options = [Copy(zone=name, fetch_s=s, back_after_s=lost + restart + s) for name, s in fetch.items()]
+        copies = tuple(sorted(options, key=lambda candidate: candidate.fetch_s))
+        chosen = next((candidate for candidate in copies if self.copy in (None, candidate.zone)), None)
+        back = None if chosen is None else chosen.back_after_s
         percent = 100.0 * after.tokens_per_s / worth.tokens_per_s
         now, then = worth.usd_per_hour_in_use, after.usd_per_hour_in_use
         about = {"zone": zone, "percent": round(percent, 1), "zones": list(after.zones)}
-        if kept is None:
-            told = self._told("drill_checkpoint_lost", **about)
+        if chosen is None:
+            note = self._build_notice("drill_checkpoint_lost", **about)
         else:
-            hours = round(kept.back_after_s / HOUR_S, 2)
-            told = self._told("drill_falls_back", **about, hours=hours, copy=kept.zone)
+            hours = round(chosen.back_after_s / HOUR_S, 2)
+            note = self._build_notice("drill_falls_back", **about, hours=hours, copy=chosen.zone)
         return ZoneLoss(
             zone=zone,
             used=True,
@@ -316,7 +318,7 @@ class _Ground:
             usd_once=None if now is None or back is None else now * back / HOUR_S,
             usd_per_day=None if then is None else 24.0 * then,
             lost_hours_per_year=None if back is None else self.rate * back / HOUR_S,
-            told=told,
+            told=note,
         )
 
     @property
@@ -325,39 +327,44 @@ class _Ground:
         good = self.plan.prediction.run.goodput
         return good.interval_s / 2.0, good.lost_per_failure_s - good.interval_s / 2.0
 
-    def _told(self, code: str, **params: Any) -> Told:
+    def _build_notice(self, code: str, **params: Any) -> Told:
         level: Literal["warning", "note"] = "note" if code == "drill_unused" else "warning"
         return Notice(code=code, level=level, field="cluster.zones", params=params).as_dict(self.language)
 
 
-def fetch_times(left: Scenario, way: Plan | Point, checkpoint_bytes: float, profiles: Profiles) -> dict[str, float]:
+def fetch_times(
+    surviving: Scenario, destination: Plan | Point, checkpoint_bytes: float, profiles: Profiles
+) -> dict[str, float]:
     """Seconds until all zones of a plan have their part of the checkpoint, by the zone that holds the copy. [A17]
 
     A zone needs the states of the stages it holds, by their layers. All transfers start together and share links and
     uplinks [T12]; enough connections to fill the links.
     """
-    site = predictor(filled(left, way), profiles=profiles).site
+    site = predictor(filled(surviving, destination), profiles=profiles).site
     layers = np.asarray(stage_counts(site.case), dtype=float).reshape(-1)
-    here = site.zone[:, :, 0, 0]
-    needs = {int(z): checkpoint_bytes * layers[(here == z).any(axis=1)].sum() / layers.sum() for z in np.unique(here)}
-    limits, found = zone_paths(left.cluster).limits, {}
-    for source, zone in enumerate(left.cluster.zones):
-        others = {z: size for z, size in needs.items() if z != source}
-        took = drain_s(list(others.values()), [source] * len(others), list(others), limits)
-        found[zone.name] = float(took.max(initial=0.0))
-    return found
+    zones_of_ranks = site.zone[:, :, 0, 0]
+    needs = {
+        int(z): checkpoint_bytes * layers[(zones_of_ranks == z).any(axis=1)].sum() / layers.sum()
+        for z in np.unique(zones_of_ranks)
+    }
+    limits, seconds = zone_paths(surviving.cluster).limits, {}
+    for source, zone in enumerate(surviving.cluster.zones):
+        receivers = {z: size for z, size in needs.items() if z != source}
+        took = drain_s(list(receivers.values()), [source] * len(receivers), list(receivers), limits)
+        seconds[zone.name] = float(took.max(initial=0.0))
+    return seconds
 
 
-def _assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Profiles) -> Iterator[Assumption]:
+def _list_assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Profiles) -> Iterator[Assumption]:
     """Failure rates of the GPU kinds in use, and the other figures of [E1]."""
     site = predictor(filled(scenario, best), profiles=profiles).site
     for gpu in dict.fromkeys(group.gpu for _, group, _ in used_groups(site)):
-        found = catalogue().failure_rate(gpu)
+        failure_rate = catalogue().failure_rate(gpu)
         yield Assumption(
             name=f"failures_per_1000_gpu_days {gpu.name}",
-            value=found.failures_per_1000_gpu_days,
-            origin=found.origin,
-            source=found.source,
+            value=failure_rate.failures_per_1000_gpu_days,
+            origin=failure_rate.origin,
+            source=failure_rate.source,
         )
     for name in ("checkpoint_gb_per_s_per_node", "restart_s"):
         entry = power_entries()[name]
@@ -365,7 +372,7 @@ def _assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Profiles
     yield Assumption(name="zone_failures_per_year", value=rate, origin="given", source="option")
 
 
-def _notes(losses: Sequence[ZoneLoss], rate: float, copy: str | None) -> Iterator[Notice]:
+def _list_notes(losses: Sequence[ZoneLoss], rate: float, copy: str | None) -> Iterator[Notice]:
     if rate == 0 and len(losses) > 1:
         yield Notice(code="drill_no_rate", level="note", field="zone_failures_per_year", value=rate)
     if copy is None and any(loss.used for loss in losses):

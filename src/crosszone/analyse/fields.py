@@ -40,48 +40,48 @@ def read_changed(scenario: Scenario, changes: Mapping[str, Any]) -> Loaded:
 
 def changed(value: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """The mapping of a scenario with the fields at some paths set."""
-    found: Any = dict(value)
+    fields_now: Any = dict(value)
     for path, new in changes.items():
-        found = _set(found, steps_of(path), new, _Place(path, found))
-    fields: dict[str, Any] = found
+        fields_now = _set(fields_now, steps_of(path), new, _Place(path, fields_now))
+    fields: dict[str, Any] = fields_now
     return fields
 
 
 def read_change(text: str) -> tuple[str, Any]:
     """Path and value of `PATH=VALUE`; a value may be a list with commas in brackets."""
-    path, equals, said = (part.strip() for part in text.partition("="))
-    if not equals or not said:
+    path, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not value:
         raise InvalidError(Notice(code="change_malformed", field="--set", value=text))
     steps_of(path)
-    if said.startswith("[") and said.endswith("]"):
-        inner = said[1:-1].strip()
+    if value.startswith("[") and value.endswith("]"):
+        inner = value[1:-1].strip()
         return path, [scalar(item.strip()) for item in inner.split(",")] if inner else []
-    return path, scalar(said)
+    return path, scalar(value)
 
 
 def read_changes(texts: Iterable[str]) -> dict[str, Any]:
     """The changes of several such texts; a path may be given once."""
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         path, value = read_change(text)
-        if path in found:
+        if path in changes:
             raise InvalidError(Notice(code="change_twice", field="--set", value=path))
-        found[path] = value
-    return found
+        changes[path] = value
+    return changes
 
 
 def steps_of(path: str) -> list[Step]:
     """A path cut into its steps."""
     if not _PATH.fullmatch(path):
         raise InvalidError(Notice(code="path_malformed", field="--set", value=path))
-    return [(one["entry"] or one["key"], one["entry"] is not None) for one in _STEP.finditer(path)]
+    return [(match["entry"] or match["key"], match["entry"] is not None) for match in _STEP.finditer(path)]
 
 
 class _Place:
     """Where in the scenario a path has come to."""
 
-    def __init__(self, path: str, whole: Mapping[str, Any], at: tuple[str, ...] = ()):
-        self.path, self.whole, self.at = path, whole, at
+    def __init__(self, path: str, root: Mapping[str, Any], at: tuple[str, ...] = ()):
+        self.path, self.whole, self.at = path, root, at
 
     def within(self, step: str) -> _Place:
         return _Place(self.path, self.whole, (*self.at, step))
@@ -99,29 +99,29 @@ def _set(value: Any, steps: list[Step], new: Any, place: _Place) -> Any:
     """The value with what lies at the end of the steps set."""
     if not steps:
         return new
-    (step, is_entry), rest = steps[0], steps[1:]
+    (step, is_entry), remaining = steps[0], steps[1:]
     if is_entry:
-        return _set_entry(value, step, rest, new, place)
+        return _set_entry(value, step, remaining, new, place)
     if isinstance(value, str) and place.key in BY_NAME:
         value = {"like": value}
     if value is not None and not isinstance(value, Mapping):
         raise place.refuse("path_no_mapping", step, at=".".join(place.at))
     fields = dict(value or {})
-    fields[step] = _set(fields.get(step), rest, new, place.within(step))
+    fields[step] = _set(fields.get(step), remaining, new, place.within(step))
     return fields
 
 
-def _set_entry(value: Any, entry: str, rest: list[Step], new: Any, place: _Place) -> Any:
+def _set_entry(value: Any, entry: str, remaining: list[Step], new: Any, place: _Place) -> Any:
     """The list with one of its entries, or all, changed."""
     if value is not None and not isinstance(value, list | tuple):
         raise place.refuse("path_no_list", entry, at=".".join(place.at))
     items = list(value or [])
 
-    def change(item: Any, steps: list[Step] = rest) -> Any:
+    def change(item: Any, steps: list[Step] = remaining) -> Any:
         return _set(item, steps, new, _Place(place.path, place.whole, (*place.at[:-1], entry)))
 
     if place.at == ("cluster", "links") and not entry.isdigit():
-        return _set_links(items, entry, rest, change, place)
+        return _set_links(items, entry, remaining, change, place)
     if entry == ALL:
         return [change(item) for item in items]
     if entry.isdigit() and int(entry) < len(items):
@@ -131,15 +131,19 @@ def _set_entry(value: Any, entry: str, rest: list[Step], new: Any, place: _Place
     if not entry.isdigit() and entry in names:
         at = names.index(entry)
         return [change(item) if number == at else item for number, item in enumerate(items)]
-    known = [name for name in names if name] or list(range(len(items)))
-    raise place.refuse("path_no_entry", entry, at=".".join(place.at), known=known, count=len(items))
+    choices = [name for name in names if name] or list(range(len(items)))
+    raise place.refuse("path_no_entry", entry, at=".".join(place.at), known=choices, count=len(items))
 
 
-def _set_links(items: list[Any], entry: str, rest: list[Step], change: Callable[..., Any], place: _Place) -> list[Any]:
+def _set_links(
+    items: list[Any], entry: str, remaining: list[Step], change: Callable[..., Any], place: _Place
+) -> list[Any]:
     """The links with that between two zones changed, or all of them; one that is not listed is added."""
     zones = place.whole["cluster"].get("zones")
-    named = [zone.get("name") for zone in zones if isinstance(zone, Mapping)] if isinstance(zones, list | tuple) else []
-    names = [name for name in named if isinstance(name, str)]
+    zone_names = (
+        [zone.get("name") for zone in zones if isinstance(zone, Mapping)] if isinstance(zones, list | tuple) else []
+    )
+    names = [name for name in zone_names if isinstance(name, str)]
     if entry == ALL:
         pairs = list(combinations(names, 2))
     else:
@@ -147,25 +151,25 @@ def _set_links(items: list[Any], entry: str, rest: list[Step], change: Callable[
         if len(pair) != 2 or not set(pair) <= set(names) or pair[0] == pair[1]:
             raise place.refuse("path_no_link", entry, known=names)
         pairs = [(pair[0], pair[1])]
-    found = list(items)
+    new_items = list(items)
     for pair in pairs:
-        at = next((i for i, link in enumerate(found) if _ends(link) == set(pair)), None)
+        at = next((i for i, link in enumerate(new_items) if _list_ends(link) == set(pair)), None)
         if at is None:
-            found.append(change({"between": list(pair)}))
+            new_items.append(change({"between": list(pair)}))
             continue
-        link = found[at]
+        link = new_items[at]
         turned = list(link["between"]) != list(pair)
-        found[at] = change(link, _turned(rest, link) if turned and entry != ALL else rest)
-    return found
+        new_items[at] = change(link, _reverse_steps(remaining, link) if turned and entry != ALL else remaining)
+    return new_items
 
 
-def _ends(link: Any) -> set[str]:
+def _list_ends(link: Any) -> set[str]:
     """The zones a link joins; nothing where it does not say so as it should."""
     between = link.get("between") if isinstance(link, Mapping) else None
     return {name for name in between if isinstance(name, str)} if isinstance(between, list | tuple) else set()
 
 
-def _turned(rest: list[Step], link: Mapping[str, Any]) -> list[Step]:
+def _reverse_steps(remaining: list[Step], link: Mapping[str, Any]) -> list[Step]:
     """The steps on a link that is named from its other end: there, where it has a figure of its own for that way."""
-    back = f"{rest[0][0]}_back" if rest else ""
-    return [(back, False), *rest[1:]] if link.get(back) is not None else rest
+    back = f"{remaining[0][0]}_back" if remaining else ""
+    return [(back, False), *remaining[1:]] if link.get(back) is not None else remaining

@@ -43,24 +43,24 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
     Buffers: twice the bandwidth-delay product of the link that needs most. Restart after idleness: what the first burst
     of a step loses on each of its connections [T6].
     """
-    used = _used(p)
+    used = _list_used(p)
     if not used:
         return ()
-    link, size = max(((link, _product(link)) for link in used), key=lambda pair: pair[1])
+    link, size = max(((link, _compute_bdp_bytes(link)) for link in used), key=lambda pair: pair[1])
     buffer = min(MOST_BYTES, max(STEP_BYTES, math.ceil(2 * size / STEP_BYTES) * STEP_BYTES))
     facts = {"link": " - ".join(link.between), "gbps": link.gbps, "rtt": link.rtt_ms.expected, "mb": size / 1e6}
-    lossy = max(used, key=lambda one: one.loss_pct)
-    longest, minutes = _longest_s(p), timeout_minutes(p)
+    lossy = max(used, key=lambda use: use.loss_pct)
+    longest, minutes = _find_longest_s(p), timeout_minutes(p)
     ceilings = f"net.core.rmem_max={buffer} net.core.wmem_max={buffer}"
     autos = f'net.ipv4.tcp_rmem="4096 131072 {buffer}" net.ipv4.tcp_wmem="4096 65536 {buffer}"'
 
-    restart = _restart_s(p, used)
+    restart = _estimate_restart_s(p, used)
     settings: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("buffers", f"sysctl -w {ceilings} {autos}", facts),
         ("idle", "sysctl -w net.ipv4.tcp_slow_start_after_idle=0", {"saved": restart}),
         ("congestion", "sysctl -w net.ipv4.tcp_congestion_control=bbr", {"loss": lossy.loss_pct}),
         ("mtu", "sysctl -w net.ipv4.tcp_mtu_probing=1", {}),
-        ("timeout", _timeout(p, minutes), {"longest": longest}),
+        ("timeout", _build_timeout(p, minutes), {"longest": longest}),
     )
     return tuple(
         HostSetting(
@@ -75,32 +75,32 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
 
 def timeout_minutes(p: Predictor) -> int:
     """Minutes after which a collective should be given up: three times the longest exchange, at least ten. [A7]"""
-    return max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * _longest_s(p) / 60))
+    return max(USUAL_TIMEOUT_MINUTES, math.ceil(PATIENCE * _find_longest_s(p) / 60))
 
 
-def _used(p: Predictor) -> list[ZoneLink]:
+def _list_used(p: Predictor) -> list[ZoneLink]:
     """Links between zones that carry something."""
     pairs = {frozenset(row.link.split(" > ")) for row in build_prediction(p).communication if " > " in row.link}
     return [link for link in p.site.links.values() if frozenset(link.between) in pairs]
 
 
-def _product(link: ZoneLink) -> float:
+def _compute_bdp_bytes(link: ZoneLink) -> float:
     """Bandwidth-delay product, bytes."""
     return max(link.gbps, link.gbps_back) * 1e9 / 8 * link.rtt_ms.expected * 1e-3
 
 
-def _restart_s(p: Predictor, used: list[ZoneLink]) -> float:
+def _estimate_restart_s(p: Predictor, used: list[ZoneLink]) -> float:
     """What cold windows cost a step: the first burst after the silence, on the link where that is most."""
-    found = build_prediction(p)
-    step = found.step_time_s.expected
+    predicted = build_prediction(p)
+    step = predicted.step_time_s.expected
     senders: dict[str, int] = defaultdict(int)
-    for one in crossing_groups(p.site):
-        senders[one.link] += one.groups
+    for group in crossing_groups(p.site):
+        senders[group.link] += group.groups
     worst = 0.0
-    for row in found.communication:
+    for row in predicted.communication:
         if " > " not in row.link or not senders[row.link]:
             continue
-        link = next(one for one in used if frozenset(one.between) == frozenset(row.link.split(" > ")))
+        link = next(group for group in used if frozenset(group.between) == frozenset(row.link.split(" > ")))
         rate = float(p.site.transport.group_bytes_per_s(link.rtt_ms.expected * 1e-3, link.loss_pct / 100))
         idle = max(0.0, step - row.busy_s)
         size = row.bytes_per_step / (senders[row.link] * max(1.0, row.messages))
@@ -108,7 +108,7 @@ def _restart_s(p: Predictor, used: list[ZoneLink]) -> float:
     return worst
 
 
-def _longest_s(p: Predictor) -> float:
+def _find_longest_s(p: Predictor) -> float:
     """The longest that one exchange between zones may take."""
     local = p.strategy.local_update
     seldom = local.steps / local.fragments if local is not None else 1.0
@@ -116,7 +116,7 @@ def _longest_s(p: Predictor) -> float:
     return max((row.busy_s * (seldom if row.kind == "local update" else 1.0) for row in rows), default=0.0)
 
 
-def _timeout(p: Predictor, minutes: int) -> str:
+def _build_timeout(p: Predictor, minutes: int) -> str:
     if p.framework.name == "megatron":
         return f"--distributed-timeout-minutes {minutes}"
     return f"init_process_group(timeout=timedelta(minutes={minutes}))"

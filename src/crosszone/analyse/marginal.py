@@ -154,44 +154,44 @@ def marginal(
     where the scenario itself cannot be planned.
     """
     began = monotonic()
-    known = profiles or Profiles.load()
-    how: dict[str, Any] = {"local_updates": local_updates, "cancelled": cancelled, "profiles": known}
-    base = _planned(plannable(scenario), **how)
+    loaded = profiles or Profiles.load()
+    how: dict[str, Any] = {"local_updates": local_updates, "cancelled": cancelled, "profiles": loaded}
+    base = _plan_best(plannable(scenario), **how)
     loose = freed(scenario)
-    free = base if loose is None else _planned(loose, **how)
-    asked = [one for one in changes(scenario) if one.kind in kinds]
-    found = []
+    free = base if loose is None else _plan_best(loose, **how)
+    tried = [candidate for candidate in changes(scenario) if candidate.kind in kinds]
+    variants = []
     if loose is not None and "unpin" in kinds:
         pins = [name for name in COUNT_PINS if name in pinned_fields(scenario)]
         notice = Notice(code="marginal_unpin", level="note", field="strategy", params={"fields": pins})
         unpin = Change(kind="unpin", target="strategy", notice=notice, make=lambda: scenario.cluster, gpus_change=False)
-        found.append(_variant(unpin, base, free, language))
-    for number, change in enumerate(asked):
+        variants.append(_build_variant(unpin, base, free, language))
+    for number, change in enumerate(tried):
         if progress is not None:
-            progress("variants", number, len(asked))
+            progress("variants", number, len(tried))
         apart = change.gpus_change and loose is not None
         start, before = (loose, free) if apart and loose is not None else (plannable(scenario), base)
         try:
-            after: _Planned | InputError = _planned(start.replace(cluster=change.make()), **how)
+            after: _Planned | InputError = _plan_best(start.replace(cluster=change.make()), **how)
         except InputError as error:
             after = error
-        found.append(_variant(change, before, after, language, pinned=base if apart else None))
+        variants.append(_build_variant(change, before, after, language, pinned=base if apart else None))
     if progress is not None:
-        progress("variants", len(asked), len(asked))
+        progress("variants", len(tried), len(tried))
     return Marginal(
         name=scenario.name,
         base=base.worth,
         freed=None if loose is None else free.worth,
-        variants=tuple(sorted(found, key=_rank)),
+        variants=tuple(sorted(variants, key=_rank)),
         seconds=monotonic() - began,
-        notes=tuple(notice.as_dict(language) for notice in _notes(scenario, base, found)),
+        notes=tuple(notice.as_dict(language) for notice in _list_notes(scenario, base, variants)),
     )
 
 
-def _planned(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planned:
+def _plan_best(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planned:
     """The scenario with its best plan, a synchronous one unless local updates may win."""
     answer = plan(scenario, top=1, profiles=profiles, **how)
-    best = min((*answer.plans, *answer.local_updates), key=lambda one: one.prediction.step_time_s.expected)
+    best = min((*answer.plans, *answer.local_updates), key=lambda candidate: candidate.prediction.step_time_s.expected)
     return _Planned(worth_of(scenario, best, profiles), best.prediction)
 
 
@@ -200,9 +200,9 @@ def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -
     cost, got = bill(predictor(filled(scenario, best), profiles=profiles)), best.prediction
     prices = [(usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.groups()]
     egress = cost.usd_egress_known_per_step * cost.steps_per_hour
-    held = None
+    paid = None
     if all(price is not None for price, _ in prices):
-        held = sum((price or 0.0) * count for price, count in prices) + egress
+        paid = sum((price or 0.0) * count for price, count in prices) + egress
     tokens = cost.steps_per_hour * scenario.job.tokens_per_step
     return Worth(
         plan=best.short,
@@ -212,14 +212,14 @@ def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -
         step_s=got.step_time_s.expected,
         tokens_per_s=got.tokens_per_s.expected,
         days=None if got.run.days is None else got.run.days.expected,
-        usd_per_hour=held,
+        usd_per_hour=paid,
         usd_per_hour_in_use=None if got.run.usd_per_hour is None else got.run.usd_per_hour + egress,
-        usd_per_million_tokens=None if held is None else held / tokens * 1e6,
+        usd_per_million_tokens=None if paid is None else paid / tokens * 1e6,
         unpriced=cost.unpriced,
     )
 
 
-def _variant(
+def _build_variant(
     change: Change, before: _Planned, after: _Planned | InputError, language: str, *, pinned: _Planned | None = None
 ) -> Variant:
     """What a change brings over what it is compared with. [A16]"""
@@ -235,9 +235,11 @@ def _variant(
         if change.kind == "drop":
             advice = Notice(code="marginal_drop_needed", level="note", field="cluster", params={"zone": change.target})
         nothing = [name for name in Variant.model_fields if name not in fields and name not in ("refusal", "verdict")]
-        told = tuple(notice.as_dict(language) for notice in after.notices)
+        notices = tuple(notice.as_dict(language) for notice in after.notices)
         empty = dict.fromkeys(nothing, None)
-        return Variant(**fields | empty | {"refusal": told, "verdict": "refused", "advice": advice.as_dict(language)})
+        return Variant(
+            **fields | empty | {"refusal": notices, "verdict": "refused", "advice": advice.as_dict(language)}
+        )
     gain = _Gain(change, before.worth, after.worth, None if pinned is None else pinned.worth)
     return Variant(
         **fields,
@@ -338,12 +340,12 @@ class _Gain:
             "worth": "" if self.worth is None else dollars(max(24.0 * self.worth, 0.0)),
             "token_percent": "" if self.dearer is None else round(100.0 * abs(self.dearer), 1),
         }
-        code = self._about_dropping() if self.change.kind == "drop" else self._about_changing()
+        code = self._describe_drop() if self.change.kind == "drop" else self._describe_change()
         if code == "marginal_drop_slows" and self.as_pinned is not None:
             params["percent"] = round(100.0 * self.as_pinned, 1)
         return Notice(code=code, level="note", field="cluster", params=params)
 
-    def _about_dropping(self) -> str:
+    def _describe_drop(self) -> str:
         used = self.pinned is not None and self.change.target in self.pinned.zones
         if self.verdict in ("saves", "faster", "nothing"):
             if not self.same or (used and (self.as_pinned or 0.0) >= SAME):
@@ -353,7 +355,7 @@ class _Gain:
             return "marginal_drop_cheaper"
         return "marginal_drop_slower" if self.more is None else "marginal_drop_keep"
 
-    def _about_changing(self) -> str:
+    def _describe_change(self) -> str:
         match self.verdict:
             case "saves":
                 if self.same:
@@ -385,18 +387,18 @@ def _rank(variant: Variant) -> tuple[float, ...]:
     return (float(ORDER.index(variant.verdict)), *by.get(variant.verdict, (0.0, 0.0)))
 
 
-def _notes(scenario: Scenario, base: _Planned, found: Sequence[Variant]) -> Iterator[Notice]:
+def _list_notes(scenario: Scenario, base: _Planned, variants: Sequence[Variant]) -> Iterator[Notice]:
     """What a reader of the table should know."""
     pins = sorted(pinned_fields(scenario) & set(COUNT_PINS))
-    if pins and any(variant.freed for variant in found):
+    if pins and any(variant.freed for variant in variants):
         yield Notice(code="marginal_freed", level="note", field="strategy", params={"fields": pins})
     if base.worth.usd_per_hour is None:
         yield Notice(code="marginal_unpriced", level="warning", field="cluster.zones")
     elif base.worth.gpus < base.worth.gpus_held:
         idle = base.worth.gpus_held - base.worth.gpus
         yield Notice(code="marginal_held", level="note", field="cluster.zones", params={"idle": idle})
-    links = sorted({link for one in found if one.worth is not None for link in one.worth.unpriced})
+    links = sorted({link for listed in variants if listed.worth is not None for link in listed.worth.unpriced})
     if links:
         yield Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": links})
-    if any(not variant.price_known for variant in found):
+    if any(not variant.price_known for variant in variants):
         yield Notice(code="marginal_lines_unpriced", level="note", field="cluster.links")

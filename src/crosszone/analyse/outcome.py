@@ -81,8 +81,8 @@ class Figures(Value):
     def _check(self) -> Self:
         for part in self.breakdown_s:
             if part not in PARTS:
-                found = nearest(part, PARTS)[:1]
-                raise refuse("not_one_of", part, at=("breakdown_s",), allowed=list(PARTS), nearest=found)
+                suggestion = nearest(part, PARTS)[:1]
+                raise refuse("not_one_of", part, at=("breakdown_s",), allowed=list(PARTS), nearest=suggestion)
         total = math.fsum(self.breakdown_s.values())
         if total > self.step_time_s * (1 + TOLERANCE):
             raise refuse("parts_over_step", total, at=("breakdown_s",), step_s=self.step_time_s)
@@ -139,10 +139,10 @@ def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None
     return Outcome(
         framework=p.framework,
         degrees={key: value for key, value in degrees.items() if isinstance(value, int) and value > 1},
-        figures={key: _range(triple) for key, triple in ranges.items() if triple is not None}
+        figures={key: _read_range(triple) for key, triple in ranges.items() if triple is not None}
         | {key: Range(value=value) for key, value in plain.items() if value is not None},
         fits=p.memory_gib.fits,
-        classes_s=_classes(p.breakdown_s),
+        classes_s=_sum_classes(p.breakdown_s),
         parts_s=dict(p.breakdown_s),
         phases_s=dict(phases or {}),
     )
@@ -154,19 +154,19 @@ def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = No
     What the parts leave of the step is `other`, so that the bars of all results add up to their steps.
     """
     names = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "gpus", "days", "usd", "kwh")
-    known = {name: getattr(figures, name) for name in names}
+    stated = {name: getattr(figures, name) for name in names}
     if figures.tokens_per_s is not None and figures.gpus is not None:
-        known["tokens_per_s_per_gpu"] = figures.tokens_per_s / figures.gpus
-    left = max(0.0, figures.step_time_s - math.fsum(figures.breakdown_s.values()))
+        stated["tokens_per_s_per_gpu"] = figures.tokens_per_s / figures.gpus
+    remainder = max(0.0, figures.step_time_s - math.fsum(figures.breakdown_s.values()))
     parts = dict(figures.breakdown_s)
-    if left:
-        parts[OTHER] = parts.get(OTHER, 0.0) + left
+    if remainder:
+        parts[OTHER] = parts.get(OTHER, 0.0) + remainder
     return Outcome(
         framework=figures.framework,
         degrees={},
-        figures={key: Range(value=float(value)) for key, value in known.items() if value is not None},
+        figures={key: Range(value=float(value)) for key, value in stated.items() if value is not None},
         fits=None,
-        classes_s=_classes(parts),
+        classes_s=_sum_classes(parts),
         parts_s=parts,
         phases_s=dict(phases or {}),
     )
@@ -201,16 +201,16 @@ def seconds_of(phases: Sequence[Phase]) -> dict[str, float]:
 
 def headline_of(outcome: Outcome) -> dict[str, Any]:
     """What a list shows of a result."""
-    shown = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "memory_limit_gib", "gpus", "days", "usd")
-    figures = {key: outcome.figures[key].model_dump() if key in outcome.figures else None for key in shown}
+    names = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "memory_limit_gib", "gpus", "days", "usd")
+    figures = {key: outcome.figures[key].model_dump() if key in outcome.figures else None for key in names}
     return {**figures, "fits": outcome.fits, "framework": outcome.framework, "degrees": outcome.degrees}
 
 
-def _range(triple: Triple) -> Range:
+def _read_range(triple: Triple) -> Range:
     return Range(value=triple.expected, low=triple.low, high=triple.high)
 
 
-def _classes(parts: Mapping[str, float]) -> dict[str, float]:
+def _sum_classes(parts: Mapping[str, float]) -> dict[str, float]:
     """Seconds by class, as `shares` of a prediction divides them. [V7]"""
     classes: dict[str, float] = defaultdict(float)
     for part, seconds in parts.items():

@@ -79,60 +79,60 @@ class Radar(Value):
 
 
 @dataclass(frozen=True)
-class Way:
+class RadarOption:
     """A way with its numbers."""
 
     p: Predictor
     prediction: Prediction
 
 
-def speed(way: Way, shown: Sequence[Way]) -> tuple[float, float]:
+def speed(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, float]:
     """Tokens/s over those of the fastest shown. [Y1]"""
-    best = max(one.prediction.tokens_per_s.expected for one in shown)
-    own = way.prediction.tokens_per_s.expected
-    return own / best, own
+    best = max(candidate.prediction.tokens_per_s.expected for candidate in options)
+    tokens_per_s = option.prediction.tokens_per_s.expected
+    return tokens_per_s / best, tokens_per_s
 
 
-def computing(way: Way, _: Sequence[Way]) -> tuple[float, float]:
+def computing(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """Share of the step in which the pace-setting stage computes. [Y2]"""
-    share = way.prediction.shares["compute"]
+    share = option.prediction.shares["compute"]
     return share, share
 
 
-def hidden(way: Way, _: Sequence[Way]) -> tuple[float, float]:
+def hidden(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """What part of the communication hides behind compute: 1 - exposed / busy, 1 where there is none. [Y3]"""
-    rows = way.prediction.communication
+    rows = option.prediction.communication
     busy, exposed = sum(row.busy_s for row in rows), sum(row.exposed_s for row in rows)
     return (1.0 - min(exposed / busy, 1.0) if busy > 0 else 1.0), exposed
 
 
-def thrift(way: Way, _: Sequence[Way]) -> tuple[float, float]:
+def thrift(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """W / (W + bytes between zones a step), W a copy of the model in 16 bit. [Y4]"""
-    rows = way.prediction.communication
+    rows = option.prediction.communication
     sent = sum(row.bytes_per_step for row in rows if tier_of(row.link) == BETWEEN_ZONES)
-    copy = 2.0 * parameters(way.p.case.model).total
+    copy = 2.0 * parameters(option.p.case.model).total
     return copy / (copy + sent), sent
 
 
-def headroom(way: Way, _: Sequence[Way]) -> tuple[float, float]:
+def headroom(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """Memory left free on the fullest GPU, as a share of it. [Y5]"""
-    memory = way.prediction.memory_gib
+    memory = option.prediction.memory_gib
     return max(0.0, 1.0 - memory.peak.expected / memory.limit), memory.peak.expected
 
 
-def full(way: Way, _: Sequence[Way]) -> tuple[float, float]:
+def full(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """Share of the step that is no pipeline bubble. [Y6]"""
-    return 1.0 - way.prediction.shares["pipeline"], way.prediction.breakdown_s["bubble"]
+    return 1.0 - option.prediction.shares["pipeline"], option.prediction.breakdown_s["bubble"]
 
 
-def price(way: Way, shown: Sequence[Way]) -> tuple[float, float] | None:
+def price(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, float] | None:
     """Dollars for a million tokens: those of the cheapest shown over its own; None: not known. [Y7]"""
-    own = bill(way.p).usd_per_million_tokens
-    every = [found for one in shown if (found := bill(one.p).usd_per_million_tokens)]
-    return (min(every) / own, own) if own and every else None
+    usd = bill(option.p).usd_per_million_tokens
+    every = [candidate_usd for candidate in options if (candidate_usd := bill(candidate.p).usd_per_million_tokens)]
+    return (min(every) / usd, usd) if usd and every else None
 
 
-Measure = Callable[[Way, Sequence[Way]], tuple[float, float] | None]
+Measure = Callable[[RadarOption, Sequence[RadarOption]], tuple[float, float] | None]
 
 AXES: dict[str, tuple[Measure, str, str]] = {
     "speed": (speed, "Y1", "tokens/s"),
@@ -159,62 +159,67 @@ def radar(
 
     A family without a legal plan that fits has no values, and says why.
     """
-    shown: dict[str, Way] = {}
+    options: dict[str, RadarOption] = {}
     missing: dict[str, tuple[Told, ...]] = {}
-    for name, one in ways:
-        shown[name] = _way(one)
+    for name, option in ways:
+        options[name] = _build_option(option)
     for name, degrees in FAMILIES.items() if families else ():
         try:
-            shown[name] = _way(_best(scenario, degrees, progress=progress, cancelled=cancelled))
+            options[name] = _build_option(_plan_degrees(scenario, degrees, progress=progress, cancelled=cancelled))
         except InputError as error:
             missing[name] = tuple(notice.as_dict(language) for notice in error.notices)
-    together = list(shown.values())
-    entries = [_entry(name, shown.get(name), together, missing.get(name, ()), language) for name in [*shown, *missing]]
-    return Radar(axes=tuple(_axis(name, language) for name in AXES), entries=tuple(entries))
+    together = list(options.values())
+    entries = [
+        _build_entry(name, options.get(name), together, missing.get(name, ()), language)
+        for name in [*options, *missing]
+    ]
+    return Radar(axes=tuple(_build_axis(name, language) for name in AXES), entries=tuple(entries))
 
 
-def _best(scenario: Scenario, degrees: dict[str, int], **watched: Any) -> Scenario:
+def _plan_degrees(scenario: Scenario, degrees: dict[str, int], **watched: Any) -> Scenario:
     """The scenario done by the best plan with these degrees."""
     free = scenario.replace(strategy=Strategy(**degrees), placement=None)
-    found = plan(free, top=1, local_updates=False, budget_s=BUDGET_S, **watched)
-    return filled(free, found.plans[0])
+    plans = plan(free, top=1, local_updates=False, budget_s=BUDGET_S, **watched)
+    return filled(free, plans.plans[0])
 
 
-def _way(scenario: Scenario) -> Way:
-    found = predictor(scenario)
-    return Way(found, build_prediction(found))
+def _build_option(scenario: Scenario) -> RadarOption:
+    placed = predictor(scenario)
+    return RadarOption(placed, build_prediction(placed))
 
 
-def _axis(name: str, language: str) -> Axis:
+def _build_axis(name: str, language: str) -> Axis:
     _, number, unit = AXES[name]
-    found = formula(number)
+    formula_found = formula(number)
     return Axis(
         id=name,
         label=said(Words(f"axis_{name}"), language),
         unit=unit,
         formula=number,
-        title=found.title,
-        text=found.markdown,
+        title=formula_found.title,
+        text=formula_found.markdown,
         explain=said(Words(f"axis_why_{name}"), language),
     )
 
 
-def _entry(name: str, way: Way | None, shown: Sequence[Way], notices: tuple[Told, ...], language: str) -> Entry:
-    measured = {axis: None if way is None else measure(way, shown) for axis, (measure, _, _) in AXES.items()}
+def _build_entry(
+    name: str, option: RadarOption | None, options: Sequence[RadarOption], notices: tuple[Told, ...], language: str
+) -> Entry:
+    measured = {axis: None if option is None else measure(option, options) for axis, (measure, _, _) in AXES.items()}
     return Entry(
         name=name,
         label=said(Words(f"way_{name}"), language) if name in ("chosen", "runner_up", *FAMILIES) else name,
-        way=None if way is None else _written(way),
-        values={axis: None if found is None else found[0] for axis, found in measured.items()},
-        raw={axis: None if found is None else found[1] for axis, found in measured.items()},
+        way=None if option is None else _dump_option(option),
+        values={axis: None if figure is None else figure[0] for axis, figure in measured.items()},
+        raw={axis: None if figure is None else figure[1] for axis, figure in measured.items()},
         notices=notices,
     )
 
 
-def _written(way: Way) -> dict[str, Any]:
+def _dump_option(option: RadarOption) -> dict[str, Any]:
     """Framework, strategy and placement, as a plan states them."""
     return {
-        "framework": way.prediction.framework,
-        "strategy": way.prediction.strategy,
-        "placement": way.p.site.placement.model_dump(mode="json"),
+        "framework": option.prediction.framework,
+        "strategy": option.prediction.strategy,
+        "placement": option.p.site.placement.model_dump(mode="json"),
     }

@@ -78,18 +78,18 @@ def link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
         if row.link in places:
             kinds.setdefault((row.link, row.kind == "pipeline"), []).append(row.kind)
     for (link, pipeline), used in sorted(kinds.items()):
-        yield _use(p.site, link, places[link], tuple(dict.fromkeys(used)), pipeline=pipeline)
+        yield _build_use(p.site, link, places[link], tuple(dict.fromkeys(used)), pipeline=pipeline)
 
 
-def _use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool) -> LinkUse:
+def _build_use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool) -> LinkUse:
     (a, b), how, limits = place, site.transport, site.crossings.paths.limits
     path = site.links[min(a, b), max(a, b)]
-    ranks = _boundary_ranks(site, a, b) if pipeline else site.ring_ranks
+    ranks = _count_boundary_ranks(site, a, b) if pipeline else site.ring_ranks
     rtt, loss = path.rtt_ms.expected * 1e-3, path.loss_pct / 100.0
     cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
     flow = float(flow_bytes_per_s(rtt, loss, how.congestion, how.window_bytes, cap))
 
-    def together(transport: Transport) -> float:
+    def sum_flows(transport: Transport) -> float:
         return ranks * float(transport.group_bytes_per_s(rtt, loss, cap))
 
     nic = np.inf
@@ -100,39 +100,39 @@ def _use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind, ...],
         "link": float(limits.pair[a, b]),
         "uplink": float(min(limits.egress[a], limits.ingress[b])),
         "nic": nic,
-        "flow": together(how),
+        "flow": sum_flows(how),
     }
     least = min(rates, key=lambda name: rates[name])
     wire = min(rates["link"], rates["uplink"], rates["nic"])
     enough = max(1, math.ceil(wire / (ranks * how.connections / how.flows * flow)))
-    fills = together(replace(how, flows=enough)) >= wire * (1.0 - ROUNDING)
+    fills = sum_flows(replace(how, flows=enough)) >= wire * (1.0 - ROUNDING)
     return LinkUse(
         link=link,
         kinds=kinds,
         ranks=ranks,
         flows=ranks * how.connections,
-        flow_gbps=_gbps(flow),
-        flows_gbps=_gbps(rates["flow"]),
+        flow_gbps=_convert_gbps(flow),
+        flows_gbps=_convert_gbps(rates["flow"]),
         link_gbps=rates["link"] / BYTES_PER_S_PER_GBPS,
-        uplink_gbps=_gbps(rates["uplink"]),
-        nic_gbps=_gbps(nic),
+        uplink_gbps=_convert_gbps(rates["uplink"]),
+        nic_gbps=_convert_gbps(nic),
         carries_gbps=rates[least] / BYTES_PER_S_PER_GBPS,
         limited_by=least,
         flows_to_fill=enough if fills else None,
     )
 
 
-def _boundary_ranks(site: Site, a: int, b: int) -> int:
+def _count_boundary_ranks(site: Site, a: int, b: int) -> int:
     """Ranks whose activations or gradients cross between two zones, as the predictor shares the link."""
-    here = site.zone[:, :, 0, 0]
-    after = np.roll(here, -1, axis=0)
+    zones_of_ranks = site.zone[:, :, 0, 0]
+    after = np.roll(zones_of_ranks, -1, axis=0)
     if not site.wraps:
-        here, after = here[:-1], after[:-1]
-    pairs = int((((here == a) & (after == b)) | ((here == b) & (after == a))).sum())
+        zones_of_ranks, after = zones_of_ranks[:-1], after[:-1]
+    pairs = int((((zones_of_ranks == a) & (after == b)) | ((zones_of_ranks == b) & (after == a))).sum())
     return pairs * site.strategy.tp * site.strategy.cp
 
 
-def _gbps(bytes_per_s: float) -> float | None:
+def _convert_gbps(bytes_per_s: float) -> float | None:
     return bytes_per_s / BYTES_PER_S_PER_GBPS if math.isfinite(bytes_per_s) else None
 
 
@@ -199,8 +199,8 @@ class Rating(Value):
 @cache
 def rating_figures() -> dict[str, dict[str, Any]]:
     """Figures of `rating.yaml` with origin and source, by name."""
-    found: dict[str, dict[str, Any]] = read_shipped("crosszone.analyse", "rating.yaml").value
-    return found
+    entries: dict[str, dict[str, Any]] = read_shipped("crosszone.analyse", "rating.yaml").value
+    return entries
 
 
 def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = "en") -> Rating:
@@ -211,26 +211,26 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
     breakdown = breakdown_of(p)
     rows, egress = traffic_of(p, breakdown)
     draws = _Draws(p, egress)
-    asked = frozenset(doubts) & draws.present
-    steps, expected = draws.step_s(asked), float(p.step_s[1])
-    step = _quantiles(steps)
-    found = []
+    drawn = frozenset(doubts) & draws.present
+    steps, expected = draws.step_s(drawn), float(p.step_s[1])
+    step = _build_quantiles(steps)
+    causes = []
     for doubt in DOUBTS:
-        without = _quantiles(draws.step_s(asked - {doubt})).p95
-        found.append(
+        without = _build_quantiles(draws.step_s(drawn - {doubt})).p95
+        causes.append(
             Uncertainty(
                 doubt=doubt,
-                present=doubt in asked,
+                present=doubt in drawn,
                 p95_without_s=without,
                 widens_s=step.p95 - without,
             )
         )
-    found.sort(key=lambda one: -one.widens_s)
+    causes.sort(key=lambda cause: -cause.widens_s)
     job, days = p.case.job, None
     if job.steps is not None:
         scale = job.steps / DAY_S / goodput_of(p.site, p.framework.name).share
-        days = _quantiles(draws.step_s(asked & {"profile", "rtt"}) * scale)
-    largest = found[0].doubt if found[0].widens_s > 0 else None
+        days = _build_quantiles(draws.step_s(drawn & {"profile", "rtt"}) * scale)
+    largest = causes[0].doubt if causes[0].widens_s > 0 else None
     tokens = float(job.tokens_per_step)
     return Rating(
         name=p.name,
@@ -239,22 +239,22 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
         tokens_per_s=Quantiles(p50=tokens / step.p50, p95=tokens / step.p95),
         days=days,
         draws=DRAWS,
-        doubts=tuple(found),
+        doubts=tuple(causes),
         largest=largest,
         links=tuple(link_uses(p, rows)),
-        told=_told(step, largest).as_dict(language),
-        notes=tuple(notice.as_dict(language) for notice in draws.notes() if "jitter" in asked),
+        told=_build_notice(step, largest).as_dict(language),
+        notes=tuple(notice.as_dict(language) for notice in draws.notes() if "jitter" in drawn),
     )
 
 
-def _told(step: Quantiles, largest: Doubt | None) -> Notice:
+def _build_notice(step: Quantiles, largest: Doubt | None) -> Notice:
     params: dict[str, Any] = {"p50": float(f"{step.p50:.4g}"), "p95": float(f"{step.p95:.4g}")}
     if largest is None:
         return Notice(code="rating_certain", level="note", params=params)
     return Notice(code=f"rating_by_{largest}", level="note", params=params)
 
 
-def _quantiles(values: Floats) -> Quantiles:
+def _build_quantiles(values: Floats) -> Quantiles:
     p50, p95 = np.quantile(values, [0.5, 0.95])
     return Quantiles(p50=float(p50), p95=float(p95))
 
@@ -279,7 +279,7 @@ class _Draws:
         varies: dict[Doubt, bool] = {
             "profile": self.p.factors[0] < self.p.factors[1],
             "rtt": any(link.rtt_ms.low < link.rtt_ms.high for link in links),
-            "jitter": any(_jitter_ms(link) > 0 for link in links),
+            "jitter": any(_find_jitter_ms(link) > 0 for link in links),
             "loss": any(link.loss_pct > 0 for link in links),
         }
         return frozenset(doubt for doubt, on in varies.items() if on)
@@ -299,45 +299,45 @@ class _Draws:
         Every draw of the links with every one of the profile, whose error does not depend on them.
         """
         factor = self.factor if "profile" in on else np.ones(1)
-        return np.outer(self._over_links(frozenset(on) - {"profile"}), factor).ravel()
+        return np.outer(self._draw_over_links(frozenset(on) - {"profile"}), factor).ravel()
 
     @cached_property
     def factor(self) -> Floats:
         """[draws] Factor of the profile's error: four of five between its low and high end."""
         low, high = self.p.factors
-        return _skewed(_evenly(), low, 1.0, high)
+        return _spread_skewed(_spread_normal(), low, 1.0, high)
 
     @cached_property
     def normals(self) -> Floats:
         """[2 links, draws] Standard normal numbers, each row in an order of its own."""
         rng = np.random.default_rng(SEED)
-        return np.stack([rng.permutation(_evenly()) for _ in range(2 * len(self.links))])
+        return np.stack([rng.permutation(_spread_normal()) for _ in range(2 * len(self.links))])
 
     @cached_property
     def lost(self) -> Floats:
         """[links, predictions] Share of packets lost in a step: as many as come when each is lost by chance."""
-        rng, found = np.random.default_rng(SEED + 1), []
+        rng, delays = np.random.default_rng(SEED + 1), []
         for (a, b), link in self.links.items():
             size = self.egress.get((a, b), 0.0) + self.egress.get((b, a), 0.0)
             packets = max(size / figure("packet", "payload_bytes"), 1.0)
             mean = packets * link.loss_pct / 100.0
-            number = rng.permutation(_by_chance(mean, DRAWS // BANDS))
-            found.append(np.minimum(number / packets, HIGHEST_LOSS))
-        return np.stack(found)
+            number = rng.permutation(_spread_poisson(mean, DRAWS // BANDS))
+            delays.append(np.minimum(number / packets, HIGHEST_LOSS))
+        return np.stack(delays)
 
     @cached_property
     def _known(self) -> dict[frozenset[Doubt], Floats]:
         return {}
 
-    def _over_links(self, on: frozenset[Doubt]) -> Floats:
+    def _draw_over_links(self, on: frozenset[Doubt]) -> Floats:
         """[draws] Steps with these doubts about the links."""
         if on not in self._known:
-            self._known[on] = self._predicted(on) if on else np.full(DRAWS, float(self.p.step_s[1]))
+            self._known[on] = self._predict_draws(on) if on else np.full(DRAWS, float(self.p.step_s[1]))
         return self._known[on]
 
-    def _predicted(self, on: frozenset[Doubt]) -> Floats:
-        times = [self._rtt_ms(number, link, on) for number, link in enumerate(self.links.values())]
-        found = []
+    def _predict_draws(self, on: frozenset[Doubt]) -> Floats:
+        times = [self._draw_rtt_ms(number, link, on) for number, link in enumerate(self.links.values())]
+        steps = []
         for at in range(DRAWS // BANDS):
             links = dict(self.p.site.links)
             for number, (pair, link) in enumerate(self.links.items()):
@@ -346,27 +346,27 @@ class _Draws:
                 links[pair] = replace(link, rtt_ms=three, jitter_ms=None, loss_pct=loss)
             site = replace(self.p.site, links=links, shared_crossings=None, banded=True)
             site.parts["ring"] = self.p.site.ring  # settled when the run began, whatever this step meets
-            found.append(replace(self.p, site=site).step_s)
-        return np.concatenate(found)
+            steps.append(replace(self.p, site=site).step_s)
+        return np.concatenate(steps)
 
-    def _rtt_ms(self, number: int, link: ZoneLink, on: Collection[Doubt]) -> Floats:
+    def _draw_rtt_ms(self, number: int, link: ZoneLink, on: Collection[Doubt]) -> Floats:
         """[draws] Round-trip times: the band's four of five, jitter about it; never below light in a straight fibre."""
         band, row = link.rtt_ms, 2 * number
         time = np.full(DRAWS, band.expected)
         if "rtt" in on and band.low < band.high:
-            time = _skewed(self.normals[row], band.low, band.expected, band.high)
+            time = _spread_skewed(self.normals[row], band.low, band.expected, band.high)
         if "jitter" in on:
-            time = time + _jitter_ms(link) * self.normals[row + 1]
+            time = time + _find_jitter_ms(link) * self.normals[row + 1]
         return np.asarray(np.maximum(time, min(link.floor_ms or 0.0, band.low)))
 
 
 @cache
-def _evenly() -> Floats:
+def _spread_normal() -> Floats:
     """[draws] Standard normal numbers spread evenly: the middle of each of so many equal parts."""
     return np.array([NormalDist().inv_cdf((n + 0.5) / DRAWS) for n in range(DRAWS)])
 
 
-def _skewed(normal: Floats, low: float, middle: float, high: float) -> Floats:
+def _spread_skewed(normal: Floats, low: float, middle: float, high: float) -> Floats:
     """Numbers with this median of which one in ten is below `low` and one in ten above `high`. [A18]
 
     Normal in the logarithm, with a width of its own on either side.
@@ -375,17 +375,17 @@ def _skewed(normal: Floats, low: float, middle: float, high: float) -> Floats:
     return np.asarray(middle * np.exp(np.where(normal < 0, below, above) * normal))
 
 
-def _by_chance(mean: float, count: int) -> Floats:
+def _spread_poisson(mean: float, count: int) -> Floats:
     """So many numbers of events that come by chance (Poisson), spread evenly over what may come. [A18]"""
     even = (np.arange(count) + 0.5) / count
     if mean > MANY_LOST:
         return np.array([mean + math.sqrt(mean) * NormalDist().inv_cdf(part) for part in even])
     if mean == 0:
         return np.zeros(count)
-    most = math.ceil(mean + 10.0 * math.sqrt(mean) + 20.0)
-    chance = np.exp([k * math.log(mean) - mean - math.lgamma(k + 1.0) for k in range(most)])
+    largest = math.ceil(mean + 10.0 * math.sqrt(mean) + 20.0)
+    chance = np.exp([k * math.log(mean) - mean - math.lgamma(k + 1.0) for k in range(largest)])
     return np.searchsorted(np.cumsum(chance), even).astype(float)
 
 
-def _jitter_ms(link: ZoneLink) -> float:
+def _find_jitter_ms(link: ZoneLink) -> float:
     return float(rating_figures()["jitter_ms"]["value"]) if link.jitter_ms is None else link.jitter_ms

@@ -136,33 +136,33 @@ def suggestions(
     ranked: list[Suggestion] = []
     refused: list[NotApplicable] = []
     idle: list[str] = []
-    for name, value in _tries(now):
+    for name, value in _list_tries(now):
         try:
             changes = changes_of(name, value, now)
             after = changed_predictor(scenario, changes, now)
-            found = build_prediction(after, language)
+            prediction_after = build_prediction(after, language)
         except InputError as error:
             refused.append(NotApplicable(switch=name, value=value, reason=error.notices[0].as_dict(language)))
             continue
-        one = _suggestion(name, changes, before, found, after, language)
-        if one.gain > LEAST_GAIN and found.memory_gib.fits >= before.memory_gib.fits:
-            ranked.append(one)
+        suggestion = _build_suggestion(name, changes, before, prediction_after, after, language)
+        if suggestion.gain > LEAST_GAIN and prediction_after.memory_gib.fits >= before.memory_gib.fits:
+            ranked.append(suggestion)
         else:
             idle.append(f"{name}={'on' if value is True else value}")
     compute = sum(before.breakdown_s[part] for part in COMPUTE)
-    ranked = _distinct(sorted(ranked, key=lambda one: -one.gain))
+    ranked = _drop_equal(sorted(ranked, key=lambda suggestion: -suggestion.gain))
     return Suggestions(
         boundness=boundness_of(compute, exposed_s(before)),
         ranked=tuple(ranked),
-        together=_together(scenario, now, before, ranked),
-        plans=tuple(_plans(scenario, before, progress, cancelled)) if plans else (),
+        together=_combine(scenario, now, before, ranked),
+        plans=tuple(_suggest_plans(scenario, before, progress, cancelled)) if plans else (),
         idle=tuple(idle),
         refused=tuple(refused),
         host=host_settings(now, language),
     )
 
 
-def _tries(now: Predictor) -> Iterator[tuple[str, Any]]:
+def _list_tries(now: Predictor) -> Iterator[tuple[str, Any]]:
     """Switches and values that are not as they stand already."""
     for switch in switches().values():
         for value in switch.tries:
@@ -172,16 +172,18 @@ def _tries(now: Predictor) -> Iterator[tuple[str, Any]]:
                 yield switch.name, value
 
 
-def _distinct(ranked: list[Suggestion]) -> list[Suggestion]:
+def _drop_equal(ranked: list[Suggestion]) -> list[Suggestion]:
     """Without values of a switch that gain the same as another one before it."""
-    found: list[Suggestion] = []
-    for one in ranked:
-        if not any(other.switch == one.switch and abs(other.gain - one.gain) < SAME for other in found):
-            found.append(one)
-    return found
+    distinct: list[Suggestion] = []
+    for suggestion in ranked:
+        if not any(
+            other.switch == suggestion.switch and abs(other.gain - suggestion.gain) < SAME for other in distinct
+        ):
+            distinct.append(suggestion)
+    return distinct
 
 
-def _plans(
+def _suggest_plans(
     scenario: Scenario, before: Prediction, progress: Progress | None, cancelled: Callable[[], bool] | None
 ) -> Iterator[OtherPlan]:
     """The best synchronous plan and the best with local updates, where nothing is pinned."""
@@ -189,37 +191,37 @@ def _plans(
         free = plan(scenario.replace(strategy=None, placement=None), top=1, progress=progress, cancelled=cancelled)
     except InputError:
         return
-    for one in (*free.plans[:1], *free.local_updates[:1]):
-        gain = one.prediction.tokens_per_s.expected / before.tokens_per_s.expected - 1.0
+    for candidate in (*free.plans[:1], *free.local_updates[:1]):
+        gain = candidate.prediction.tokens_per_s.expected / before.tokens_per_s.expected - 1.0
         if gain > LEAST_GAIN:
-            s = one.strategy
+            s = candidate.strategy
             yield OtherPlan(
-                kind=one.kind,
-                crossing=one.crossing,
-                framework=one.framework,
+                kind=candidate.kind,
+                crossing=candidate.crossing,
+                framework=candidate.framework,
                 degrees={name: int(getattr(s, name) or 1) for name in ("tp", "pp", "dp", "cp", "ep")},
                 gain=gain,
-                step_s=one.prediction.step_time_s.expected,
+                step_s=candidate.prediction.step_time_s.expected,
                 changes={
-                    "job.framework": one.framework,
+                    "job.framework": candidate.framework,
                     "strategy": s.to_plain(),
-                    "placement": one.placement.to_plain(),
+                    "placement": candidate.placement.to_plain(),
                 },
             )
 
 
-def _suggestion(
-    name: str, changes: dict[str, Any], before: Prediction, found: Prediction, after: Predictor, language: str
+def _build_suggestion(
+    name: str, changes: dict[str, Any], before: Prediction, prediction: Prediction, after: Predictor, language: str
 ) -> Suggestion:
     switch = switches()[name]
     return Suggestion(
         switch=name,
-        value=_shown(name, after),
+        value=_format_value(name, after),
         title=sentence("switch", name, "title", language, {}),
         changes=changes,
-        gain=found.tokens_per_s.expected / before.tokens_per_s.expected - 1.0,
-        step_s=found.step_time_s.expected,
-        exposed_s=exposed_s(found) - exposed_s(before),
+        gain=prediction.tokens_per_s.expected / before.tokens_per_s.expected - 1.0,
+        step_s=prediction.step_time_s.expected,
+        exposed_s=exposed_s(prediction) - exposed_s(before),
         option=option_of(name, after),
         exact=not switch.source,
         risk=convergence_of(name, value_of(name, after), language),
@@ -227,40 +229,40 @@ def _suggestion(
     )
 
 
-def _shown(name: str, after: Predictor) -> Any:
+def _format_value(name: str, after: Predictor) -> Any:
     """The value as one would type it."""
     value = value_of(name, after)
     rank = after.strategy.communication.compression_rank
     return f"{value}:{rank}" if name == "compression" and rank else value
 
 
-def _together(scenario: Scenario, now: Predictor, before: Prediction, ranked: list[Suggestion]) -> Together | None:
+def _combine(scenario: Scenario, now: Predictor, before: Prediction, ranked: list[Suggestion]) -> Together | None:
     """The exact suggestions turned one after the other, the best next, as long as one helps."""
     changes: dict[str, Any] = {}
     names: list[str] = []
     best = before.tokens_per_s.expected
-    left = [one for one in ranked if one.exact and one.option is not None]
+    remaining = [suggestion for suggestion in ranked if suggestion.exact and suggestion.option is not None]
     step = before.step_time_s.expected
-    while left and len(names) < TOGETHER:
-        found: tuple[float, Suggestion, Prediction] | None = None
-        for one in left:
-            if any(changes.get(path, value) != value for path, value in one.changes.items()):
+    while remaining and len(names) < TOGETHER:
+        best_step: tuple[float, Suggestion, Prediction] | None = None
+        for suggestion in remaining:
+            if any(changes.get(path, value) != value for path, value in suggestion.changes.items()):
                 continue  # two ways to set the same field
             try:
-                after = build_prediction(changed_predictor(scenario, changes | one.changes, now))
+                after = build_prediction(changed_predictor(scenario, changes | suggestion.changes, now))
             except InputError:
                 continue
             rate = after.tokens_per_s.expected
             fits = after.memory_gib.fits >= before.memory_gib.fits
-            if fits and rate > best * (1 + LEAST_GAIN) and (found is None or rate > found[0]):
-                found = rate, one, after
-        if found is None:
+            if fits and rate > best * (1 + LEAST_GAIN) and (best_step is None or rate > best_step[0]):
+                best_step = rate, suggestion, after
+        if best_step is None:
             break
-        best, chosen, after = found
+        best, chosen, after = best_step
         changes |= chosen.changes
         step = after.step_time_s.expected
         names.append(f"{chosen.switch}={chosen.value}")
-        left = [one for one in left if one.switch != chosen.switch]
+        remaining = [suggestion for suggestion in remaining if suggestion.switch != chosen.switch]
     if not names:
         return None
     gain = best / before.tokens_per_s.expected - 1.0

@@ -57,15 +57,15 @@ def lines(x: Axis, y: Axis, cells: Sequence[Cell]) -> Iterator[Flip]:
     wide = len(across)
     for row in range(len(along)):
         for column in range(wide):
-            here = cells[row * wide + column]
-            if column + 1 < wide and (other := cells[row * wide + column + 1]).kind != here.kind:
-                at = _meeting(x, across[column], across[column + 1], here, other)
-                low, high = _reach(y, along, row)
-                yield Flip(start=(at, low), end=(at, high), one=here.kind, other=other.kind)
-            if row + 1 < len(along) and (other := cells[(row + 1) * wide + column]).kind != here.kind:
-                at = _meeting(y, along[row], along[row + 1], here, other)
-                low, high = _reach(x, across, column)
-                yield Flip(start=(low, at), end=(high, at), one=here.kind, other=other.kind)
+            cell = cells[row * wide + column]
+            if column + 1 < wide and (other := cells[row * wide + column + 1]).kind != cell.kind:
+                at = _find_meeting(x, across[column], across[column + 1], cell, other)
+                low, high = _measure_reach(y, along, row)
+                yield Flip(start=(at, low), end=(at, high), one=cell.kind, other=other.kind)
+            if row + 1 < len(along) and (other := cells[(row + 1) * wide + column]).kind != cell.kind:
+                at = _find_meeting(y, along[row], along[row + 1], cell, other)
+                low, high = _measure_reach(x, across, column)
+                yield Flip(start=(low, at), end=(high, at), one=cell.kind, other=other.kind)
 
 
 def places(x: Axis, cells: Sequence[Cell], at: Callable[[float], Cell]) -> Iterator[Flip]:
@@ -76,40 +76,42 @@ def places(x: Axis, cells: Sequence[Cell], at: Callable[[float], Cell]) -> Itera
     numbers = x.numbers
     if numbers is None:
         return
-    for low, high, here, other in zip(numbers, numbers[1:], cells, cells[1:], strict=False):
-        if REFUSED in (here.kind, other.kind) and here.kind != other.kind:  # whether there is a plan may change often
-            yield Flip(start=(low, None), end=(high, None), one=here.kind, other=other.kind)
-        elif here.kind != other.kind:
-            yield from _halved(x, (low, here.kind), (high, other.kind), at)
+    for low, high, cell, other in zip(numbers, numbers[1:], cells, cells[1:], strict=False):
+        if REFUSED in (cell.kind, other.kind) and cell.kind != other.kind:  # whether there is a plan may change often
+            yield Flip(start=(low, None), end=(high, None), one=cell.kind, other=other.kind)
+        elif cell.kind != other.kind:
+            yield from _halve_interval(x, (low, cell.kind), (high, other.kind), at)
 
 
-def _halved(x: Axis, first: tuple[float, str], last: tuple[float, str], at: Callable[[float], Cell]) -> Iterator[Flip]:
-    pieces, left, done = [(first, last, 0.0, 1.0)], MOST_HALVINGS, []
+def _halve_interval(
+    x: Axis, first: tuple[float, str], last: tuple[float, str], at: Callable[[float], Cell]
+) -> Iterator[Flip]:
+    pieces, halvings_left, done = [(first, last, 0.0, 1.0)], MOST_HALVINGS, []
     while pieces:
         low, high, start, end = pieces.pop()
         middle = x.between(first[0], last[0], (start + end) / 2)
         place = float(round(middle)) if x.whole else middle
-        if end - start <= CLOSE or not left or place in (low[0], high[0]):
+        if end - start <= CLOSE or not halvings_left or place in (low[0], high[0]):
             done.append(Flip(start=(low[0], None), end=(high[0], None), one=low[1], other=high[1]))
             continue
-        left -= 1
-        found = (place, at(place).kind)
+        halvings_left -= 1
+        halved = (place, at(place).kind)
         share = (start + end) / 2
-        if found[1] != high[1]:
-            pieces.append((found, high, share, end))
-        if found[1] != low[1]:
-            pieces.append((low, found, start, share))
+        if halved[1] != high[1]:
+            pieces.append((halved, high, share, end))
+        if halved[1] != low[1]:
+            pieces.append((low, halved, start, share))
     yield from sorted(done, key=lambda flip: flip.start[0])
 
 
-def _meeting(axis: Axis, low: float, high: float, here: Cell, other: Cell) -> float:
+def _find_meeting(axis: Axis, low: float, high: float, cell: Cell, other: Cell) -> float:
     """The value between two cells at which their choices are equally good. [A11]"""
-    if here.best != other.best and here.lead is not None and other.lead is not None and here.lead != other.lead:
-        return axis.between(low, high, here.lead / (here.lead - other.lead))
+    if cell.best != other.best and cell.lead is not None and other.lead is not None and cell.lead != other.lead:
+        return axis.between(low, high, cell.lead / (cell.lead - other.lead))
     return axis.between(low, high)
 
 
-def _reach(axis: Axis, numbers: Sequence[float], at: int) -> Spot:
+def _measure_reach(axis: Axis, numbers: Sequence[float], at: int) -> Spot:
     """How far a cell reaches to both sides: half-way to the next ones, at the ends as far as there are values."""
     low = axis.between(numbers[at - 1], numbers[at]) if at else numbers[0]
     high = axis.between(numbers[at], numbers[at + 1]) if at + 1 < len(numbers) else numbers[-1]
@@ -183,7 +185,7 @@ class Sweep(Value):
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow([self.x.field, self.y.field if self.y else "y", *COLUMNS[2:]])
         for cell in self.cells:
-            row = _row(cell)
+            row = _build_row(cell)
             writer.writerow([row.get(name, "") for name in COLUMNS])
         return text.getvalue()
 
@@ -217,15 +219,15 @@ def sweep(
     taken for the best where it is better than the synchronous one by `margin`.
     """
     began = monotonic()
-    for name, given, allowed in (("objective", objective, OBJECTIVES), ("mode", mode, MODES)):
-        if given not in allowed:
+    for name, value, allowed in (("objective", objective, OBJECTIVES), ("mode", mode, MODES)):
+        if value not in allowed:
             params = {"allowed": list(allowed), "nearest": allowed[0]}
-            raise InvalidError(Notice(code="not_one_of", field=name, value=given, params=params))
+            raise InvalidError(Notice(code="not_one_of", field=name, value=value, params=params))
     if not 0 <= margin < 1:
         ends: dict[str, Any] = {"low": 0, "high": 1}
         raise InvalidError(Notice(code="switch_out_of_range", field="margin", value=margin, params=ends))
-    kept = {key: getattr(scenario, key) for key in scenario.model_fields_set - {"strategy", "placement"}}
-    start = Scenario(**kept) if free else scenario
+    fields_kept = {key: getattr(scenario, key) for key in scenario.model_fields_set - {"strategy", "placement"}}
+    start = Scenario(**fields_kept) if free else scenario
     if mode == "predict" and start.strategy is None:
         raise InvalidError(Notice(code="strategy_missing", field="strategy"))
     across, along = (read_axis(axis) if isinstance(axis, str) else axis for axis in (x, y))
@@ -251,12 +253,12 @@ def sweep(
     points = [(a, b) for b in (along.values if along else (None,)) for a in across.values]
     order = _order(across, along)
     done = spread(cells, [points[at] for at in order], on=on, workers=workers, progress=progress, cancelled=cancelled)
-    found = [cell for _, cell in sorted(zip(order, done, strict=True), key=lambda pair: pair[0])]
+    sorted_cells = [cell for _, cell in sorted(zip(order, done, strict=True), key=lambda pair: pair[0])]
     if along is not None:
-        flips = list(lines(across, along, found))
+        flips = list(lines(across, along, sorted_cells))
     else:
-        whole = across.whole
-        flips = list(places(across, found, lambda at: cells.at((int(at) if whole else at, None), cancelled)))
+        is_whole = across.whole
+        flips = list(places(across, sorted_cells, lambda at: cells.at((int(at) if is_whole else at, None), cancelled)))
     return Sweep(
         name=scenario.name,
         x=across,
@@ -266,7 +268,7 @@ def sweep(
         free=free,
         local_updates=local_updates,
         margin=margin,
-        cells=tuple(found),
+        cells=tuple(sorted_cells),
         flips=tuple(flips),
         seconds=monotonic() - began,
     )
@@ -279,18 +281,18 @@ def _order(x: Axis, y: Axis | None) -> list[int]:
     return [row * wide + at for at in range(wide) for row in range(high)] if by_column else list(range(wide * high))
 
 
-def _row(cell: Cell) -> dict[str, Any]:
+def _build_row(cell: Cell) -> dict[str, Any]:
     """A cell as a row of the table; what is not known stays empty."""
-    found: dict[str, Any] = {"x": cell.x, "y": "" if cell.y is None else cell.y, "kind": cell.kind}
+    row: dict[str, Any] = {"x": cell.x, "y": "" if cell.y is None else cell.y, "kind": cell.kind}
     for side in ("synchronous", "local_update"):
-        one = getattr(cell, side)
-        found[f"{side}_step_time_s"] = one.step_time_s.expected if one else ""
+        outcome = getattr(cell, side)
+        row[f"{side}_step_time_s"] = outcome.step_time_s.expected if outcome else ""
     best = cell.outcome
     if best is None:
-        return found | {"refusal": cell.refusal.code if cell.refusal else ""}
+        return row | {"refusal": cell.refusal.code if cell.refusal else ""}
     choice, step = best.choice, best.step_time_s
-    found |= {name: getattr(choice, name) for name in ("framework", "tp", "pp", "dp", "cp", "ep")}
-    return found | {
+    row |= {name: getattr(choice, name) for name in ("framework", "tp", "pp", "dp", "cp", "ep")}
+    return row | {
         "best": cell.best,
         "zones": " ".join(choice.zones),
         "step_time_s_low": step.low,

@@ -70,9 +70,9 @@ class Axis(Value):
     @property
     def numbers(self) -> tuple[float, ...] | None:
         """The values where all are numbers, each above the one before; else there is nothing between two of them."""
-        found = [float(v) for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
-        rising = all(a < b for a, b in pairwise(found))
-        return tuple(found) if len(found) == len(self.values) and rising else None
+        numeric = [float(v) for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
+        rising = all(a < b for a, b in pairwise(numeric))
+        return tuple(numeric) if len(numeric) == len(self.values) and rising else None
 
     def between(self, low: float, high: float, share: float = 0.5) -> float:
         """The number so far on the way from one to another, on the axis's scale. [A10]"""
@@ -85,15 +85,15 @@ class Axis(Value):
 
         `InputError` where the field takes none of the values at the ends.
         """
-        taken = self
-        if _only_whole(scenario, self.field):
+        fitted_axis = self
+        if _takes_only_whole(scenario, self.field):
             rounded = (round(v) if isinstance(v, float) else v for v in self.values)
-            taken = self.replace(values=tuple(dict.fromkeys(rounded)), whole=True)
+            fitted_axis = self.replace(values=tuple(dict.fromkeys(rounded)), whole=True)
         refused: InputError | None = None
-        for value in (taken.values[-1], taken.values[0]):
+        for value in (fitted_axis.values[-1], fitted_axis.values[0]):
             try:
                 scenario_with(scenario, {self.field: value})
-                return taken
+                return fitted_axis
             except InputError as error:
                 refused = error
         assert refused is not None
@@ -102,29 +102,29 @@ class Axis(Value):
 
 def read_axis(text: str) -> Axis:
     """The axis of `FIELD=LOW:HIGH:log20`, `FIELD=LOW:HIGH:20` or `FIELD=VALUE,VALUE,...`."""
-    field, equals, said = (part.strip() for part in text.partition("="))
-    if not equals or not said:
-        raise _malformed(text)
+    field, equals, range_text = (part.strip() for part in text.partition("="))
+    if not equals or not range_text:
+        raise _refuse_axis(text)
     steps_of(field)
-    if ":" not in said:
-        parts = [part.strip() for part in said.split(",")]
+    if ":" not in range_text:
+        parts = [part.strip() for part in range_text.split(",")]
         values = [scalar(part) for part in parts]
         if not all(parts) or any(value is None for value in values):
-            raise _malformed(text)
+            raise _refuse_axis(text)
         if len(values) > MOST_VALUES:
             raise too_many(len(values))
         return Axis(field=field, values=tuple(dict.fromkeys(values)))
-    form = _RANGE.fullmatch(said)
+    form = _RANGE.fullmatch(range_text)
     if form is None:
-        raise _malformed(text)
+        raise _refuse_axis(text)
     low, high, count = scalar(form["low"].strip()), scalar(form["high"].strip()), int(form["count"])
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in (low, high)):
-        raise _malformed(text)
+        raise _refuse_axis(text)
     if count > MOST_VALUES:
         raise too_many(count)
     scale: Scale = "log" if form["scale"] == "log" else "linear"
     if not low < high or count < 2 or (scale == "log" and low <= 0):
-        raise InvalidError(Notice(code="axis_range", field=field, value=said))
+        raise InvalidError(Notice(code="axis_range", field=field, value=range_text))
     return Axis(field=field, values=spaced(low, high, count, scale), scale=scale)
 
 
@@ -139,7 +139,7 @@ def too_many(cells: int) -> InvalidError:
     return InvalidError(Notice(code="sweep_too_many", value=cells, params={"most": MOST_VALUES}))
 
 
-def _only_whole(scenario: Scenario, field: str) -> bool:
+def _takes_only_whole(scenario: Scenario, field: str) -> bool:
     """Whether a field refuses a number because it is not whole."""
     try:
         scenario_with(scenario, {field: 1.5})
@@ -148,7 +148,7 @@ def _only_whole(scenario: Scenario, field: str) -> bool:
     return False
 
 
-def _malformed(text: str) -> InvalidError:
+def _refuse_axis(text: str) -> InvalidError:
     return InvalidError(Notice(code="axis_malformed", value=text))
 
 
@@ -296,23 +296,23 @@ class Cells:
 
     def at(self, point: Point, cancelled: Callable[[], bool] | None = None) -> Cell:
         """The cell of these values."""
-        (found,) = self.several([point], cancelled)
-        return found
+        (cell,) = self.several([point], cancelled)
+        return cell
 
     def several(self, points: Sequence[Point], cancelled: Callable[[], bool] | None = None) -> Iterator[Cell]:
         """The cells of some points; those that differ in links only share what they can."""
-        asked = [self._asked(point) for point in points]
+        prepared = [self._build_problem(point) for point in points]
         if self.mode == "plan":
             grounds: dict[int, list[Problem]] = {}
-            for one in asked:
-                if isinstance(one, Problem):
-                    grounds.setdefault(id(one.kept), []).append(one)
+            for case in prepared:
+                if isinstance(case, Problem):
+                    grounds.setdefault(id(case.kept), []).append(case)
             for problems in grounds.values():
                 problems[0].kept.look_ahead(problem.ways for problem in problems)
-        for point, one in zip(points, asked, strict=True):
-            yield self._cell(point, one, cancelled)
+        for point, case in zip(points, prepared, strict=True):
+            yield self._build_cell(point, case, cancelled)
 
-    def _asked(self, point: Point) -> Scenario | Problem | InputError:
+    def _build_problem(self, point: Point) -> Scenario | Problem | InputError:
         """What is to be predicted or planned there; or why it cannot be."""
         try:
             scenario = read_changed(self.scenario, dict(zip(self.fields, point, strict=False))).scenario
@@ -320,69 +320,71 @@ class Cells:
         except InputError as error:
             return error
 
-    def _cell(self, point: Point, asked: Scenario | Problem | InputError, cancelled: Callable[[], bool] | None) -> Cell:
+    def _build_cell(
+        self, point: Point, problem: Scenario | Problem | InputError, cancelled: Callable[[], bool] | None
+    ) -> Cell:
         place: dict[str, Any] = {"x": point[0], "y": point[1]}
         try:
-            if isinstance(asked, InputError):
-                raise asked
-            found = self._planned(asked, cancelled) if isinstance(asked, Problem) else _predicted(asked)
+            if isinstance(problem, InputError):
+                raise problem
+            outcomes = self._plan_cell(problem, cancelled) if isinstance(problem, Problem) else _predict_cell(problem)
         except InputError as error:
             first = error.notices[0]
             return Cell(**place, best=None, refusal=Refusal(code=first.code, message=first.message(self.language)))
-        return Cell(**place, **found, best=better_of(found, self.margin), margin=self.margin)
+        return Cell(**place, **outcomes, best=better_of(outcomes, self.margin), margin=self.margin)
 
-    def _planned(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, Outcome]:
+    def _plan_cell(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, Outcome]:
         """The best plans, as `plan(scenario, top=1)` finds them."""
         search, ranked = searched(problem, objective=self.objective, cancelled=cancelled)
-        value, one = ranked[0]
-        found = {_side(one.predictor): outcome_of(one.predictor_of(banded=True), value)}
+        value, candidate = ranked[0]
+        outcomes = {_select_side(candidate.predictor): outcome_of(candidate.predictor_of(banded=True), value)}
         if self.local_updates:
             for other, _ in local_update_plans(problem, safe=search.safe, cancelled=cancelled):
                 rated = value_of(other, self.objective)
-                found["local_update"] = outcome_of(other.predictor_of(banded=True), rated)
+                outcomes["local_update"] = outcome_of(other.predictor_of(banded=True), rated)
                 break  # the fastest comes first
-        return found
+        return outcomes
 
 
-def better_of(found: Mapping[str, Outcome], margin: float) -> Side:
+def better_of(outcomes: Mapping[str, Outcome], margin: float) -> Side:
     """Which of the two is taken: local updates only where they are better by the margin."""
-    if "synchronous" not in found or "local_update" not in found:
-        return "synchronous" if "synchronous" in found else "local_update"
-    least = (1.0 - margin) * found["synchronous"].value
-    return "local_update" if found["local_update"].value < least else "synchronous"
+    if "synchronous" not in outcomes or "local_update" not in outcomes:
+        return "synchronous" if "synchronous" in outcomes else "local_update"
+    least = (1.0 - margin) * outcomes["synchronous"].value
+    return "local_update" if outcomes["local_update"].value < least else "synchronous"
 
 
-def _predicted(scenario: Scenario) -> Mapping[str, Outcome]:
+def _predict_cell(scenario: Scenario) -> Mapping[str, Outcome]:
     """The scenario's own strategy."""
-    found = predictor(scenario)
-    return {_side(found): outcome_of(found, found.step_time.expected)}
+    placed = predictor(scenario)
+    return {_select_side(placed): outcome_of(placed, placed.step_time.expected)}
 
 
-def _side(found: Predictor) -> str:
-    return "synchronous" if found.strategy.local_update is None else "local_update"
+def _select_side(placed: Predictor) -> str:
+    return "synchronous" if placed.strategy.local_update is None else "local_update"
 
 
-def outcome_of(found: Predictor, value: float) -> Outcome:
+def outcome_of(placed: Predictor, value: float) -> Outcome:
     """What a placed strategy takes."""
-    told = build_prediction(found)
-    s, names = found.strategy, [zone.name for zone in found.case.cluster.zones]
-    used = sorted(set(found.site.zone.ravel().tolist()))
+    prediction = build_prediction(placed)
+    s, names = placed.strategy, [zone.name for zone in placed.case.cluster.zones]
+    used = sorted(set(placed.site.zone.ravel().tolist()))
     degrees = {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp, "ep": s.ep}
     zones = tuple(names[zone] for zone in used)
     return Outcome(
-        choice=Choice(kind=kind_of(found), framework=told.framework, zones=zones, **degrees),
-        step_time_s=told.step_time_s,
-        tokens_per_s=told.tokens_per_s,
-        usd_per_hour=told.run.usd_per_hour,
-        run_usd=told.run.usd,
-        fits=told.memory_gib.fits,
+        choice=Choice(kind=kind_of(placed), framework=prediction.framework, zones=zones, **degrees),
+        step_time_s=prediction.step_time_s,
+        tokens_per_s=prediction.tokens_per_s,
+        usd_per_hour=prediction.run.usd_per_hour,
+        run_usd=prediction.run.usd,
+        fits=prediction.memory_gib.fits,
         value=value,
     )
 
 
-def kind_of(found: Predictor) -> Kind:
+def kind_of(placed: Predictor) -> Kind:
     """What crosses zones of a placed strategy."""
-    s, site = found.strategy, found.site
+    s, site = placed.strategy, placed.site
     if s.local_update is not None:
         return "diloco" if s.local_update.fragments == 1 else "streaming diloco"
     along = bool((site.zone != site.zone[:1]).any())
@@ -431,51 +433,53 @@ def spread(
         raise InvalidError(Notice(code="not_one_of", field="on", value=on, params=params))
     if workers is not None and workers < 1:
         raise InvalidError(Notice(code="must_be_at_least", field="workers", value=workers, params={"limit": 1}))
-    count = workers or _cores()
+    count = workers or _count_cores()
     if on == CORES and (count == 1 or len(points) < 2 or (workers is None and len(points) < WORTH)):
-        return _here(cells, points, progress, cancelled)
+        return _run_in_process(cells, points, progress, cancelled)
     if on == CORES:
-        done = _on_cores(cells, points, count, cancelled)
+        done = _run_on_cores(cells, points, count, cancelled)
     else:
-        done = _on_ray(cells, points, None if on == RAY else on, workers, cancelled)
-    found: dict[int, list[Cell]] = {}
+        done = _run_on_ray(cells, points, None if on == RAY else on, workers, cancelled)
+    results: dict[int, list[Cell]] = {}
     for at, some in done:
-        found[at] = some
+        results[at] = some
         if progress is not None:
-            progress("sweeping", sum(map(len, found.values())), len(points))
-    return [cell for _, some in sorted(found.items()) for cell in some]
+            progress("sweeping", sum(map(len, results.values())), len(points))
+    return [cell for _, some in sorted(results.items()) for cell in some]
 
 
-def _chunks(points: Sequence[Point], count: int) -> list[Chunk]:
+def _split_points(points: Sequence[Point], count: int) -> list[Chunk]:
     """Points beside each other, in pieces for so many workers."""
     size = max(1, min(LARGEST, -(-len(points) // (CHUNKS * count))))
     return [(at, points[at : at + size]) for at in range(0, len(points), size)]
 
 
-def _cores() -> int:
+def _count_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _here(cells: Cells, points: Sequence[Point], progress: Progress | None, cancelled: Cancelled | None) -> list[Cell]:
+def _run_in_process(
+    cells: Cells, points: Sequence[Point], progress: Progress | None, cancelled: Cancelled | None
+) -> list[Cell]:
     """In this process."""
-    found: list[Cell] = []
+    results: list[Cell] = []
     for start in range(0, len(points), LARGEST):
         for cell in cells.several(points[start : start + LARGEST], cancelled):
-            found.append(cell)
+            results.append(cell)
             if progress is not None:
-                progress("sweeping", len(found), len(points))
+                progress("sweeping", len(results), len(points))
             if cancelled is not None and cancelled():
                 raise CancelledError
-    return found
+    return results
 
 
-def _on_cores(
+def _run_on_cores(
     cells: Cells, points: Sequence[Point], count: int, cancelled: Cancelled | None
 ) -> Iterator[tuple[int, list[Cell]]]:
     """In processes of their own, each given the next chunk when it is done with one."""
-    waiting = _chunks(points, count)[::-1]
-    with _workers(cells, min(count, len(waiting))) as workers:
+    waiting = _split_points(points, count)[::-1]
+    with _start_workers(cells, min(count, len(waiting))) as workers:
         busy = dict.fromkeys(workers, True)
         for pipe in workers:
             _send(pipe, workers[pipe], waiting.pop())
@@ -487,7 +491,7 @@ def _on_cores(
                 try:
                     answer = pipe.recv()
                 except (EOFError, OSError) as error:
-                    raise _died(workers[pipe]) from error
+                    raise _report_dead_worker(workers[pipe]) from error
                 if isinstance(answer, BaseException):
                     raise answer
                 yield answer
@@ -500,33 +504,33 @@ def _send(pipe: Connection, worker: Any, chunk: Chunk) -> None:
     try:
         pipe.send(chunk)
     except OSError as error:
-        raise _died(worker) from error
+        raise _report_dead_worker(worker) from error
 
 
-def _died(worker: Any) -> CrossZoneError:
+def _report_dead_worker(worker: Any) -> CrossZoneError:
     """That a process is gone, with its exit status."""
     worker.join(STOPS_S)
     return CrossZoneError(Notice(code="sweep_worker_died", value=worker.exitcode))
 
 
 @contextmanager
-def _workers(cells: Cells, count: int) -> Iterator[dict[Connection, Any]]:
+def _start_workers(cells: Cells, count: int) -> Iterator[dict[Connection, Any]]:
     """Processes that work out cells, by the pipe to each; all are ended on the way out, whatever happened."""
     context = get_context("spawn")  # a fork would copy the threads' locks, but not the threads
-    found: dict[Connection, Any] = {}
+    workers: dict[Connection, Any] = {}
     try:
         for _ in range(count):
             ours, theirs = context.Pipe()
             worker = context.Process(target=_serve, args=(theirs, cells), daemon=True)
             worker.start()
             theirs.close()
-            found[ours] = worker
-        yield found
+            workers[ours] = worker
+        yield workers
     finally:
-        for pipe, worker in found.items():
+        for pipe, worker in workers.items():
             pipe.close()
             worker.terminate()
-        for worker in found.values():
+        for worker in workers.values():
             worker.join()
             worker.close()
 
@@ -553,28 +557,28 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-_kept: dict[str, Cells] = {}
+_cells_by_sweep: dict[str, Cells] = {}
 """On a worker of Ray: what it works on, so that neighbouring chunks share what they have in common."""
 
 
-def _on_worker(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[Cell]]:
+def _run_chunk(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[Cell]]:
     """A chunk on a worker of Ray; `name` is that of the sweep, for a worker may live longer."""
-    if name not in _kept:
-        _kept.clear()
-        _kept[name] = cells
+    if name not in _cells_by_sweep:
+        _cells_by_sweep.clear()
+        _cells_by_sweep[name] = cells
     at, points = chunk
-    return at, list(_kept[name].several(points))
+    return at, list(_cells_by_sweep[name].several(points))
 
 
-def _on_ray(
+def _run_on_ray(
     cells: Cells, points: Sequence[Point], address: str | None, count: int | None, cancelled: Cancelled | None
 ) -> Iterator[tuple[int, list[Cell]]]:
     """As tasks of a Ray cluster: the one that is connected, the one at the address, or one started on this machine."""
-    ray = _ray()
+    ray = _import_ray()
     ours = not ray.is_initialized()
-    own = {"num_cpus": count, "include_dashboard": False}  # not whatever cluster happens to run on this machine
+    options = {"num_cpus": count, "include_dashboard": False}  # not whatever cluster happens to run on this machine
     if ours:
-        how: dict[str, Any] = {"address": address} if address else {"address": "local", **own}
+        how: dict[str, Any] = {"address": address} if address else {"address": "local", **options}
         try:
             ray.init(log_to_driver=False, logging_level="warning", **how)
         except (OSError, RuntimeError, ValueError) as error:
@@ -582,28 +586,28 @@ def _on_ray(
             raise InputError(Notice(code="ray_unreachable", field="on", value=address, params={"why": why})) from error
     running: list[Any] = []
     try:
-        work, task, name = ray.put(cells), ray.remote(_on_worker), uuid4().hex
-        chunks = _chunks(points, count or int(ray.cluster_resources().get("CPU", 1)))
+        work, task, name = ray.put(cells), ray.remote(_run_chunk), uuid4().hex
+        chunks = _split_points(points, count or int(ray.cluster_resources().get("CPU", 1)))
         running = [task.remote(work, name, chunk) for chunk in chunks]
         while running:
             if cancelled is not None and cancelled():
                 raise CancelledError
             ready, running = ray.wait(running, timeout=LOOK_S)
-            for one in ready:
+            for reference in ready:
                 try:
-                    yield ray.get(one)
+                    yield ray.get(reference)
                 except ray.exceptions.RayTaskError as error:
                     raise error.cause from error
                 except ray.exceptions.RayError as error:
                     raise CrossZoneError(Notice(code="sweep_worker_died", value=str(error)[:200])) from error
     finally:
-        for one in running:
-            ray.cancel(one, force=True)
+        for reference in running:
+            ray.cancel(reference, force=True)
         if ours:
             ray.shutdown()
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     """The library, which is an extra."""
     try:
         return import_module("ray")

@@ -45,9 +45,9 @@ def best_bucket_mb(base: Predictor) -> float:
         params = {"framework": base.framework.title, "option": "bucket_mb"}
         field = "strategy.communication.bucket_mb"
         raise IllegalError(Notice(code="framework_lacks_option", field=field, params=params))
-    held = base.step.times.params_per_rank
-    whole = float(np.max(held.total)) * float(np.max(base.batch.work.gradient_bytes)) / 1e6
-    low, high = LEAST_MB, max(whole, 2 * LEAST_MB)
+    params_per_rank = base.step.times.params_per_rank
+    gradient_mb = float(np.max(params_per_rank.total)) * float(np.max(base.batch.work.gradient_bytes)) / 1e6
+    low, high = LEAST_MB, max(gradient_mb, 2 * LEAST_MB)
     if base.framework.bucket_buffer:  # larger ones take memory of their own
         usual = bucket_bytes(base.case, base.framework.name) / 1e6
         high = min(high, max(usual, usual + SPARE * base.memory().margin * GIB / 1e6))
@@ -125,14 +125,14 @@ def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
         Listed(
             name=name,
             title=sentence("switch", name, "title", language, {}),
-            takes=one.values or one.takes,
-            low=one.low if one.takes in ("count", "number") else None,
-            high=one.high if one.takes in ("count", "number") else None,
+            takes=switch.values or switch.takes,
+            low=switch.low if switch.takes in ("count", "number") else None,
+            high=switch.high if switch.takes in ("count", "number") else None,
             now=value_of(name, now),
             option=option_of(name, now),
-            frameworks=tuple(one.options),
+            frameworks=tuple(switch.options),
         )
-        for name, one in switches().items()
+        for name, switch in switches().items()
     )
 
 
@@ -140,24 +140,26 @@ def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
 def switches() -> dict[str, Switch]:
     """All switches by name."""
     document = read_shipped("crosszone.analyse", "switches.yaml")
-    return {name: parse(Switch, {"name": name, **one}, document, at=(name,)) for name, one in document.value.items()}
+    return {
+        name: parse(Switch, {"name": name, **entry}, document, at=(name,)) for name, entry in document.value.items()
+    }
 
 
 def switch_named(name: str) -> Switch:
     """The switch of this name; `InvalidError` names all there are."""
-    found = switches().get(name)
-    if found is None:
+    switch = switches().get(name)
+    if switch is None:
         raise InvalidError(Notice(code="switch_unknown", field="--switch", value=name, params={"known": [*switches()]}))
-    return found
+    return switch
 
 
 def read_switch(text: str) -> tuple[str, Any]:
     """Name and value of `NAME=VALUE`, such as `compression=powersgd:4` or `bucket=best`."""
-    name, equals, said = (part.strip() for part in text.partition("="))
-    if not equals or not said:
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not value:
         raise InvalidError(Notice(code="switch_malformed", field="--switch", value=text))
     switch = switch_named(name)
-    return name, said if switch.takes == "one" else scalar(said)
+    return name, value if switch.takes == "one" else scalar(value)
 
 
 def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
@@ -165,18 +167,18 @@ def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
     switch = switch_named(name)
     match name:
         case "accumulation":
-            return _accumulation(switch, value, base)
+            return _set_accumulation(switch, value, base)
         case "compression":
-            return _compression(switch, value, base)
+            return _set_compression(switch, value, base)
         case "primitive":
-            way = _one(switch, value)
-            if way != "hierarchical":
-                return {f"{TALK}.algorithm": way, f"{TALK}.reduce": "flat"}
-            return {f"{TALK}.algorithm": "auto", f"{TALK}.reduce": way} | _sets_of_states(base)
+            choice = _find_choice(switch, value)
+            if choice != "hierarchical":
+                return {f"{TALK}.algorithm": choice, f"{TALK}.reduce": "flat"}
+            return {f"{TALK}.algorithm": "auto", f"{TALK}.reduce": choice} | _set_state_sharding(base)
         case "bucket" if value == BEST:
             return {f"{TALK}.bucket_mb": best_bucket_mb(base)}
         case "local_steps":
-            steps = _number(switch, value)
+            steps = _check_number(switch, value)
             return {"strategy.local_update.steps": steps} if steps else {"strategy.local_update": None}
     if name in PARTS_OF_LOCAL and base.strategy.local_update is None:
         raise InvalidError(Notice(code="switch_needs_local_steps", field=name, value=value))
@@ -187,14 +189,14 @@ def changes_of(name: str, value: Any, base: Predictor) -> dict[str, Any]:
 def checked(switch: Switch, value: Any) -> Any:
     """The value as the switch takes it."""
     if switch.takes == "one":
-        return _one(switch, value)
+        return _find_choice(switch, value)
     if switch.takes == "flag":
         words = {"on": True, "off": False, "true": True, "false": False}
-        found = words.get(str(value).lower())
-        if found is None:
-            raise _refused(switch, value, ["on", "off"])
-        return found
-    return _number(switch, value)
+        flag = words.get(str(value).lower())
+        if flag is None:
+            raise _refuse(switch, value, ["on", "off"])
+        return flag
+    return _check_number(switch, value)
 
 
 def option_of(name: str, after: Predictor) -> str | None:
@@ -204,11 +206,11 @@ def option_of(name: str, after: Predictor) -> str | None:
     off = value is None or (name, value) == ("local_steps", 0)
     if (name, after.framework.name) == ("prefetch", "deepspeed"):
         off = after.strategy.zero != 3  # its key is one of stage 3
-    told = None if off else switch.options.get(after.framework.name)
-    if isinstance(told, Mapping):
+    option = None if off else switch.options.get(after.framework.name)
+    if isinstance(option, Mapping):
         key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-        told = told.get(key)
-    return None if told is None else told.format_map(_Parameters(after, value))
+        option = option.get(key)
+    return None if option is None else option.format_map(_Parameters(after, value))
 
 
 def connections(flows: int) -> tuple[int, int]:
@@ -220,8 +222,8 @@ def connections(flows: int) -> tuple[int, int]:
 def convergence_of(name: str, value: Any, language: str) -> str:
     """What a switch does to convergence, said of its value where values differ."""
     parts = texts(language)["switch"][name]
-    found: str = parts.get(f"convergence_{value}", parts["convergence"])
-    return found
+    text: str = parts.get(f"convergence_{value}", parts["convergence"])
+    return text
 
 
 def frameworks_with(name: str, value: Any) -> list[str]:
@@ -229,8 +231,8 @@ def frameworks_with(name: str, value: Any) -> list[str]:
     key = {True: "on", False: "off"}.get(value, str(value)) if isinstance(value, bool) else str(value).partition(":")[0]
     return [
         framework
-        for framework, told in switch_named(name).options.items()
-        if not isinstance(told, Mapping) or key in told
+        for framework, options in switch_named(name).options.items()
+        if not isinstance(options, Mapping) or key in options
     ]
 
 
@@ -272,11 +274,11 @@ class _Parameters(dict[str, Any]):
         s, site = now.strategy, now.site
         zones = max(1, len(site.replica_zones))
         threads, sockets = connections(s.communication.flows)
-        kept = state_bytes(now.case.job, framework=now.framework.name).gradients
+        gradient_bytes = state_bytes(now.case.job, framework=now.framework.name).gradients
         size = bucket_bytes(now.case, now.framework.name)
         replicas = s.dp or 1
         in_node = site.shard_ranks if s.shard_within == "node" else 1
-        known: dict[str, Any] = {
+        parameters_by_name: dict[str, Any] = {
             "micro_batches": now.micro_batches,
             "skipped": now.micro_batches - 1,
             "micro_batch": s.micro_batch,
@@ -284,7 +286,7 @@ class _Parameters(dict[str, Any]):
             "rank": s.communication.compression_rank,
             "bucket_mib": f"{size / 2**20:.4g}",
             "whole_mib": math.ceil(size / 2**20),
-            "elements": round(size / kept),
+            "elements": round(size / gradient_bytes),
             "zones": zones,
             "replicas": replicas,
             "zone_replicas": replicas // zones,
@@ -295,47 +297,47 @@ class _Parameters(dict[str, Any]):
             "buffer_bytes": round((s.communication.socket_buffer_mb or 0.0) * 1e6),
             "onebit": "OneBitLamb" if now.case.job.optimizer == "lamb" else "OneBitAdam",
         }
-        return known[key]
+        return parameters_by_name[key]
 
 
-def _accumulation(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
+def _set_accumulation(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
     """At a fixed micro-batch more of them make a larger global batch; replicas with shares of their own keep them."""
-    s, given = base.strategy, base.strategy.replica_micro_batches
+    s, counts = base.strategy, base.strategy.replica_micro_batches
     if isinstance(value, str) and value.startswith(TIMES):
-        factor = int(_number(switch, scalar(value[1:])))
-        shares = {"strategy.replica_micro_batches": [factor * one for one in given]} if given else {}
+        factor = int(_check_number(switch, scalar(value[1:])))
+        shares = {"strategy.replica_micro_batches": [factor * count for count in counts]} if counts else {}
         return {"job.global_batch": factor * base.case.job.global_batch, **shares}
-    equal = {"strategy.replica_micro_batches": None} if given else {}
-    return {"job.global_batch": int(_number(switch, value)) * s.micro_batch * (s.dp or 1), **equal}
+    equal = {"strategy.replica_micro_batches": None} if counts else {}
+    return {"job.global_batch": int(_check_number(switch, value)) * s.micro_batch * (s.dp or 1), **equal}
 
 
-def _sets_of_states(base: Predictor) -> dict[str, Any]:
+def _set_state_sharding(base: Predictor) -> dict[str, Any]:
     """What a hierarchy goes with: states shared inside a zone, where the framework reduces by them."""
     within = base.framework.shard_within
     return {"strategy.shard_within": "zone"} if "zone" in within and base.strategy.shard_within == "all" else {}
 
 
-def _compression(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
+def _set_compression(switch: Switch, value: Any, base: Predictor) -> dict[str, Any]:
     kind, _, rank = str(value).partition(":")
-    _one(switch, kind)
+    _find_choice(switch, kind)
     read = scalar(rank) if rank else None
     if (kind == "powersgd") != isinstance(read, int) or isinstance(read, bool):
         raise InvalidError(Notice(code="switch_powersgd", field=switch.name, value=value))
-    found = {f"{TALK}.compression": kind}
+    fields_set = {f"{TALK}.compression": kind}
     ranked = read is not None or base.strategy.communication.compression_rank is not None
-    return found | ({f"{TALK}.compression_rank": read} if ranked else {})
+    return fields_set | ({f"{TALK}.compression_rank": read} if ranked else {})
 
 
-def _one(switch: Switch, value: Any) -> str:
+def _find_choice(switch: Switch, value: Any) -> str:
     if value not in switch.values:
-        raise _refused(switch, value, list(switch.values))
+        raise _refuse(switch, value, list(switch.values))
     return str(value)
 
 
-def _number(switch: Switch, value: Any) -> Any:
+def _check_number(switch: Switch, value: Any) -> Any:
     """A number within its bounds; a count where it is one."""
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if not (whole or (isinstance(value, float) and switch.takes == "number")):
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not (is_whole or (isinstance(value, float) and switch.takes == "number")):
         code = "must_be_whole" if switch.takes == "count" else "must_be_number"
         raise InvalidError(Notice(code=code, field=switch.name, value=value))
     if not switch.low <= value <= switch.high:
@@ -344,7 +346,7 @@ def _number(switch: Switch, value: Any) -> Any:
     return value if switch.takes == "count" else float(value)
 
 
-def _refused(switch: Switch, value: Any, allowed: list[str]) -> InvalidError:
+def _refuse(switch: Switch, value: Any, allowed: list[str]) -> InvalidError:
     return InvalidError(
         Notice(code="not_one_of", field=switch.name, value=value, params={"allowed": allowed, "nearest": allowed[0]})
     )

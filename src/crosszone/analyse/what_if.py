@@ -93,8 +93,12 @@ def what_if(
     after = changed_predictor(scenario, fields, now)
     first = before or build_prediction(now, language)
     second = build_prediction(after, language)
-    turned = tuple(_turned(name, now, after, language) for name, _ in turn)
-    notices = [*_batch(first, second, now, after), *_options(turned, after), *_idle(first, second, turned)]
+    turned = tuple(_turn_switch(name, now, after, language) for name, _ in turn)
+    notices = [
+        *_note_batch(first, second, now, after),
+        *_note_missing_options(turned, after),
+        *_note_idle(first, second, turned),
+    ]
     return WhatIf(
         changes=fields,
         switches=turned,
@@ -113,7 +117,7 @@ def turned_changes(
 ) -> dict[str, Any]:
     """Fields to set for some changes and switches together; an `InputError` names one that is set twice."""
     fields = dict(changes)
-    for name, value in sorted(turn, key=lambda one: one[0] in PARTS_OF_LOCAL):
+    for name, value in sorted(turn, key=lambda pair: pair[0] in PARTS_OF_LOCAL):
         # how zones average can be turned together with the switch that makes them average
         begun = name in PARTS_OF_LOCAL and now.strategy.local_update is None and fields
         new = changes_of(name, value, changed_predictor(scenario, fields, now) if begun else now)
@@ -131,8 +135,8 @@ def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predi
 
 def changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:
     """That scenario."""
-    kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
-    return scenario_with(scenario, {**kept, **changes})
+    framework_kept = {} if "job.framework" in changes else {"job.framework": now.framework.name}
+    return scenario_with(scenario, {**framework_kept, **changes})
 
 
 def exposed_s(prediction: Prediction) -> float:
@@ -150,7 +154,7 @@ def refusal(error: InputError, language: str) -> dict[str, Any]:
     return error.notices[0].as_dict(language)
 
 
-def _turned(name: str, now: Predictor, after: Predictor, language: str) -> Turned:
+def _turn_switch(name: str, now: Predictor, after: Predictor, language: str) -> Turned:
     return Turned(
         name=name,
         before=value_of(name, now),
@@ -161,40 +165,40 @@ def _turned(name: str, now: Predictor, after: Predictor, language: str) -> Turne
     )
 
 
-def _batch(first: Prediction, second: Prediction, now: Predictor, after: Predictor) -> list[Notice]:
+def _note_batch(first: Prediction, second: Prediction, now: Predictor, after: Predictor) -> list[Notice]:
     """That a step does not do the same work, so that steps cannot be compared."""
     old, new = now.case.job, after.case.job
-    found = []
+    notices = []
     if old.tokens_per_step != new.tokens_per_step:
         params = {"before": old.global_batch, "after": new.global_batch, "micro_batches": second.micro_batches}
         code = "global_batch_changed" if old.global_batch != new.global_batch else "tokens_per_step_changed"
-        found.append(Notice(code=code, level="warning", field="job.global_batch", params=params))
+        notices.append(Notice(code=code, level="warning", field="job.global_batch", params=params))
     if first.framework != second.framework:
         names: dict[str, Any] = {"before": first.framework, "after": second.framework}
-        found.append(Notice(code="framework_changed", level="warning", field="job.framework", params=names))
-    return found
+        notices.append(Notice(code="framework_changed", level="warning", field="job.framework", params=names))
+    return notices
 
 
-def _idle(first: Prediction, second: Prediction, turned: Sequence[Turned]) -> list[Notice]:
+def _note_idle(first: Prediction, second: Prediction, turned: Sequence[Turned]) -> list[Notice]:
     """That a switch was turned and nothing came of it."""
     same = first.step_time_s == second.step_time_s and first.communication == second.communication
-    moved = [one for one in turned if one.before != one.after]
+    moved = [turn for turn in turned if turn.before != turn.after]
     if not same or not moved:
         return []
-    return [Notice(code="switch_idle", level="note", field=one.name, value=one.after) for one in moved]
+    return [Notice(code="switch_idle", level="note", field=turn.name, value=turn.after) for turn in moved]
 
 
-def _options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
+def _note_missing_options(turned: Sequence[Turned], after: Predictor) -> list[Notice]:
     """Switches for which the framework has nothing: a what-if, nothing to start."""
-    found = []
-    for one in turned:
-        if one.option is None and one.after is not None and (one.name, one.after) != ("local_steps", 0):
-            others = [name for name in frameworks_with(one.name, one.after) if name != after.framework.name]
-            able = [frameworks()[name].title for name in others]
+    notices = []
+    for turn in turned:
+        if turn.option is None and turn.after is not None and (turn.name, turn.after) != ("local_steps", 0):
+            alternatives = [name for name in frameworks_with(turn.name, turn.after) if name != after.framework.name]
+            able = [frameworks()[name].title for name in alternatives]
             code = "switch_other_framework" if able else "switch_no_option"
             params = {"framework": after.framework.title, "frameworks": able}
-            found.append(Notice(code=code, level="warning", field=one.name, value=one.after, params=params))
-    return found
+            notices.append(Notice(code=code, level="warning", field=turn.name, value=turn.after, params=params))
+    return notices
 
 
 RANK = 64
@@ -216,27 +220,27 @@ class Available(Standing):
 
 def available(scenario: Scenario, now: Predictor, pinned: dict[str, Any], language: str) -> tuple[Available, ...]:
     """All switches with what each could be turned to; `pinned`: the strategy as the user wrote it."""
-    found = []
-    for one in listed(now, language):
-        switch = switches()[one.name]
+    switches_available = []
+    for listed_switch in listed(now, language):
+        switch = switches()[listed_switch.name]
         refused: dict[str, dict[str, Any]] = {}
-        tried = [value for value in _values(switch) if value != value_of(one.name, now)]
+        tried = [value for value in _list_values(switch) if value != value_of(listed_switch.name, now)]
         for value in tried:
             try:
-                changed_predictor(scenario, changes_of(one.name, _typed(switch, value), now), now)
+                changed_predictor(scenario, changes_of(listed_switch.name, _format_typed(switch, value), now), now)
             except InputError as error:
-                refused[_word(value)] = error.notices[0].as_dict(language)
-        sets = _SETS.get(one.name) or ((switch.sets,) if switch.sets else ())
-        found.append(
+                refused[_format_word(value)] = error.notices[0].as_dict(language)
+        sets = _SETS.get(listed_switch.name) or ((switch.sets,) if switch.sets else ())
+        switches_available.append(
             Available(
-                **one.model_dump(),
-                pinned=any(_given(pinned, path) for path in sets),
+                **listed_switch.model_dump(),
+                pinned=any(_is_stated(pinned, path) for path in sets),
                 sets=sets,
                 refused=refused,
                 reason=next(iter(refused.values())) if refused and len(refused) == len(tried) else None,
             )
         )
-    return tuple(found)
+    return tuple(switches_available)
 
 
 _SETS = {
@@ -246,7 +250,7 @@ _SETS = {
 }
 
 
-def _values(switch: Switch) -> tuple[Any, ...]:
+def _list_values(switch: Switch) -> tuple[Any, ...]:
     """Every value of a choice or flag; of a number one that it takes everywhere."""
     if switch.values:
         return switch.values
@@ -257,15 +261,15 @@ def _values(switch: Switch) -> tuple[Any, ...]:
     return (*numbers[:1], int(usual) if switch.takes == "count" else usual)[:1]
 
 
-def _typed(switch: Switch, value: Any) -> Any:
+def _format_typed(switch: Switch, value: Any) -> Any:
     return f"{value}:{RANK}" if (switch.name, value) == ("compression", "powersgd") else value
 
 
-def _word(value: Any) -> str:
+def _format_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _given(strategy: dict[str, Any], path: str) -> bool:
+def _is_stated(strategy: dict[str, Any], path: str) -> bool:
     """The user wrote something at a path."""
     value: Any = {"strategy": strategy}
     for step in path.split("."):

@@ -111,7 +111,7 @@ def said(words: Words, language: str) -> str:
     """Words in a language: of the figures, else of the labels that all surfaces share."""
     groups = texts(language)
     text: str = groups["figure"].get(words.key) or groups["label"][words.key]
-    params = {key: said(one, language) if isinstance(one, Words) else one for key, one in words.params.items()}
+    params = {key: said(param, language) if isinstance(param, Words) else param for key, param in words.params.items()}
     return text.format_map(params) if params else text
 
 
@@ -154,12 +154,12 @@ class Described(NamedTuple):
 def rules() -> tuple[Rule, ...]:
     """All rules, in order."""
     loaded: list[dict[str, Any]] = read_shipped("crosszone.analyse", "explain/figures.yaml").value
-    found = []
-    for one in loaded:
-        more = {key: one[key] for key in one if key not in ("name", "with", "note")}
-        note = tuple(one.get("note", ()))
-        found.append(Rule(name=re.compile(one["name"]), params=one.get("with", {}), note=note, **more))
-    return tuple(found)
+    compiled = []
+    for rule in loaded:
+        more = {key: rule[key] for key in rule if key not in ("name", "with", "note")}
+        note = tuple(rule.get("note", ()))
+        compiled.append(Rule(name=re.compile(rule["name"]), params=rule.get("with", {}), note=note, **more))
+    return tuple(compiled)
 
 
 @cache
@@ -211,21 +211,21 @@ class Descriptions:
     def symbol(self, cell: Cell) -> str:
         """Its name in expressions."""
         name = cell.node.name or ""
-        found = described(name)
-        text = found.filled(found.rule.symbol, cell.node.about) if found.rule.symbol else SHORTENED.sub("", name)
+        rule = described(name)
+        text = rule.filled(rule.rule.symbol, cell.node.about) if rule.rule.symbol else SHORTENED.sub("", name)
         return re.sub(r"\W", "_", text)
 
     def words(self, cell: Cell) -> Words:
         """What it is, in words."""
-        found = described(cell.node.name or "")
-        about = self._about(cell)
+        rule = described(cell.node.name or "")
+        about = self._collect_params(cell)
         params: dict[str, object] = dict(about)
-        params |= {name: Words(found.filled(key, about)) for name, key in found.rule.params.items()}
-        label = found.filled(found.rule.label, about)
+        params |= {name: Words(rule.filled(key, about)) for name, key in rule.rule.params.items()}
+        label = rule.filled(rule.rule.label, about)
         if label == "pipeline_span" and cell.at[0] == self.p.bare_row:
             label = "pipeline_bare"
         if cell.node.name and cell.node.name.startswith("communication["):
-            params |= self._of_row(found.groups[0])
+            params |= self._describe_row(rule.groups[0])
         return Words(label, params)
 
     def notes(self, cell: Cell) -> tuple[Words, ...]:
@@ -233,13 +233,13 @@ class Descriptions:
         rule = described(cell.node.name or "").rule
         if not cell.value and rule.zero:
             return (Words(rule.zero),)
-        found = []
+        note_texts = []
         for key in rule.note:
-            one = self._note(key, cell)
-            found += [] if one is None else [one]
-        return tuple(found)
+            text = self._find_note(key, cell)
+            note_texts += [] if text is None else [text]
+        return tuple(note_texts)
 
-    def _note(self, key: str, cell: Cell) -> Words | None:
+    def _find_note(self, key: str, cell: Cell) -> Words | None:
         p, (_, stage) = self.p, self.place(cell)
         match key:
             case "note_pace":
@@ -251,7 +251,7 @@ class Descriptions:
             case "note_worst":
                 return Words(key, {"stage": self.prediction.memory_gib.worst_stage})
             case "note_bytes":
-                return Words(f"note_bytes_{self._row(described(cell.node.name or '').groups[0]).kind}")
+                return Words(f"note_bytes_{self._find_row(described(cell.node.name or '').groups[0]).kind}")
             case "note_links":
                 return Words("note_simulated_links") if p.bare_row is not None else Words("note_pace", {"stage": stage})
             case "note_egress":
@@ -261,26 +261,26 @@ class Descriptions:
                 return Words("note_launch_added" if added else "note_longer")
         return Words(key)
 
-    def _row(self, at: str) -> Any:
+    def _find_row(self, at: str) -> Any:
         return self.prediction.communication[int(at)]
 
-    def _of_row(self, at: str) -> dict[str, object]:
-        row = self._row(at)
+    def _describe_row(self, at: str) -> dict[str, object]:
+        row = self._find_row(at)
         link = row.link if " > " in row.link else Words(f"link_{row.link}")
         return {"kind": Words(f"kind_{row.kind}"), "link": link}
 
-    def _about(self, cell: Cell) -> Mapping[str, str]:
+    def _collect_params(self, cell: Cell) -> Mapping[str, str]:
         """What labels may say of a number: its stage and GPU, and what tells it apart."""
         place = self.place(cell)
-        known = self._places.get(place)
-        if known is None:
-            known = self._places[place] = {
+        place_known = self._places.get(place)
+        if place_known is None:
+            place_known = self._places[place] = {
                 "stage": str(place[1]),
                 "schedule": self.p.strategy.pipeline_schedule,
                 "zones": str(len(self.p.site.ring)),
                 "gpu": self.group(*place).gpu.name,
             }
-        return {**known, **cell.node.about} if cell.node.about else known
+        return {**place_known, **cell.node.about} if cell.node.about else place_known
 
     # Where numbers come from
 
@@ -294,34 +294,34 @@ class Descriptions:
 
     def source(self, cell: Cell) -> Source:
         """Origin, place and error of a number that goes in."""
-        found = described(cell.node.name or "")
-        rule, about = found.rule, self._about(cell)
-        where = found.filled(rule.where, about)
+        described_rule = described(cell.node.name or "")
+        rule, about = described_rule.rule, self._collect_params(cell)
+        where = described_rule.filled(rule.where, about)
         if cell.node.op not in ("leaf", "constant"):
             return Source("figure", "")
         make = getattr(self, f"_from_{rule.catalogue}", None)
         if make is not None:
-            return make(cell, found, about)  # type: ignore[no-any-return]
+            return make(cell, described_rule, about)  # type: ignore[no-any-return]
         if rule.catalogue:
-            return _sheet(catalogue_gpu(self.p, about["gpu"]), rule.catalogue)
+            return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), rule.catalogue)
         return Source(rule.origin or "rule", where)
 
-    def _from_coefficient(self, cell: Cell, found: Described, _: Mapping[str, str]) -> Source:
-        profile, known = self.p.profile[self._group_number(*self.place(cell))], self.p.profiles
-        name = found.groups[0]
-        homes = known.homes_of(profile.family, profile.stack)
-        place = next(known.place[home, name] for home in homes if (home, name) in known.place)
-        entry = known.entries[place]
-        return Source("profile", f"{known.names[place][0]} ({entry['origin']})", float(entry["error"]))
+    def _from_coefficient(self, cell: Cell, rule: Described, _: Mapping[str, str]) -> Source:
+        profile, names = self.p.profile[self._group_number(*self.place(cell))], self.p.profiles
+        name = rule.groups[0]
+        homes = names.homes_of(profile.family, profile.stack)
+        place = next(names.place[home, name] for home in homes if (home, name) in names.place)
+        entry = names.entries[place]
+        return Source("profile", f"{names.names[place][0]} ({entry['origin']})", float(entry["error"]))
 
-    def _from_memory_coefficient(self, _: Cell, found: Described, __: Mapping[str, str]) -> Source:
-        entry = memory_entries(self.p.stack)[found.groups[0]]
+    def _from_memory_coefficient(self, _: Cell, rule: Described, __: Mapping[str, str]) -> Source:
+        entry = memory_entries(self.p.stack)[rule.groups[0]]
         error = entry.get("error")
         where = f"memory, {self.p.stack} ({entry['origin']})"
         return Source("profile", where, None if error is None else float(error))
 
-    def _from_power(self, _: Cell, found: Described, __: Mapping[str, str]) -> Source:
-        entry = power_entries()[found.groups[0]]
+    def _from_power(self, _: Cell, rule: Described, __: Mapping[str, str]) -> Source:
+        entry = power_entries()[rule.groups[0]]
         return Source("profile", f"cost/power.yaml ({entry['origin']}: {entry['source']})")
 
     def _from_nic(self, cell: Cell, _: Described, __: Mapping[str, str]) -> Source:
@@ -334,21 +334,21 @@ class Descriptions:
         for zone, group in self.p.site.cluster.groups():
             if zone.name == about["zone"] and group.usd_per_gpu_hour == cell.value:
                 return Source("scenario", "usd_per_gpu_hour")
-        return _sheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
+        return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
 
     def _from_failures(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
         rate = catalogue().failure_rate(catalogue_gpu(self.p, about["gpu"]))
         return Source("catalogue", f"{rate.origin} [{rate.source}]")
 
     def _from_carbon(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
-        zone = _zone(self.p, about["zone"])
+        zone = _find_zone(self.p, about["zone"])
         if zone.carbon_g_per_kwh is not None or zone.region is None:
             return Source("scenario", "cluster.zones[].carbon_g_per_kwh")
         source = zone.region.carbon_source
         return Source("catalogue", f"regions/{zone.region.name}" + (f" [{source}]" if source else ""))
 
     def _from_pue(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
-        return Source("scenario" if _zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
+        return Source("scenario" if _find_zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
 
     def _from_egress(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
         names = [zone.name for zone in self.p.site.cluster.zones]
@@ -363,11 +363,11 @@ def catalogue_gpu(p: Predictor, name: str) -> Gpu:
     return next(group.gpu for group in p.site.groups if group.gpu.name == name)
 
 
-def _zone(p: Predictor, name: str) -> Zone:
+def _find_zone(p: Predictor, name: str) -> Zone:
     return next(zone for zone in p.site.cluster.zones if zone.name == name)
 
 
-def _sheet(gpu: Gpu, figure: str) -> Source:
+def _read_datasheet(gpu: Gpu, figure: str) -> Source:
     """A figure of a datasheet."""
     source = gpu.source_of(figure)
     return Source("catalogue", f"gpus/{gpu.name}" + (f" [{source}]" if source else ""))

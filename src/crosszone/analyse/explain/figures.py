@@ -48,19 +48,19 @@ def timeline_cell(p: Predictor, figure: str) -> Cell | None:
     return None
 
 
-def _figure(path: str, name: str, value: Any, **about: str) -> Any:
+def _name_figure(path: str, name: str, value: Any, **about: str) -> Any:
     """A number of the timeline that opens at its own path."""
-    found = named(name, value, **about)
-    found.key = f"timeline.{path}"
-    return found
+    recorded = named(name, value, **about)
+    recorded.key = f"timeline.{path}"
+    return recorded
 
 
-def _lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
+def _build_lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
     """Work, waiting or the share of work of one lane. [S10]"""
-    found = lanes_of(timeline)[int(at)]
-    lane = {"lane": found["id"]}
-    parts = [named("lane_part", seconds, kind=kind, **lane) for kind, seconds in found["parts"].items()]
-    busy = _figure(f"lanes[{at}].busy_s", "lane_busy", sum(parts), **lane)
+    drawn = lanes_of(timeline)[int(at)]
+    lane = {"lane": drawn["id"]}
+    parts = [named("lane_part", seconds, kind=kind, **lane) for kind, seconds in drawn["parts"].items()]
+    busy = _name_figure(f"lanes[{at}].busy_s", "lane_busy", sum(parts), **lane)
     if name == "busy_s":
         return busy
     if name == "idle_s":
@@ -68,73 +68,78 @@ def _lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
     return named("lane_utilisation", busy / step, **lane)
 
 
-def _phase(timeline: Timeline, step: Any, which: str, name: str) -> Any:
+def _build_phase(timeline: Timeline, step: Any, which: str, name: str) -> Any:
     """Length of a phase, work and waiting of the average stage in it, and communication exposed in it. [S13]"""
-    found = view_of(timeline, most=0)["phases"][PHASES.index(which)]
+    drawn = view_of(timeline, most=0)["phases"][PHASES.index(which)]
     phase = {"phase": which}
-    start, end = (named(f"at_{key}", found[f"{key}_s"], **phase) for key in ("start", "end"))
-    seconds = _figure(f"phases.{which}.seconds", "of_seconds", end - start, **phase)
+    start, end = (named(f"at_{key}", drawn[f"{key}_s"], **phase) for key in ("start", "end"))
+    seconds = _name_figure(f"phases.{which}.seconds", "of_seconds", end - start, **phase)
     if name == "seconds":
         return seconds
     if name == "share":
         return named("of_share", seconds / step, **phase)
     if name == "exposed_s":
-        return named("of_exposed", found[name], **phase)
+        return named("of_exposed", drawn[name], **phase)
     stages = len(timeline.stages)
-    work = named("of_busy_all", found["busy_s"] * stages, **phase)
-    busy = _figure(f"phases.{which}.busy_s", "of_busy", work / _stages(timeline), **phase)
+    work = named("of_busy_all", drawn["busy_s"] * stages, **phase)
+    busy = _name_figure(f"phases.{which}.busy_s", "of_busy", work / _count_stages(timeline), **phase)
     return busy if name == "busy_s" else named("of_idle", seconds - busy, **phase)
 
 
-def _stages(timeline: Timeline) -> Any:
+def _count_stages(timeline: Timeline) -> Any:
     return named("stages_drawn", len(timeline.stages))
 
 
-def _mean(timeline: Timeline, step: Any, kind: str) -> Any:
+def _average_kind(timeline: Timeline, step: Any, kind: str) -> Any:
     """Seconds of one kind on the average stage; waiting is what is left. [S10]"""
-    found = {one["kind"]: one["seconds"] for one in totals_of(timeline)}
+    seconds_by_kind = {kind_total["kind"]: kind_total["seconds"] for kind_total in totals_of(timeline)}
     if kind != IDLE:
-        every = named("all_of_kind", found[kind] * len(timeline.stages), kind=kind)
-        return _figure(f"totals.{kind}.seconds", "mean_of_kind", every / _stages(timeline), kind=kind)
-    others = [_mean(timeline, step, one) for one in found if one != IDLE]
-    return _figure(f"totals.{kind}.seconds", "mean_of_kind", step - sum(others), kind=kind)
+        every = named("all_of_kind", seconds_by_kind[kind] * len(timeline.stages), kind=kind)
+        return _name_figure(f"totals.{kind}.seconds", "mean_of_kind", every / _count_stages(timeline), kind=kind)
+    kinds = [_average_kind(timeline, step, kind_total) for kind_total in seconds_by_kind if kind_total != IDLE]
+    return _name_figure(f"totals.{kind}.seconds", "mean_of_kind", step - sum(kinds), kind=kind)
 
 
-def _part(timeline: Timeline, step: Any, kind: str, name: str) -> Any:
+def _read_part(timeline: Timeline, step: Any, kind: str, name: str) -> Any:
     """Seconds of one kind on the average stage, or their share of the step."""
-    seconds = _mean(timeline, step, kind)
+    seconds = _average_kind(timeline, step, kind)
     return seconds if name == "seconds" else named("mean_share", seconds / step, kind=kind)
 
 
-def _summary(timeline: Timeline, step: Any, name: str) -> Any:
+def _build_summary(timeline: Timeline, step: Any, name: str) -> Any:
     """Share of the step in which the average stage works, or in which communication is exposed. [S10] [S13]"""
     if name == "utilisation":
-        return named("stages_at_work", 1.0 - _mean(timeline, step, IDLE) / step)
+        return named("stages_at_work", 1.0 - _average_kind(timeline, step, IDLE) / step)
     phases = view_of(timeline, most=0)["phases"]
-    exposed = sum(named("of_exposed", one["exposed_s"], phase=one["phase"]) for one in phases)
+    exposed = sum(named("of_exposed", phase["exposed_s"], phase=phase["phase"]) for phase in phases)
     return named("exposed_share", exposed / step)
 
 
-def _micro_batch(timeline: Timeline, _: Any, at: str, stage: str | None = None) -> Any:
+def _build_micro_batch(timeline: Timeline, _: Any, at: str, stage: str | None = None) -> Any:
     """How much of the time a micro-batch is on its way the GPUs compute: all stages, or one. [S14]"""
-    found = micro_batch_view(timeline, int(at))
+    view = micro_batch_view(timeline, int(at))
     about = {"number": at}
     if stage is not None:
-        one, about = found["stages"][int(stage)], about | {"stage": stage}
-        own, others = named("way_own", one["own_s"], **about), named("way_others", one["other_s"], **about)
-        return named("way_usage_stage", (own + others) / named("way_stage", one["seconds"], **about), **about)
-    computed = named("way_computed", found["usage"] * found["seconds"] * len(timeline.stages), **about)
-    seconds = named("way_seconds", found["seconds"], **about)
-    return named("way_usage", computed / (_stages(timeline) * seconds), **about)
+        stage_view, about = view["stages"][int(stage)], about | {"stage": stage}
+        own_s, others_s = (
+            named("way_own", stage_view["own_s"], **about),
+            named("way_others", stage_view["other_s"], **about),
+        )
+        return named(
+            "way_usage_stage", (own_s + others_s) / named("way_stage", stage_view["seconds"], **about), **about
+        )
+    computed = named("way_computed", view["usage"] * view["seconds"] * len(timeline.stages), **about)
+    seconds = named("way_seconds", view["seconds"], **about)
+    return named("way_usage", computed / (_count_stages(timeline) * seconds), **about)
 
 
 PATTERNS: tuple[tuple[str, Callable[..., Any]], ...] = (
-    (r"lanes\[(\d{1,6})\]\.(busy_s|idle_s|utilisation)", _lane),
-    (rf"phases\.({'|'.join(PHASES)})\.(seconds|share|busy_s|idle_s|exposed_s)", _phase),
-    (r"totals\.(\w+)\.(seconds|share)", _part),
-    (r"summary\.(utilisation|exposed)", _summary),
-    (r"micro_batch\[(\d{1,8})\]\.usage", _micro_batch),
-    (r"micro_batch\[(\d{1,8})\]\.stages\[(\d{1,6})\]\.usage", _micro_batch),
+    (r"lanes\[(\d{1,6})\]\.(busy_s|idle_s|utilisation)", _build_lane),
+    (rf"phases\.({'|'.join(PHASES)})\.(seconds|share|busy_s|idle_s|exposed_s)", _build_phase),
+    (r"totals\.(\w+)\.(seconds|share)", _read_part),
+    (r"summary\.(utilisation|exposed)", _build_summary),
+    (r"micro_batch\[(\d{1,8})\]\.usage", _build_micro_batch),
+    (r"micro_batch\[(\d{1,8})\]\.stages\[(\d{1,6})\]\.usage", _build_micro_batch),
 )
 
 
@@ -181,14 +186,14 @@ def explain(p: Predictor, prediction: Prediction, figure: str, language: str = D
 
 def worked_out(p: Predictor, name: str) -> str:
     """The expression of a named number with the numbers put in."""
-    return expression(Cell(_recorded(p).tape.names[name], ())).worked
+    return expression(Cell(_get_recorded(p).tape.names[name], ())).worked
 
 
-def _recorded(p: Predictor) -> RecordedPrediction:
+def _get_recorded(p: Predictor) -> RecordedPrediction:
     if "recorded" not in p.parts:
         p.parts["recorded"] = record_prediction(p)
-    found: RecordedPrediction = p.parts["recorded"]
-    return found
+    recorded: RecordedPrediction = p.parts["recorded"]
+    return recorded
 
 
 class _Opened:
@@ -196,19 +201,19 @@ class _Opened:
 
     def __init__(self, p: Predictor, prediction: Prediction) -> None:
         self.p, self.prediction = p, prediction
-        self.recorded = _recorded(p)
+        self.recorded = _get_recorded(p)
         self.descriptions = Descriptions(p, prediction)
 
     def explanation(self, figure: str, language: str) -> Explanation:
         """The figure with its formula, its inputs and the numbers put in."""
-        found = self._sum(figure) or self._cell(figure)
-        if found is None:
+        opened = self._sum(figure) or self._open_cell(figure)
+        if opened is None:
             raise InvalidError(Notice(code="figure_unknown", field="figure", value=figure))
-        cell, words = found
+        cell, words = opened
         rule = described(cell.node.name or "").rule
         written = expression(cell, self.descriptions.symbol)
-        low, high = self._ends(figure)
-        text = formula(self._formula(cell))
+        low, high = self._build_ends(figure)
+        text = formula(self._find_formula(cell))
         return Explanation(
             figure=figure,
             label=said(words or self.descriptions.words(cell), language),
@@ -222,18 +227,18 @@ class _Opened:
             symbols=written.symbols,
             worked=written.worked,
             result=written.value,
-            inputs=tuple(self._input(symbol, one, language) for symbol, one in written.inputs.items()),
-            lines=self._lines(written, rule.term_unit or rule.unit, language),
+            inputs=tuple(self._build_input(symbol, cell_in, language) for symbol, cell_in in written.inputs.items()),
+            lines=self._build_lines(written, rule.term_unit or rule.unit, language),
             notes=tuple(said(note, language) for note in self.descriptions.notes(cell)),
         )
 
-    def _formula(self, cell: Cell) -> str:
+    def _find_formula(self, cell: Cell) -> str:
         row = re.match(r"communication\[(\d+)\]", cell.node.key or "")
         if row:
             return TRAFFIC[self.prediction.communication[int(row[1])].kind]
         return described(cell.node.name or "").rule.formula
 
-    def _input(self, symbol: str, cell: Cell, language: str) -> Input:
+    def _build_input(self, symbol: str, cell: Cell, language: str) -> Input:
         described_by, source = described(cell.node.name or "").rule, self.descriptions.source(cell)
         return Input(
             name=symbol,
@@ -243,32 +248,32 @@ class _Opened:
             origin=source.origin,
             where=source.where,
             error=source.error,
-            figure=self._path(cell),
+            figure=self._find_path(cell),
         )
 
-    def _lines(self, written: Expression, unit: str, language: str) -> tuple[Line, ...]:
+    def _build_lines(self, written: Expression, unit: str, language: str) -> tuple[Line, ...]:
         """The terms of a sum, where there are several and each can be called something."""
         if len(written.terms) < 2 or not all(term.inputs for term in written.terms):
             return ()
-        return tuple(self._line(term, written.inputs, unit, language) for term in written.terms)
+        return tuple(self._build_line(term, written.inputs, unit, language) for term in written.terms)
 
-    def _line(self, term: Term, inputs: dict[str, Cell], unit: str, language: str) -> Line:
+    def _build_line(self, term: Term, inputs: dict[str, Cell], unit: str, language: str) -> Line:
         """A term, called after what it is most of all: the last of its inputs that can be opened, else the last."""
         cells = [inputs[symbol] for symbol in term.inputs]
-        main = next((cell for cell in reversed(cells) if self._path(cell)), cells[-1])
+        main = next((cell for cell in reversed(cells) if self._find_path(cell)), cells[-1])
         words = said(self.descriptions.words(main), language)
-        return Line(label=words, worked=term.worked, value=term.value, unit=unit, figure=self._path(main))
+        return Line(label=words, worked=term.worked, value=term.value, unit=unit, figure=self._find_path(main))
 
-    def _ends(self, figure: str) -> tuple[float | None, float | None]:
+    def _build_ends(self, figure: str) -> tuple[float | None, float | None]:
         base = figure.removesuffix(".expected")
         if base not in RANGED:
             return None, None
-        triple: Triple = _at(self.prediction, base)
+        triple: Triple = _read_path(self.prediction, base)
         return triple.low, triple.high
 
     # Paths
 
-    def _path(self, cell: Cell) -> str | None:
+    def _find_path(self, cell: Cell) -> str | None:
         """The path of a cell that has an expression of its own."""
         node, at = cell
         if node.key is None or node.op in ("leaf", "constant"):
@@ -280,7 +285,7 @@ class _Opened:
             return f"stage[{stage}]{'' if row == self.p.row else f'@{row}'}.{node.key}"
         return f"{node.key}[{at[0]}]" if node.ndim else node.key
 
-    def _cell(self, figure: str) -> tuple[Cell, Words | None] | None:
+    def _open_cell(self, figure: str) -> tuple[Cell, Words | None] | None:
         names = self.recorded.tape.names
         drawn = timeline_cell(self.p, figure)
         if drawn is not None:
@@ -288,19 +293,19 @@ class _Opened:
         memory = _MEMORY.fullmatch(figure)
         if memory:
             key = memory[2] if memory[2] != "limit" else "stage_limit"
-            return _entry(names.get(f"memory_gib.{key}"), int(memory[1]))
+            return _pick_entry(names.get(f"memory_gib.{key}"), int(memory[1]))
         stage = _STAGE.fullmatch(figure)
         if stage:
-            return self._of_stage(names.get(stage[3]), int(stage[1]), self.p.row if not stage[2] else int(stage[2]))
+            return self._select_stage(names.get(stage[3]), int(stage[1]), self.p.row if not stage[2] else int(stage[2]))
         path = figure.removesuffix(".expected") if figure.removesuffix(".expected") in RANGED else figure
         node = names.get(path)
-        if node is not None and node.ndim == 0 and _opens(node):
+        if node is not None and node.ndim == 0 and _has_formula(node):
             return Cell(node, ()), None
         entry = _ENTRY.fullmatch(figure)
-        return _entry(names.get(entry[1]), int(entry[2])) if entry else None
+        return _pick_entry(names.get(entry[1]), int(entry[2])) if entry else None
 
-    def _of_stage(self, node: Recorded | None, stage: int, row: int) -> tuple[Cell, Words | None] | None:
-        if node is None or stage >= self.p.strategy.pp or not _opens(node):
+    def _select_stage(self, node: Recorded | None, stage: int, row: int) -> tuple[Cell, Words | None] | None:
+        if node is None or stage >= self.p.strategy.pp or not _has_formula(node):
             return None
         if node.ndim == 0:
             return Cell(node, ()), None
@@ -326,45 +331,45 @@ class _Opened:
         if len(rows) == 1:
             total = Recorded(rows[0].value, "same", (rows[0],), rows[0].tape)
         total.name, total.key = f"communication[0].{column}", figure
-        known = {"kinds": f"kind_{name}", "tiers": f"tier_{name}"}
-        of: object = Words(known[by]) if by in known else name
+        groupings = {"kinds": f"kind_{name}", "tiers": f"tier_{name}"}
+        of: object = Words(groupings[by]) if by in groupings else name
         return Cell(total, ()), Words("traffic_sum", {"of": of, "field": Words(f"sum_{column}")})
 
 
-def _opens(node: Recorded) -> bool:
+def _has_formula(node: Recorded) -> bool:
     """It has a formula of its own."""
     return node.op != "leaf" and bool(described(node.name or "").rule.formula)
 
 
-def _entry(node: Recorded | None, at: int) -> tuple[Cell, Words | None] | None:
+def _pick_entry(node: Recorded | None, at: int) -> tuple[Cell, Words | None] | None:
     """One entry of an array [entries]."""
     return (Cell(node, (at,)), None) if node is not None and node.ndim == 1 and at < len(node) else None
 
 
 def figures(prediction: Prediction) -> list[str]:
     """Paths of all figures of a prediction that have a value."""
-    found = [name for name in (*RANGED, *PLAIN) if _at(prediction, name) is not None]
-    found += [f"{name}.{side}" for name in RANGED if name in found for side in ("low", "high")]
-    found += [f"breakdown_s.{name}" for name in prediction.breakdown_s]
-    found += [f"shares.{name}" for name in prediction.shares]
-    found += ["basis.low", "basis.high"]
+    paths = [name for name in (*RANGED, *PLAIN) if _read_path(prediction, name) is not None]
+    paths += [f"{name}.{side}" for name in RANGED if name in paths for side in ("low", "high")]
+    paths += [f"breakdown_s.{name}" for name in prediction.breakdown_s]
+    paths += [f"shares.{name}" for name in prediction.shares]
+    paths += ["basis.low", "basis.high"]
     for stage in prediction.memory_gib.stages:
         at = f"memory_gib.stages[{stage.stage}]"
-        found += [f"{at}.{name}" for name in ("total", "limit", "host", *(f"parts.{part}" for part in stage.parts))]
+        paths += [f"{at}.{name}" for name in ("total", "limit", "host", *(f"parts.{part}" for part in stage.parts))]
     for row in range(len(prediction.communication)):
-        found += [f"communication[{row}].{name}" for name in FIELDS]
-    return found
+        paths += [f"communication[{row}].{name}" for name in FIELDS]
+    return paths
 
 
 def value_of(prediction: Prediction, figure: str) -> Any:
     """The number that stands at a path of a prediction."""
-    found = _at(prediction, figure)
-    return found.expected if isinstance(found, Triple) else found
+    value = _read_path(prediction, figure)
+    return value.expected if isinstance(value, Triple) else value
 
 
-def _at(prediction: Prediction, figure: str) -> Any:
-    found: Any = prediction
+def _read_path(prediction: Prediction, figure: str) -> Any:
+    node: Any = prediction
     for name, index in re.findall(r"(\w+)(?:\[(\d+)\])?", figure):
-        found = found[name] if isinstance(found, dict) else getattr(found, name)
-        found = found[int(index)] if index else found
-    return found
+        node = node[name] if isinstance(node, dict) else getattr(node, name)
+        node = node[int(index)] if index else node
+    return node

@@ -38,17 +38,17 @@ class Formula(Value):
 @cache
 def formulas() -> dict[str, Formula]:
     """All formulas in the order of the file."""
-    text = _path().read_text("utf-8")
+    text = _find_document().read_text("utf-8")
     headings = list(_HEADING.finditer(text))
-    found, part = {}, ""
-    for here, after in zip(headings, [*headings[1:], None], strict=True):
-        level, number, title = here.groups()
+    formulas_by_id, part = {}, ""
+    for heading, after in zip(headings, [*headings[1:], None], strict=True):
+        level, number, title = heading.groups()
         if level == "##":
             part = title
         elif number:
-            body = text[here.end() : after.start() if after else None].strip()
-            found[number] = Formula(id=number, title=title, part=part, markdown=body)
-    return found
+            body = text[heading.end() : after.start() if after else None].strip()
+            formulas_by_id[number] = Formula(id=number, title=title, part=part, markdown=body)
+    return formulas_by_id
 
 
 def formula(number: str) -> Formula:
@@ -56,7 +56,7 @@ def formula(number: str) -> Formula:
     return formulas()[number]
 
 
-def _path() -> Path:
+def _find_document() -> Path:
     """The checkout's docs when run from one, else the copy inside the package."""
     package = Path(str(files("crosszone")))
     checkout = package.parents[1] / "docs" / "formulas.md"
