@@ -53,7 +53,7 @@ def test_a_deep_link_restores_example_step_language_and_theme(open_page):
     expect_text(page.locator('[data-figure="form-parameters"]'), "46.703 B")
     assert page.locator(".scenario-bar select").input_value() == "mixtral"
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    expect_text(page.get_by_role("link", name="条目库"), "条目库")
+    expect_text(page.get_by_role("link", name="硬件与模型库"), "硬件与模型库")
 
 
 @pytest.mark.long
