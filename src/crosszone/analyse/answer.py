@@ -25,8 +25,7 @@ from crosszone.text import DEFAULT_LANGUAGE
 
 Part = Literal["traffic", "suggestions", "bill", "rating", "front", "drill", "marginal"]
 PARTS: tuple[Part, ...] = get_args(Part)
-QUICK = PARTS[:4]
-"""Parts that need no planning."""
+QUICK = PARTS[:4]  # Parts that need no planning
 
 
 class Analysis(Value):

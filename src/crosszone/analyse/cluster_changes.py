@@ -19,10 +19,8 @@ from crosszone.plan.planner import NOT_PINNED
 
 ChangeKind = Literal["node", "zone", "link", "links", "uplink", "gpu", "drop", "unpin"]
 CHANGE_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
-COUNT_PINS = ("dp", "replica_micro_batches")
-"""Fields of a strategy that fix how many GPUs it uses."""
-MORE_GBPS = 10.0
-"""Rate that is added to links, Gbit/s."""
+COUNT_PINS = ("dp", "replica_micro_batches")  # Fields of a strategy that fix how many GPUs it uses
+MORE_GBPS = 10.0  # Rate that is added to links, Gbit/s
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,11 +169,11 @@ def _estimate_alone(p: Predictor, group: NodeGroup) -> float | None:
 
 
 STORAGE, CHECKPOINT = "storage", "checkpoint"
+# Links and tiers that have a name in each language; others are zones.
 KNOWN_LINKS = (FAST, HOST, NETWORK, BETWEEN_ZONES, STORAGE)
-"""Links and tiers that have a name in each language; others are zones."""
 Boundness = Literal["communication-bound", "balanced", "compute-bound"]
+# Compute over exposed communication: below the first communication dominates, above the second it hardly matters.
 BALANCED = (1.0, 4.0)
-"""Compute over exposed communication: below the first communication dominates, above the second it hardly matters."""
 
 
 class Line(Value):

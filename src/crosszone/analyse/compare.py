@@ -16,9 +16,9 @@ from crosszone.plan.comparison import chance_faster
 from crosszone.predict.prediction import Prediction
 from crosszone.schedule.timeline import PHASES
 
-LEAST, MOST = 2, 50
-"""Results of one comparison."""
+LEAST, MOST = 2, 50  # Results of one comparison
 Better = Literal["less", "more"]
+# Figures in the order they are shown, and what is better.
 FIGURES: dict[str, Better | None] = {
     "step_time_s": "less",
     "tokens_per_s": "more",
@@ -36,11 +36,8 @@ FIGURES: dict[str, Better | None] = {
     "kwh": "less",
     "co2_kg": "less",
 }
-"""Figures in the order they are shown, and what is better."""
-NOISE = 1e-9
-"""Share of a figure below which a difference is rounding."""
-SAME_WORK = 1e-6
-"""Share by which the tokens of two steps may differ: rounding."""
+NOISE = 1e-9  # Share of a figure below which a difference is rounding
+SAME_WORK = 1e-6  # Share by which the tokens of two steps may differ: rounding
 
 
 class Compared(NamedTuple):

@@ -30,11 +30,9 @@ from crosszone.predict.prediction import Goodput
 from crosszone.predict.run import DAY_S, GB, HOUR_S, goodput_share, power_entries, used_groups
 
 YEAR_S = 365.25 * DAY_S
-AROUND = (0.25, 0.5, 1 / 1.2, 1.0, 1.2, 2.0, 4.0)
-"""Intervals that are looked at, over the best one."""
+AROUND = (0.25, 0.5, 1 / 1.2, 1.0, 1.2, 2.0, 4.0)  # Intervals that are looked at, over the best one
 
-FASTER_PCT = 0.1
-"""Tokens/s gained by losing a zone from which on it is said, %."""
+FASTER_PCT = 0.1  # Tokens/s gained by losing a zone from which on it is said, %
 
 
 class Interval(Value):

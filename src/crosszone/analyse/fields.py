@@ -18,14 +18,13 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import Document, scalar
 from crosszone.inputs.scenario import Loaded, Scenario, read_scenario
 
+# Keys that may hold the name of a catalogue entry; a field of it is changed in a copy.
 BY_NAME = ("model", "gpu", "region")
-"""Keys that may hold the name of a catalogue entry; a field of it is changed in a copy."""
 ALL = "*"
 _STEP = re.compile(r"(?P<key>[^.\[\]]+)|\[(?P<entry>[^\[\]]+)\]")
 _PATH = re.compile(r"[^.\[\]]+(\.[^.\[\]]+|\[[^\[\]]+\])*")
 
-Step = tuple[str, bool]
-"""Key or entry, and whether it is an entry of a list."""
+Step = tuple[str, bool]  # Key or entry, and whether it is an entry of a list
 
 
 def scenario_with(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:

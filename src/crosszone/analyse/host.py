@@ -14,14 +14,10 @@ from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.text import sentence
 
-STEP_BYTES = 2**20
-"""Buffers are rounded up to whole MiB."""
-MOST_BYTES = 2047 * STEP_BYTES
-"""Linux takes no more: the setting is a signed number of 32 bits."""
-USUAL_TIMEOUT_MINUTES = 10
-"""After which PyTorch and Megatron give a collective up."""
-PATIENCE = 3
-"""Timeout over the longest exchange."""
+STEP_BYTES = 2**20  # Buffers are rounded up to whole MiB
+MOST_BYTES = 2047 * STEP_BYTES  # Linux takes no more: the setting is a signed number of 32 bits
+USUAL_TIMEOUT_MINUTES = 10  # After which PyTorch and Megatron give a collective up
+PATIENCE = 3  # Timeout over the longest exchange
 
 
 class HostSetting(Value):

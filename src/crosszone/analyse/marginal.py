@@ -36,8 +36,7 @@ from crosszone.predict.run import usd_per_gpu_hour
 
 Verdict = Literal["saves", "cheaper", "buys", "faster", "nothing", "worse", "refused"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
-SAME = 1e-3
-"""Share of a step or a price below which two are the same: less than answers show."""
+SAME = 1e-3  # Share of a step or a price below which two are the same: less than answers show
 
 
 class Worth(Value):

@@ -24,10 +24,10 @@ from crosszone.schedule.timeline import exposed_s as exposed_between
 
 Kind = Literal["predicted", "sheet", "measured"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# What any step can be divided into, however little is known of it.
 CLASSES = ("compute", "communication", "pipeline", "host")
-"""What any step can be divided into, however little is known of it."""
-OTHER = "other"
-"""What the parts leave open."""
+OTHER = "other"  # What the parts leave open
+# Parts of a step and the class of each: those of a prediction, and coarse ones for what was only measured.
 CLASS_OF = {
     **dict.fromkeys(("compute", *COMPUTE), "compute"),
     **dict.fromkeys(("communication", *COMMUNICATION), "communication"),
@@ -35,10 +35,8 @@ CLASS_OF = {
     **dict.fromkeys(HOST, "host"),
     OTHER: OTHER,
 }
-"""Parts of a step and the class of each: those of a prediction, and coarse ones for what was only measured."""
 PARTS = ("compute", "communication", *ORDER, OTHER)
-TOLERANCE = 0.01
-"""Share of a step by which its parts may exceed it: digits of a sheet."""
+TOLERANCE = 0.01  # Share of a step by which its parts may exceed it: digits of a sheet
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 
 

@@ -27,10 +27,9 @@ from crosszone.predict.site import BETWEEN_ZONES
 from crosszone.predict.traffic import tier_of
 from crosszone.text import DEFAULT_LANGUAGE
 
-BUDGET_S = 5.0
-"""Seconds that the search for the best plan of one family may take."""
+BUDGET_S = 5.0  # Seconds that the search for the best plan of one family may take
+# Degrees that are pinned to find the best plan of a family.
 FAMILIES: dict[str, dict[str, int]] = {"dp_only": {"tp": 1, "pp": 1, "cp": 1}, "pp_only": {"tp": 1, "dp": 1, "cp": 1}}
-"""Degrees that are pinned to find the best plan of a family."""
 
 
 class Axis(Value):
@@ -134,6 +133,7 @@ def price(option: RadarOption, options: Sequence[RadarOption]) -> tuple[float, f
 
 Measure = Callable[[RadarOption, Sequence[RadarOption]], tuple[float, float] | None]
 
+# How each axis is measured, its formula, and the unit of the number behind it.
 AXES: dict[str, tuple[Measure, str, str]] = {
     "speed": (speed, "Y1", "tokens/s"),
     "computing": (computing, "Y2", "share"),
@@ -143,7 +143,6 @@ AXES: dict[str, tuple[Measure, str, str]] = {
     "full": (full, "Y6", "s"),
     "price": (price, "Y7", "USD"),
 }
-"""How each axis is measured, its formula, and the unit of the number behind it."""
 
 
 def radar(

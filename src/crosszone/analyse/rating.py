@@ -139,11 +139,10 @@ def _convert_gbps(bytes_per_s: float) -> float | None:
 Floats = npt.NDArray[np.float64]
 Doubt = Literal["profile", "rtt", "jitter", "loss"]
 DOUBTS: tuple[Doubt, ...] = get_args(Doubt)
+# Steps that are drawn, three a prediction, which takes three round-trip times; odd, so that one is the middle.
 DRAWS = 201
-"""Steps that are drawn, three a prediction, which takes three round-trip times; odd, so that one is the middle."""
 SEED = 20
-MANY_LOST = 1000.0
-"""Lost packets from which on their number is as good as normal."""
+MANY_LOST = 1000.0  # Lost packets from which on their number is as good as normal
 HIGHEST_LOSS = 0.999
 
 

@@ -24,12 +24,9 @@ from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.text import sentence
 
-LEAST_GAIN = 1e-3
-"""Share of the tokens/s that a suggestion must gain."""
-SAME = 1e-6
-"""Difference of two gains that is none."""
-TOGETHER = 6
-"""Switches turned together at most."""
+LEAST_GAIN = 1e-3  # Share of the tokens/s that a suggestion must gain
+SAME = 1e-6  # Difference of two gains that is none
+TOGETHER = 6  # Switches turned together at most
 
 
 class Suggestion(Value):

@@ -24,10 +24,8 @@ from crosszone.plan.plan import OBJECTIVES, Objective
 from crosszone.plan.planner import problem_of
 from crosszone.plan.search import Progress
 
-CLOSE = 1e-3
-"""Share of the way between two cells of one axis to which a flip is found."""
-MOST_HALVINGS = 40
-"""Re-plans between two cells: more than two flips there are not all found."""
+CLOSE = 1e-3  # Share of the way between two cells of one axis to which a flip is found
+MOST_HALVINGS = 40  # Re-plans between two cells: more than two flips there are not all found
 
 Spot = tuple[float, float]
 
@@ -118,11 +116,10 @@ def _measure_reach(axis: Axis, numbers: Sequence[float], at: int) -> Spot:
     return low, high
 
 
-MARGIN = 0.05
-"""Share that another algorithm must gain to be worth changing to."""
+MARGIN = 0.05  # Share that another algorithm must gain to be worth changing to
 MODES: tuple[Mode, ...] = ("plan", "predict")
-LINKS = ("cluster.links", "cluster.default_link")
-"""Fields that cells share most in (`Common`)."""
+LINKS = ("cluster.links", "cluster.default_link")  # Fields that cells share most in (`Common`)
+# Of a CSV file.
 COLUMNS = (
     "x",
     "y",
@@ -146,7 +143,6 @@ COLUMNS = (
     "local_update_step_time_s",
     "refusal",
 )
-"""Of a CSV file."""
 
 
 class Sweep(Value):

@@ -46,8 +46,7 @@ from crosszone.predict.prediction import Triple
 from crosszone.predict.predictor import Predictor
 from crosszone.text import label
 
-MOST_VALUES = 10_000
-"""Values of an axis, and cells of a sweep."""
+MOST_VALUES = 10_000  # Values of an axis, and cells of a sweep
 _RANGE = re.compile(r"(?P<low>[^:]+):(?P<high>[^:]+):(?P<scale>log|lin)?(?P<count>\d{1,6})")
 
 Scale = Literal["linear", "log"]
@@ -152,6 +151,7 @@ def _refuse_axis(text: str) -> InvalidError:
     return InvalidError(Notice(code="axis_malformed", value=text))
 
 
+# What crosses zones.
 Kind = Literal[
     "one zone",
     "pp",
@@ -162,13 +162,10 @@ Kind = Literal[
     "diloco",
     "streaming diloco",
 ]
-"""What crosses zones."""
-REFUSED = "refused"
-"""In place of a kind: there is no plan."""
+REFUSED = "refused"  # In place of a kind: there is no plan
 Mode = Literal["plan", "predict"]
 Side = Literal["synchronous", "local_update"]
-Point = tuple[AxisValue, AxisValue | None]
-"""Values of x and y."""
+Point = tuple[AxisValue, AxisValue | None]  # Values of x and y
 
 
 class Choice(Value):
@@ -403,18 +400,13 @@ def kind_label(kind: str, language: str = "en") -> str:
 
 
 Cancelled = Callable[[], bool]
+# Place of the first of some points that lie beside each other, and these points.
 Chunk = tuple[int, Sequence[Point]]
-"""Place of the first of some points that lie beside each other, and these points."""
-CHUNKS = 8
-"""Chunks for each worker, so that none waits long for the last one."""
-LARGEST = 64
-"""Points of a chunk."""
-WORTH = 16
-"""Points below which starting processes takes longer than it saves."""
-LOOK_S = 0.1
-"""Seconds between two questions whether to go on."""
-STOPS_S = 5.0
-"""Seconds after its pipe broke until a process has ended."""
+CHUNKS = 8  # Chunks for each worker, so that none waits long for the last one
+LARGEST = 64  # Points of a chunk
+WORTH = 16  # Points below which starting processes takes longer than it saves
+LOOK_S = 0.1  # Seconds between two questions whether to go on
+STOPS_S = 5.0  # Seconds after its pipe broke until a process has ended
 CORES, RAY = "cores", "ray"
 
 
@@ -557,8 +549,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
+# On a worker of Ray: what it works on, so that neighbouring chunks share what they have in common.
 _cells_by_sweep: dict[str, Cells] = {}
-"""On a worker of Ray: what it works on, so that neighbouring chunks share what they have in common."""
 
 
 def _run_chunk(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[Cell]]:

@@ -30,10 +30,9 @@ from crosszone.predict.site import Site
 from crosszone.text import sentence, texts
 
 LEAST_MB = 1.0
-SPARE = 0.9
-"""Share of the free memory that buffers may take."""
+SPARE = 0.9  # Share of the free memory that buffers may take
+# Sizes tried at first, evenly on a logarithmic scale; then as many between the best one's neighbours.
 PLACES = 17
-"""Sizes tried at first, evenly on a logarithmic scale; then as many between the best one's neighbours."""
 
 
 def best_bucket_mb(base: Predictor) -> float:
@@ -66,12 +65,9 @@ def with_bucket(base: Predictor, bucket_mb: float) -> Predictor:
     return replace(base, site=site)
 
 
-BEST, TIMES = "best", "x"
-"""A bucket that is looked for; a factor on what there is, such as x2."""
-MOST_THREADS = 16
-"""Threads of a connection that NCCL allows."""
-PARTS_OF_LOCAL = ("fragments", "delay", "update_type")
-"""Switches that only say how zones average."""
+BEST, TIMES = "best", "x"  # A bucket that is looked for; a factor on what there is, such as x2
+MOST_THREADS = 16  # Threads of a connection that NCCL allows
+PARTS_OF_LOCAL = ("fragments", "delay", "update_type")  # Switches that only say how zones average
 TALK = "strategy.communication"
 
 

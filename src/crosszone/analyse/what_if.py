@@ -201,8 +201,7 @@ def _note_missing_options(turned: Sequence[Turned], after: Predictor) -> list[No
     return notices
 
 
-RANK = 64
-"""Rank with which PowerSGD is tried."""
+RANK = 64  # Rank with which PowerSGD is tried
 
 
 class Available(Standing):

@@ -27,14 +27,10 @@ from crosszone.calibrate.runs import Run, Skipped, iterate_runs
 from crosszone.cost.coefficients import band_factors
 from crosszone.cost.profile import Profiles
 
-APART = 1.05
-"""Pairs whose measured times differ by less are not counted: repeated runs differ as much."""
-MOST_STRATEGIES = 2000
-"""Strategies of one group that are compared in pairs."""
-LEAST_RANKED = 3
-"""Strategies of a group whose order is worth a correlation."""
-MANY = 5
-"""Strategies of a group among which the best is not found by luck."""
+APART = 1.05  # Pairs whose measured times differ by less are not counted: repeated runs differ as much
+MOST_STRATEGIES = 2000  # Strategies of one group that are compared in pairs
+LEAST_RANKED = 3  # Strategies of a group whose order is worth a correlation
+MANY = 5  # Strategies of a group among which the best is not found by luck
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +143,7 @@ def _pairs(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64]
     return int(slower.sum()), int(right.sum())
 
 
-CHUNK = 4096
-"""Rows read and predicted at once, so that a long file needs little memory."""
+CHUNK = 4096  # Rows read and predicted at once, so that a long file needs little memory
 Scores = dict[str, float | int | None]
 
 

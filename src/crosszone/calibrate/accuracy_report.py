@@ -49,8 +49,8 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue.entries import home
 
-MAIN = "measured_runs.csv"
-"""The rows that coefficients were fitted to."""
+MAIN = "measured_runs.csv"  # The rows that coefficients were fitted to
+# Whole steps; each file has averages of its own.
 RUNS = (
     MAIN,
     "measured_runs_2.csv",
@@ -58,16 +58,13 @@ RUNS = (
     "measured_runs_h200.csv",
     "ultrascale_sweep.csv",
 )
-"""Whole steps; each file has averages of its own."""
 DOUBTFUL = "doubtful_rows.csv"
 COMPONENTS = "gpumodeling25/runs.csv"
 ITERATIONS = "gpumodeling25/iterations.csv"
 RIG = "crosszone_rig.csv"
 PUBLISHED = "cross_zone_runs.csv"
-FILES = (*RUNS, COMPONENTS, ITERATIONS, RIG, PUBLISHED)
-"""Files of a folder that a report is made of."""
-JOBS = "gpumodeling25"
-"""Source of jobs timed part by part."""
+FILES = (*RUNS, COMPONENTS, ITERATIONS, RIG, PUBLISHED)  # Files of a folder that a report is made of
+JOBS = "gpumodeling25"  # Source of jobs timed part by part
 Progress = Callable[[int], None]
 
 
@@ -116,8 +113,7 @@ def accuracy_report(folder: Path, language: str) -> dict[str, Any]:
     return _kept[key]
 
 
-KEPT = 4
-"""Reports that are kept."""
+KEPT = 4  # Reports that are kept
 _kept: dict[Any, dict[str, Any]] = {}
 
 
@@ -352,6 +348,7 @@ STABILITY_COLUMNS = ("id", "cluster", "name", "count", "min_s", "max_s", "mean_s
 TRANSFER_COLUMNS = ("experiment", "op", "rows", "predicted", "median_best_pct", "p90_best_pct", "median_median_pct")
 PUBLISHED_COLUMNS = ("family", "rows", "predicted", "median_ape_pct", "within_10_pct", "within_20_pct")
 OPERATOR_COLUMNS = ("gpu", "family", "samples", "error_pct", "unseen_pct")
+# Files that `csv_files` may make.
 NAMES = (
     "runs.csv",
     "sources.csv",
@@ -362,9 +359,7 @@ NAMES = (
     "published.csv",
     "operators.csv",
 )
-"""Files that `csv_files` may make."""
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell starts that a spreadsheet would run."""
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # How a cell starts that a spreadsheet would run
 
 
 def csv_files(report: Mapping[str, Any]) -> dict[str, str]:
@@ -429,8 +424,7 @@ def _cell(value: Any) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-VARIABLE = "CROSSZONE_MEASUREMENTS"
-"""Names the folder with measured data."""
+VARIABLE = "CROSSZONE_MEASUREMENTS"  # Names the folder with measured data
 
 
 def measurements() -> Path | None:

@@ -29,6 +29,7 @@ from crosszone.errors import FileError, InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.trace import MAX_LANES, MAX_SPANS, MAX_TRACE_BYTES, Trace
 
+# A label without spaces and signs, and the phase that begins there.
 LABELS = {
     "iterationstart": "start",
     "warmupstart": "warm_up",
@@ -38,7 +39,6 @@ LABELS = {
     "allreducestart": "all_reduce",
     "iterationend": "",
 }
-"""A label without spaces and signs, and the phase that begins there."""
 SPELLED = (
     "iteration start",
     "warmup start",
@@ -49,8 +49,7 @@ SPELLED = (
     "iteration end",
 )
 PHASES = ("start", "warm_up", "forward", "backward", "cool_down", "all_reduce", "other")
-MOST_S = 86_400.0
-"""Seconds between two marks that nobody measures: rather another unit."""
+MOST_S = 86_400.0  # Seconds between two marks that nobody measures: rather another unit
 MOST_TOLD = 20
 STAGE, EARLIER = "stage-last", "earlier"
 _KINDS = {"forward": "forward", "backward": "backward", "all_reduce": "gradients", "start": "other"}

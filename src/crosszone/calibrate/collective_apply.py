@@ -47,10 +47,8 @@ from crosszone.inputs.edit_text import edited_text
 from crosszone.inputs.links import link_notices
 from crosszone.inputs.scenario import read_scenario, upgraded
 
-WARNED = ("rtt_below_floor", "uplink_limits")
-"""What is said of links with their new figures."""
-ON_CPUS = "gloo"
-"""The library that moves data between processes on CPUs."""
+WARNED = ("rtt_below_floor", "uplink_limits")  # What is said of links with their new figures
+ON_CPUS = "gloo"  # The library that moves data between processes on CPUs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,8 +291,8 @@ def _latency(edit: _Edit, path: str, ring: RingFigures, tier: str) -> None:
         edit.note("links_latency_kept", path, rounded(ring.latency_s * 1e6), op=ring.op, assumed=assumed)
 
 
+# A fit that misses sizes it has not seen by more tells of something else than latency and rate.
 LARGEST_ERROR_PCT = 20.0
-"""A fit that misses sizes it has not seen by more tells of something else than latency and rate."""
 SCOPES = ("node", "network")
 DIGITS = 4
 

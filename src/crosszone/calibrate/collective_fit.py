@@ -26,14 +26,13 @@ import numpy as np
 from crosszone.calibrate.collective_samples import Sample, Topology, exchange_of
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure
 
-ROBUST = 0.03
-"""Relative error up to which rows count in squares, beyond it linearly, as in [Q3]."""
+ROBUST = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
 FOLDS = 5
 ROUNDS, SETTLED = 200, 1e-10
+# Of the timings of one eighth of a doubling, the share that counts as undisturbed.
 QUIET_SHARE, EIGHTHS = 0.25, 8
-"""Of the timings of one eighth of a doubling, the share that counts as undisturbed."""
+# Share of the time at the smallest (largest) size that latency (transfer) must have for its figure to be known.
 SHOWN_SHARE = 0.1
-"""Share of the time at the smallest (largest) size that latency (transfer) must have for its figure to be known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,12 +261,12 @@ def keep_quiet(rows: Iterable[Sample]) -> list[Sample]:
     return found
 
 
+# Ops that show the links inside a zone, the most telling first.
 RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_recv")
-"""Ops that show the links inside a zone, the most telling first."""
+# Ops that show the way between zones, the most telling first.
 ZONE_OPS = ("send_recv", "all_reduce", "reduce_scatter", "all_gather", "all_to_all")
-"""Ops that show the way between zones, the most telling first."""
+# Rate of all groups over that of one from which one group counts as held back by its connections.
 TOGETHER_MORE = 1.25
-"""Rate of all groups over that of one from which one group counts as held back by its connections."""
 DIGITS = 4
 
 

@@ -35,20 +35,16 @@ from crosszone.cost.tiers import FREE, Tier
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+# Columns without which a file is not of this kind.
 NEEDED = ("op", "nodes", "gpus_per_node", "ranks", "bytes", "time_us")
-"""Columns without which a file is not of this kind."""
-FAILED = "failed"
-"""Flag of a row without a time."""
-NOISY = "noisy"
-"""Flag of a row whose time is uncertain; it may be kept on request."""
+FAILED = "failed"  # Flag of a row without a time
+NOISY = "noisy"  # Flag of a row whose time is uncertain; it may be kept on request
 MOST_BYTES, MOST_ROWS, MOST_TOLD = 64 * 2**20, 500_000, 10
-FASTEST_GB_PER_S = 10_000.0
-"""No link of one GPU carries more."""
+FASTEST_GB_PER_S = 10_000.0  # No link of one GPU carries more
 LONGEST_US = 86_400e6
+# The column of a rate, ours and as published tables name it; both count 1e9 bytes a second.
 RATES = ("bus_gb_per_s", "bus_gbps")
-"""The column of a rate, ours and as published tables name it; both count 1e9 bytes a second."""
-UNITS_TOLERANCE = 0.1
-"""By how much a stated rate may differ from bytes / time."""
+UNITS_TOLERANCE = 0.1  # By how much a stated rate may differ from bytes / time
 _WHOLE = re.compile(r"\d{1,15}(\.0*)?")
 
 

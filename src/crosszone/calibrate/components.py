@@ -109,6 +109,8 @@ def profiles_of_cluster(cluster: str, profiles: Profiles) -> Profiles:
     return profiles if known is None else profiles.with_own(known)
 
 
+# Part, stages whose measured time is looked at, and which of them is taken. Layers and collectives are alike on all
+# stages. Sends, sums and updates of later stages include waiting for others.
 COMPARED = (
     ("layer_fwd", STAGES, "median"),
     ("layer_bwd", STAGES, "median"),
@@ -119,10 +121,6 @@ COMPARED = (
     ("update", ("first",), "as is"),
     *((part, (stage,), "as is") for part in ("stage_fwd", "stage_bwd") for stage in STAGES),
 )
-"""Part, stages whose measured time is looked at, and which of them is taken.
-
-Layers and collectives are alike on all stages. Sends, sums and updates of later stages include waiting for others.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +287,7 @@ def _row(scored: RunScore) -> dict[str, Any]:
     }
 
 
+# Rows of the table.
 PARTS = (
     "layer_fwd",
     "layer_bwd",
@@ -301,11 +300,10 @@ PARTS = (
     "update",
     "step",
 )
-"""Rows of the table."""
+# Parts that are alike on all stages, and which of the measured ones is taken: sends may include waiting.
 ALIKE: Mapping[str, Callable[[Sequence[float]], float]] = {"mp_allreduce": median, "p2p_send": min}
-"""Parts that are alike on all stages, and which of the measured ones is taken: sends may include waiting."""
+# What an iteration is made of, as its slowest stage sees it; waiting is what is left.
 SHARES = ("forward", "backward", "mp_allreduce", "p2p_send", "dp_allreduce", "update", "waiting")
-"""What an iteration is made of, as its slowest stage sees it; waiting is what is left."""
 
 
 @dataclass(frozen=True, kw_only=True)

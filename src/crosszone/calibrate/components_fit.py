@@ -20,6 +20,7 @@ from crosszone.cost.measured_links import MeasuredLinks
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.profile import Profiles, Vector
 
+# Coefficients of the stack that are fitted, and by how much of its logarithm each may lie off the shipped one.
 FITTED = {
     "host_s": 0.5,
     "host_backward": 0.3,
@@ -29,11 +30,10 @@ FITTED = {
     "optimizer_traffic": 0.5,
     "jitter": 0.6,
 }
-"""Coefficients of the stack that are fitted, and by how much of its logarithm each may lie off the shipped one."""
+# Measured parts that are met beside the step and the sum of the gradients.
 PARTS = (*((part, stage) for part in ("stage_fwd", "stage_bwd") for stage in STAGES), ("update", "first"))
-"""Measured parts that are met beside the step and the sum of the gradients."""
+# Relative error up to which a part counts in squares: jobs of one set-up on a quiet day differ by as much.
 NOISE = 0.02
-"""Relative error up to which a part counts in squares: jobs of one set-up on a quiet day differ by as much."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,10 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Communication, Strategy
 
+# Columns without which a file is not of this kind.
 NEEDED = ("run_id", "gpu", "gpus", "n_layers", "hidden", "heads", "seq", "pp", "mp", "dp", "micro_batch", "iter_best_s")
-"""Columns without which a file is not of this kind."""
 STAGES = ("first", "middle", "last")
+# Parts whose time a row may state for each kind of stage, in columns such as `layer_fwd_first_us`.
 PARTS = (
     "layer_fwd",
     "layer_bwd",
@@ -44,19 +45,13 @@ PARTS = (
     "dp_allgather",
     "update",
 )
-"""Parts whose time a row may state for each kind of stage, in columns such as `layer_fwd_first_us`."""
-MOST_ROWS = 10_000
-"""Rows of a file that are read; those after them are told as skipped."""
-MOST_PASSES = 20_000
-"""Micro-batches times stages of a job that is walked through."""
+MOST_ROWS = 10_000  # Rows of a file that are read; those after them are told as skipped
+MOST_PASSES = 20_000  # Micro-batches times stages of a job that is walked through
 LONGEST_TEXT = 100
-STACK = "gpt-neox"
-"""Files of this kind come from this stack."""
+STACK = "gpt-neox"  # Files of this kind come from this stack
 SECONDS_PER_US = 1e-6
-USUAL_NODE = 8
-"""GPUs of a node where a row does not say."""
-LARGEST = 1e12
-"""No number of a row may be larger."""
+USUAL_NODE = 8  # GPUs of a node where a row does not say
+LARGEST = 1e12  # No number of a row may be larger
 _YES = frozenset({"true", "1", "yes"})
 _NO = frozenset({"", "false", "0", "no"})
 _WHOLE = re.compile(r"\d{1,12}(\.0*)?")

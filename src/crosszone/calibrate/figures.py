@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# Fonts that have Chinese characters.
 CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei", "PingFang SC")
-"""Fonts that have Chinese characters."""
+# Okabe and Ito's, with a grey, and a darker yellow.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f", "#000000", "#b8a800")
-"""Okabe and Ito's, with a grey, and a darker yellow."""
 MARKERS = "osD^vPX*"
 INK, FAINT = "#1f2430", "#d5d8de"
 FORMATS = ("png", "svg")
@@ -107,15 +107,12 @@ def _chinese_font() -> str | None:
 
 
 Report = Mapping[str, Any]
-NEAR_PCT = (10, 20)
-"""Lines beside the diagonal of the scatter."""
-WIDEST_ERROR_PCT = 100.0
-"""Errors of components are drawn up to this size; longer bars say their number."""
+NEAR_PCT = (10, 20)  # Lines beside the diagonal of the scatter
+WIDEST_ERROR_PCT = 100.0  # Errors of components are drawn up to this size; longer bars say their number
+# Sources and jobs of a picture; of more, those beyond are one source, or left out, and the picture says so.
 MOST_SOURCES, MOST_JOBS = 36, 24
-"""Sources and jobs of a picture; of more, those beyond are one source, or left out, and the picture says so."""
 LONGEST_NAME = 40
-LUMA = (0.2126, 0.7152, 0.0722)
-"""How bright red, green and blue look."""
+LUMA = (0.2126, 0.7152, 0.0722)  # How bright red, green and blue look
 
 
 def draw(report: Report, language: str, formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
@@ -271,15 +268,14 @@ def iteration_stability(report: Report, words: Words) -> Figure | None:
     return figure
 
 
+# Pictures by name.
 FIGURES: Mapping[str, Callable[[Report, Words], Figure | None]] = {
     "component_share": component_share,
     "component_error": component_error,
     "predicted_measured": predicted_measured,
     "iteration_stability": iteration_stability,
 }
-"""Pictures by name."""
-NAMES = tuple(f"{name}.{kind}" for name in FIGURES for kind in FORMATS)
-"""Files that `draw` may make."""
+NAMES = tuple(f"{name}.{kind}" for name in FIGURES for kind in FORMATS)  # Files that `draw` may make
 
 
 def _figure(wide: float, high: float) -> tuple[Figure, Axes]:

@@ -28,18 +28,14 @@ from crosszone.inputs.value import Positive, Value, parse
 
 Vector = npt.NDArray[np.float64]
 Index = Mapping[str, npt.NDArray[np.int64]]
+# Predicted seconds of every row from the columns of each field.
 Predict = Callable[[Mapping[str, Vector]], Vector]
-"""Predicted seconds of every row from the columns of each field."""
 
-STEP = 1e-3
-"""Relative change of a coefficient in a finite difference."""
-PATIENCE = 3
-"""Rounds without progress after which the fit stops."""
-PROGRESS = 5e-5
-"""Share of the cost that a round has to win to count as progress."""
+STEP = 1e-3  # Relative change of a coefficient in a finite difference
+PATIENCE = 3  # Rounds without progress after which the fit stops
+PROGRESS = 5e-5  # Share of the cost that a round has to win to count as progress
 SMALLEST = 1e-12
-TRIES = 10
-"""Dampings tried in a round."""
+TRIES = 10  # Dampings tried in a round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +175,7 @@ class _Task:
         return j
 
 
-SPREAD = 0.3
-"""How much the homes of a coefficient differ where priors.yaml does not say."""
+SPREAD = 0.3  # How much the homes of a coefficient differ where priors.yaml does not say
 
 
 class Prior(Value):
@@ -234,8 +229,7 @@ def start(profiles: Profiles, beliefs: Beliefs, spread: float = 0.0, seed: int =
     )
 
 
-ALSO_WEIGHT = 0.3
-"""Weight of a row of a file that would otherwise outnumber the others."""
+ALSO_WEIGHT = 0.3  # Weight of a row of a file that would otherwise outnumber the others
 DOUBTFUL = "doubtful_rows.csv"
 
 

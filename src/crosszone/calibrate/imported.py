@@ -221,14 +221,10 @@ def _one_step(measured: Measured, number: int) -> Measured:
     return dataclasses.replace(measured, steps=tuple(step for step in measured.steps if step.step == number))
 
 
-SENDS = KINDS.index("send")
-"""Sends between stages run beside the wait for them, which is the bubble."""
-NEAR = 0.02
-"""Share by which tokens of a step may differ: both are rounded."""
-SAME = ("micro_batch", "tp", "pp", "dp", "cp", "ep")
-"""Fields of a strategy that a trace may state."""
-WITHOUT_MARKS = "benchmark.csv"
-"""The format whose marks do not count all micro-batches."""
+SENDS = KINDS.index("send")  # Sends between stages run beside the wait for them, which is the bubble
+NEAR = 0.02  # Share by which tokens of a step may differ: both are rounded
+SAME = ("micro_batch", "tp", "pp", "dp", "cp", "ep")  # Fields of a strategy that a trace may state
+WITHOUT_MARKS = "benchmark.csv"  # The format whose marks do not count all micro-batches
 
 
 def beside(predicted: Timeline, measured: Timeline, *, pipeline: bool) -> dict[str, Any]:

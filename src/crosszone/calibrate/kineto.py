@@ -58,14 +58,14 @@ from crosszone.calibrate.kineto_json import chunks_of, members
 from crosszone.errors import FileError, Notice
 from crosszone.schedule.trace import MAX_LANES
 
+# Sorts of computing, in the order in which they own a moment.
 PASSES = ("recompute", "backward", "forward", "optimizer", "other")
-"""Sorts of computing, in the order in which they own a moment."""
+# Messages by the way of splitting they belong to; the last: not known to which.
 MESSAGES = ("tensor", "context", "experts", "pipeline", "data", "messages")
-"""Messages by the way of splitting they belong to; the last: not known to which."""
+# What an iteration is made of: computing, messages that run beside no computing, copies, nothing.
 PHASES = (*PASSES, *MESSAGES, "copy", "gap")
-"""What an iteration is made of: computing, messages that run beside no computing, copies, nothing."""
+# The same, as they are shown.
 ORDER = ("forward", "backward", "recompute", "optimizer", "other", *MESSAGES, "copy", "gap")
-"""The same, as they are shown."""
 RECOMPUTE, BACKWARD, FORWARD, OPTIMIZER, OTHER = range(5)
 FIRST_WAY = len(PASSES)
 COPIES = FIRST_WAY + len(MESSAGES)
@@ -183,8 +183,7 @@ def _called(events: Events, kind: Any, external: Any, by: Any, launched: Floats)
 
 
 Step = tuple[int, float, float]
-WHOLE = 0.9
-"""Share of the kernels of other iterations that one has which was recorded whole."""
+WHOLE = 0.9  # Share of the kernels of other iterations that one has which was recorded whole
 
 
 def steps_of(events: Events, ran: Ran) -> list[Step]:
@@ -278,8 +277,7 @@ def _by_updates(events: Events, ran: Ran) -> list[Step]:
     return found
 
 
-MOST_NS = 10**19
-"""A clock that is farther from 1970 than this (317 years) is none."""
+MOST_NS = 10**19  # A clock that is farther from 1970 than this (317 years) is none
 Progress = Callable[[str, int, int], None]
 
 

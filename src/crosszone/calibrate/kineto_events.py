@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from crosszone.calibrate.kineto_json import EVENTS, CutOffError
 from crosszone.errors import FileError, InvalidError, Notice
 
+# Ways of splitting whose messages are told apart.
 WAYS = ("tensor", "context", "experts", "pipeline", "data", "other")
-"""Ways of splitting whose messages are told apart."""
 SHORT = {"tp": "tensor", "cp": "context", "ep": "experts", "pp": "pipeline", "dp": "data"}
 _DATA = {"dp", "ddp", "edp", "data", "fsdp", "hsdp", "replicate", "replica", "shard", "zero"}
 _PIPELINE = {"pp", "pipeline", "pipe", "embedding", "embd", "embed"}
@@ -239,20 +239,15 @@ def _owners(start: Floats, end: Floats, sort: Ints, sorts: int) -> tuple[Floats,
 
 
 MOST_TOLD = 20
-MOST_NAMES = 100_000
-"""Names of kernels remembered at once."""
-MOST_COLUMNS = 40_000_000
-"""Events of one sort."""
-MOST_NOTED = 200_000
-"""Steps, annotations of updates, threads or streams: each is an object of its own."""
-MOST_RANKS = 4_000_000
-"""Collectives that occur, each with the ranks of its group."""
-MOST_NAME = 1000
-"""Characters of a name that are looked at."""
+MOST_NAMES = 100_000  # Names of kernels remembered at once
+MOST_COLUMNS = 40_000_000  # Events of one sort
+MOST_NOTED = 200_000  # Steps, annotations of updates, threads or streams: each is an object of its own
+MOST_RANKS = 4_000_000  # Collectives that occur, each with the ranks of its group
+MOST_NAME = 1000  # Characters of a name that are looked at
+# Host operators: any; run by the backward engine; recorded for a backward pass to come; a call of a collective.
 PLAIN, ENGINE, FRESH, COLLECTIVE = 0, 1, 2, 3
-"""Host operators: any; run by the backward engine; recorded for a backward pass to come; a call of a collective."""
+# Device events: a kernel that computes, one that communicates, a copy between host and device.
 WORK, MESSAGE, COPY = 0, 1, 2
-"""Device events: a kernel that computes, one that communicates, a copy between host and device."""
 _ENGINE = "autograd::engine::evaluate_function"
 _MESSAGES = re.compile(r"nccl|rccl|oneccl|hccl|nvshmem", re.IGNORECASE)
 _STEP = re.compile(r"ProfilerStep\s*#\s*(\d{1,9})")

@@ -19,19 +19,14 @@ from typing import Any, BinaryIO
 
 from crosszone.errors import FileError, Notice
 
-CHUNK = 2**20
-"""Bytes read at once."""
-MAX_BYTES = 16 * 2**30
-"""Bytes of a trace, expanded."""
-MAX_VALUE_CHARS = 32 * 2**20
-"""Characters of one event, or of any other member."""
-MAX_RATIO = 400
-"""How many times a compressed file may grow: profiler traces grow 10 to 40 times."""
-FREE_BYTES = 64 * 2**20
-"""Expanded bytes below which the ratio does not matter."""
+CHUNK = 2**20  # Bytes read at once
+MAX_BYTES = 16 * 2**30  # Bytes of a trace, expanded
+MAX_VALUE_CHARS = 32 * 2**20  # Characters of one event, or of any other member
+MAX_RATIO = 400  # How many times a compressed file may grow: profiler traces grow 10 to 40 times
+FREE_BYTES = 64 * 2**20  # Expanded bytes below which the ratio does not matter
 EVENTS = "traceEvents"
+# Characters before the end of what was read within which a mistake may only be an event that goes on.
 _MARGIN = 16
-"""Characters before the end of what was read within which a mistake may only be an event that goes on."""
 _scan: Callable[[str, int], tuple[Any, int]] = json.scanner.make_scanner(json.JSONDecoder(strict=False))  # type: ignore[attr-defined]
 _space = re.compile(r"[ \t\r\n]*").match
 _begun = re.compile(r"[-+.eE]*\Z").match

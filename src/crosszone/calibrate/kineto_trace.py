@@ -36,10 +36,8 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.trace import Trace
 
-JOIN_S = 20e-6
-"""Pauses between kernels that are not drawn."""
-MAX_SPANS = 40_000
-"""Spans that are drawn; a page shows 20,000 at once, and each costs memory."""
+JOIN_S = 20e-6  # Pauses between kernels that are not drawn
+MAX_SPANS = 40_000  # Spans that are drawn; a page shows 20,000 at once, and each costs memory
 MOST_RANKS = 256
 DAY_S = 86_400.0
 _KIND = {

@@ -41,8 +41,8 @@ _BREAKDOWN = "time (ms) |"
 _FORWARD = re.compile(r"\b(?:fwd|forward): ")
 _TIMER = re.compile(r"\b(\w+): ([^\s|]+)")
 PARTS = {"fwd": "forward", "forward": "forward", "bwd": "backward", "backward": "backward", "step": "optimizer"}
+# Share of the batch that iteration time and samples a second, both with three digits after the point, leave open.
 PIPE_SLACK = 0.02
-"""Share of the batch that iteration time and samples a second, both with three digits after the point, leave open."""
 
 
 def looks_like(line: str) -> bool:

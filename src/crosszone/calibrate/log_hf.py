@@ -38,10 +38,8 @@ _BAR = re.compile(r"(?<!\d)(\d{1,12})/(\d{1,12}) \[([\d:]+)<[\d:?]+,\s*([^\s\]]+
 _ENTRY = re.compile(r"\{[^{}]*\}")
 _RUNTIME = re.compile(r"['\"]train_runtime['\"]")
 FEWEST_BARS = 3
-ROUNDED = 5e-4
-"""The summary's rates are rounded to three digits after the point."""
-MOST_STATE = 32 * 2**20
-"""Bytes of a trainer_state.json."""
+ROUNDED = 5e-4  # The summary's rates are rounded to three digits after the point
+MOST_STATE = 32 * 2**20  # Bytes of a trainer_state.json
 MOST_COUNT = 10**12
 
 

@@ -26,13 +26,11 @@ from statistics import median
 from crosszone.calibrate.kineto_json import chunks_of
 from crosszone.errors import FileError, Notice
 
-LONGEST_LINE = 4_000
-"""Characters of a line that are looked at."""
-MOST_STEPS = 1_000_000
-"""Steps of one log."""
+LONGEST_LINE = 4_000  # Characters of a line that are looked at
+MOST_STEPS = 1_000_000  # Steps of one log
 MOST_BYTES = 512 * 1024 * 1024
+# A step that is shorter or longer was read in the wrong unit, or is no step.
 SHORTEST_S, LONGEST_S = 1e-5, 86_400.0
-"""A step that is shorter or longer was read in the wrong unit, or is no step."""
 MIB_PER_GIB = 1024.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -170,15 +168,12 @@ def same_batch(given: float, line: int, told: Told, *, slack: float = 0.5) -> No
         raise FileError(notice.at(told.file, line))
 
 
+# Steps at the beginning that take more than this times the median of the second half are warm-up.
 WARM_UP = 1.1
-"""Steps at the beginning that take more than this times the median of the second half are warm-up."""
-FEW = 3
-"""With fewer lines none is left out; the first steps of a run alone say nothing of the others."""
+FEW = 3  # With fewer lines none is left out; the first steps of a run alone say nothing of the others
 DEVIATIONS = 4.0
-NARROW = 0.03
-"""Steps this near to the median are never outliers."""
-NORMAL = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+NARROW = 0.03  # Steps this near to the median are never outliers
+NORMAL = 1.4826  # Standard deviation of a normal distribution over its median absolute deviation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,7 @@ from crosszone.calibrate.single_run_estimate import MODEL, PROMISE, Estimate, be
 from crosszone.cost.profile import Profiles
 
 Vector = npt.NDArray[np.float64]
-LOOKS = 3
-"""Times at most that the simulated step is compared with its closed form."""
+LOOKS = 3  # Times at most that the simulated step is compared with its closed form
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,24 +33,18 @@ from crosszone.cost.profile import Profiles
 from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 
-LAUNCH_BOUND_US = 30.0
-"""Shorter kernels measure launches."""
-LARGE_MB = 200.0
-"""Tensors that no cache holds."""
-CUTS = 10
-"""Parts that the jackknife leaves out in turn."""
+LAUNCH_BOUND_US = 30.0  # Shorter kernels measure launches
+LARGE_MB = 200.0  # Tensors that no cache holds
+CUTS = 10  # Parts that the jackknife leaves out in turn
 LEAST_ERROR = 0.005
-ODD_ROWS = 16_000
-"""Products with as many odd columns are heads."""
-WEIGHT_TRAFFIC = 6.0
-"""As in `cost/replicas.py`: bytes of the optimizer's step beside its states."""
+ODD_ROWS = 16_000  # Products with as many odd columns are heads
+WEIGHT_TRAFFIC = 6.0  # As in `cost/replicas.py`: bytes of the optimizer's step beside its states
+# Moments, master weights and gradients of a parameter: fp32; all in bf16; fp16 with fp32 master and moments.
 STATE_BYTES = {"fp32": 12.0, "bf16": 6.0, "fp16": 14.0}
-"""Moments, master weights and gradients of a parameter: fp32; all in bf16; fp16 with fp32 master and moments."""
+# As in `cost/layer.py`: traffic of a score of unfused attention, forward (12) and backward (20).
 SCORE_BYTES = 32.0
-"""As in `cost/layer.py`: traffic of a score of unfused attention, forward (12) and backward (20)."""
 
-Estimate = Callable[[npt.NDArray[np.bool_]], Floats]
-"""Values fitted to the samples that are marked."""
+Estimate = Callable[[npt.NDArray[np.bool_]], Floats]  # Values fitted to the samples that are marked
 
 
 @dataclass(frozen=True)
@@ -395,15 +389,12 @@ def _loss(found: Found) -> None:
     found.put("head_traffic", *_median(moved, both.group[large]))
 
 
-HOST_BOUND = 0.7
-"""Share of its time that the host may launch while the GPU is the brake."""
+HOST_BOUND = 0.7  # Share of its time that the host may launch while the GPU is the brake
 LEAST_BLOCKS, LEAST_STEPS = 4, 5
-GATED = 3.0
-"""Matrices of the sampled MLP."""
+GATED = 3.0  # Matrices of the sampled MLP
 
 
-Put = Callable[[str, float, float], None]
-"""Takes a coefficient's name, value and error."""
+Put = Callable[[str, float, float], None]  # Takes a coefficient's name, value and error
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ from crosszone.calibrate.operator_samples import Samples
 from crosszone.cost.operator_forms import PRODUCTS, WORDS, Floats, signs, terms
 from crosszone.cost.operator_profile import MOST_CORRECTION, OperatorFit, Part, Trees
 
-MOST_TREES, MOST_LEAVES = 60, 8
-"""Larger ones would be no small correction, and fill the profile's file."""
+MOST_TREES, MOST_LEAVES = 60, 8  # Larger ones would be no small correction, and fill the profile's file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,20 +102,15 @@ def _words(tree: Any, at: int, number: Mapping[int, int], scale: float) -> list[
     return [f"{number[int(tree.feature[at])]}:{tree.threshold[at]:.5g}", *lower, *upper]
 
 
+# Operators with fewer samples than the first are cut into the second many parts.
 FOLDS = ((150, 8), (3000, 4), (10**9, 3))
-"""Operators with fewer samples than the first are cut into the second many parts."""
-LEAST_SAMPLES = 12
-"""Fewer say nothing of an operator."""
+LEAST_SAMPLES = 12  # Fewer say nothing of an operator
 LEAST_FOR_TREES = 40
-LEAST_GAIN = 0.005
-"""A correction that takes away less of the error on unseen sizes is not worth its numbers."""
-HALVES = "half of the samples"
-"""What is held out where all samples are of one size."""
+LEAST_GAIN = 0.005  # A correction that takes away less of the error on unseen sizes is not worth its numbers
+HALVES = "half of the samples"  # What is held out where all samples are of one size
 ROUNDS = 4
-SHARP = 0.02
-"""Relative errors below this count as squares, larger ones as absolute values."""
-FLOORS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)
-"""Shares of the samples that may lie on the floor of launches."""
+SHARP = 0.02  # Relative errors below this count as squares, larger ones as absolute values
+FLOORS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)  # Shares of the samples that may lie on the floor of launches
 WELL_ABOVE = 1.15
 
 
@@ -267,8 +261,7 @@ GRID: tuple[Settings, ...] = (
     ),
     *(Settings(regressor="forest", trees=trees, leaves=8, least=least) for trees, least in product((30, 60), (3, 10))),
 )
-MOST_SEARCHED = 1500
-"""Samples a setting is scored on; more would take hours and change little."""
+MOST_SEARCHED = 1500  # Samples a setting is scored on; more would take hours and change little
 
 
 @dataclass(frozen=True, kw_only=True)

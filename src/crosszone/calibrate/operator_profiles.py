@@ -31,9 +31,10 @@ from crosszone.cost.operator_profile import OperatorProfile
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.inputs.catalogue import catalogue
 
+# Kept of each operator: their mean error is within a point or two of that over thousands of shapes.
 MOST_SHAPES = 48
-"""Kept of each operator: their mean error is within a point or two of that over thousands of shapes."""
 LEAST_SHAPES = 8
+# Passes that are added up: the first of these that were sampled.
 PASSES = {
     "matmul": (("fwd", "dgrad", "wgrad"), ("fwd", "bwd"), ("fwd",)),
     "grouped_matmul": (("fwd", "dgrad", "wgrad"), ("fwd",)),
@@ -42,9 +43,7 @@ PASSES = {
     "cross_entropy": (("fwd", "bwd"),),
     "copy": (("step",),),
 }
-"""Passes that are added up: the first of these that were sampled."""
-ALIGNED = 8
-"""Of other columns the tensor cores are slower; a step has such a matmul in the head alone."""
+ALIGNED = 8  # Of other columns the tensor cores are slower; a step has such a matmul in the head alone
 
 
 def make_checks(read: Read) -> dict[str, CheckTable]:
@@ -123,16 +122,15 @@ def _numbers(values: Floats) -> tuple[float, ...]:
     return tuple(float(f"{value:.7g}") for value in values)
 
 
-BLOCKS = ("layer", "train_step")
-"""Sampled to see what a stack adds; they have no form of their own."""
+BLOCKS = ("layer", "train_step")  # Sampled to see what a stack adds; they have no form of their own
+# Coefficients of the cost formulas that samples of operators can tell.
 DETERMINABLE = (
     *("matmul", "matmul_fp8", "tile", "grouped", "batched", "unaligned", "flash", "flash_width", "flash_ramp"),
     *("flash_backward", "memory", "score_traffic", "optimizer_traffic", "head_traffic"),
 )
-"""Coefficients of the cost formulas that samples of operators can tell."""
 NEOX_STACKS = ("gpt-neox", "gpt-neox-partitioned", "gpt-neox-flash", "gpt-neox-flash-partitioned")
+# Stacks whose other coefficients were fitted beside kernels timed alone: what samples tell is for these.
 FOR_STACKS = ("hf-eager", "hf-compile", "ddp", "fsdp", *NEOX_STACKS)
-"""Stacks whose other coefficients were fitted beside kernels timed alone: what samples tell is for these."""
 
 
 def fittable(read: Read) -> list[Samples]:

@@ -28,27 +28,25 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.value import nearest
 
+# Columns that tell a table of `crosszone calibrate kernels`.
 KERNEL_COLUMNS = ("device", "dtype", "op", "pass", "mode", "time_us", "flag")
-"""Columns that tell a table of `crosszone calibrate kernels`."""
+# Columns of an operator table of GPUModeling25.
 MODEL_COLUMNS = ("gpu", "op", "pass", "mp", "micro_batch", "heads", "seq", "hidden", "layers", "time_us", "flag")
-"""Columns of an operator table of GPUModeling25."""
 MODEL_GPUS = {"A100": "a100-80gb-sxm", "GH200": "gh200-96gb"}
+# Streaming multiprocessors (compute units) by the beginning of a catalogue name (makers' data sheets).
 PROCESSORS = {
     **{"a100": 108, "a800": 108, "h100": 132, "h200": 132, "h800": 132, "gh200": 132, "h20": 78, "b200": 148},
     **{"gb200": 148, "v100": 80, "l40s": 142, "l4": 58, "a40": 84, "a10": 72, "mi300x": 304, "h100-pcie": 114},
 }
-"""Streaming multiprocessors (compute units) by the beginning of a catalogue name (makers' data sheets)."""
 USUAL_PROCESSORS = 132
 MAX_ROWS = 500_000
 MAX_BYTES = 200 * 1024 * 1024
 MOST_MISTAKES = 20
 LEAST_US, MOST_US = 0.01, 1e9
-LONG_US = 100.0
-"""Products that take longer are what a training step is made of."""
-SLOW, FAST = 300.0, 0.3
-"""Median of time over roof beyond which times are in another unit."""
-VOCABULARY = 50257
-"""Of the models that GPUModeling25 sampled, padded to a multiple of 128 on each GPU."""
+LONG_US = 100.0  # Products that take longer are what a training step is made of
+SLOW, FAST = 300.0, 0.3  # Median of time over roof beyond which times are in another unit
+VOCABULARY = 50257  # Of the models that GPUModeling25 sampled, padded to a multiple of 128 on each GPU
+# Sizes that are held out whole, where they are not the width.
 HELD_OUT = {
     "matmul": ("n", "k"),
     "grouped_matmul": ("n", "k"),
@@ -60,7 +58,6 @@ HELD_OUT = {
     "layer": ("hidden",),
     "train_step": ("hidden",),
 }
-"""Sizes that are held out whole, where they are not the width."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,8 +327,8 @@ MODEL_OPS = (
     *("res_add", "gelu", "rope", "embedding", "cross_entropy", "adam_first_stage", "adam_middle_stage"),
     "adam_last_stage",
 )
+# Operators whose sizes do not depend on the hidden size.
 WITHOUT_HIDDEN = ("causal_softmax", "softmax", "mask_fill", "cross_entropy")
-"""Operators whose sizes do not depend on the hidden size."""
 
 
 def model_shape(name: str, g: Mapping[str, float]) -> tuple[str, dict[str, float]]:

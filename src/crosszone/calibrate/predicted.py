@@ -23,10 +23,8 @@ from crosszone.predict.predictor import Predictor
 from crosszone.predict.step import step_s
 
 Vector = npt.NDArray[np.float64]
-CHUNK = 2048
-"""Runs whose closed forms are computed at once."""
-DEEPER = 8.0
-"""Pipelines computed together differ by less than this in depth."""
+CHUNK = 2048  # Runs whose closed forms are computed at once
+DEEPER = 8.0  # Pipelines computed together differ by less than this in depth
 
 
 @dataclass(frozen=True, kw_only=True)

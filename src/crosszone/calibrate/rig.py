@@ -142,8 +142,7 @@ def _data() -> dict[str, Any]:
 
 NEEDED = ("experiment", "zones", "ranks_per_zone", "rtt_ms", "link_mbit", "op", "unit", "median")
 MAX_ROWS = 20_000
-LEAST, MOST = 1e-15, 1e18
-"""Figures beyond are no measurement, and their errors no numbers."""
+LEAST, MOST = 1e-15, 1e18  # Figures beyond are no measurement, and their errors no numbers
 BYTES_PER_S_PER_MBIT = 1e6 / 8
 _TCP = re.compile(r"tcp (reno|cubic|bbr) x(\d{1,4})")
 _IDLE = re.compile(r"cc_(reno|cubic)_ssai1_idle([0-9.]{1,6})s")

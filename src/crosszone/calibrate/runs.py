@@ -48,10 +48,8 @@ from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
 
-USUAL_NODE = 8
-"""GPUs of a node where a row does not say."""
-TRAY = 4
-"""GPUs of one tray of a rack-scale system."""
+USUAL_NODE = 8  # GPUs of a node where a row does not say
+TRAY = 4  # GPUs of one tray of a rack-scale system
 _REMEMBERED = 4096
 _SEVERAL_KINDS = re.compile(r"\d+x.+\+|\+\s*\d+x|;|,.*\bx\d", re.IGNORECASE)
 _MEMORY_SIZE = re.compile(r"\d\s*gb", re.IGNORECASE)

@@ -23,12 +23,11 @@ from crosszone.inputs.strategy import Communication, Strategy
 Row: TypeAlias = Mapping[str, str]
 Fact: TypeAlias = bool | int | str
 
+# Columns that rules look at: never the id, nor what was measured.
 TEXT_COLUMNS = ("source", "model", "gpu", "precision", "framework", "zero_stage_or_fsdp", "notes")
-"""Columns that rules look at: never the id, nor what was measured."""
 _PATTERNS = frozenset({*TEXT_COLUMNS, "any", "text"})
 _REMEMBERED = 4096
-LONGEST_TEXT = 4000
-"""Characters of a cell that are looked at."""
+LONGEST_TEXT = 4000  # Characters of a cell that are looked at
 
 
 class RowError(Exception):
@@ -369,8 +368,8 @@ def _built(
 
 STATED = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
 EXPERTS = ("n_experts", "top_k")
+# What makes an architecture; key/value heads are as many as heads where they are not stated.
 NEEDED = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
-"""What makes an architecture; key/value heads are as many as heads where they are not stated."""
 
 GPT_STYLE: Mapping[str, Any] = {
     "activation": "gelu",

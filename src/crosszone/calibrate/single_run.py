@@ -49,8 +49,7 @@ from crosszone.predict.parts import kept
 from crosszone.predict.predict import predictor
 from crosszone.predict.predictor import OF_LINKS, OF_STEP, Predictor
 
-BEST = 3
-"""Plans whose order is to be settled."""
+BEST = 3  # Plans whose order is to be settled
 RECOMPUTE = ("none", "selective", "full")
 
 
@@ -120,20 +119,15 @@ def next_runs(present: Alternative, others: Sequence[Alternative], covariance: V
     return sorted(found, key=lambda run: (run.sd_after_pct, run.step_s))
 
 
-OF_COEFFICIENTS = (*OF_STEP, *OF_LINKS)
-"""Parts of a predictor that follow from the coefficients."""
-MOVED = 0.005
-"""A smaller change of a coefficient is none."""
-UNTOLD = 0.9
-"""Share of its error that a coefficient keeps when a log has told nothing of it."""
-MATTERS = 0.01
-"""Share of a step that an error must be worth to be named."""
-WORTH = 0.97
-"""Share of the doubt between plans that a run may leave to be worth naming."""
+OF_COEFFICIENTS = (*OF_STEP, *OF_LINKS)  # Parts of a predictor that follow from the coefficients
+MOVED = 0.005  # A smaller change of a coefficient is none
+UNTOLD = 0.9  # Share of its error that a coefficient keeps when a log has told nothing of it
+MATTERS = 0.01  # Share of a step that an error must be worth to be named
+WORTH = 0.97  # Share of the doubt between plans that a run may leave to be worth naming
+# Standard deviations that a coefficient may move before that is doubted, and before the log is refused.
 UNLIKELY, IMPOSSIBLE = 5.0, 10.0
-"""Standard deviations that a coefficient may move before that is doubted, and before the log is refused."""
+# A part of the log that differs by this factor from the predicted one is another thing of the same name.
 APART = 3.0
-"""A part of the log that differs by this factor from the predicted one is another thing of the same name."""
 DIGITS = 4
 
 Progress = Callable[[str, int, int], None]

@@ -24,6 +24,8 @@ import numpy as np
 from crosszone.calibrate.fit import Vector, priors
 from crosszone.cost.profile import Profiles
 
+# Standard deviation of the logarithm among sites and software, by coefficient: what the fitted stacks differ by
+# (see priors.yaml), little for what the GPU alone decides. Coefficients that are not here stay as they are.
 SITES: dict[str, float] = {
     "matmul": 0.03,
     "matmul_fp8": 0.05,
@@ -53,16 +55,12 @@ SITES: dict[str, float] = {
     "step_s": 0.05,
     "selective_share": 0.3,
 }
-"""Standard deviation of the logarithm among sites and software, by coefficient: what the fitted stacks differ by (see
-priors.yaml), little for what the GPU alone decides. Coefficients that are not here stay as they are."""
+# Share of it that adds to the profile's error: where the stack has no value of its own, and where it has.
 UNSEEN, SEEN = 0.5, 0.2
-"""Share of it that adds to the profile's error: where the stack has no value of its own, and where it has."""
-DERIVED = 0.25
-"""The same of a GPU's rates where its profile is that of a relative."""
-SHARES = (0.05, 1.0)
-"""Limits of what priors.yaml does not have: shares of a rate."""
+DERIVED = 0.25  # The same of a GPU's rates where its profile is that of a relative
+SHARES = (0.05, 1.0)  # Limits of what priors.yaml does not have: shares of a rate
+# Kept with the GPU; the others with the stack.
 GPU = ("matmul", "matmul_fp8", "flash", "flash_backward", "tile", "batched", "memory")
-"""Kept with the GPU; the others with the stack."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,20 +121,16 @@ def beliefs_of(
 
 Predict = Callable[[Mapping[str, float]], Sequence[float]]
 
-PROMISE, NEAR = 0.03, 0.029
-"""How far the predicted step may stay from the measured one; where the rounds end."""
+PROMISE, NEAR = 0.03, 0.029  # How far the predicted step may stay from the measured one; where the rounds end
+# Error of a predicted step that no coefficient explains (one standard deviation of its logarithm).
 MODEL = 0.05
-"""Error of a predicted step that no coefficient explains (one standard deviation of its logarithm)."""
-PART = 0.15
-"""The same of a part of a step: logs draw its borders in their own ways."""
+PART = 0.15  # The same of a part of a step: logs draw its borders in their own ways
+# Coefficients that move hold this share of the believed variance of the step, and are at most so many.
 SHARE, FEWEST = 0.8, 3
-"""Coefficients that move hold this share of the believed variance of the step, and are at most so many."""
 STEP = 1e-3
-LONGEST_MOVE = 0.7
-"""Largest change of a logarithm in a round."""
+LONGEST_MOVE = 0.7  # Largest change of a logarithm in a round
 ROUNDS = 40
-SETTLED = 3
-"""Rounds before the measurement is trusted more, or more coefficients are let go."""
+SETTLED = 3  # Rounds before the measurement is trusted more, or more coefficients are let go
 LEAST_NOISE = 2e-3
 
 

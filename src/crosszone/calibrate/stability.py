@@ -28,8 +28,7 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.document import read_text
 from crosszone.inputs.value import NotNegative, Positive, Value
 
-CHOICES = ("first", "last", "best")
-"""What an iteration is called besides its number."""
+CHOICES = ("first", "last", "best")  # What an iteration is called besides its number
 
 
 class Stability(Value):
@@ -94,11 +93,9 @@ def chosen(word: str | int, seconds: Mapping[int, float]) -> int:
 
 
 NEEDED = ("run_id", "iteration", "iter_time_s")
-STEADY = ("", "steady")
-"""Kinds of iterations that count."""
+STEADY = ("", "steady")  # Kinds of iterations that count
 MOST_ROWS = 1_000_000
-LONGEST_S = 1e7
-"""No iteration takes longer."""
+LONGEST_S = 1e7  # No iteration takes longer
 LONGEST_ID = 100
 
 

@@ -33,13 +33,11 @@ from crosszone.schedule.trace import MAX_TRACE_BYTES, Trace, read_trace
 
 FORMATS = ("benchmark", "trace", "metrics", "kineto")
 AUTO = "auto"
-LOOK = 2**16
-"""Bytes that are looked at to see what a file holds."""
+LOOK = 2**16  # Bytes that are looked at to see what a file holds
+# What a trace should say of its run besides its times, and its degrees.
 WANTED = ("model", "device", "framework", "torch")
-"""What a trace should say of its run besides its times, and its degrees."""
 DEGREES = ("tp", "pp", "dp")
-ALONE = ("benchmark", "trace")
-"""Formats that have one file for a run."""
+ALONE = ("benchmark", "trace")  # Formats that have one file for a run
 ENDINGS = (".json", ".jsonl", ".csv")
 MOST_NAMED = 10
 

@@ -25,12 +25,9 @@ from typing import Any
 from crosszone.errors import FileError, InvalidError, Notice
 from crosszone.inputs.value import near
 
-LOOK = 2**16
-"""Bytes that tell whether a file is text."""
-ODD = 0.05
-"""Share of characters that are no text beyond which a file is binary."""
-USUAL = frozenset("\t\r\n\f\b\x1b")
-"""Control characters that logs have."""
+LOOK = 2**16  # Bytes that tell whether a file is text
+ODD = 0.05  # Share of characters that are no text beyond which a file is binary
+USUAL = frozenset("\t\r\n\f\b\x1b")  # Control characters that logs have
 
 
 def check_head(head: bytes, name: str) -> None:
@@ -70,8 +67,7 @@ def not_one_of(field: str, value: str, allowed: Iterable[str]) -> InvalidError:
     return InvalidError(Notice(code=code, field=field, value=value, params=params))
 
 
-OF_THE_ROW = ("row", "line")
-"""Parameters that differ from row to row."""
+OF_THE_ROW = ("row", "line")  # Parameters that differ from row to row
 
 
 @dataclasses.dataclass

@@ -43,11 +43,10 @@ from crosszone.plan.comparison import chance_of
 
 Kind = Literal["source", "model", "gpu", "row"]
 Mask = npt.NDArray[np.bool_]
+# Most parts that rows are dealt into; a part keeps all rows of a source (model, GPU family).
 FOLDS: dict[Kind, int] = {"source": 100, "model": 20, "gpu": 100, "row": 10}
-"""Most parts that rows are dealt into; a part keeps all rows of a source (model, GPU family)."""
 ROUNDS = 25
-MOST_FITTED = 4000
-"""Rows of a long file that are used, evenly taken."""
+MOST_FITTED = 4000  # Rows of a long file that are used, evenly taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +201,7 @@ def _without(left_out: Mask) -> Vector:
 
 
 Floats = npt.NDArray[np.float64]
-BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Ends of the ranges of stated chances."""
+BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # Ends of the ranges of stated chances
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,14 +253,12 @@ def chance_bins(pairs: Pairs, spread: float) -> dict[str, Mapping[str, float | i
     return found
 
 
-OUTSIDE = 0.1
-"""Share of rows that may lie below the band, and above it."""
+OUTSIDE = 0.1  # Share of rows that may lie below the band, and above it
+# Parts in the order in which they are found: each from rows that have it and none after it.
 ORDER = ("base", "assumed", "moe", "stack", "gpu")
-"""Parts in the order in which they are found: each from rows that have it and none after it."""
-ONE_SD = 0.6827
-"""Share of a normal distribution within one standard deviation."""
+ONE_SD = 0.6827  # Share of a normal distribution within one standard deviation
+# Weight of a row of an unseen source whose stack is known: some runs come from a site that was seen, some do not.
 SITE_WEIGHT = 0.5
-"""Weight of a row of an unseen source whose stack is known: some runs come from a site that was seen, some do not."""
 Widths = dict[str, dict[str, float]]
 
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from crosszone.calibrate.accuracy_report import Found
     from crosszone.calibrate.validation import CrossValidation
 
-MOST_ROWS = 60
-"""Rows of a table shown in the terminal; --json has all."""
+MOST_ROWS = 60  # Rows of a table shown in the terminal; --json has all
 MOST_ASSUMED = 20
 SCORES = (
     ("scored", "right"),

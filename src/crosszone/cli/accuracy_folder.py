@@ -11,10 +11,8 @@ from crosszone.cli.files import refuse_to_overwrite, write_bytes
 from crosszone.cli.output import amount, console, language, said, table
 from crosszone.errors import InputError, Notice
 
-MOST_RUNS = 20
-"""Runs shown in the terminal: those farthest off; --csv and --json have all."""
-MOST_JOBS = 10
-"""Jobs shown in the terminal side by side."""
+MOST_RUNS = 20  # Runs shown in the terminal: those farthest off; --csv and --json have all
+MOST_JOBS = 10  # Jobs shown in the terminal side by side
 SCORES = ("scored", "mape_pct", "median_ape_pct", "within_10_pct", "within_20_pct", "bias_pct", "band_coverage_pct")
 STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
 

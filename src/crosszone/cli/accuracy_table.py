@@ -7,8 +7,8 @@ from typing import Any
 
 from crosszone.cli.output import amount, console, said, table
 
-Columns = Sequence[tuple[str, str]]
-"""Key of a row, which is the column's label too, and its alignment."""
+Columns = Sequence[tuple[str, str]]  # Key of a row, which is the column's label too, and its alignment
+# Of transfers between emulated zones.
 RIG: Columns = (
     ("experiment", "left"),
     ("op", "left"),
@@ -18,7 +18,6 @@ RIG: Columns = (
     ("p90_best_pct", "right"),
     ("median_median_pct", "right"),
 )
-"""Of transfers between emulated zones."""
 
 
 def print_table(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], most: int | None = None) -> None:

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 Size = Annotated[float | None, typer.Option()]
+# Largest side of an operator, and largest count of parameters or bytes, that one is asked for.
 MOST_SIZE, MOST_COUNT = 1e9, 1e13
-"""Largest side of an operator, and largest count of parameters or bytes, that one is asked for."""
 COUNTS = ("params", "bytes")
-LARGE_US = 1e9
-"""Longer times are shown with a power of ten."""
+LARGE_US = 1e9  # Longer times are shown with a power of ten
 
 
 def fit(

@@ -27,8 +27,7 @@ cat > "$sampler" <<'END_OF_SAMPLER'
 {python} "$sampler" {options} --parts {parts} --part "$SLURM_ARRAY_TASK_ID" -o {stem}."$SLURM_ARRAY_TASK_ID".csv
 """
 STDERR = 2
-MARGIN_MIN = 10
-"""Minutes a job may start and end in, beside the budget."""
+MARGIN_MIN = 10  # Minutes a job may start and end in, beside the budget
 
 
 def kernels(

@@ -14,11 +14,9 @@ from crosszone.cli.progress import progress_bar
 if TYPE_CHECKING:
     from crosszone.calibrate.single_run import OneLog
 
-IN_TABLES = ("log_moved", "log_next_run")
-"""What the tables say already."""
+IN_TABLES = ("log_moved", "log_next_run")  # What the tables say already
 Columns = Sequence[tuple[str, str]]
-MOST_RUNS = 5
-"""Next runs shown in the terminal; --json has all."""
+MOST_RUNS = 5  # Next runs shown in the terminal; --json has all
 
 
 def log(

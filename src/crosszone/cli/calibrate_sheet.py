@@ -111,8 +111,7 @@ def export(
     console().print(said("sheet_keeps" if formulas else "sheet_values"), soft_wrap=True)
 
 
-LEAST_S = 1e-12
-"""Shorter phases are rounding."""
+LEAST_S = 1e-12  # Shorter phases are rounding
 
 
 def _content(path: Path) -> bytes:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
 PIPELINE = ("warm_up", "steady", "cool_down", "tail")
-MOST_ROWS = 20
-"""Iterations shown in the terminal; --json has all."""
+MOST_ROWS = 20  # Iterations shown in the terminal; --json has all
 
 
 def trace(

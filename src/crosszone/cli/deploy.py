@@ -14,8 +14,7 @@ from crosszone.errors import InvalidError, Notice
 if TYPE_CHECKING:
     from crosszone.deploy.bundle import Bundle
 
-SHOWN = 8
-"""Nodes whose commands are printed; the others stand in the files."""
+SHOWN = 8  # Nodes whose commands are printed; the others stand in the files
 
 
 def deploy(

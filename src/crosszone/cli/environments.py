@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from crosszone.inputs.environment import Environment, MeasuredLink, Selection
     from crosszone.store.registered import Entry
 
-WIDE = 110
-"""Columns of a terminal that has room for name, runner and address."""
+WIDE = 110  # Columns of a terminal that has room for name, runner and address
 _STYLES = {"running": "green", "unreachable": "red", "stopped": "dim", "unknown": "dim"}
 
 

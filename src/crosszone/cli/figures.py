@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from crosszone.cli.output import console, said
 from crosszone.text.figures import digits, percent, signed
 
-Line = tuple[str, str, str]
-"""Heading, text and style."""
+Line = tuple[str, str, str]  # Heading, text and style
 
 
 def print_lines(*lines: Line) -> None:

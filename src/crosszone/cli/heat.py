@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
     from crosszone.analyse.sweep_cells import Cell
 
+# What crosses zones, one letter each.
 LETTERS = {
     "one zone": "1",
     "pp": "p",
@@ -23,14 +24,11 @@ LETTERS = {
     "streaming diloco": "S",
     "refused": "x",
 }
-"""What crosses zones, one letter each."""
+# Colours from fast to slow.
 SCALE = ("#30123b", "#4145ab", "#4675ed", "#39a2fc", "#1bcfd4", "#24eca6", "#61fc6c", "#a4fc3c", "#d1e834", "#f3c63a",
          "#fe9b2d", "#f36315", "#d93806", "#b11901", "#7a0402")  # fmt: skip
-"""Colours from fast to slow."""
-DARK = (0, 1, 2, 11, 12, 13, 14)
-"""Places of those that need light letters."""
-MOST_FLIPS = 24
-"""Places of one axis that are told; --json has all."""
+DARK = (0, 1, 2, 11, 12, 13, 14)  # Places of those that need light letters
+MOST_FLIPS = 24  # Places of one axis that are told; --json has all
 
 
 def print_sweep(found: Sweep) -> None:

@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
     from crosszone.analyse.sweep_cells import Axis
 
+# Fonts that have Chinese characters.
 CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei", "PingFang SC")
-"""Fonts that have Chinese characters."""
-LUMA = (0.2126, 0.7152, 0.0722)
-"""How bright red, green and blue look."""
-TICKS = 6
-"""Numbers beside the scale of colours."""
+LUMA = (0.2126, 0.7152, 0.0722)  # How bright red, green and blue look
+TICKS = 6  # Numbers beside the scale of colours
 
 
 def draw_sweep(found: Sweep) -> bytes:

@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from crosszone.inputs.scenario import Loaded
     from crosszone.plan.plan import Plan, Plans
 
-OPTIONS = ("objective", "top")
-"""What the search may refuse that is not in the file."""
-LOCAL = "L"
-"""Stands before the rank of a plan with local updates."""
+OPTIONS = ("objective", "top")  # What the search may refuse that is not in the file
+LOCAL = "L"  # Stands before the rank of a plan with local updates
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from crosszone.plan.plan import Comparison, Plan, Plans, Told
     from crosszone.predict.prediction import Run
 
-WIDE = 150
-"""Columns of a terminal that may have room for a column for each option of a plan."""
-LEAST_PLAN = 22
-"""Columns a plan needs where all its options are in one cell."""
+WIDE = 150  # Columns of a terminal that may have room for a column for each option of a plan
+LEAST_PLAN = 22  # Columns a plan needs where all its options are in one cell
+# Numbers left out where there is little room, the first ones first: one that is cut would be another number.
 SPARE = ("usd_run", "usd_day", "gib", "tokens_s")
-"""Numbers left out where there is little room, the first ones first: one that is cut would be another number."""
-GAP = 3
-"""Columns between two columns of a table."""
-MOST_ROWS = 20
-"""Families kept out, idle groups, links shown in the terminal; --json has all."""
+GAP = 3  # Columns between two columns of a table
+MOST_ROWS = 20  # Families kept out, idle groups, links shown in the terminal; --json has all
+# What a plan's line of degrees already says.
 SPLIT = frozenset({"tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute"})
-"""What a plan's line of degrees already says."""
 
 
 class Column(NamedTuple):

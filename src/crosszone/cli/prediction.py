@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from crosszone.predict.answer import Answer
     from crosszone.predict.prediction import Memory, Prediction, StageMemory, Traffic
 
-WIDE = 110
-"""Columns of a terminal that has room for every part of the memory."""
+WIDE = 110  # Columns of a terminal that has room for every part of the memory
+# Columns of the memory table in a narrow terminal; all else is `other`.
 NARROW = {"states": ("weights", "gradients", "optimizer"), "activations": ("activations",), "logits": ("logits",)}
-"""Columns of the memory table in a narrow terminal; all else is `other`."""
-MOST_ROWS, MOST_STAGES = 60, 16
-"""Rows of traffic and of memory shown in the terminal; --json has all."""
+MOST_ROWS, MOST_STAGES = 60, 16  # Rows of traffic and of memory shown in the terminal; --json has all
 
 
 def print_prediction(answer: Answer) -> None:

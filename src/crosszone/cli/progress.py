@@ -13,11 +13,9 @@ from crosszone.cli.output import console, said
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
-PATIENCE_S = 0.5
-"""Seconds before a bar is drawn: a quick answer needs none."""
+PATIENCE_S = 0.5  # Seconds before a bar is drawn: a quick answer needs none
 
-Progress = Callable[[str, int, int], None]
-"""What is being done, how much of it is, and of how much."""
+Progress = Callable[[str, int, int], None]  # What is being done, how much of it is, and of how much
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from crosszone.errors import InputError, InvalidError, Notice
 app = typer.Typer(help="One file that says what to train, where, and perhaps how.", no_args_is_help=True)
 
 PARTS = ("scenario", "cluster", "model", "job", "strategy")
-MOST_ROWS = 60
-"""Rows of a table shown in the terminal; --json has all."""
+MOST_ROWS = 60  # Rows of a table shown in the terminal; --json has all
 
 FileArgument = Annotated[str, typer.Argument(help="Scenario file (YAML or JSON); - for standard input.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]

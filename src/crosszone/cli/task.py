@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Training on chosen environments: create, watch, stop, resume.", no_args_is_help=True)
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The task's id.")]
-ANY_ID = {"ignore_unknown_options": True}
-"""An id may begin with a dash."""
+ANY_ID = {"ignore_unknown_options": True}  # An id may begin with a dash
 
 
 @app.command()

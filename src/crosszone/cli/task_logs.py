@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from crosszone.run.logs import LogFile
     from crosszone.run.service import Service
 
-END = 16 * 1024
-"""Bytes of a log's end that are shown; `--whole` shows all."""
+END = 16 * 1024  # Bytes of a log's end that are shown; `--whole` shows all
 PART = 256 * 1024
 PAUSE_S = 1.0
 NODE_LOG = "logs/node.log"

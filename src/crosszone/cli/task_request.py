@@ -54,6 +54,7 @@ KeyOption = Annotated[
     str | None, typer.Option(metavar="KEY", help="The same key makes the same task once, however often it is sent.")
 ]
 
+# Where each flag stands in a request.
 _PLACES = {
     "name": ("taskName",),
     "dataset": ("datasetId",),
@@ -71,7 +72,6 @@ _PLACES = {
     "precision": ("job", "precision"),
     "max_restarts": ("policy", "maxRestarts"),
 }
-"""Where each flag stands in a request."""
 
 
 def request_of(flags: Mapping[str, Any]) -> TaskRequest:

@@ -20,12 +20,9 @@ if TYPE_CHECKING:
     from crosszone.store.tasks import Event, Task
 
 LOOK_S = 1.0
-TWIN_S = 2.0
-"""Seconds between two comparisons; more where one takes long."""
-BAR = 20
-"""Characters of the bar."""
-MANY = 5
-"""From this ratio on it is told as one."""
+TWIN_S = 2.0  # Seconds between two comparisons; more where one takes long
+BAR = 20  # Characters of the bar
+MANY = 5  # From this ratio on it is told as one
 
 
 class View:
@@ -163,8 +160,7 @@ def nodes_line(task: Task) -> Any:
     return Text(said("comma").join(words), style="dim")
 
 
-MOST_NAMED = 6
-"""Nodes that are named one by one."""
+MOST_NAMED = 6  # Nodes that are named one by one
 
 
 def compared(twin: Twin) -> Any:

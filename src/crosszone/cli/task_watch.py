@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from crosszone.store.tasks import Task
 
 LOOK_S = 1.0
+# How long the end waits for a step of the driver; one that is cut off is done again by whoever comes next.
 END_S = 5.0
-"""How long the end waits for a step of the driver; one that is cut off is done again by whoever comes next."""
 
 
 @contextmanager

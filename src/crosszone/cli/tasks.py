@@ -23,8 +23,7 @@ STYLES = {
     "stopped": "yellow",
     "stopping": "yellow",
 }
-STEPS = 1000
-"""Steps of a task that does not say how many."""
+STEPS = 1000  # Steps of a task that does not say how many
 _HIDDEN = ("plan", "token", "driver", "driven_until", "key")
 
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from crosszone.analyse.communication import CommunicationReport
     from crosszone.analyse.suggest import Suggestions
 
-MOST_ROWS = 40
-"""Rows of a table in the terminal; --json has all."""
+MOST_ROWS = 40  # Rows of a table in the terminal; --json has all
 
 
 def print_report(found: CommunicationReport, *, formulas: bool = False) -> None:

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from crosszone.analyse.what_if import WhatIf
     from crosszone.predict.prediction import Prediction
 
-SMALL = 1e-4
-"""Share of the step below which the change of a part is not shown."""
+SMALL = 1e-4  # Share of the step below which the change of a part is not shown
 
 
 def what_if(

@@ -147,10 +147,10 @@ class Coefficients:
         return replace(self, **rates, **{name: getattr(self, name) / speed for name in TIMES})
 
 
+# Coefficients that the rate of a GPU's work is proportional to.
 RATES = ("matmul", "matmul_fp8", "flash", "batched", "memory", "host_update_per_s")
-"""Coefficients that the rate of a GPU's work is proportional to."""
+# Coefficients that the time of its work is proportional to.
 TIMES = ("tile", "host_s", "collective_host_s", "moe_s", "step_s")
-"""Coefficients that the time of its work is proportional to."""
 
 
 FIELDS = tuple(f.name for f in fields(Coefficients))

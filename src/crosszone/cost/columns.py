@@ -24,14 +24,13 @@ from crosszone.inputs.parameters import (
     shared_expert_parameters,
 )
 
-Numbers = Any
-"""A float or a NumPy array of floats; everything broadcasts."""
+Numbers = Any  # A float or a NumPy array of floats; everything broadcasts
 
 RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
 OFFLOAD = {"none": 0, "optimizer": 1, "optimizer+weights": 2}
 PATH_BITS = {"fp32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "fp4": 4}
+# fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path.
 MXFP8, ROWWISE = 7, 6
-"""fp8 with block scales, and with one scale per row: codes of their own beside the bits of the path."""
 
 Column = TypeVar("Column")
 

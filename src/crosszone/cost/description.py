@@ -12,6 +12,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value, nearest
 
+# Units of coefficients that are neither seconds (`_s`) nor a ratio.
 UNITS = {
     "host_update_per_s": "1/s",
     "flash_width": "elements",
@@ -23,7 +24,6 @@ UNITS = {
     "head_traffic": "bytes",
     "optimizer_traffic": "bytes",
 }
-"""Units of coefficients that are neither seconds (`_s`) nor a ratio."""
 
 ProfileKind = Literal["common", "gpu", "stack"]
 

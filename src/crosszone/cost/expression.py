@@ -341,8 +341,7 @@ def _evaluate(tree: _Tree) -> float:
 
 # Text
 
-_SUM, _PRODUCT, _TIGHT, _ATOM = range(4)
-"""How strongly the parts of a text hold together."""
+_SUM, _PRODUCT, _TIGHT, _ATOM = range(4)  # How strongly the parts of a text hold together
 
 
 @dataclass

@@ -75,8 +75,8 @@ def flash_share(head: Numbers, seq: Numbers, width: Numbers, ramp: Numbers) -> N
     return head * (1.0 + width / USUAL_HEAD) / (padded + width) * seq / (seq + ramp)
 
 
+# Heads are computed in blocks of this width; *flash* is the share reached with heads of that one.
 HEAD_BLOCK, USUAL_HEAD = 32.0, 128.0
-"""Heads are computed in blocks of this width; *flash* is the share reached with heads of that one."""
 
 
 def unfused_attention_s(
@@ -111,14 +111,14 @@ def longer_s(first_s: Numbers, second_s: Numbers, sharpness: float = 6.0) -> Num
     return top * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
 
 
+# Traffic of one score of unfused attention: score, mask, softmax and dropout, each written and read; and gradients.
 FORWARD_SCORE_BYTES, BACKWARD_SCORE_BYTES = 12.0, 20.0
-"""Traffic of one score of unfused attention: score, mask, softmax and dropout, each written and read; and gradients."""
+# Reads and writes of the residual stream by a layer's norms, residual additions and dropouts when these are fused.
 RESIDUAL_PASSES = 10.0
-"""Reads and writes of the residual stream by a layer's norms, residual additions and dropouts when these are fused."""
+# Times the keys and values go round in the backward pass: themselves, and their gradients.
 CONTEXT_BACKWARD = 2.0
-"""Times the keys and values go round in the backward pass: themselves, and their gradients."""
+# Traffic of one value of a routed token: copied to its expert's place and back, in 16 bit, indices counted in.
 ROUTED_BYTES = 16.0
-"""Traffic of one value of a routed token: copied to its expert's place and back, in 16 bit, indices counted in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +195,7 @@ class LayerTotals:
         return LayerTotals(**{f.name: picked(getattr(self, f.name)) for f in fields(self)})
 
 
+# Figures beside the layers' that a step is made of.
 GATHERED = (
     "tokens",
     "memory_rate",
@@ -207,7 +208,6 @@ GATHERED = (
     "head_s",
     "loss_s",
 )
-"""Figures beside the layers' that a step is made of."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,16 +24,15 @@ from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, re
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
 SECONDS_PER_US = 1e-6
+# Octaves of size that one octave of nodes counts for: rates change more with the nodes than with the size.
 NODES_FIRST = 10.0
-"""Octaves of size that one octave of nodes counts for: rates change more with the nodes than with the size."""
-OTHER_OP = 5.0
-"""The same for a timing of another op: nearer than other nodes, for it crosses the same links."""
+OTHER_OP = 5.0  # The same for a timing of another op: nearer than other nodes, for it crosses the same links
+# Ops whose timings tell of one: a ring's passes run over the same links.
 RING_OPS: dict[str, tuple[str, ...]] = {
     "all_reduce": ("all_reduce",),
     "reduce_scatter": ("reduce_scatter", "all_reduce"),
     "all_gather": ("all_gather", "all_reduce"),
 }
-"""Ops whose timings tell of one: a ring's passes run over the same links."""
 
 
 class MeasuredCollective(Value):

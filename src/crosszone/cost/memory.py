@@ -90,8 +90,8 @@ def memory_coefficients(stack: str | Sequence[str]) -> MemoryCoefficients:
     return MemoryCoefficients(**{f.name: float(entries[f.name]["value"]) for f in fields(MemoryCoefficients)})
 
 
+# Bytes per score of unfused attention: softmax 2, dropout mask 1, dropped scores 2 (Korthikanti et al. 2022).
 SCORE_BYTES = 5.0
-"""Bytes per score of unfused attention: softmax 2, dropout mask 1, dropped scores 2 (Korthikanti et al. 2022)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,12 +173,11 @@ def _estimate_experts(
 
 
 GIB = 2.0**30
-HALF = 2.0
-"""Bytes of a 16-bit copy."""
+HALF = 2.0  # Bytes of a 16-bit copy
+# Parts that add up to the total.
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working", "buffers", "base")
-"""Parts that add up to the total."""
+# When the peak can fall, by `StageMemory.moment`.
 MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
-"""When the peak can fall, by `StageMemory.moment`."""
 
 
 @dataclass(frozen=True, kw_only=True)

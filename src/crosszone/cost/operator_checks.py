@@ -31,6 +31,8 @@ from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, nearest, refuse
 
+# Operators that the step has a formula for, with the sizes it reads. Norms and other elementwise operators have
+# none: a layer counts their traffic together.
 FORMULA_DIMS: dict[str, tuple[str, ...]] = {
     "matmul": ("m", "n", "k"),
     "grouped_matmul": ("groups", "m", "n", "k"),
@@ -39,8 +41,7 @@ FORMULA_DIMS: dict[str, tuple[str, ...]] = {
     "cross_entropy": ("tokens", "vocab"),
     "copy": ("bytes",),
 }
-"""Operators that the step has a formula for, with the sizes it reads. Norms and other elementwise operators have none:
-a layer counts their traffic together."""
+# What errors are summed up as.
 FORMULA_FAMILIES = {
     "matmul": "matmul",
     "grouped_matmul": "grouped matmul",
@@ -49,11 +50,9 @@ FORMULA_FAMILIES = {
     "cross_entropy": "loss",
     "copy": "copy",
 }
-"""What errors are summed up as."""
+# A step counts the backward pass of a matmul as two forward ones. [O7]
 MATMULS = {"fwd": 1.0, "dgrad": 1.0, "wgrad": 1.0, "bwd": 2.0}
-"""A step counts the backward pass of a matmul as two forward ones. [O7]"""
-LOSS_SHARE = {"fwd": 1.0 / 3.0, "bwd": 2.0 / 3.0}
-"""Of the loss's traffic. [O9]"""
+LOSS_SHARE = {"fwd": 1.0 / 3.0, "bwd": 2.0 / 3.0}  # Of the loss's traffic. [O9]
 FORMULA_PASSES = {
     "matmul": tuple(MATMULS),
     "grouped_matmul": tuple(MATMULS),

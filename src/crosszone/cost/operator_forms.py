@@ -19,8 +19,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Sizes = Mapping[str, Floats]
 
+# Operators that are matrix products; the last two are the batched ones of unfused attention.
 PRODUCTS = ("matmul", "grouped_matmul", "scores_matmul", "values_matmul")
-"""Operators that are matrix products; the last two are the batched ones of unfused attention."""
+# Sizes that an operator has.
 DIMS: dict[str, tuple[str, ...]] = {
     "matmul": ("m", "n", "k"),
     "grouped_matmul": ("groups", "m", "n", "k"),
@@ -43,9 +44,9 @@ DIMS: dict[str, tuple[str, ...]] = {
     "layer": ("batch", "seq", "hidden", "ffn", "heads", "kv_heads", "head_dim"),
     "train_step": ("batch", "seq", "hidden", "ffn", "heads", "kv_heads", "head_dim", "layers", "vocab"),
 }
-"""Sizes that an operator has."""
+# Sizes that may be left out: a number, or the size they are taken from. Layers are groups of tensors.
 OPTIONAL = {("attention", "kv_heads"): "heads", ("adamw", "layers"): 1.0}
-"""Sizes that may be left out: a number, or the size they are taken from. Layers are groups of tensors."""
+# What a table sums operators up as.
 FAMILIES = {
     "matmul": "matmul",
     "grouped_matmul": "grouped matmul",
@@ -66,23 +67,15 @@ FAMILIES = {
     "adamw": "optimizer",
     "copy": "copy",
 }
-"""What a table sums operators up as."""
-WORDS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
-"""Bytes of a value."""
-TILES = ((128, 128), (128, 256), (256, 128))
-"""Output tiles of common matmul kernels."""
-HEAD_BLOCK, MOST_BLOCKS = 32, 8
-"""Heads are computed in blocks of this width, up to 256 wide."""
-HOT_GFLOP = 100.0
-"""Products beyond this many run long enough for the GPU to lower its clock."""
-QUERY_TILE = 128
-"""Queries that one block of a fused attention kernel takes."""
-LONG_ROW = 1024
-"""A softmax over longer rows is another kernel."""
+WORDS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}  # Bytes of a value
+TILES = ((128, 128), (128, 256), (256, 128))  # Output tiles of common matmul kernels
+HEAD_BLOCK, MOST_BLOCKS = 32, 8  # Heads are computed in blocks of this width, up to 256 wide
+HOT_GFLOP = 100.0  # Products beyond this many run long enough for the GPU to lower its clock
+QUERY_TILE = 128  # Queries that one block of a fused attention kernel takes
+LONG_ROW = 1024  # A softmax over longer rows is another kernel
+# With more of them torch sorts tokens before it adds the gradient of an embedding (ATen's Embedding.cu).
 SORTED_TOKENS = 3072
-"""With more of them torch sorts tokens before it adds the gradient of an embedding (ATen's Embedding.cu)."""
-CACHE_MB = 50.0
-"""Tensors below about this stay in the cache of a recent GPU between kernels."""
+CACHE_MB = 50.0  # Tensors below about this stay in the cache of a recent GPU between kernels
 _PASSES = {"fwd": (2.0, 1.0), "bwd": (3.0, 2.0), "step": (2.0, 1.0)}
 
 

@@ -31,11 +31,9 @@ from crosszone.inputs.document import Document, read_document
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Name, NotNegative, Value, nearest, parse, refuse
 
-MOST_CORRECTION = 0.7
-"""A correction changes the logarithm of a time by no more than this (a factor of 2)."""
+MOST_CORRECTION = 0.7  # A correction changes the logarithm of a time by no more than this (a factor of 2)
 USUAL_MODE = "eager"
-ALIKE = ("bf16", "fp16")
-"""Precisions whose kernels are as fast."""
+ALIKE = ("bf16", "fp16")  # Precisions whose kernels are as fast
 _PASSES = {
     "matmul": ("fwd", "dgrad", "wgrad", "bwd"),
     "grouped_matmul": ("fwd", "dgrad", "wgrad"),

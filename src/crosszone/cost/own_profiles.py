@@ -30,14 +30,10 @@ from crosszone.inputs.document import Document, dump_yaml, parse_document, read_
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, near, parse, refuse
 
-NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")
-"""Names of own profiles: they are names of files too."""
-DEFAULT = "default"
-"""The file that names the profile in use; no profile may be called so."""
-NONE = "none"
-"""What `use` is told on the command line for the shipped values."""
-UNNAMED = "measured"
-"""What a profile is called where nothing else names it."""
+NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,59}")  # Names of own profiles: they are names of files too
+DEFAULT = "default"  # The file that names the profile in use; no profile may be called so
+NONE = "none"  # What `use` is told on the command line for the shipped values
+UNNAMED = "measured"  # What a profile is called where nothing else names it
 _PACKAGE, _CLUSTERS = "crosszone.cost", ("profiles", "clusters")
 _NOT_IN_A_NAME = re.compile(r"[^a-z0-9]+")
 
@@ -86,8 +82,8 @@ class Laid:
     profile: OwnProfile
 
 
+# What this process was told to use whatever the default is: a profile, or none; empty: it was told nothing.
 _override: list[Laid | None] = []
-"""What this process was told to use whatever the default is: a profile, or none; empty: it was told nothing."""
 
 
 def folder() -> Path:

@@ -25,8 +25,8 @@ from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.value import nearest
 
+# Family of a GPU that is like no measured one, and stack of unknown software: common values.
 GENERIC = "generic"
-"""Family of a GPU that is like no measured one, and stack of unknown software: common values."""
 
 Vector = npt.NDArray[np.float64]
 

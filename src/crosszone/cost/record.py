@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+# Operation of indexing, rolling, broadcasting, joining: each entry is one entry of an operand.
 GATHER = "gather"
-"""Operation of indexing, rolling, broadcasting, joining: each entry is one entry of an operand."""
 
 
 def _arithmetic(function: Callable[[Any, Any], Any], op: str) -> tuple[Callable[..., Any], Callable[..., Any]]:

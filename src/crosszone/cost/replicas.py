@@ -26,12 +26,13 @@ from crosszone.cost.record import as_array, named
 from crosszone.cost.stages import StageLayers
 from crosszone.cost.tiers import Tier, figure
 
+# Latency of one step of a ring or tree inside a zone.
 FAST_HOP_S, NETWORK_HOP_S = (figure(tier, "latency_us") * 1e-6 for tier in ("fast_link", "rdma"))
-"""Latency of one step of a ring or tree inside a zone."""
+# Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm.
 WEIGHT_TRAFFIC = 6.0
-"""Bytes the optimizer's step moves for each parameter a GPU holds: gradient read, weight written, norm."""
 
 
+# Figures of an exchange between zones.
 BETWEEN = (
     "wan_reduce",
     "wan_gather",
@@ -40,7 +41,6 @@ BETWEEN = (
     "wan_reduce_messages",
     "wan_gather_messages",
 )
-"""Figures of an exchange between zones."""
 
 
 @dataclass(frozen=True, kw_only=True)

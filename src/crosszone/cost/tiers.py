@@ -16,8 +16,7 @@ from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.region import routes
 from crosszone.inputs.shipped import read_shipped
 
-Numbers: TypeAlias = float | npt.ArrayLike
-"""A number or an array of them."""
+Numbers: TypeAlias = float | npt.ArrayLike  # A number or an array of them
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 BYTES_PER_S_PER_GBPS = 1e9 / 8
@@ -31,8 +30,7 @@ class Tier(NamedTuple):
     latency_s: Any
 
 
-FREE = Tier(np.inf, 0.0)
-"""A link that costs nothing: where there is none to cross."""
+FREE = Tier(np.inf, 0.0)  # A link that costs nothing: where there is none to cross
 
 
 class NodeTiers(NamedTuple):

@@ -104,15 +104,12 @@ def _divide_rate(amount: Numbers, seconds: Numbers) -> Floats:
         return np.where(time > 0, value / np.where(time > 0, time, 1.0), np.inf)
 
 
+# Who sends: NCCL over sockets, Gloo, or a library that sends without asking (MPI's eager protocol).
 Library = Literal["nccl", "gloo", "eager"]
-"""Who sends: NCCL over sockets, Gloo, or a library that sends without asking (MPI's eager protocol)."""
 
-EXPECTED = 1
-"""Place of the expected RTT in the arrays of three."""
-EXACT_RING_ZONES = 8
-"""Zones up to which every ring is tried."""
-RING_POWER = 8
-"""Power that makes the sum of a long ring's edges behave like its slowest edge."""
+EXPECTED = 1  # Place of the expected RTT in the arrays of three
+EXACT_RING_ZONES = 8  # Zones up to which every ring is tried
+RING_POWER = 8  # Power that makes the sum of a long ring's edges behave like its slowest edge
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,8 +52,7 @@ def sentence_key(name: str) -> str:
 
 
 MANIFEST = "bundle.json"
-LONG_AGO = (1980, 1, 1, 0, 0, 0)
-"""Time of every file in an archive, so that equal bundles are equal archives."""
+LONG_AGO = (1980, 1, 1, 0, 0, 0)  # Time of every file in an archive, so that equal bundles are equal archives
 
 
 class BundleFile(Value):

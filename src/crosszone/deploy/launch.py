@@ -28,10 +28,10 @@ from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE, label
 
+# A host name, or an address of either kind.
 ADDRESS = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
-"""A host name, or an address of either kind."""
+# A network interface as Linux names it: at most fifteen characters.
 INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}")
-"""A network interface as Linux names it: at most fifteen characters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,8 +296,7 @@ case "$MASTER_ADDR$address" in *@*)
 esac"""
 
 
-ARGUMENTS = Raw('"$@"')
-"""What is typed after the node's script goes on to the trainer."""
+ARGUMENTS = Raw('"$@"')  # What is typed after the node's script goes on to the trainer
 
 
 def torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[str | Raw, ...]:

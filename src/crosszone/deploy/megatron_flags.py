@@ -66,14 +66,13 @@ def _run(count: int) -> str:
 
 NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
+# gelu is what it takes when nothing is said. --quick-geglu is a sigmoid in place of GELU, so no geglu.
 ACTIVATIONS = {"gelu": None, "swiglu": "--swiglu", "squared-relu": "--squared-relu"}
-"""gelu is what it takes when nothing is said. --quick-geglu is a sigmoid in place of GELU, so no geglu."""
 EPSILON = {"rmsnorm": 1e-5, "layernorm": 1e-5}
+# Linear layers that can have a bias together.
 BIASES = {(): "none", ("qkv",): "qkv", ("mlp", "out", "qkv"): "all"}
-"""Linear layers that can have a bias together."""
 VOCAB_MULTIPLE = 128
-AUX_LOSS = 0.01
-"""Weight of the router's balancing loss that Megatron's help recommends to begin with."""
+AUX_LOSS = 0.01  # Weight of the router's balancing loss that Megatron's help recommends to begin with
 
 
 def architecture(model: Model, *, seq_len: int, tp: int, ep: int, language: str) -> tuple[Option, ...]:
@@ -252,12 +251,12 @@ def sparse_pattern(m: Model) -> str:
     return f"({'+'.join(parts)})"
 
 
+# Orders of ranks that Megatron has, and whether `--use-tp-pp-dp-mapping` gives them.
 ORDERS = {("tp", "cp", "dp", "pp"): False, ("tp", "cp", "pp", "dp"): True}
-"""Orders of ranks that Megatron has, and whether `--use-tp-pp-dp-mapping` gives them."""
+# ZeRO stages of Megatron-FSDP by the name of its sharding strategy.
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-"""ZeRO stages of Megatron-FSDP by the name of its sharding strategy."""
+# Those that Megatron-FSDP, optimizer instances and host memory know.
 PLAIN_OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum")
-"""Those that Megatron-FSDP, optimizer instances and host memory know."""
 
 Told = tuple[str, Any, str, dict[str, Any]]
 

@@ -7,14 +7,13 @@ from typing import Any
 from crosszone.deploy.bundle import Option, option
 from crosszone.deploy.launch import Launch, refused
 
+# DDP's communication hooks by the compression that they are.
 HOOKS = {
     "fp16": "default_hooks.fp16_compress_hook",
     "bf16": "default_hooks.bf16_compress_hook",
     "powersgd": "powerSGD_hook.powerSGD_hook",
 }
-"""DDP's communication hooks by the compression that they are."""
-EXCHANGED = ("fp32", "bf16", "fp16")
-"""Types in which the trainer's own averaging exchanges updates."""
+EXCHANGED = ("fp32", "bf16", "fp16")  # Types in which the trainer's own averaging exchanges updates
 
 
 def argument(launch: Launch, name: str, value: Any, key: str, **params: Any) -> Option:

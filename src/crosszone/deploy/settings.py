@@ -117,8 +117,8 @@ def _put(fields: dict[str, Any], name: str, said: str) -> None:
     fields[first] = {**(inner if isinstance(inner, Mapping) else {}), rest: value}
 
 
+# Settings that are text even where they look like a number.
 _TEXTS = (
     "data", "tokenizer", "init_from", "workdir", "python", "user", "image", "claim", "namespace", "service_account",
     "account", "time_limit",
 )  # fmt: skip
-"""Settings that are text even where they look like a number."""

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterable
 
 LONGEST_SLUG = 40
-WIDTH = 90
-"""Columns a long command is folded at."""
+WIDTH = 90  # Columns a long command is folded at
 
 
 class Raw(str):

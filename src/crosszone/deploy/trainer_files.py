@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from crosszone.inputs.python_source import parsed
 
+# The program of each framework; Megatron-LM has one of its own.
 ENTRY = {
     "ddp": "train_ddp.py",
     "fsdp": "train_fsdp.py",
@@ -15,7 +16,6 @@ ENTRY = {
     "horovod": "train_horovod.py",
     "torchft": "train_torchft.py",
 }
-"""The program of each framework; Megatron-LM has one of its own."""
 
 
 @cache

@@ -10,8 +10,7 @@ from crosszone.deploy.shell import comment
 from crosszone.text import label, sentence
 
 FILE = "tune-host.sh"
-OLD = "cubic"
-"""What Linux does by itself: a plan that has it loses nothing by something better."""
+OLD = "cubic"  # What Linux does by itself: a plan that has it loses nothing by something better
 
 
 def tuning_text(launch: Launch) -> str | None:

@@ -16,8 +16,7 @@ from pydantic import Field, Strict
 
 from crosszone.inputs.value import Count, FilePlace, Name, NotNegative, Positive, Value
 
-Runner = Literal["local", "ssh", "slurm", "kubernetes", "ray"]
-"""Who starts programs there."""
+Runner = Literal["local", "ssh", "slurm", "kubernetes", "ray"]  # Who starts programs there
 Status = Literal["running", "stopped", "unreachable", "unknown"]
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from crosszone.inputs.model import Model
 
+# Forward, and backward for inputs and for weights: each as many operations as the forward pass.
 TRAINING_PASSES = 3
-"""Forward, and backward for inputs and for weights: each as many operations as the forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)

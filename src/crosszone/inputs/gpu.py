@@ -8,6 +8,7 @@ from pydantic import Field, Strict
 
 from crosszone.inputs.value import Count, Flag, Name, NotNegative, Positive, Prose, Value
 
+# GB/s of one lane, one direction: transfer rate x line code / 8 (PCI-SIG base specifications 1.0 to 6.0). [L1]
 PCIE_LANE_GB_PER_S = {
     1: 2.5 * 8 / 10 / 8,
     2: 5.0 * 8 / 10 / 8,
@@ -16,11 +17,9 @@ PCIE_LANE_GB_PER_S = {
     5: 32.0 * 128 / 130 / 8,
     6: 64.0 * 242 / 256 / 8,
 }
-"""GB/s of one lane, one direction: transfer rate x line code / 8 (PCI-SIG base specifications 1.0 to 6.0). [L1]"""
 
 
-CPU = "cpu"
-"""Architecture of a machine's own processors, where these compute: ranks then talk over Gloo."""
+CPU = "cpu"  # Architecture of a machine's own processors, where these compute: ranks then talk over Gloo
 
 
 class Peaks(Value):

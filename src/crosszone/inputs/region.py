@@ -18,8 +18,7 @@ from pydantic import BeforeValidator, Field, Strict
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Prose, Value
 
-EARTH_RADIUS_KM = 6371.0088
-"""Mean radius (IUGG)."""
+EARTH_RADIUS_KM = 6371.0088  # Mean radius (IUGG)
 
 
 @dataclass(frozen=True)

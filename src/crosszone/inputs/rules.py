@@ -308,8 +308,7 @@ def local_update_has_replicas(case: Case) -> Iterator[Notice]:
         yield _list_broken("local_update_zones", "local_update", case.dp, zones=zones, dp=case.dp)
 
 
-JOB_RULES: tuple[Rule, ...] = (gpus_have_precision,)
-"""Rules that need no strategy."""
+JOB_RULES: tuple[Rule, ...] = (gpus_have_precision,)  # Rules that need no strategy
 
 RULES: tuple[Rule, ...] = (
     ranks_within_gpus,

@@ -100,15 +100,15 @@ PROTOTYPE_KEYS = (
     "bandwidth",
 )
 
+# What a request could not say (length, GPU kind) or need not (Gbit/s and ms: the defaults of its page).
 PROTOTYPE_ASSUMES: dict[str, Any] = {"seq_len": 2048, "gpu": "a100-80gb-sxm", "bandwidth": 10, "latency": 50}
-"""What a request could not say (length, GPU kind) or need not (Gbit/s and ms: the defaults of its page)."""
 
+# The function that brings a version to the next one.
 UPGRADES: dict[int, Callable[[Fields, list[Notice], Document], Fields]] = {0: _from_prototype}
-"""The function that brings a version to the next one."""
 
 
+# A model picked by size is remarked upon when its count differs by more than this share.
 SIZE_TOLERANCE = 0.25
-"""A model picked by size is remarked upon when its count differs by more than this share."""
 
 
 def _single_key_schema(key: str, kind: dict[str, Any], description: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from typing import Any
 
 from crosszone.inputs.document import Document, parse_document
 
+# Raise it when `parse_document` reads the same text differently: what older programs kept is then parsed anew.
 _FORMAT = 1
-"""Raise it when `parse_document` reads the same text differently: what older programs kept is then parsed anew."""
 
 
 def read_shipped(package: str, path: str) -> Document:

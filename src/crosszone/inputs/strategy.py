@@ -8,8 +8,8 @@ from pydantic import Field, Strict, model_validator
 
 from crosszone.inputs.value import Count, Flag, Positive, Value, refuse
 
+# Axes whose degrees multiply to the number of ranks; experts are spread inside them.
 AXES = ("tp", "cp", "dp", "pp")
-"""Axes whose degrees multiply to the number of ranks; experts are spread inside them."""
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev", "delay-aware"]
 Degree = Count

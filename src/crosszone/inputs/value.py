@@ -23,12 +23,11 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice, Unknow
 from crosszone.inputs.document import Document, FieldPath, field_text
 
 MAX_COUNT = 1_000_000
-MOST_NOTICES = 50
-"""Mistakes told at once: a file that is wrong in more places is wrong as a whole."""
+MOST_NOTICES = 50  # Mistakes told at once: a file that is wrong in more places is wrong as a whole
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=1, le=MAX_COUNT)]
+# As far below 1 as the most is above it: with less, times grow beyond what a number can say.
 LEAST_POSITIVE = 1e-18
-"""As far below 1 as the most is above it: with less, times grow beyond what a number can say."""
 
 
 def _check_not_tiny(number: float) -> float:
@@ -60,8 +59,8 @@ def _check_file_name(text: str) -> str:
     return text
 
 
+# A path on some machine, or a URI.
 FilePlace = Annotated[str, StringConstraints(strip_whitespace=True), AfterValidator(_check_file_name)]
-"""A path on some machine, or a URI."""
 
 LONGEST_PROSE = 10_000
 
@@ -72,8 +71,7 @@ def _check_readable(text: str) -> str:
     return text
 
 
-Prose = Annotated[str, AfterValidator(_check_readable)]
-"""Text for people to read."""
+Prose = Annotated[str, AfterValidator(_check_readable)]  # Text for people to read
 
 V = TypeVar("V", bound="Value")
 

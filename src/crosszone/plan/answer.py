@@ -14,8 +14,7 @@ from crosszone.plan.plan import Comparison, Plan, Plans, filled
 from crosszone.plan.planner import plan
 from crosszone.text import DEFAULT_LANGUAGE
 
-Asked = Callable[[Plans], Plan]
-"""Which plan of the answer is asked about."""
+Asked = Callable[[Plans], Plan]  # Which plan of the answer is asked about
 
 
 def answer(

@@ -56,8 +56,9 @@ from crosszone.schedule.orders import SPLIT, group_size
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 SHARE = {"all": 0.0, "zone": 1.0, "node": 2.0}
+# Columns of an option that memory depends on.
 OF_MEMORY = ("zero", "within", "sequence_parallel", "recompute", "offload", "wire_bytes")
-"""Columns of an option that memory depends on."""
+# Columns of work that are an option's own.
 OF_OPTIONS = (
     "zero",
     "sequence_parallel",
@@ -69,15 +70,13 @@ OF_OPTIONS = (
     "overlap_tensor",
     "room",
 )
-"""Columns of work that are an option's own."""
+# Ways a layer may be run at one micro-batch: sequence parallelism, recomputation, overlap of its collectives.
 LAYER_OPTIONS = 12
-"""Ways a layer may be run at one micro-batch: sequence parallelism, recomputation, overlap of its collectives."""
+# Fields whose fastest value depends on the rest; of all others it is known.
 LEADING = ("zero", "shard_within", "communication.reduce")
-"""Fields whose fastest value depends on the rest; of all others it is known."""
+# Passes of the slowest option of a sort over those of the fastest, at most: longer ones hide more.
 SLOWER = 3.0
-"""Passes of the slowest option of a sort over those of the fastest, at most: longer ones hide more."""
-LEAN = 2
-"""Rows that need no more memory than any option of their sort: all recomputed, and nothing."""
+LEAN = 2  # Rows that need no more memory than any option of their sort: all recomputed, and nothing
 
 
 class Leaders(NamedTuple):
@@ -352,17 +351,14 @@ def spread(columns: Any, at: Ints) -> Any:
     return replace(columns, **wide) if wide else columns
 
 
+# On bounds of sorts of options: a shorter backward pass hides less of a reduction, which may cost a little more.
 SLACK = 0.999
-"""On bounds of sorts of options: a shorter backward pass hides less of a reduction, which may cost a little more."""
 
+# Columns of links after stages.
 BOUNDARY = ("boundary_bytes_per_s", "boundary_back_bytes_per_s", "boundary_latency_s")
-"""Columns of links after stages."""
-ROUNDED = 1.0 - 1e-9
-"""On what is simulated for many at once: sums may be rounded otherwise."""
-ANSWERS, MOST_ASKED = 256, 65_536
-"""Answers of a grid that are remembered, and strategies of one of them."""
-MOST_KNOWN = 100_000
-"""Strategies whose memory is remembered."""
+ROUNDED = 1.0 - 1e-9  # On what is simulated for many at once: sums may be rounded otherwise
+ANSWERS, MOST_ASKED = 256, 65_536  # Answers of a grid that are remembered, and strategies of one of them
+MOST_KNOWN = 100_000  # Strategies whose memory is remembered
 
 
 class Scores(Columns):

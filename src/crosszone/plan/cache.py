@@ -9,8 +9,7 @@ from collections.abc import Hashable, Iterable
 from itertools import count
 from typing import Any
 
-MOST_GROUNDS = 6
-"""Grounds that are remembered; the one used longest ago goes first."""
+MOST_GROUNDS = 6  # Grounds that are remembered; the one used longest ago goes first
 
 
 class Kept(dict[Hashable, Any]):

@@ -28,8 +28,7 @@ from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 from crosszone.predict.step import simulated_step
 
-ROWS = 512
-"""Rows that are looked at together: more do not fit the cache."""
+ROWS = 512  # Rows that are looked at together: more do not fit the cache
 
 
 def steps_over(p: Predictor, sites: Sequence[Site]) -> npt.NDArray[np.float64]:
@@ -81,8 +80,7 @@ def _joined(columns: Sequence[Any], rows: int) -> Any:
     return type(columns[0])(**found)
 
 
-ROUNDED = 1.0 - 1e-9
-"""On a bound: its sums may be rounded otherwise than those of the step."""
+ROUNDED = 1.0 - 1e-9  # On a bound: its sums may be rounded otherwise than those of the step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from crosszone.inputs.value import Value
 from crosszone.predict.prediction import Prediction, Triple
 from crosszone.predict.traffic import tier_of
 
+# Standard deviations from the middle of a band to its end, which one run in ten lies beyond: 1.2816.
 TENTH = NormalDist().inv_cdf(0.9)
-"""Standard deviations from the middle of a band to its end, which one run in ten lies beyond: 1.2816."""
 
 
 def chance_faster(a: Prediction, b: Prediction) -> float:

@@ -16,14 +16,10 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.predict.predict import predictor
 
-LEAST, MOST = 1e-3, 1e3
-"""Factors on the rates between which a crossover is looked for."""
-PLACES = 13
-"""Factors that are tried first, two a decade, so that more than one crossover is seen."""
-HALVINGS = 24
-"""Of half a decade: the factor is known to a ten-millionth."""
-EQUAL = 1e-9
-"""Share of a step below which two steps are equally long."""
+LEAST, MOST = 1e-3, 1e3  # Factors on the rates between which a crossover is looked for
+PLACES = 13  # Factors that are tried first, two a decade, so that more than one crossover is seen
+HALVINGS = 24  # Of half a decade: the factor is known to a ten-millionth
+EQUAL = 1e-9  # Share of a step below which two steps are equally long
 
 Winner = Literal["one", "other"]
 Links = dict[tuple[int, int], ZoneLink]

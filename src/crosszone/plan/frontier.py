@@ -16,10 +16,9 @@ from crosszone.plan.candidates import Candidate
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-WHOLE = -1
-"""In place of a sort of options: all of them."""
+WHOLE = -1  # In place of a sort of options: all of them
+# Bounds: of runs of stages, of every stage, and the schedule simulated with links at least as good as they are.
 LOOSE, CLOSE, NEAR = 0, 1, 2
-"""Bounds: of runs of stages, of every stage, and the schedule simulated with links at least as good as they are."""
 
 
 @dataclass
@@ -83,8 +82,7 @@ class Pool(Queue):
     """How close the bound is: `LOOSE`, `CLOSE` or `NEAR`."""
 
 
-BETTER = 1.0 - 1e-7
-"""Share of the best value that another one must be below: the rest is rounding."""
+BETTER = 1.0 - 1e-7  # Share of the best value that another one must be below: the rest is rounding
 
 
 class Best:

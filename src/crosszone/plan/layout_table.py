@@ -66,10 +66,8 @@ class Pipe:
         return self.schedule.startswith("any")
 
 
-ANY = Pipe("any", 1)
-"""No schedule: what every schedule must take at least."""
-ANY_FOLDED = Pipe("any folded", 1)
-"""The same for schedules that put the embedding and the head on one stage."""
+ANY = Pipe("any", 1)  # No schedule: what every schedule must take at least
+ANY_FOLDED = Pipe("any folded", 1)  # The same for schedules that put the embedding and the head on one stage
 
 
 def any_of(chunks: int) -> Pipe:
@@ -341,8 +339,7 @@ def balanced_layers(model: Model, speeds: Sequence[float]) -> tuple[int, ...]:
     return balanced(model.layers, layer_s, other_s)
 
 
-EVEN = -1
-"""In place of a deal: all chains take equally many, or there is no other way."""
+EVEN = -1  # In place of a deal: all chains take equally many, or there is no other way
 
 
 class Classes(NamedTuple):
@@ -407,8 +404,8 @@ def _classes_of(shape: Shape, speeds: Sequence[float]) -> Classes:
     return Classes(of_chain, replicas, times)
 
 
+# Rate forward, rate back and latency, [shapes, chains, runs]; None: nothing crosses zones.
 Links = tuple[Floats, ...] | None
-"""Rate forward, rate back and latency, [shapes, chains, runs]; None: nothing crosses zones."""
 
 
 class Land:

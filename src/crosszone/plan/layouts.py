@@ -34,10 +34,8 @@ from crosszone.inputs.placement import Axis, Placement, blocks_of, tp_capacity
 
 Crossing = Literal["none", "dp", "pp", "both"]
 Order = tuple[Axis, Axis, Axis, Axis]
-REPLICAS_NEAR: Order = ("tp", "cp", "dp", "pp")
-"""Replicas of a stage are neighbours: Megatron's default."""
-STAGES_NEAR: Order = ("tp", "cp", "pp", "dp")
-"""Stages of a replica are neighbours."""
+REPLICAS_NEAR: Order = ("tp", "cp", "dp", "pp")  # Replicas of a stage are neighbours: Megatron's default
+STAGES_NEAR: Order = ("tp", "cp", "pp", "dp")  # Stages of a replica are neighbours
 
 
 @dataclass(frozen=True)
@@ -187,16 +185,12 @@ def _proportional(total: int, most: Sequence[int]) -> tuple[int, ...]:
 Path = tuple[int, ...]
 Route = tuple[Path, ...]
 
-EVERY_GROUPS, EVERY_GPUS = 4, 16
-"""Node groups and GPUs up to which every route is taken."""
-SETS = 3
-"""Node groups up to which every set of them is taken, in its best order."""
-BEST = 2
-"""Of more node groups: sets of each size that are taken."""
+EVERY_GROUPS, EVERY_GPUS = 4, 16  # Node groups and GPUs up to which every route is taken
+SETS = 3  # Node groups up to which every set of them is taken, in its best order
+BEST = 2  # Of more node groups: sets of each size that are taken
+# Node groups up to which sets and paths of each size are tried; among more, of sizes about a third apart.
 EVERY_SIZE = 16
-"""Node groups up to which sets and paths of each size are tried; among more, of sizes about a third apart."""
-MOST_SWAPS = 6
-"""Zones up to which equal ones are looked for."""
+MOST_SWAPS = 6  # Zones up to which equal ones are looked for
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,6 +27,7 @@ from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
 COMMUNICATION = "communication."
+# Fields of a strategy that a table has a column for.
 FIELDS = (
     "zero",
     "shard_within",
@@ -39,7 +40,6 @@ FIELDS = (
     "communication.overlap_tensor",
     "communication.reduce",
 )
-"""Fields of a strategy that a table has a column for."""
 GRADIENTS, OVERLAPS = FIELDS[5], FIELDS[6:9]
 
 
@@ -217,14 +217,10 @@ def _met(need: Need, options: Options, traits: Traits, job: Job) -> npt.NDArray[
     return ~when | then
 
 
-LEAST_TOKENS = 4096
-"""Tokens of a sequence that a context-parallel rank keeps at least."""
-MOST_MICRO_BATCH = 64
-"""Samples of a micro-batch."""
-FEW_CELLS = 64
-"""Tensor-parallel groups up to which every number of stages is tried."""
-MOST_STAGES = 128
-"""Stages of larger clusters."""
+LEAST_TOKENS = 4096  # Tokens of a sequence that a context-parallel rank keeps at least
+MOST_MICRO_BATCH = 64  # Samples of a micro-batch
+FEW_CELLS = 64  # Tensor-parallel groups up to which every number of stages is tried
+MOST_STAGES = 128  # Stages of larger clusters
 
 
 class Policy(NamedTuple):
@@ -266,6 +262,7 @@ def _straight(problem: Problem, schedule: str) -> bool:
     return problem.cluster.gpus <= FEW_CELLS or schedule not in V_SHAPED
 
 
+# Checked in this order; the first that keeps a value out is told.
 POLICIES: tuple[Policy, ...] = (
     Policy("policy_tp_domain", "tp", _in_domain),
     Policy("policy_cp_tokens", "cp", _long_enough),
@@ -274,7 +271,6 @@ POLICIES: tuple[Policy, ...] = (
     Policy("policy_stages", "pp", _even_stages),
     Policy("policy_folded_across", "schedule", _straight),
 )
-"""Checked in this order; the first that keeps a value out is told."""
 
 
 def kept_out(problem: Problem, degree: str, value: int | str) -> Notice | None:

@@ -15,8 +15,7 @@ from crosszone.predict.prediction import Prediction
 
 Objective = Literal["time", "cost", "memory", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("time", "cost", "memory", "energy")
-Told = dict[str, Any]
-"""A notice as every surface shows it: code, level, message, field, hint, value."""
+Told = dict[str, Any]  # A notice as every surface shows it: code, level, message, field, hint, value
 
 
 class IdleGpus(Value):

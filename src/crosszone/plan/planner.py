@@ -57,10 +57,8 @@ from crosszone.predict.batch import chunk_layers
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 
-ROUNDS = 6
-"""Changes made to one plan at most."""
-LEAST_GAIN = 1e-4
-"""Share of the value that a change must save."""
+ROUNDS = 6  # Changes made to one plan at most
+LEAST_GAIN = 1e-4  # Share of the value that a change must save
 
 
 def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> tuple[Candidate, float, int]:
@@ -172,8 +170,8 @@ def _shares(one: Candidate) -> Iterator[Candidate]:
                 break
 
 
+# Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best.
 MOST_SIMULATED = 16
-"""Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best."""
 
 
 @cache
@@ -237,10 +235,10 @@ def front_of(
     return kept
 
 
-REFINED = 3
-"""Plans, the best ones, that are refined."""
+REFINED = 3  # Plans, the best ones, that are refined
+# Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide.
 MOST_SIMULATED_PLANNER = 400
-"""Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide."""
+# Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at.
 PINNED_RULES = (
     (heads_divide, {"tp"}),
     (widths_divide, {"tp"}),
@@ -250,11 +248,8 @@ PINNED_RULES = (
     (ranks_within_gpus, {"tp", "pp", "dp"}),
     (batch_divides, {"micro_batch", "dp"}),
 )
-"""Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at."""
-NOT_PINNED = ("replica_micro_batches", "extra_warmup", "shard_ranks")
-"""Fields that a plan settles itself."""
-MOST_TOP = 100
-"""Plans that may be asked for."""
+NOT_PINNED = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # Fields that a plan settles itself
+MOST_TOP = 100  # Plans that may be asked for
 
 
 def plan(

@@ -35,10 +35,8 @@ from crosszone.plan.layouts import Breadth, Degrees, Ground, Layout, Route, grou
 from crosszone.predict.parts import part
 from crosszone.predict.site import transport_of
 
-TOGETHER = 8
-"""Ranks that fill a line together: a node's."""
-MOST = 64
-"""Sockets of a connection that NCCL allows."""
+TOGETHER = 8  # Ranks that fill a line together: a node's
+MOST = 64  # Sockets of a connection that NCCL allows
 
 
 def with_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink]) -> Communication:

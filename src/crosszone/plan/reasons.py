@@ -160,12 +160,10 @@ def measurements() -> tuple[Measured, ...]:
     return tuple(Measured(**one) for one in read_shipped("crosszone.plan", "local_update.yaml").value["measured"])
 
 
-UNITS = {"time": "s", "cost": "$", "energy": "kWh", "memory": "GiB"}
-"""Of what a plan is ranked by, a step."""
+UNITS = {"time": "s", "cost": "$", "energy": "kWh", "memory": "GiB"}  # Of what a plan is ranked by, a step
+# What is told of plans that cross zones.
 ACROSS = {"dp": "reason_across_dp", "pp": "reason_across_pp", "both": "reason_across_both"}
-"""What is told of plans that cross zones."""
-SMALL = 0.001
-"""Share of a step below which a part is not told."""
+SMALL = 0.001  # Share of a step below which a part is not told
 
 
 class Asked(Protocol):

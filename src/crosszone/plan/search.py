@@ -31,26 +31,18 @@ from crosszone.plan.search_space import space_of
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
-FIRST_BLOCK, MOST_BLOCK = 64, 4096
-"""Shapes unfolded at a time: few at first, for the best are among them."""
-REACH = 1.3
-"""Bound of the last shape that is made ready for unfolding with others, over that of the first."""
-CORES, MEMBERS = 2048, 2048
-"""Cores whose sorts of options are looked at, and options scored, at a time."""
-AHEAD = 1.1
-"""These may have bounds so much above the first one."""
-TIGHTENED = 192
-"""Candidates whose bound is made closer at a time."""
+FIRST_BLOCK, MOST_BLOCK = 64, 4096  # Shapes unfolded at a time: few at first, for the best are among them
+REACH = 1.3  # Bound of the last shape that is made ready for unfolding with others, over that of the first
+CORES, MEMBERS = 2048, 2048  # Cores whose sorts of options are looked at, and options scored, at a time
+AHEAD = 1.1  # These may have bounds so much above the first one
+TIGHTENED = 192  # Candidates whose bound is made closer at a time
+# Candidates of one pipe whose schedule is simulated at a time, at most, and passes of theirs through their stages.
 ALIKE, OPERATIONS = 48, 16_384
-"""Candidates of one pipe whose schedule is simulated at a time, at most, and passes of theirs through their stages."""
-PLACED = 8
-"""Candidates simulated, each where it is placed, before the bounds are looked at again."""
-TOGETHER = 4096
-"""Candidates that are put in order again and again; the others wait."""
+PLACED = 8  # Candidates simulated, each where it is placed, before the bounds are looked at again
+TOGETHER = 4096  # Candidates that are put in order again and again; the others wait
+# A candidate whose close bound is so much below what must be beaten is simulated before its turn.
 EAGER = 0.99
-"""A candidate whose close bound is so much below what must be beaten is simulated before its turn."""
-MOST_SLOWER = 4.0
-"""Step of a plan ranked by memory over that of the fastest one, at most."""
+MOST_SLOWER = 4.0  # Step of a plan ranked by memory over that of the fastest one, at most
 
 
 class CancelledError(Exception):

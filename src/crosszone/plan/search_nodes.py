@@ -13,14 +13,11 @@ from crosszone.plan.layout_table import EVEN, Deals, Land, Pipe, Runs
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-CHUNK = 4096
-"""Strategies that are scored together: their columns stay in the processor's cache."""
-WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)
-"""Numbers of runs that tracks are filled up to."""
+CHUNK = 4096  # Strategies that are scored together: their columns stay in the processor's cache
+WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)  # Numbers of runs that tracks are filled up to
+# Strategies that are scored apart from wider ones: a call for fewer takes longer than runs that are not there.
 ENOUGH = 512
-"""Strategies that are scored apart from wider ones: a call for fewer takes longer than runs that are not there."""
-BEYOND = 1e9
-"""Where runs begin that are not there."""
+BEYOND = 1e9  # Where runs begin that are not there
 
 
 class Lanes(NamedTuple):
@@ -46,8 +43,8 @@ class Lanes(NamedTuple):
     """Rate over the slowest link of all, [tracks, 1], where those after runs are not given."""
 
 
+# Of runs that are not there; other columns go on as they are: what wraps comes from the last run.
 ABSENT = {"counts": 0.0, "sparse": 0.0, "repeats": 1.0, "starts": BEYOND}
-"""Of runs that are not there; other columns go on as they are: what wraps comes from the last run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +85,8 @@ class Cores:
         return Cores(**{f.name: getattr(self, f.name)[at] for f in fields(self)})
 
 
+# Shapes of one frame and pipe, with the runs they have in common, one after the other.
 Members = list[tuple[Ints, Runs, Pipe]]
-"""Shapes of one frame and pipe, with the runs they have in common, one after the other."""
 
 
 def laid(

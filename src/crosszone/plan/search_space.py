@@ -35,12 +35,9 @@ from crosszone.predict.parts import kept, part
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
-SMALL_CLUSTER = 16
-"""GPUs up to which every number of replicas and every split is tried."""
-MOST_CHUNKS = 16
-"""Chunks of a stage."""
-GRIDS = 4
-"""Grids of some shapes that are remembered: the last ones."""
+SMALL_CLUSTER = 16  # GPUs up to which every number of replicas and every split is tried
+MOST_CHUNKS = 16  # Chunks of a stage
+GRIDS = 4  # Grids of some shapes that are remembered: the last ones
 
 
 @dataclass

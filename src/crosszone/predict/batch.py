@@ -38,15 +38,14 @@ from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
+# Settings of a stack that are switches, by the names of their columns.
 FLAGS = ("p2p_both_ends", "p2p_mask", "partitioned", "zero1_all_reduce")
-"""Settings of a stack that are switches, by the names of their columns."""
 P2P_WAIT = {"none": 0, "sent": 1, "arrived": 2}
+# Bytes of a gradient after compression; scales and indices are not counted.
 COMPRESSED_BYTES = {"fp16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5, "1-bit": 0.125}
-"""Bytes of a gradient after compression; scales and indices are not counted."""
-GATHERED_BYTES = {"int8": 1.0}
-"""Bytes of a gathered weight after compression."""
+GATHERED_BYTES = {"int8": 1.0}  # Bytes of a gathered weight after compression
+# Collectives of a bucket where it is more than one: what is not a matrix, then both factors, each after the other.
 ROUNDS = {"powersgd": 3.0}
-"""Collectives of a bucket where it is more than one: what is not a matrix, then both factors, each after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)

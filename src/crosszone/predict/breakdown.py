@@ -29,8 +29,7 @@ ORDER = (
     "jitter",
 )
 _NAMES = {"tp": "tensor", "cp": "context", "ep": "expert"}
-ROUNDING = 1e-12
-"""A wait of a smaller share of the pipeline's span is what sums in another order differ by."""
+ROUNDING = 1e-12  # A wait of a smaller share of the pipeline's span is what sums in another order differ by
 
 
 def breakdown_of(p: Predictor) -> dict[str, float]:

@@ -102,8 +102,8 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
     return [Notice(code="collectives_unmeasured", level="note", params=params)]
 
 
+# Precision in which the kernels of a layer's products were sampled, by that of the job; others: bf16.
 PRODUCTS_IN = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
-"""Precision in which the kernels of a layer's products were sampled, by that of the job; others: bf16."""
 
 
 def operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, dict[str, OperatorError]]:

@@ -43,10 +43,10 @@ from crosszone.predict.site import BANDS, Site
 from crosszone.predict.step import SimulatedStep, least_step_s, simulated_step
 from crosszone.schedule.timeline import Timeline
 
+# Parts of a predictor that follow from links between zones where stages or gradients cross them.
 OF_STEP = ("step", "inner_step_s", "slowest")
-"""Parts of a predictor that follow from links between zones where stages or gradients cross them."""
+# Those that follow from these links in any case: the step with averaging, and what explains it.
 OF_LINKS = ("local_update_s", "step_s", "step_time", "recorded", "opened")
-"""Those that follow from these links in any case: the step with averaging, and what explains it."""
 
 
 @dataclass(frozen=True, kw_only=True)

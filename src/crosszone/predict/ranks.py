@@ -21,8 +21,7 @@ from crosszone.predict.predictor import Predictor
 from crosszone.schedule.orders import stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 
-MOST_RANKS = 100_000
-"""Ranks told at once; of the others only the number."""
+MOST_RANKS = 100_000  # Ranks told at once; of the others only the number
 
 
 def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOST_RANKS) -> dict[str, Any]:

@@ -49,10 +49,10 @@ from crosszone.schedule.shape import Shape, shape_of
 from crosszone.schedule.step_times import step_times
 
 Columns = TypeVar("Columns")
+# Columns of a batch; their fields are recorded as `work.tp` and the like.
 GROUPS = ("model", "work", "gpu", "stack", "links")
-"""Columns of a batch; their fields are recorded as `work.tp` and the like."""
+# Parts that are as they were: no number comes of them but through the coefficients and the row that is looked at.
 KNOWN = ("profile", "slowest")
-"""Parts that are as they were: no number comes of them but through the coefficients and the row that is looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +89,8 @@ def _leaves(tape: Tape, group: str, columns: Columns) -> Columns:
     return replace(columns, **recorded)  # type: ignore[type-var]
 
 
+# Widths of a model that can be changed without changing how it is cut; layers, heads and experts cut it.
 WIDTHS = ("hidden", "ffn_hidden", "vocab")
-"""Widths of a model that can be changed without changing how it is cut; layers, heads and experts cut it."""
 EXPERT_WIDTHS = ("ffn_hidden", "shared_ffn_hidden")
 
 

@@ -126,12 +126,10 @@ class Crossings:
 
 
 Ints = npt.NDArray[np.int64]
+# Kinds of links: between GPUs of a fast-link domain, of a node, of a zone, and of several zones.
 FAST, HOST, NETWORK, BETWEEN_ZONES = "fast link", "PCIe", "network", "between zones"
-"""Kinds of links: between GPUs of a fast-link domain, of a node, of a zone, and of several zones."""
-BANDS, EXPECTED = 3, 1
-"""Low, expected, high round-trip time; place of the expected one."""
-OF_LINKS = ("crossings", "ring")
-"""Parts that follow from the links between the zones."""
+BANDS, EXPECTED = 3, 1  # Low, expected, high round-trip time; place of the expected one
+OF_LINKS = ("crossings", "ring")  # Parts that follow from the links between the zones
 
 
 @dataclass(frozen=True, kw_only=True)

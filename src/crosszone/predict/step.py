@@ -196,8 +196,7 @@ def before(values: Numbers) -> Numbers:
     return np.roll(values, 1, axis=-1) if np.ndim(values) and np.shape(values)[-1] > 1 else values
 
 
-Pair = tuple[Numbers, Numbers]
-"""Of a message to the next stage, and of one back."""
+Pair = tuple[Numbers, Numbers]  # Of a message to the next stage, and of one back
 
 
 def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pair, Pair, Pair]:
@@ -459,18 +458,16 @@ def pipeline_columns(
     return size, full
 
 
+# Operations up to which a step is simulated whole; longer ones repeat their rounds (`step_times`).
 SHORT = 20_000
-"""Operations up to which a step is simulated whole; longer ones repeat their rounds (`step_times`)."""
+# Operations of a step (passes of a chunk over a micro-batch, both ways as one) that are simulated at most.
 MAX_OPERATIONS = 1_000_000
-"""Operations of a step (passes of a chunk over a micro-batch, both ways as one) that are simulated at most."""
+# Schedules whose rounds repeat: a long step costs no more than a few rounds.
 REPEATING = ("1f1b", "interleaved", "zero-bubble")
-"""Schedules whose rounds repeat: a long step costs no more than a few rounds."""
-ROUNDS_AT_MOST = 10
-"""Of such a step: micro-batches simulated for each stage."""
-MAX_REMEMBERED = 16_384
-"""Simulated steps that are remembered."""
+ROUNDS_AT_MOST = 10  # Of such a step: micro-batches simulated for each stage
+MAX_REMEMBERED = 16_384  # Simulated steps that are remembered
+# End of the pipeline, and when each stage's gradients are whole, by schedule, size and times.
 _simulated: dict[tuple[Any, ...], tuple[float, Floats]] = {}
-"""End of the pipeline, and when each stage's gradients are whole, by schedule, size and times."""
 
 
 def too_long(strategy: Strategy, global_batch: int) -> Notice | None:

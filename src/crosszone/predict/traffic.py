@@ -21,10 +21,8 @@ from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
-TIERS = (FAST, HOST, NETWORK)
-"""Kinds of links inside a zone, as in `TierBytes`."""
-Egress = dict[tuple[int, int], Any]
-"""Bytes a step from zone to zone, by their places in the cluster."""
+TIERS = (FAST, HOST, NETWORK)  # Kinds of links inside a zone, as in `TierBytes`
+Egress = dict[tuple[int, int], Any]  # Bytes a step from zone to zone, by their places in the cluster
 
 
 def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic, ...], Egress]:
@@ -47,8 +45,7 @@ def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic
     return tuple(_name_figures(at, row) for at, row in enumerate(rows)) if is_recording() else tuple(rows), dict(egress)
 
 
-FIELDS = ("bytes_per_step", "messages", "busy_s", "exposed_s")
-"""Figures of a row."""
+FIELDS = ("bytes_per_step", "messages", "busy_s", "exposed_s")  # Figures of a row
 
 
 def tier_of(link: str) -> str:

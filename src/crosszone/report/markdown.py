@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from crosszone.report.document import Report, Section, Table
 
+# Characters that may be markup anywhere; an underscore only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
-"""Characters that may be markup anywhere; an underscore only at the edge of a word."""
+# What makes a list, a heading or a rule of a line.
 _LEADING = re.compile(r"^([-+=#]+|\d+[.)])(?=\s|$)")
-"""What makes a list, a heading or a rule of a line."""
 _FENCE = re.compile(r"`{3,}")
 
 

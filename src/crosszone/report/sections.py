@@ -17,8 +17,7 @@ from crosszone.report.study import Study
 from crosszone.report.words import SMALL, Words
 from crosszone.text.figures import amount, billions, digits, percent, signed
 
-MOST_ROWS = 200
-"""Rows of a table: a report is read, the JSON of the same answer has everything."""
+MOST_ROWS = 200  # Rows of a table: a report is read, the JSON of the same answer has everything
 
 
 def report(found: Study, language: str, now: datetime | None = None) -> Report:

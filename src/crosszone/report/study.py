@@ -92,8 +92,7 @@ def study(
     )
 
 
-CHOSEN = ("reason_framework", "reason_layers", "reason_shares")
-"""Reasons that praise a choice of the search."""
+CHOSEN = ("reason_framework", "reason_layers", "reason_shares")  # Reasons that praise a choice of the search
 
 
 def _reasons(found: Answer, free: Plans | None, language: str) -> tuple[Told, ...]:

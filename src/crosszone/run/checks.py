@@ -67,8 +67,8 @@ class Turn:
 
 Found = TypeVar("Found")
 SIDE_BY_SIDE = 32
+# What ends and deletes: it is done also when nobody waits any more.
 _LETS_GO = ("supervisor.stop", "files.clean")
-"""What ends and deletes: it is done also when nobody waits any more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,7 @@ from crosszone.inputs.dataset import Dataset
 from crosszone.inputs.value import parse
 from crosszone.run.machine import Machine
 
-WAIT_S = 3600.0
-"""How long a machine may read: terabytes take their time."""
+WAIT_S = 3600.0  # How long a machine may read: terabytes take their time
 
 
 def checked_dataset(dataset: Dataset, version: str, machine: Machine) -> Dataset:

@@ -26,15 +26,11 @@ from crosszone.run.work import Work
 from crosszone.store import Store
 from crosszone.store.tasks import LIVE, Task, kept
 
-LEASE_S = 15.0
-"""How long a driver that says nothing keeps a task."""
-RENEW_S = LEASE_S / 5
-"""How often a driver whose step takes long says that it still drives."""
+LEASE_S = 15.0  # How long a driver that says nothing keeps a task
+RENEW_S = LEASE_S / 5  # How often a driver whose step takes long says that it still drives
 PAUSE_S = 0.5
-GONE_S = 60.0
-"""How long a machine may be out of reach before its task counts as interrupted."""
-LEAVE_S = 3.0
-"""How long a driver that is to end waits for the step it is in."""
+GONE_S = 60.0  # How long a machine may be out of reach before its task counts as interrupted
+LEAVE_S = 3.0  # How long a driver that is to end waits for the step it is in
 MOST_AT_ONCE = 64
 
 Make = Callable[[Task], Work]

@@ -20,6 +20,7 @@ from crosszone.store import Store
 from crosszone.store.saved import Result
 from crosszone.store.tasks import TaskRow
 
+# Measured parts as saved results call them.
 PART_OF = {
     "compute": "compute",
     "communication": "communication",
@@ -27,9 +28,7 @@ PART_OF = {
     "input": "host",
     "other": "other",
 }
-"""Measured parts as saved results call them."""
-RUN = "run"
-"""Key of what a saved result knows beyond its figures."""
+RUN = "run"  # Key of what a saved result knows beyond its figures
 
 
 def keep(store: Store, task: TaskRow, work: Work, rows: Sequence[Row]) -> Result | None:

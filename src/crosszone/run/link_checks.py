@@ -16,14 +16,12 @@ from crosszone.inputs.scenario import parse_scenario
 from crosszone.run.checks import Outcome, Subject, beside
 from crosszone.run.probe import End, measured
 
-TRY_S = 8.0
-"""How long a machine tries to reach the port at which ranks meet."""
+TRY_S = 8.0  # How long a machine tries to reach the port at which ranks meet
+# How many times slower than assumed a link is told, and stops the launch.
 SLOWER_WARNING, SLOWER_ERROR = 1.25, 2.0
-"""How many times slower than assumed a link is told, and stops the launch."""
-LATER_MS = 2.0
-"""Round-trip time that is always forgiven: a busy machine takes as long."""
+LATER_MS = 2.0  # Round-trip time that is always forgiven: a busy machine takes as long
+# How long a direction is measured: connections need some round trips to find their speed.
 LEAST_S, MOST_S, ROUND_TRIPS = 1.0, 3.0, 40
-"""How long a direction is measured: connections need some round trips to find their speed."""
 
 
 def chosen_port(subject: Subject, wanted: int | None) -> int | None:

@@ -12,8 +12,7 @@ from crosszone.run.runners.runner import Runner, Sight
 from crosszone.run.work import Work, WorkNode
 
 LOGS = "logs/"
-MOST_BYTES = 2**20
-"""Bytes of one part."""
+MOST_BYTES = 2**20  # Bytes of one part
 _LOCAL_RANK = re.compile(r"logs/ranks/.+/(\d+)/[^/]+")
 
 

@@ -27,17 +27,17 @@ from crosszone.errors import MachineError, Notice
 from crosszone.run.remote.boot import MARK
 from crosszone.run.remote.refusal import Refusal
 
+# What is sent ahead, in an order in which each finds what it imports.
 MODULES = ("refusal", "place", "processes", "supervisor", "files", "survey", "link", "checks")
-"""What is sent ahead, in an order in which each finds what it imports."""
+# All that stands on a command line: run the program that follows on standard input.
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
-"""All that stands on a command line: run the program that follows on standard input."""
 WAIT_S = 60
 CONNECT_S = 10
+# What neither forks nor waits for children, so that on this machine it is simply called.
 _IN_PROCESS = (
     *("supervisor.look", "files.read", "link.free_port", "link.reach", "link.data"),
     *("checks.clock", "checks.port", "checks.door", "checks.knock"),
 )
-"""What neither forks nor waits for children, so that on this machine it is simply called."""
 _PYTHON = re.compile(r"[A-Za-z0-9_./~+-]+")
 
 

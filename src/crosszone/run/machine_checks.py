@@ -13,21 +13,18 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.run.checks import NeededFile, Outcome, Subject, beside
 from crosszone.run.probe import gpu_kind
 
+# How far the clocks of two machines may be apart: beyond the first, times in logs mislead; beyond the second,
+# certificates, leases and file times fail.
 CLOCK_WARNING_S, CLOCK_ERROR_S = 2.0, 60.0
-"""How far the clocks of two machines may be apart: beyond the first, times in logs mislead; beyond the second,
-certificates, leases and file times fail."""
-LEAST_FREE_GIB = 0.5
-"""Room for the bundle and the logs."""
-CHECKPOINTS = 3
-"""Checkpoints that should fit."""
-MEMORY_SHARE = 0.93
-"""Part of a GPU's memory that its driver must report at least: it keeps some for itself."""
+LEAST_FREE_GIB = 0.5  # Room for the bundle and the logs
+CHECKPOINTS = 3  # Checkpoints that should fit
+MEMORY_SHARE = 0.93  # Part of a GPU's memory that its driver must report at least: it keeps some for itself
+# What a framework needs; others need torch alone.
 PACKAGES = {
     "deepspeed": ("torch", "deepspeed"),
     "megatron": ("torch", "megatron-core"),
     "horovod": ("torch", "horovod"),
 }
-"""What a framework needs; others need torch alone."""
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 DATA_WAIT_S = 300
 State = dict[str, Any]

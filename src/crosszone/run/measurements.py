@@ -35,8 +35,9 @@ from numpy.typing import NDArray
 from crosszone.predict.breakdown import COMPUTE, ORDER
 from crosszone.predict.prediction import Prediction
 
+# Parts of a step that can be measured; those of `run/metrics.py` without their unit.
 NAMES = ("compute", "communication", "input", "waiting", "other")
-"""Parts of a step that can be measured; those of `run/metrics.py` without their unit."""
+# Exchanges of each trainer that are waited for outside the passes.
 APART = {
     "ddp": ("gradients", "local_update"),
     "horovod": ("gradients", "local_update"),
@@ -45,9 +46,8 @@ APART = {
     "torchft": ("local_update",),
     "deepspeed": (),
 }
-"""Exchanges of each trainer that are waited for outside the passes."""
+# The same of DeepSpeed's pipeline: its sends wait for their neighbours, so bubbles are in them.
 SENT = ("pipeline", "bubble", "gradients")
-"""The same of DeepSpeed's pipeline: its sends wait for their neighbours, so bubbles are in them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,10 +88,9 @@ def is_pure(covers: tuple[str, ...]) -> bool:
     return all(one in (*COMPUTE, "host") for one in covers)
 
 
+# First steps of every start that are left out: memory is taken, kernels are chosen, buckets are arranged.
 WARM_UP = 3
-"""First steps of every start that are left out: memory is taken, kernels are chosen, buckets are arranged."""
-Row = Mapping[str, Any]
-"""A step as `run/metrics.py` gives it."""
+Row = Mapping[str, Any]  # A step as `run/metrics.py` gives it
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], set[int]]:
@@ -146,24 +145,16 @@ def period_of(prediction: Prediction) -> int:
     return max(1, local["steps"] // local["fragments"]) if local else 1
 
 
-WINDOW = 20
-"""Newest steps that tell the present level."""
-REACH = 200
-"""Steps that are searched for a change."""
-COARSE = 4
-"""Places between two that are tried before the best is looked for closely."""
-LEAST = 5
-"""Steps on each side of a change."""
-LEAST_RATIO = 1.2
-"""Ratio by which two levels must differ."""
-MATERIAL = 0.05
-"""Share of the predicted step by which a part must differ to be told."""
+WINDOW = 20  # Newest steps that tell the present level
+REACH = 200  # Steps that are searched for a change
+COARSE = 4  # Places between two that are tried before the best is looked for closely
+LEAST = 5  # Steps on each side of a change
+LEAST_RATIO = 1.2  # Ratio by which two levels must differ
+MATERIAL = 0.05  # Share of the predicted step by which a part must differ to be told
+# Standard errors by which two levels must differ: many places are tried, so it is more than the usual two.
 SURE = 6.0
-"""Standard errors by which two levels must differ: many places are tried, so it is more than the usual two."""
-SIGMA = 1.4826
-"""Standard deviation over median distance from the median, of normal noise."""
-MEDIAN_ERROR = 1.2533
-"""Standard error of a median over that of a mean, of normal noise."""
+SIGMA = 1.4826  # Standard deviation over median distance from the median, of normal noise
+MEDIAN_ERROR = 1.2533  # Standard error of a median over that of a mean, of normal noise
 Numbers = NDArray[np.float64]
 
 

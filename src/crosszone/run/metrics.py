@@ -26,10 +26,8 @@ from crosszone.run.work import Work
 from crosszone.schedule.timeline import COMMUNICATION, COMPUTE
 
 FOLDER = "bundle/out"
-BLOCK = 2**20
-"""Bytes of a file that are read at once."""
-PARTS = ("compute_s", "communication_s", "input_s", "waiting_s", "other_s")
-"""What a step is made of."""
+BLOCK = 2**20  # Bytes of a file that are read at once
+PARTS = ("compute_s", "communication_s", "input_s", "waiting_s", "other_s")  # What a step is made of
 _CLASS = {
     **dict.fromkeys(COMPUTE, "compute_s"),
     **dict.fromkeys(COMMUNICATION, "communication_s"),
@@ -208,12 +206,9 @@ def _enough(data: bytes, after: int, most: int | None) -> bool:
 
 
 METRICS = "bundle/out/metrics-stage-"
-WINDOW = 20
-"""Steps whose median is told."""
-FIRST_BYTES = 2**16
-"""Bytes at the beginning of a file that hold its first step."""
-MOST_BYTES = 2**20
-"""Bytes of a file that are read at once; what is before was skipped."""
+WINDOW = 20  # Steps whose median is told
+FIRST_BYTES = 2**16  # Bytes at the beginning of a file that hold its first step
+MOST_BYTES = 2**20  # Bytes of a file that are read at once; what is before was skipped
 
 
 class Progress:

@@ -42,8 +42,7 @@ from crosszone.run.work import Work
 from crosszone.store.tasks import kept
 from crosszone.text import Label
 
-Told = dict[str, Any]
-"""A notice: code, level, field, value, params; after `worded` also message and hint."""
+Told = dict[str, Any]  # A notice: code, level, field, value, params; after `worded` also message and hint
 
 
 class TwinPart(Value):

@@ -23,8 +23,8 @@ from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.run.machine import Local, Machine, Ssh
 
 GB_PER_GIB = 2**30 / 1e9
+# How long a machine may take to answer: one without GPUs computes for some seconds to say how fast it is.
 WAIT_S = 150
-"""How long a machine may take to answer: one without GPUs computes for some seconds to say how fast it is."""
 _VENDOR_WORDS = ("NVIDIA ", "Tesla ", "GeForce ", "Quadro ", "AMD ", "Instinct ")
 
 
@@ -75,8 +75,7 @@ def gpu_kind(printed: str) -> str | None:
     return None
 
 
-SECONDS, STREAMS = 3.0, 4
-"""How long each direction is measured, with how many connections."""
+SECONDS, STREAMS = 3.0, 4  # How long each direction is measured, with how many connections
 
 
 class End(NamedTuple):

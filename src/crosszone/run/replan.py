@@ -31,11 +31,9 @@ from crosszone.run.measurements import Level, PredictedPart
 from crosszone.run.work import PLAN, Work
 from crosszone.store.tasks import kept
 
-LEAST_FACTOR = 1e-3
-"""Least share of a rate that is looked for."""
+LEAST_FACTOR = 1e-3  # Least share of a rate that is looked for
 HALVINGS = 14
-PLAN_S = 20.0
-"""How long is planned anew at most."""
+PLAN_S = 20.0  # How long is planned anew at most
 
 
 class LinkSeems(Value):

@@ -28,10 +28,8 @@ from crosszone.inputs.environment import Environment, Selection, selection
 from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.value import Count, Flag, Prose, Value
 
-SCHEDULERS = ("slurm", "kubernetes", "ray")
-"""Runners that find the machines by themselves."""
-SUPERVISED = "nodes"
-"""What starts nodes here and over ssh: a supervisor on each of them."""
+SCHEDULERS = ("slurm", "kubernetes", "ray")  # Runners that find the machines by themselves
+SUPERVISED = "nodes"  # What starts nodes here and over ssh: a supervisor on each of them
 MOST_NODES = 1000
 Named = Annotated[Prose, Field(min_length=1, max_length=200)]
 

@@ -47,14 +47,11 @@ from crosszone.store import Store
 from crosszone.store.registered import Entry
 from crosszone.store.tasks import LIVE, RESUMABLE, Task
 
-LANGUAGE = "en"
-"""Of the comments in a task's bundle."""
-WAYS = ("address", "ssh_user", "ssh_port", "ssh_key", "known_hosts")
-"""How a machine is reached."""
+LANGUAGE = "en"  # Of the comments in a task's bundle
+WAYS = ("address", "ssh_user", "ssh_port", "ssh_key", "known_hosts")  # How a machine is reached
+# What a bundle holds of an environment.
 MADE_FOR = ("runner", "zone", "address", "interface", "python", "workdir", "gpu", "gpus")
-"""What a bundle holds of an environment."""
-NEWEST = 2000
-"""Steps that are compared with the prediction."""
+NEWEST = 2000  # Steps that are compared with the prediction
 
 
 class Service:

@@ -35,22 +35,18 @@ from crosszone.run.machine import Machine
 if TYPE_CHECKING:
     from crosszone.run.work import Work
 
+# Steps of a trial, and of one whose steps are short; the first, in which memory is taken, do not count.
 STEPS, MOST_STEPS, WARM = 8, 40, 3
-"""Steps of a trial, and of one whose steps are short; the first, in which memory is taken, do not count."""
-COUNTED_S = 4.0
-"""How long the steps that count should take together: shorter ones say less."""
-MOST_MICRO_BATCHES = 8
-"""Micro-batches of a step that are tried; more of the same would only take longer."""
+COUNTED_S = 4.0  # How long the steps that count should take together: shorter ones say less
+MOST_MICRO_BATCHES = 8  # Micro-batches of a step that are tried; more of the same would only take longer
+# How long the steps of a trial may take as predicted; how long it may really take, the start included.
 AIM_S, LIMIT_S = 40.0, 300.0
-"""How long the steps of a trial may take as predicted; how long it may really take, the start included."""
-LOOK_S, UNSEEN_S = 0.5, 10.0
-"""How often it is looked at; how long it goes on when nobody looks any more."""
+LOOK_S, UNSEEN_S = 0.5, 10.0  # How often it is looked at; how long it goes on when nobody looks any more
 METRICS, LOG = "bundle/out/metrics-stage-0.jsonl", "logs/node.log"
 LOG_BYTES = 4000
+# Where torchrun and its one process meet: a machine may have a name that nobody knows.
 LOOPBACK = {"PET_LOCAL_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
-"""Where torchrun and its one process meet: a machine may have a name that nobody knows."""
-BESIDE = 32
-"""Environments that are tried at the same time."""
+BESIDE = 32  # Environments that are tried at the same time
 
 
 class Trial(Value):

@@ -35,8 +35,7 @@ from crosszone.run.site import cluster_of
 from crosszone.run.trial import Trial
 from crosszone.text import DEFAULT_LANGUAGE
 
-TOP = 20
-"""Plans of a free search among which one that uses every process is looked for first."""
+TOP = 20  # Plans of a free search among which one that uses every process is looked for first
 
 
 def whole_plan(scenario: Scenario, ranks: int, language: str = "en") -> Plan:
@@ -79,15 +78,11 @@ def _divisors(number: int, most: int) -> list[int]:
     return [one for one in range(1, min(number, most) + 1) if number % one == 0]
 
 
-SAMPLES_PER_RANK = 8
-"""Samples of a step for each rank, where a request does not say how many."""
-GPU_FRAMEWORKS = ("megatron",)
-"""Frameworks whose trainers compute on GPUs only."""
-CPU_FRAMEWORK = "ddp"
-"""Framework on CPUs, where a request names none."""
+SAMPLES_PER_RANK = 8  # Samples of a step for each rank, where a request does not say how many
+GPU_FRAMEWORKS = ("megatron",)  # Frameworks whose trainers compute on GPUs only
+CPU_FRAMEWORK = "ddp"  # Framework on CPUs, where a request names none
 PLAN = "plan.yaml"
-DEFAULT_PYTHON = "python3"
-"""Python of an environment that names none: its PATH says where torchrun is."""
+DEFAULT_PYTHON = "python3"  # Python of an environment that names none: its PATH says where torchrun is
 
 
 class WorkNode(Value):

@@ -14,11 +14,9 @@ import numpy as np
 
 from crosszone.cost.tiers import Floats, Numbers
 
-FORWARD_SHARE = 1 / 3
-"""Of a step: a backward pass is two products for each of the forward pass's one. [F1]"""
+FORWARD_SHARE = 1 / 3  # Of a step: a backward pass is two products for each of the forward pass's one. [F1]
 MOST_PERIODS = 50
-SETTLED = 1e-9
-"""Share of a period by which two periods in a row may differ when the steps repeat."""
+SETTLED = 1e-9  # Share of a period by which two periods in a row may differ when the steps repeat
 
 
 @dataclass(frozen=True, kw_only=True)

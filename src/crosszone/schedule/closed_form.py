@@ -88,8 +88,7 @@ def makespan_bound_s(
     return bound.reshape(batch)
 
 
-Size = tuple[str, int, int, int, Extra]
-"""Schedule, stages, micro-batches, chunks, extra warm-up."""
+Size = tuple[str, int, int, int, Extra]  # Schedule, stages, micro-batches, chunks, extra warm-up
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,8 +441,8 @@ def _round_trips(
     return found
 
 
+# Stages up to which going through them one by one is quicker than NumPy's reduction along a short axis.
 FEW = 4
-"""Stages up to which going through them one by one is quicker than NumPy's reduction along a short axis."""
 
 
 def largest(values: Numbers) -> Numbers:

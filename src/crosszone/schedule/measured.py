@@ -101,10 +101,8 @@ def _number(text: Any, kind: type[int] | type[float]) -> Any:
         return text
 
 
-MOST_TOLD = 20
-"""Rows told one by one; of the others only the number."""
-JITTER = 1e-9
-"""Share of a step by which spans of a lane may overlap before it is told: rounding of a clock."""
+MOST_TOLD = 20  # Rows told one by one; of the others only the number
+JITTER = 1e-9  # Share of a step by which spans of a lane may overlap before it is told: rounding of a clock
 V = TypeVar("V", bound=Value)
 
 

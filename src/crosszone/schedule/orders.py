@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 KIND_NAMES = ("forward", "backward", "weight")
 
+# Schedules that run the two halves of the backward pass apart.
 SPLIT = frozenset({"zero-bubble", "zbv", "dualpipev"})
-"""Schedules that run the two halves of the backward pass apart."""
+# Schedules whose second chunks run from the last stage back to the first.
 V_SHAPED = frozenset({"zbv", "dualpipev"})
-"""Schedules whose second chunks run from the last stage back to the first."""
 
 Ints = NDArray[np.int32]
 Operation = tuple[int, int, int]
+# Micro-batches more in flight than 1F1B has: on all stages but the last, or on each stage (`spread_warmup`).
 Extra = int | tuple[int, ...]
-"""Micro-batches more in flight than 1F1B has: on all stages but the last, or on each stage (`spread_warmup`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,8 +266,7 @@ def _frozen(array: Ints) -> Ints:
     return array
 
 
-SAME_TIME = 1e-9
-"""Relative difference below which two times are one: rounding must not decide who is first."""
+SAME_TIME = 1e-9  # Relative difference below which two times are one: rounding must not decide who is first
 
 
 def eager_orders(

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from crosszone.schedule.orders import BACKWARD, FORWARD, WEIGHT, Extra, Orders, orders, stages_in_order, virtual_stages
 
 Ints = NDArray[np.int32]
-NOTHING = 0
-"""The node that stands for no wait: it ends at time zero."""
+NOTHING = 0  # The node that stands for no wait: it ends at time zero
 
 
 @dataclass(frozen=True, eq=False)

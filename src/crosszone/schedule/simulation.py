@@ -25,10 +25,9 @@ from crosszone.schedule.shape import Shape, shape_from, shape_of
 
 Floats = NDArray[np.float64]
 
+# Nodes that plain Python steps through in the time that one level of NumPy calls takes: the quicker way is taken.
 LEVEL_WORTH = 48
-"""Nodes that plain Python steps through in the time that one level of NumPy calls takes: the quicker way is taken."""
-COLUMNS = 64
-"""Steps of a batch that are walked through together: more do not fit the cache."""
+COLUMNS = 64  # Steps of a batch that are walked through together: more do not fit the cache
 
 
 @dataclass(frozen=True, eq=False)

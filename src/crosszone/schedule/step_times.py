@@ -22,12 +22,11 @@ from crosszone.schedule.simulation import Simulation, simulate
 
 Floats = NDArray[np.float64]
 
+# Share of a round by which two rounds may differ and still be the same: rounding, and never more in the result.
 SETTLED = 1e-11
-"""Share of a round by which two rounds may differ and still be the same: rounding, and never more in the result."""
+# Lengths of the shorter steps that are tried, in rounds of micro-batches in flight, beyond filling and draining.
 ROUNDS = (5, 12)
-"""Lengths of the shorter steps that are tried, in rounds of micro-batches in flight, beyond filling and draining."""
-WORTH = 0.6
-"""A shorter step is worth trying if it has at most this share of the micro-batches."""
+WORTH = 0.6  # A shorter step is worth trying if it has at most this share of the micro-batches
 TIMES = (
     "forward_s",
     "backward_s",

@@ -50,10 +50,8 @@ from crosszone.schedule.simulation import Simulation
 from crosszone.schedule.trace import Lane, SpanKind, Trace
 
 KINDS: tuple[SpanKind, ...] = get_args(SpanKind)
-NONE = -1
-"""Micro-batch or chunk of a span that belongs to none."""
-STAGES = "stages"
-"""Group of the lanes that compute."""
+NONE = -1  # Micro-batch or chunk of a span that belongs to none
+STAGES = "stages"  # Group of the lanes that compute
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -184,10 +182,8 @@ def _joined(*columns: ArrayLike) -> Ints:
 
 PHASES = ("warm_up", "steady", "cool_down", "tail")
 PASSES: tuple[SpanKind, ...] = ("forward", "backward", "weight")
-COMPUTE: tuple[SpanKind, ...] = (*PASSES, "optimizer")
-"""Kinds that keep the GPU itself at work."""
-NOISE = 1e-12
-"""Share of a time below which what is left of it is a rounding error."""
+COMPUTE: tuple[SpanKind, ...] = (*PASSES, "optimizer")  # Kinds that keep the GPU itself at work
+NOISE = 1e-12  # Share of a time below which what is left of it is a rounding error
 COMMUNICATION: tuple[SpanKind, ...] = ("send", "tensor", "experts", "gradients", "parameters")
 
 
@@ -263,8 +259,7 @@ def _of_kinds(timeline: Timeline, kinds: tuple[SpanKind, ...]) -> NDArray[np.boo
     return np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
 
 
-MOST_SPANS = 20_000
-"""Spans drawn at once; the rest of a longer step is a window further."""
+MOST_SPANS = 20_000  # Spans drawn at once; the rest of a longer step is a window further
 IDLE = "idle"
 
 

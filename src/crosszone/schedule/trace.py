@@ -28,6 +28,7 @@ MAX_TRACE_BYTES = 64 * 1024 * 1024
 MAX_SPANS = 400_000
 MAX_LANES = 10_000
 
+# Passes of a pipeline stage, messages between stages, collectives by what they carry, and the rest.
 SpanKind = Literal[
     "forward",
     "backward",
@@ -41,7 +42,6 @@ SpanKind = Literal[
     "data",
     "other",
 ]
-"""Passes of a pipeline stage, messages between stages, collectives by what they carry, and the rest."""
 Index = Annotated[int, Strict(), Field(ge=0, le=10_000_000)]
 
 

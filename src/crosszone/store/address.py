@@ -15,8 +15,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from crosszone.errors import InvalidError, Notice, StoreError
 from crosszone.inputs.catalogue.entries import home
 
-FILE = "crosszone.db"
-"""Name of the database in the user's folder."""
+FILE = "crosszone.db"  # Name of the database in the user's folder
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 
 

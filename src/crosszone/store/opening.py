@@ -58,11 +58,10 @@ class Store:
 
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-BUSY_MS = 5_000
-"""How long a writer waits for its turn."""
+BUSY_MS = 5_000  # How long a writer waits for its turn
 CONNECT_S = 5
+# Key of the lock under which one server at a time changes the schema of a PostgreSQL database.
 _LOCK = 0x63726F7373
-"""Key of the lock under which one server at a time changes the schema of a PostgreSQL database."""
 
 
 def open_store(url: str | None = None) -> Store:

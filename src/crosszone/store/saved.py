@@ -59,10 +59,9 @@ class Scenarios(Kept[ScenarioRow, SavedScenario]):
 
 
 MOST_BUNDLES = 1000
-MAX_BUNDLE = 64 * 1024 * 1024
-"""Bytes of a bundle's files."""
+MAX_BUNDLE = 64 * 1024 * 1024  # Bytes of a bundle's files
+# Bytes that it takes in the database: the scripts of thousands of nodes are nearly alike, so they are packed well.
 MAX_KEPT = 8 * 1024 * 1024
-"""Bytes that it takes in the database: the scripts of thousands of nodes are nearly alike, so they are packed well."""
 
 
 class BundleRow(Value):

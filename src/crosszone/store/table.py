@@ -168,10 +168,8 @@ def _cursor(text: str) -> tuple[str, str]:
 
 MAX_NAME = 200
 MAX_NOTE = 10_000
-MAX_DOCUMENT = 4 * 1024 * 1024
-"""Bytes of a scenario, a document or a timeline."""
-_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
-"""Control characters, halves of a pair, breaks of lines."""
+MAX_DOCUMENT = 4 * 1024 * 1024  # Bytes of a scenario, a document or a timeline
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}  # Control characters, halves of a pair, breaks of lines
 
 
 def checked_name(name: str) -> str:

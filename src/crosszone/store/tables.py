@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Boolean, Column, Float, ForeignKey, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
 METADATA = MetaData()
+# Holds the revision; a name of its own, for a PostgreSQL database may be shared with others.
 VERSION_TABLE = "crosszone_version"
-"""Holds the revision; a name of its own, for a PostgreSQL database may be shared with others."""
 
 SCENARIOS = Table(
     "scenarios",

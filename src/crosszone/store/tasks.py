@@ -44,8 +44,7 @@ MOVES: Mapping[State, tuple[State, ...]] = {
     "interrupted": ("initializing",),
 }
 MOST_TASKS = 10_000
-MOST_EVENTS = 2_000
-"""Events kept of a task; the first and the newest."""
+MOST_EVENTS = 2_000  # Events kept of a task; the first and the newest
 _JSON = ("request", "progress", "notice")
 
 

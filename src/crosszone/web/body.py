@@ -22,10 +22,9 @@ from crosszone.web.refusals import refused
 
 B = TypeVar("B", bound=BaseModel)
 V = TypeVar("V", bound=Value)
-BUDGET_S, MOST_S = 30.0, 300.0
-"""Seconds a search may take unless a request says otherwise, and at most."""
-FieldPath = Annotated[str, Field(max_length=500)]
-"""A path such as cluster.links[*].gbps; none is longer."""
+BUDGET_S, MOST_S = 30.0, 300.0  # Seconds a search may take unless a request says otherwise, and at most
+FieldPath = Annotated[str, Field(max_length=500)]  # A path such as cluster.links[*].gbps; none is longer
+# A body that every route which takes a scenario answers.
 EXAMPLE: dict[str, Any] = {
     "text": (
         "model: llama-2-7b\njob: {seq_len: 4096, global_batch: 256}\n"
@@ -33,7 +32,6 @@ EXAMPLE: dict[str, Any] = {
         "strategy: {tp: 2, pp: 1}\n"
     )
 }
-"""A body that every route which takes a scenario answers."""
 
 
 class Way(BaseModel):

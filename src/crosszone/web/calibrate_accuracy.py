@@ -16,8 +16,7 @@ from crosszone.store.table import MAX_PAGE
 
 __all__ = ["AccuracyReport", "RunRow", "SavedAccuracy", "saved_accuracy"]
 
-MOST_ROWS = 1000
-"""Saved results that are looked at, newest first."""
+MOST_ROWS = 1000  # Saved results that are looked at, newest first
 
 
 class RunRow(Value):

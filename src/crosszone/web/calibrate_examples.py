@@ -10,10 +10,9 @@ SAMPLE_COLUMNS = (
     "ffn,recompute,time_us,spread_pct,host_us,memory_gib,flops,bytes,roof_us,reps,sm_mhz,power_w,flag"
 )
 COLLECTIVE_COLUMNS = "op,scope,nodes,gpus_per_node,ranks,groups,bytes,time_us,bus_gb_per_s,flag"
+# Of an A100 in bf16; the share of it that a large matmul reaches; what any kernel takes.
 PEAK_FLOPS_PER_US, SHARE, LAUNCH_US = 312e6, 0.75, 4.0
-"""Of an A100 in bf16; the share of it that a large matmul reaches; what any kernel takes."""
-BYTES_PER_US, STEP_US = 20_000.0, 12.0
-"""Of a ring over two nodes: rate of one GPU, and latency of one step."""
+BYTES_PER_US, STEP_US = 20_000.0, 12.0  # Of a ring over two nodes: rate of one GPU, and latency of one step
 
 
 def _matmul(m: int, n: int, k: int, which: str) -> str:

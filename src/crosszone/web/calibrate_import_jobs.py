@@ -20,8 +20,8 @@ from crosszone.web.calibrate_jobs import renamed, told, watched
 from crosszone.web.calibrate_source import Source
 from crosszone.web.jobs import Cancelled
 
+# Figures of a prediction that are kept beside what was measured.
 SHOWN = ("step_time_s", "tokens_per_s", "memory_gib")
-"""Figures of a prediction that are kept beside what was measured."""
 
 
 def run_job(

@@ -20,8 +20,7 @@ from crosszone.web.answers import json_bytes
 from crosszone.web.calibrate_jobs import watched
 from crosszone.web.jobs import Cancelled
 
-MOST_KEPT = 8
-"""Answers that are kept: parts and all of it in two languages, with two profiles."""
+MOST_KEPT = 8  # Answers that are kept: parts and all of it in two languages, with two profiles
 
 
 @dataclass(eq=False)

@@ -23,15 +23,12 @@ from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value
 from crosszone.web.refusals import refused
 
-MOST_BYTES = 512 * 1024 * 1024
-"""Of one file."""
+MOST_BYTES = 512 * 1024 * 1024  # Of one file
+# Of all files together, also those on their way: the oldest that are here go first, then new ones are refused.
 MOST_KEPT = 2 * 1024 * 1024 * 1024
-"""Of all files together, also those on their way: the oldest that are here go first, then new ones are refused."""
 MOST_FILES = 200
-KEPT_S = 3600.0
-"""Seconds after which a file that nobody asked for is dropped."""
-UPLOAD_S = 600.0
-"""Seconds until all of a file is there."""
+KEPT_S = 3600.0  # Seconds after which a file that nobody asked for is dropped
+UPLOAD_S = 600.0  # Seconds until all of a file is there
 LONGEST_NAME = 200
 PACKED = ".gz"
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f/\\]|[\ud800-\udfff]")

@@ -10,8 +10,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from crosszone.errors import Notice
 
+# Seconds until a request's line and headers are there; a connection that sends them more slowly is closed.
 HEAD_S = 20.0
-"""Seconds until a request's line and headers are there; a connection that sends them more slowly is closed."""
 
 
 class Connection(H11Protocol):

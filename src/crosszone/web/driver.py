@@ -15,10 +15,9 @@ from crosszone.errors import CrossZoneError
 from crosszone.run.engine import Engine
 
 log = logging.getLogger("crosszone.web")
+# How long the end waits for steps that are under way; one that is cut off is done again by whoever comes next.
 END_S = 5.0
-"""How long the end waits for steps that are under way; one that is cut off is done again by whoever comes next."""
-AGAIN_S = 2.0
-"""Pause after the store could not be reached."""
+AGAIN_S = 2.0  # Pause after the store could not be reached
 
 
 class Driver:

@@ -22,15 +22,15 @@ from crosszone.web.refusals import refused
 from crosszone.web.workers import Job, Work, Workers
 
 STREAM = "text/event-stream"
+# Seconds of silence after which the stream says that it is alive; also how soon a hang-up is noticed.
 ALIVE_S = 1.0
-"""Seconds of silence after which the stream says that it is alive; also how soon a hang-up is noticed."""
+# How the description of the API states the second form of an answer.
 STREAMED: dict[str, Any] = {
     STREAM: {
         "schema": {"type": "string"},
         "example": 'event: progress\ndata: {"what": "simulating", "done": 3, "of": 8}\n\n',
     }
 }
-"""How the description of the API states the second form of an answer."""
 
 
 async def answered(

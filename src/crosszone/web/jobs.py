@@ -20,8 +20,8 @@ from crosszone.report.answer import answer as report_of
 from crosszone.web.answers import json_bytes
 
 Cancelled = Callable[[], bool]
+# Nodes of a cluster whose bundle is made here: each one has a script, and all are sent at once.
 MOST_NODES = 10_000
-"""Nodes of a cluster whose bundle is made here: each one has a script, and all are sent at once."""
 
 
 def prepare() -> None:

@@ -13,8 +13,7 @@ from crosszone.web.security import SESSION_COOKIE
 
 PREFIX = "/api/v1"
 _SCHEMAS = "#/components/schemas/"
-_DOOR = (401, 408, 413, 421, 422, 429, 431)
-"""Refusals of any request: at the door, before its route is asked."""
+_DOOR = (401, 408, 413, 421, 422, 429, 431)  # Refusals of any request: at the door, before its route is asked
 
 
 def operation_id(route: APIRoute) -> str:

@@ -18,11 +18,10 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
 STATIC = Path(__file__).parent / "static"
-SMALLEST = 1000
-"""Bytes below which compressing gains nothing."""
+SMALLEST = 1000  # Bytes below which compressing gains nothing
 
+# Modules that the frame of the page needs, and those of the first view.
 _FRAME, _VIEW = ("app.js",), ("scenario/pane.js", "plan/place.js")
-"""Modules that the frame of the page needs, and those of the first view."""
 _MODULES = "<!-- modules -->"
 _IMPORT = re.compile(r"""^(?:import|export)\b[^"']*?from "(\.[^"]+)";""", re.MULTILINE)
 _PACKED = ("text/", "application/json", "image/svg+xml")

@@ -23,8 +23,8 @@ from crosszone.web.body import read_value, value_documented
 from crosszone.web.language import Language
 from crosszone.web.saved import Id, kept
 
+# An id of the user's own; the store says which characters it may have.
 NewId = Annotated[str, Field(min_length=1, max_length=64)]
-"""An id of the user's own; the store says which characters it may have."""
 Held = TypeVar("Held", bound=Value)
 
 

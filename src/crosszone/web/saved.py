@@ -19,13 +19,12 @@ from crosszone.web.scenarios import Reader
 Id = Annotated[str, Path(min_length=1, max_length=200, description="As the list tells it.")]
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="Most rows to answer.")]
 Before = Annotated[str | None, Query(max_length=200, description="`before` of the page that came last: go on there.")]
-MOST_NAME = 1000
-"""Characters of a name that are read at all; the store says how many it keeps."""
+MOST_NAME = 1000  # Characters of a name that are read at all; the store says how many it keeps
+# Refusals for what is there, not for what was asked.
 _CLASHES = (
     "store_full", "registered_twice", "environment_in_use", "idempotency_other", "task_live", "task_not_resumable",
     "task_not_planned",
 )  # fmt: skip
-"""Refusals for what is there, not for what was asked."""
 
 
 @contextmanager

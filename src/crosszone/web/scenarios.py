@@ -16,8 +16,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
 from crosszone.web.body import ChangeBody, ScenarioBody, Way
 
-TEXT = "<text>"
-"""The `file` of notices about the text of a request."""
+TEXT = "<text>"  # The `file` of notices about the text of a request
 
 _DEFAULTS = Strategy().model_dump(mode="json")
 _FILE_FIELDS = (("model", "hf_config"), ("cluster", "file"))

@@ -21,18 +21,17 @@ from crosszone.web.tokens import Gate
 
 MAX_HEAD = 64 * 1024
 MAX_BODY = 4 * 1024 * 1024
+# Bytes of a refused body that are read and dropped, so that the sender sees the answer and not a broken pipe.
 MAX_DRAINED = 64 * 1024 * 1024
-"""Bytes of a refused body that are read and dropped, so that the sender sees the answer and not a broken pipe."""
-BODY_S = 60.0
-"""Seconds until a body is there."""
+BODY_S = 60.0  # Seconds until a body is there
+# The one address whose body is a whole file: its route writes it to disk as it comes, within a limit of its own.
 UPLOADS = "/api/v1/calibrate/files"
-"""The one address whose body is a whole file: its route writes it to disk as it comes, within a limit of its own."""
 SESSION_COOKIE = "crosszone_session"
 
 _OWN_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
 _READING = ("GET", "HEAD", "OPTIONS")
+# What the page needs before it has a token: its files, which hold no data, its strings, and the way to hand it in.
 _OPEN = re.compile(r"(?!/api/).*|/api/v1/text/[a-z]+|/api/v1/session", re.DOTALL)
-"""What the page needs before it has a token: its files, which hold no data, its strings, and the way to hand it in."""
 
 HEADERS = {
     "Content-Security-Policy": (

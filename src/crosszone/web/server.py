@@ -19,8 +19,7 @@ from crosszone.web.connection import Connection
 from crosszone.web.security import MAX_HEAD
 from crosszone.web.tokens import VARIABLE, Gate, Token, given_token, kept_token
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Binds that only this machine reaches."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")  # Binds that only this machine reaches
 
 
 @dataclass(frozen=True, kw_only=True)

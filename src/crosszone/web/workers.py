@@ -23,18 +23,15 @@ from crosszone.plan.search import CancelledError
 from crosszone.web.refusals import refused
 from crosszone.web.worker import STOP
 
+# Pieces of work that may wait for a worker; more are refused, so that none waits for minutes.
 MOST_WAITING = 200
-"""Pieces of work that may wait for a worker; more are refused, so that none waits for minutes."""
-LOOK_S = 0.05
-"""Seconds between two looks at whether to go on."""
+LOOK_S = 0.05  # Seconds between two looks at whether to go on
+# Seconds without progress after which work is taken to be more than a worker can do, and is ended.
 SILENCE_S = 120.0
-"""Seconds without progress after which work is taken to be more than a worker can do, and is ended."""
-PATIENCE_S = 5.0
-"""Seconds a worker has to end cancelled work before it is ended itself."""
+PATIENCE_S = 5.0  # Seconds a worker has to end cancelled work before it is ended itself
 
 Job = Callable[..., bytes]
-Told = Callable[[str, int, int], None]
-"""Is told what is being done, how much is done and how much there is."""
+Told = Callable[[str, int, int], None]  # Is told what is being done, how much is done and how much there is
 
 
 @dataclass(eq=False)

@@ -24,8 +24,8 @@ from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import power_entries
 from crosszone.text import texts
 
+# Where a number comes from: typed, a datasheet, a coefficient, another figure, a rule over what was typed, ...
 Origin = Literal["scenario", "catalogue", "profile", "figure", "rule", "constant", "simulated"]
-"""Where a number comes from: typed, a datasheet, a coefficient, another figure, a rule over what was typed, ..."""
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ def said(words: Words, language: str) -> str:
     return text.format_map(params) if params else text
 
 
+# What symbols leave out of names.
 SHORTENED = re.compile(r"^(?:breakdown_s|run\.goodput|run|memory|memory_gib)\.")
-"""What symbols leave out of names."""
 
 
 @dataclass(frozen=True, kw_only=True)

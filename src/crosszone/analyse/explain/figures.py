@@ -143,6 +143,7 @@ PATTERNS: tuple[tuple[str, Callable[..., Any]], ...] = (
 )
 
 
+# Figures with a range, whose ends are figures too (`mfu.low`).
 RANGED = (
     "step_time_s",
     "tokens_per_s",
@@ -157,7 +158,6 @@ RANGED = (
     "run.kwh",
     "run.co2_kg",
 )
-"""Figures with a range, whose ends are figures too (`mfu.low`)."""
 PLAIN = (
     "gpus",
     "micro_batches",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from crosszone.inputs.value import Value
 
+# Formula of each kind of communication.
 TRAFFIC = {
     "tensor": "X1",
     "context": "X4",
@@ -18,7 +19,6 @@ TRAFFIC = {
     "weights": "X7",
     "local update": "V5",
 }
-"""Formula of each kind of communication."""
 _HEADING = re.compile(r"^(#{2,3}) (?:\[([A-Z]\d+)\] )?(.*)$", re.MULTILINE)
 
 

@@ -33,10 +33,8 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.predictor import Predictor
 
 FAMILY = "dtfm"
-FRAMEWORK = "megatron"
-"""Whose states are counted: 16-bit weights with fp32 copies."""
-WHOLE_MB = 1e6
-"""Gradients go in one piece after the last backward pass."""
+FRAMEWORK = "megatron"  # Whose states are counted: 16-bit weights with fp32 copies
+WHOLE_MB = 1e6  # Gradients go in one piece after the last backward pass
 Row = Mapping[str, str]
 
 

@@ -16,8 +16,7 @@ from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, figure
 from crosszone.cost.wan import Transport, hosts_rtt_s
 
 FAMILY = "tc-micro"
-BYTES_PER_MB = 2**20
-"""Tensors are sized by powers of two."""
+BYTES_PER_MB = 2**20  # Tensors are sized by powers of two
 _SIZE = re.compile(r"(p2p|all-reduce)(?: \w+)? time of (\d{1,6}) MB")
 
 

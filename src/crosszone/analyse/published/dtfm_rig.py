@@ -23,14 +23,10 @@ from crosszone.predict.parts import part
 from crosszone.predict.site import EXPECTED, Crossings, Site
 
 Row = Mapping[str, str]
-Gpu = tuple[str, int, int]
-"""Zone, node group in it, and number in the group."""
-BY_PIPELINE = ("tp", "cp", "pp", "dp")
-"""The GPUs of a pipeline follow each other (DT-FM)."""
-BY_STAGE = ("tp", "cp", "dp", "pp")
-"""The replicas of a stage follow each other (Megatron-LM)."""
-MESSAGE_BITS = 64e6
-"""Size at which regions are told near or far: about a micro-batch's activations."""
+Gpu = tuple[str, int, int]  # Zone, node group in it, and number in the group
+BY_PIPELINE = ("tp", "cp", "pp", "dp")  # The GPUs of a pipeline follow each other (DT-FM)
+BY_STAGE = ("tp", "cp", "dp", "pp")  # The replicas of a stage follow each other (Megatron-LM)
+MESSAGE_BITS = 64e6  # Size at which regions are told near or far: about a micro-batch's activations
 _INSTANCES = re.compile(r"(\d{1,4}) x (p3\.\d{1,2}xlarge)")
 _ACROSS = re.compile(r"(\d+(?:\.\d+)?) across")
 

@@ -15,10 +15,8 @@ from crosszone.predict.predict import predictor
 
 FAMILY = "headline"
 Crossing = Literal["dp", "pp"]
-LEAST_GBPS, MOST_GBPS = 1.0, 1e6
-"""Rates between which the one that a target needs is looked for."""
-HALVINGS = 16
-"""Of six decades: the rate is known to 0.03 %."""
+LEAST_GBPS, MOST_GBPS = 1.0, 1e6  # Rates between which the one that a target needs is looked for
+HALVINGS = 16  # Of six decades: the rate is known to 0.03 %
 _EFFICIENCY = "scaling efficiency versus one site"
 
 

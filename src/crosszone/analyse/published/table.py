@@ -26,8 +26,7 @@ from crosszone.inputs.document import read_text
 
 NEEDED = ("id", "setting", "model", "method", "metric", "value", "unit", "notes")
 MAX_ROWS = 20_000
-LINKS = "region_links_dtfm.csv"
-"""File beside the runs with delay and rate of every pair of regions."""
+LINKS = "region_links_dtfm.csv"  # File beside the runs with delay and rate of every pair of regions
 Row = dict[str, str]
 
 

@@ -53,17 +53,17 @@ COLUMNS = (
     *("bytes", "time_us", "spread_pct", "reps", "bus_gb_per_s", "flag"),
 )
 SIZES = tuple(4096 * 4**power for power in range(10))  # 4 KiB to 1 GiB
+# A time is noisy whose median is uncertain by more than this: 1.25 / 2.56 x spread / sqrt(repetitions).
 NOISY_PCT, MEDIAN_ERROR = 10.0, 0.49
-"""A time is noisy whose median is uncertain by more than this: 1.25 / 2.56 x spread / sqrt(repetitions)."""
+# Spreads (median absolute deviations, scaled to a standard deviation) beyond which a repetition is left out.
 OUTLIER = 5.0
-"""Spreads (median absolute deviations, scaled to a standard deviation) beyond which a repetition is left out."""
 LEAST_REPS, MOST_REPS, LEAST_CALLS, MOST_CALLS, TRIES = 5, 25, 3, 20, 4
+# Seconds one repetition should last, so that starting it matters little; those a small size may take too.
 REPETITION_S, CELL_S = 0.02, 0.3
-"""Seconds one repetition should last, so that starting it matters little; those a small size may take too."""
+# A collective this long is timed one by one, a shorter one some times in a row, for ranks do not start it together.
 SLOW_S, PATIENCE = 0.5, timedelta(minutes=10)
-"""A collective this long is timed one by one, a shorter one some times in a row, for ranks do not start it together."""
+# Share of the free memory that buffers may take; elements that a receiver of a message sends back.
 MEMORY_SHARE, ACK_ELEMENTS = 0.3, 1
-"""Share of the free memory that buffers may take; elements that a receiver of a message sends back."""
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ DTYPES = ("bf16", "fp16", "fp8", "fp32")
 ELEMENT = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
 L2_BYTES = 64 << 20
 MOST_MATMUL_FLOPS = 3e13
+# How many shapes of each kind there are; a budget usually ends before.
 COUNTS = {"bf16": 2000, "fp16": 250, "fp8": 500, "grouped": 300, "attention": 500, "simple": 160}
-"""How many shapes of each kind there are; a budget usually ends before."""
+# Where in the budget each phase ends; time left at the end goes to the kernels that had to wait.
 SHARES = {"kernels": 0.66, "blocks": 0.84, "compiled": 1.0}
-"""Where in the budget each phase ends; time left at the end goes to the kernels that had to wait."""
 
 # hidden, ffn, heads, kv_heads, head_dim, vocab, gated: layers of published models, small to large
 MODELS = (

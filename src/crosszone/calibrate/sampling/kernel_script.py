@@ -9,8 +9,8 @@ import re
 import sys
 from pathlib import Path
 
+# The first gives its docstring and, at the end, its code.
 SOURCES = ("kernels.py", "kernel_points.py", "kernel_cases.py")
-"""The first gives its docstring and, at the end, its code."""
 OWN = re.compile(r"^from crosszone\.\S+ import (?:\([^)]*\)|[^\n(]*)\n", re.MULTILINE)
 FUTURE = "from __future__ import annotations\n"
 

@@ -52,8 +52,8 @@ from crosszone.calibrate.sampling.kernel_points import (
     summary,
 )
 
+# A point runs at least this long before it counts: until then it has the clock that the point before it left.
 SETTLE_S = 0.1
-"""A point runs at least this long before it counts: until then it has the clock that the point before it left."""
 LONGEST_S = 0.35
 
 

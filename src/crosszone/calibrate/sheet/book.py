@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from openpyxl import Workbook  # type: ignore[import-untyped]
     from openpyxl.worksheet.worksheet import Worksheet  # type: ignore[import-untyped]
 
+# Columns of a sheet of lines: what it is, value, unit, name, formula of the documentation, note.
 WIDTHS = (44, 20, 12, 24, 8, 80)
-"""Columns of a sheet of lines: what it is, value, unit, name, formula of the documentation, note."""
-INPUT, LIST = "FFF4CE", "DDEBF7"
-"""Colours: cells to type in; headings."""
+INPUT, LIST = "FFF4CE", "DDEBF7"  # Colours: cells to type in; headings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,16 +21,13 @@ from crosszone.errors import InvalidError, Notice
 if TYPE_CHECKING:
     from openpyxl import Workbook  # type: ignore[import-untyped]
 
-Place = tuple[str, int, int]
-"""Sheet, row, column."""
-MOST_FORMULAS = 40_000
-"""Formulas that are evaluated for one workbook."""
+Place = tuple[str, int, int]  # Sheet, row, column
+MOST_FORMULAS = 40_000  # Formulas that are evaluated for one workbook
+# Cells that one reference may span, and those of all formulas together.
 MOST_RANGE, MOST_READS = 100_000, 2_000_000
-"""Cells that one reference may span, and those of all formulas together."""
+# Characters of one cell, as in Excel; those that one formula may put together, and all computed texts.
 MOST_TEXT, MOST_TEXTS = 32_767, 2**24
-"""Characters of one cell, as in Excel; those that one formula may put together, and all computed texts."""
-LONG_NUMBER = 25
-"""Characters of a number that is put into a text."""
+LONG_NUMBER = 25  # Characters of a number that is put into a text
 
 
 @dataclass(frozen=True)
@@ -341,6 +338,7 @@ def _functions() -> frozenset[str]:
     return frozenset(FUNCTIONS.split()) & frozenset(formulas.get_functions())
 
 
+# What a cost model needs; what depends on the hour, on chance or on other files, or grows without end, is left out.
 FUNCTIONS = """
 ABS ACOS ACOSH AND ASIN ASINH ATAN ATAN2 AVERAGE AVERAGEA AVERAGEIF AVERAGEIFS CEILING CEILING.MATH CHOOSE
 COLUMN CONCAT CONCATENATE CORREL COS COSH COUNT COUNTA COUNTBLANK COUNTIF COUNTIFS DEGREES EVEN EXP FALSE FIND
@@ -351,4 +349,3 @@ RADIANS RANK RIGHT ROUND ROUNDDOWN ROUNDUP ROW SEARCH SIGN SIN SINH SLOPE SMALL 
 SUMIF SUMIFS SUMPRODUCT SUMSQ SWITCH TAN TANH TEXT TRIM TRUE TRUNC UPPER VALUE VAR VAR.P VAR.S VLOOKUP XLOOKUP
 XOR
 """
-"""What a cost model needs; what depends on the hour, on chance or on other files, or grows without end, is left out."""

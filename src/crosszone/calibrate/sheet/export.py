@@ -27,11 +27,9 @@ from crosszone.predict.predictor import Predictor
 from crosszone.schedule.trace import Lane, Span, Trace, TraceStep, read_trace
 from crosszone.text import DEFAULT_LANGUAGE
 
-MARK = "values_only"
-"""Name of the cell that says so."""
+MARK = "values_only"  # Name of the cell that says so
 TIMELINE = "Timeline"
-MOST_SPANS = 50_000
-"""Spans of a timeline that a workbook holds."""
+MOST_SPANS = 50_000  # Spans of a timeline that a workbook holds
 LANES, STEPS = ("id", "name", "group"), ("step", "start_s", "end_s")
 SPANS = ("lane", "kind", "name", "start_s", "end_s", "micro_batch", "chunk")
 
@@ -92,8 +90,8 @@ def _rows(cells: Cells, prefix: str, fields: tuple[str, ...]) -> list[dict[str, 
     return [{field: value for field, value in row.items() if value is not None} for row in rows]
 
 
+# Share by which today's prediction may differ from the saved one for its formulas to be those of the result.
 SAME = 1e-9
-"""Share by which today's prediction may differ from the saved one for its formulas to be those of the result."""
 
 
 def export_result(

@@ -24,20 +24,15 @@ from crosszone.cost.expression import Cell, Index, entries_along, gathered_entry
 from crosszone.cost.record import GATHER, Recorded, Tape, plain
 
 UNLIMITED = 1e300
+# Characters of a formula beyond which parts of it get cells of their own; Excel takes 8192, a reader fewer.
 LONGEST = 700
-"""Characters of a formula beyond which parts of it get cells of their own; Excel takes 8192, a reader fewer."""
-SHARED = 24
-"""Characters from which an expression that several others read gets a cell of its own."""
-COMPARISON, SUM, PRODUCT, POWER, ATOM = range(5)
-"""How strongly the parts of a text hold together."""
-SHARE = "shared_"
-"""Beginning of the names of cells that hold an expression without a name of its own."""
+SHARED = 24  # Characters from which an expression that several others read gets a cell of its own
+COMPARISON, SUM, PRODUCT, POWER, ATOM = range(5)  # How strongly the parts of a text hold together
+SHARE = "shared_"  # Beginning of the names of cells that hold an expression without a name of its own
 
-MOST_CHOICES = 254
-"""Values that CHOOSE takes."""
+MOST_CHOICES = 254  # Values that CHOOSE takes
 
-Key = tuple[int, int]
-"""A recorded array, and one of its entries counted flat."""
+Key = tuple[int, int]  # A recorded array, and one of its entries counted flat
 
 
 class Term(NamedTuple):

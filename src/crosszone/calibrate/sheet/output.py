@@ -22,6 +22,7 @@ from crosszone.predict.recorded import RecordedScenario
 from crosszone.predict.traffic import FIELDS
 
 SHEET = "Output"
+# Cells that every workbook has, in seconds.
 PHASES = (
     "warm_up_s",
     "forward_s",
@@ -34,10 +35,10 @@ PHASES = (
     "other_s",
     "iteration_s",
 )
-"""Cells that every workbook has, in seconds."""
+# Of these, those that add up to the iteration.
 STEP_PARTS = ("warm_up_s", "steady_s", "cool_down_s", "all_reduce_s", "optimizer_s", "weights_s", "other_s")
-"""Of these, those that add up to the iteration."""
 BREAKDOWN = ORDER
+# Figures of a result, and the cells that hold them where they are known.
 FIGURES = {
     "tokens_per_s": "out_tokens_per_s",
     "mfu": "out_mfu",
@@ -47,7 +48,7 @@ FIGURES = {
     "usd": "out_usd",
     "kwh": "out_kwh",
 }
-"""Figures of a result, and the cells that hold them where they are known."""
+# What must hold for the formulas to be right, after the inputs were changed; a workbook has those that may fail.
 CHECKS = (
     "check_replica",
     "check_memory",
@@ -56,9 +57,7 @@ CHECKS = (
     "check_simulated",
     "check_zone_order",
 )
-"""What must hold for the formulas to be right, after the inputs were changed; a workbook has those that may fail."""
-CLOSE = 1e-9
-"""Share by which sums in another order may differ."""
+CLOSE = 1e-9  # Share by which sums in another order may differ
 
 
 @dataclass(frozen=True)

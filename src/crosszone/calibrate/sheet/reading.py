@@ -33,21 +33,14 @@ if TYPE_CHECKING:
     from openpyxl import Workbook  # type: ignore[import-untyped]
 
 
-MOST_BYTES = 16 * 2**20
-"""Size of the file."""
-MOST_UNPACKED = 48 * 2**20
-"""Size of all its parts, unpacked."""
-MOST_RATIO = 200
-"""Size of a part over what it takes in the archive; a workbook's text shrinks by 10 to 50."""
+MOST_BYTES = 16 * 2**20  # Size of the file
+MOST_UNPACKED = 48 * 2**20  # Size of all its parts, unpacked
+MOST_RATIO = 200  # Size of a part over what it takes in the archive; a workbook's text shrinks by 10 to 50
 MOST_PARTS = 1000
-SMALL = 2**20
-"""Parts up to this size may shrink by any ratio: a blank sheet is all zeros and commas."""
-OLD = b"\xd0\xcf\x11\xe0"
-"""Beginning of an old .xls, and of a workbook behind a password."""
-MARKS = (b"<!DOCTYPE", b"<!ENTITY")
-"""How a part of a workbook would define entities."""
-CHUNK = 2**16
-"""Bytes of a part that are looked at together."""
+SMALL = 2**20  # Parts up to this size may shrink by any ratio: a blank sheet is all zeros and commas
+OLD = b"\xd0\xcf\x11\xe0"  # Beginning of an old .xls, and of a workbook behind a password
+MARKS = (b"<!DOCTYPE", b"<!ENTITY")  # How a part of a workbook would define entities
+CHUNK = 2**16  # Bytes of a part that are looked at together
 PASSWORD = "EncryptedPackage".encode("utf-16-le")
 
 
@@ -123,8 +116,8 @@ def _refused(code: str, file: str, **params: Any) -> FileError:
     return FileError(Notice(code=code, value=file, params=params, file=file))
 
 
+# Share by which a value that was left in the file may differ from what its formula comes to, and parts from a sum.
 TOLERANCE = 1e-6
-"""Share by which a value that was left in the file may differ from what its formula comes to, and parts from a sum."""
 WHOLE = 1e-9
 META = ("model", "gpu", "framework", "stack", "precision", "recompute", "tp", "pp", "dp", "cp", "ep", "zero")
 META_NUMBERS = ("seq_len", "global_batch", "micro_batch")

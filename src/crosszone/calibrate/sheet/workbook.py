@@ -41,8 +41,8 @@ from crosszone.predict.recorded import RecordedScenario, record_scenario
 from crosszone.schedule.orders import stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 
+# Passes of a step (both ways as one) that are laid out in cells; beyond, the pipeline's times stand as simulated.
 MOST_PASSES = 4096
-"""Passes of a step (both ways as one) that are laid out in cells; beyond, the pipeline's times stand as simulated."""
 INPUT, LAYER, STAGES, EXCHANGE, MEMORY, RUN, COEFFICIENTS = (
     "Input",
     "Layer",
@@ -52,26 +52,26 @@ INPUT, LAYER, STAGES, EXCHANGE, MEMORY, RUN, COEFFICIENTS = (
     "Run",
     "Coefficients",
 )
+# Sheets as they lie in the workbook.
 ORDER = (INPUT, SHEET, LAYER, STAGES, EXCHANGE, MEMORY, grid.SHEET, RUN, COEFFICIENTS)
-"""Sheets as they lie in the workbook."""
+# Sheets by the formula that a number is of; the others lie with the layer.
 TOPICS = (
     (re.compile(r"X8|V\d|S\d+|O7|R\d"), STAGES),
     (re.compile(r"X[567]|T\d+|A1|C1\d|O10"), EXCHANGE),
     (re.compile(r"M\d+|Q6"), MEMORY),
     (re.compile(r"[EJ]\d+|F1"), RUN),
 )
-"""Sheets by the formula that a number is of; the others lie with the layer."""
+# Constants of a prediction that a user may change; other constants are part of the structure.
 TYPED = re.compile(
     r"price_of|failures_of|board_power|pue|grid_carbon|job\.\w+|egress_price|power_\w+|local_update\.(?:delay|steps)"
 )
-"""Constants of a prediction that a user may change; other constants are part of the structure."""
 WHAT = re.compile(r"input\.(?:hidden|ffn_hidden|vocab|head_dim|expert_\w+)|work\.\w+|job\.\w+|local_update\.\w+")
 CONSTANT = re.compile(r"residual_passes|routed_bytes|score_bytes|weight_traffic|hop\..*|calls_of_layer|training_passes")
+# Names of cells that are other than those of the numbers.
 NAMES = {
     "work.seq": "seq_len",
     **{f"work.{name}": name for name in ("global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "zero")},
 }
-"""Names of cells that are other than those of the numbers."""
 TEXTS = ("scenario_name", "model", "gpu", "framework", "stack", "precision", "optimizer", "schedule", "recompute")
 FIXED = ("tp", "pp", "dp", "cp", "ep", "zero")
 

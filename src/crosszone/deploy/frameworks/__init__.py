@@ -10,8 +10,8 @@ from crosszone.deploy.bundle import Option
 from crosszone.deploy.launch import Agent, Launch
 from crosszone.deploy.shell import Raw
 
+# What a bundle can be made for; torchft trains plans with local updates.
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "megatron", "horovod", "torchft")
-"""What a bundle can be made for; torchft trains plans with local updates."""
 
 
 class Framework(NamedTuple):

@@ -13,25 +13,22 @@ from crosszone.deploy.shell import Raw
 from crosszone.inputs.shipped import read_shipped
 
 CONFIG, HOSTFILE = "ds_config.json", "hostfile"
+# First release without MiCS and without the 1-bit optimizers (deepspeedai/DeepSpeed issue 8489).
 WITHOUT = "0.19.7"
-"""First release without MiCS and without the 1-bit optimizers (deepspeedai/DeepSpeed issue 8489)."""
+# Optimizers that send one bit of each element of their momentum.
 ONE_BIT = {"adamw": "OneBitAdam", "adam": "OneBitAdam", "lamb": "OneBitLamb"}
-"""Optimizers that send one bit of each element of their momentum."""
+# Share of the steps before they do so: 23,000 of BERT-Large's 152,000 (1-bit Adam, arXiv 2102.02888).
 WARM_UP = 0.15
-"""Share of the steps before they do so: 23,000 of BERT-Large's 152,000 (1-bit Adam, arXiv 2102.02888)."""
-PREFETCH = 50_000_000
-"""Elements that stage 3 gathers ahead: DeepSpeed's own value."""
+PREFETCH = 50_000_000  # Elements that stage 3 gathers ahead: DeepSpeed's own value
+# Optimizers that DeepSpeed makes without a compiler on the nodes; the others come from the trainer.
 TYPES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "sgd-momentum": "SGD", "muon": "Muon"}
-"""Optimizers that DeepSpeed makes without a compiler on the nodes; the others come from the trainer."""
+# Those that it runs in the host's memory (offload).
 ON_THE_HOST = {"adamw": "AdamW", "adam": "Adam", "lion": "Lion"}
-"""Those that it runs in the host's memory (offload)."""
-BY_MATRIX = ("lamb", "adafactor")
-"""Those that look at whole matrices, which ZeRO cuts into flat pieces."""
-TESTED = ("adamw", "adam", "muon")
-"""Those whose states DeepSpeed shards without being told that it may."""
+BY_MATRIX = ("lamb", "adafactor")  # Those that look at whole matrices, which ZeRO cuts into flat pieces
+TESTED = ("adamw", "adam", "muon")  # Those whose states DeepSpeed shards without being told that it may
 COLUMNS = (r".*\.attention\.[qkv]\.weight$", r".*\.mlp\.(gate|up)\.weight$")
+# Projections of the trainer's model that AutoTP cuts; all else is whole on every rank.
 ROWS = (r".*\.attention\.out\.weight$", r".*\.mlp\.down\.weight$")
-"""Projections of the trainer's model that AutoTP cuts; all else is whole on every rank."""
 
 
 def options(launch: Launch) -> tuple[Option, ...]:

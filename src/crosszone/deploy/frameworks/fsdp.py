@@ -9,6 +9,7 @@ from crosszone.deploy.launch import Agent, Launch, refused, torchrun
 from crosszone.deploy.pytorch import argument, averaging_options, pytorch_options
 from crosszone.deploy.shell import Raw
 
+# torch.distributed.pipelining's classes.
 SCHEDULES = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",
@@ -17,7 +18,6 @@ SCHEDULES = {
     "zbv": "ScheduleZBVZeroBubble",
     "dualpipev": "ScheduleDualPipeV",
 }
-"""torch.distributed.pipelining's classes."""
 
 
 def options(launch: Launch) -> tuple[Option, ...]:

@@ -15,12 +15,10 @@ from crosszone.deploy.launch import ARGUMENTS, Agent, Launch, refused
 from crosszone.deploy.pytorch import argument, pytorch_options, wire_compression
 from crosszone.deploy.shell import Raw
 
-VERSION = "0.28.1"
-"""The release whose flags these are; the last one."""
+VERSION = "0.28.1"  # The release whose flags these are; the last one
+# Time that processes have to start in, s: horovodrun's own 30 s are short for distant nodes that import PyTorch.
 START_S = 120
-"""Time that processes have to start in, s: horovodrun's own 30 s are short for distant nodes that import PyTorch."""
-HOST = re.compile(r"[\w.-]+")
-"""What horovodrun takes for a host: a name or an IPv4 address, without a user."""
+HOST = re.compile(r"[\w.-]+")  # What horovodrun takes for a host: a name or an IPv4 address, without a user
 
 
 def options(launch: Launch) -> tuple[Option, ...]:

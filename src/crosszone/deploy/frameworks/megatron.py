@@ -21,14 +21,14 @@ from crosszone.deploy.trainer_files import shipped
 from crosszone.inputs.model import Model
 from crosszone.text import label
 
+# The flags, and those of the same kind of run shrunk to seconds (`--tiny`).
 ARGUMENTS, TINY_ARGUMENTS = "megatron.args", "megatron-tiny.args"
-"""The flags, and those of the same kind of run shrunk to seconds (`--tiny`)."""
 HOOK, LINES, DATA = "megatron_hook.py", "lines.py", "megatron_data.py"
-DATA_PREFIX = "megatron-data/tokens"
-"""Where megatron_data.py leaves tokens as Megatron reads them."""
+DATA_PREFIX = "megatron-data/tokens"  # Where megatron_data.py leaves tokens as Megatron reads them
 CHECKPOINTS = "out/checkpoints"
 TINY_STEPS = 5
 PROGRAM = Raw('"${MEGATRON_PATH:?set MEGATRON_PATH to a checkout of NVIDIA/Megatron-LM}/pretrain_gpt.py"')
+# Flags of each precision; weights stay bf16 and are cast in each step, as the plan counts them.
 PRECISIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "fp32": (),
     "bf16": (("--bf16", True),),
@@ -37,11 +37,10 @@ PRECISIONS: dict[str, tuple[tuple[str, Any], ...]] = {
     "mxfp8": (("--bf16", True), ("--fp8-format", "e4m3"), ("--fp8-recipe", "mxfp8")),
     "nvfp4": (("--bf16", True), ("--fp4-format", "e2m1"), ("--fp4-recipe", "nvfp4")),
 }
-"""Flags of each precision; weights stay bf16 and are cast in each step, as the plan counts them."""
+# Megatron's adam has decoupled weight decay, so it is AdamW.
 OPTIMIZERS = {"adamw": "adam", "adam": "adam", "sgd": "sgd", "sgd-momentum": "sgd", "lion": "lion", "muon": "muon"}
-"""Megatron's adam has decoupled weight decay, so it is AdamW."""
+# Work queues of a GPU: one keeps communication in the order it was launched; CUDA's own number.
 ONE_CONNECTION, USUAL_CONNECTIONS = 1, 8
-"""Work queues of a GPU: one keeps communication in the order it was launched; CUDA's own number."""
 
 
 @dataclass(frozen=True, kw_only=True)

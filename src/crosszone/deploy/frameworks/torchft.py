@@ -17,8 +17,8 @@ from crosszone.deploy.shell import Raw, command_line, comment
 from crosszone.text import label
 
 LIGHTHOUSE = "lighthouse.sh"
+# Updates that should_quantize sends: row-wise fp8 on GPUs of compute capability 9.0 and above, int8 below.
 QUANTIZED = ("fp8", "int8")
-"""Updates that should_quantize sends: row-wise fp8 on GPUs of compute capability 9.0 and above, int8 below."""
 
 
 def options(launch: Launch) -> tuple[Option, ...]:

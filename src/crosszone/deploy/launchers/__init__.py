@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from crosszone.deploy.launch import Launch, Node
 
+# `nodes`: no launcher, the command of every node to type by hand.
 LAUNCHERS = ("nodes", "ssh", "slurm", "kubernetes", "pytorchjob", "skypilot", "ray")
-"""`nodes`: no launcher, the command of every node to type by hand."""
 
 
 class Launcher(NamedTuple):

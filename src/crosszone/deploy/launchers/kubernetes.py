@@ -20,8 +20,8 @@ NEEDS_ADDRESSES = False
 FILE = "trainjob.yaml"
 GROUP = "trainer.kubeflow.org"
 STEP = {f"{GROUP}/trainjob-ancestor-step": "trainer"}
+# Times that all nodes start again together after a failure; the trainer resumes from its last checkpoint.
 RESTARTS = 3
-"""Times that all nodes start again together after a failure; the trainer resumes from its last checkpoint."""
 
 
 def files(launch: Launch) -> dict[str, str]:

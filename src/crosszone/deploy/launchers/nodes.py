@@ -5,8 +5,7 @@ from __future__ import annotations
 from crosszone.deploy.launch import Launch, Node
 
 NEEDS_ADDRESSES = True
-SHOWN = 8
-"""Commands listed; of the others the pattern is plain."""
+SHOWN = 8  # Commands listed; of the others the pattern is plain
 
 
 def files(launch: Launch) -> dict[str, str]:

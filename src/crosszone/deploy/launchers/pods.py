@@ -9,14 +9,12 @@ from crosszone.deploy.launch import Launch, Node
 from crosszone.deploy.launchers.request import checked, gpus_asked, job_name
 from crosszone.errors import InvalidError, Notice
 
-FOLDER = "/crosszone"
-"""Where a pod runs the bundle; checkpoints and metrics land here."""
+FOLDER = "/crosszone"  # Where a pod runs the bundle; checkpoints and metrics land here
 ARCHIVE = "bundle.tgz"
+# Extended resource of each vendor's device plugin, where it is not NVIDIA's.
 RESOURCES = {"amd": "amd.com/gpu", "intel": "habana.ai/gaudi", "huawei": "huawei.com/Ascend910"}
-"""Extended resource of each vendor's device plugin, where it is not NVIDIA's."""
 NVIDIA = "nvidia.com/gpu"
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-"""A namespace or an account (RFC 1123 label)."""
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # A namespace or an account (RFC 1123 label)
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 

@@ -13,8 +13,8 @@ from crosszone.deploy.launch import Launch, Node
 from crosszone.deploy.shell import comment, slug
 from crosszone.errors import InvalidError, Notice
 
+# Of an object's name: a pod's host name adds run, node and a random end to it, and has 63 characters (RFC 1035).
 LONGEST_JOB = 40
-"""Of an object's name: a pod's host name adds run, node and a random end to it, and has 63 characters (RFC 1035)."""
 
 
 def runs(launch: Launch) -> Iterator[tuple[Node, ...]]:

@@ -16,12 +16,11 @@ from crosszone.text import label
 NEEDS_ADDRESSES = False
 NODE_FILE = "slurm-node.sh"
 FILE = "job.sbatch"
-MOST_COMPONENTS = 128
-"""Of a heterogeneous job (MAX_HET_JOB_COMPS, Slurm 22.05)."""
+MOST_COMPONENTS = 128  # Of a heterogeneous job (MAX_HET_JOB_COMPS, Slurm 22.05)
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]*")
 HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+# Minutes, minutes:seconds, hours:minutes:seconds, days-hours, ...
 TIME = re.compile(r"\d+(:\d\d?){0,2}|\d+-\d+(:\d\d?){0,2}")
-"""Minutes, minutes:seconds, hours:minutes:seconds, days-hours, ..."""
 
 
 def files(launch: Launch) -> dict[str, str]:

@@ -33,12 +33,12 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 QUANTIZED = ("fp8", "int8")
+# Parts of a Transformer that come after its layers.
 HEAD = ("norm", "pooler", "mlm", "mlm_norm", "project_out", "head")
-"""Parts of a Transformer that come after its layers."""
+# How long a zone waits for the others to come to an averaging, at least: one of them may have to start again.
 PATIENCE = datetime.timedelta(hours=1)
-"""How long a zone waits for the others to come to an averaging, at least: one of them may have to start again."""
+# Averagings in a row that may fail. Each throws away the steps before it, so a lasting fault must end the run.
 FAILURES = 3
-"""Averagings in a row that may fail. Each throws away the steps before it, so a lasting fault must end the run."""
 
 
 class Averaging:

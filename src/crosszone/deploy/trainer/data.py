@@ -26,13 +26,12 @@ import numpy as np
 import torch
 from run import Refusal, Run
 
-IGNORED = -100
-"""Target of a token that does not count, as in `model.loss_of`."""
+IGNORED = -100  # Target of a token that does not count, as in `model.loss_of`
 TEXT = (".txt", ".md", ".jsonl")
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 MASKS = ("[MASK]", "<mask>")
+# Tokens checked against the vocabulary before the first step; each batch is checked as it comes.
 LOOKED_AT = 1 << 22
-"""Tokens checked against the vocabulary before the first step; each batch is checked as it comes."""
 
 
 def batches(run: Run, first_step: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -15,6 +15,7 @@ from attention import RMSNorm
 from weights import fill, full_name
 
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
+# Keys of config.json whose value a field of the model must equal.
 SIZES = {
     "hidden_size": "hidden",
     "num_hidden_layers": "layers",
@@ -25,7 +26,6 @@ SIZES = {
     "num_experts": "moe.experts",
     "num_experts_per_tok": "moe.top_k",
 }
-"""Keys of config.json whose value a field of the model must equal."""
 OUTER = {
     "embed.weight": "model.embed_tokens.weight",
     "norm.weight": "model.norm.weight",

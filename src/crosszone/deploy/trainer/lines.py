@@ -17,12 +17,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-FIRST = 10
-"""Steps from the first on that are never left out."""
+FIRST = 10  # Steps from the first on that are never left out
+# Where spans run at once, the moment belongs to the first of these.
 ORDER = (
     "forward", "backward", "weight", "optimizer", "send", "tensor", "experts", "gradients", "parameters", "data",
 )  # fmt: skip
-"""Where spans run at once, the moment belongs to the first of these."""
 
 
 class Lines:

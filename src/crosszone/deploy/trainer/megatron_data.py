@@ -32,10 +32,8 @@ import numpy as np
 TARGET = Path("megatron-data/tokens")
 TEXT = (".txt", ".md", ".jsonl")
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
-PIECE = 1 << 20
-"""Tokens of a piece of a file without documents: the index counts them in 32 bits."""
-SMALL = 65_500
-"""Vocabularies below this fit 16 bits, as Megatron-LM decides it."""
+PIECE = 1 << 20  # Tokens of a piece of a file without documents: the index counts them in 32 bits
+SMALL = 65_500  # Vocabularies below this fit 16 bits, as Megatron-LM decides it
 
 
 def main(argv: list[str]) -> None:

@@ -36,16 +36,15 @@ from typing import Any
 from lines import Lines
 
 FLAGS, TINY_FLAGS, SETTINGS = "megatron.args", "megatron-tiny.args", "settings.json"
+# Functions that are wrapped, as attributes of the module that calls them.
 PATCHES = (
     ("megatron.core.pipeline_parallel.schedules", "forward_step"),
     ("megatron.core.pipeline_parallel.schedules", "backward_step"),
     ("megatron.training.training", "finalize_model_grads"),
     ("megatron.training.training", "train_step"),
 )
-"""Functions that are wrapped, as attributes of the module that calls them."""
 GIB, MIB = 2**30, 2**20
-METRICS_MIB = 16
-"""MiB of a file of results, where settings.json does not say."""
+METRICS_MIB = 16  # MiB of a file of results, where settings.json does not say
 
 
 def main(argv: list[str]) -> None:

@@ -25,8 +25,7 @@ from lines import Lines
 from run import Run
 
 GIB, MIB = 2**30, 2**20
-METRICS_MIB = 16
-"""MiB of a file, where settings.json does not say."""
+METRICS_MIB = 16  # MiB of a file, where settings.json does not say
 
 
 class Metrics:

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from run import Refusal, Run
 from torch import nn
 
+# Share of the common weights where a fragment went on while it was exchanged (Streaming DiLoCo's alpha).
 KEPT = 0.5
-"""Share of the common weights where a fragment went on while it was exchanged (Streaming DiLoCo's alpha)."""
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

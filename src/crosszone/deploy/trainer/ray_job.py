@@ -19,14 +19,11 @@ from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 HERE = Path(__file__).resolve().parent
-PIN = 0.001
-"""Share of a machine's own resource that ties a process to that machine."""
-WAIT_S = float(os.environ.get("CROSSZONE_RAY_WAIT_S", "600"))
-"""How long to wait until all machines are free."""
-END_S = 20
-"""How long a node may take to end before it is killed."""
+PIN = 0.001  # Share of a machine's own resource that ties a process to that machine
+WAIT_S = float(os.environ.get("CROSSZONE_RAY_WAIT_S", "600"))  # How long to wait until all machines are free
+END_S = 20  # How long a node may take to end before it is killed
+# How often nodes are asked what they printed; Ray's own forwarding loses the last lines of a job that ends.
 ASK_S = 0.5
-"""How often nodes are asked what they printed; Ray's own forwarding loses the last lines of a job that ends."""
 
 
 @ray.remote(max_concurrency=3)

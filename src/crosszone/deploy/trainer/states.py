@@ -20,8 +20,8 @@ from run import Refusal, Run
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+# fp16: the first loss scale, halved when a gradient is not finite, and the good steps after which it is doubled.
 SCALE, CALM = 2.0**15, 1000
-"""fp16: the first loss scale, halved when a gradient is not finite, and the good steps after which it is doubled."""
 
 
 class States:

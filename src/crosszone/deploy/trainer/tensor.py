@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
+# The axis along which a parameter of attention or MLP is cut; any other is whole on every rank.
 CUT = {
     "q.weight": 0,
     "q.bias": 0,
@@ -42,9 +43,7 @@ CUT = {
     "experts.up_bias": 1,
     "experts.down": 1,
 }
-"""The axis along which a parameter of attention or MLP is cut; any other is whole on every rank."""
-ADDED = ("out.bias", "down.bias", "down_bias")
-"""Biases of part sums: each rank adds its share."""
+ADDED = ("out.bias", "down.bias", "down_bias")  # Biases of part sums: each rank adds its share
 IGNORED = -100
 
 

@@ -33,10 +33,9 @@ from run import Refusal, Run, guard, start
 from torch import nn
 from verify import unmet
 
-AXES = {"pp": "pipe", "dp": "data", "tp": "model"}
-"""DeepSpeed's names of the axes."""
-BALANCE = 0.01
-"""Weight of the experts' balancing loss (Switch Transformer, arXiv 2101.03961)."""
+AXES = {"pp": "pipe", "dp": "data", "tp": "model"}  # DeepSpeed's names of the axes
+BALANCE = 0.01  # Weight of the experts' balancing loss (Switch Transformer, arXiv 2101.03961)
+# What each instruction of DeepSpeed's pipeline schedule is in the metrics.
 SPANS = {
     "LoadMicroBatch": "data",
     "ForwardPass": "forward",
@@ -49,7 +48,6 @@ SPANS = {
     "ReduceTiedGrads": "gradients",
     "OptimizerStep": "optimizer",
 }
-"""What each instruction of DeepSpeed's pipeline schedule is in the metrics."""
 
 
 def main() -> None:

@@ -106,8 +106,8 @@ def passes(run: Run, model: nn.Module, loss_of: Loss, data: Iterator, metrics: M
 
 # ---- what this trainer can do ----
 
+# Schedules that take the backward pass apart, which torch.compile cannot.
 SPLIT = ("zero-bubble", "zbv", "dualpipev")
-"""Schedules that take the backward pass apart, which torch.compile cannot."""
 COMPILED = f"has no effect here: it needs torch.compile, which needs CUDA and no {', '.join(SPLIT)} schedule"
 
 

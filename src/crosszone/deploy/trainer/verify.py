@@ -19,10 +19,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PACKAGES = {"ddp": ["torch"], "fsdp": ["torch"], "deepspeed": ["torch", "deepspeed"], "megatron": ["torch"]}
 PACKAGES |= {"horovod": ["torch", "horovod"], "torchft": ["torch", "torchft"]}
-WHEELS = {"cupy": "cupy-cuda12x"}
-"""Packages that pip knows under another name than Python does."""
-FREE_GIB = 20
-"""Least free disk below which a warning is given, when no checkpoint's size is known."""
+WHEELS = {"cupy": "cupy-cuda12x"}  # Packages that pip knows under another name than Python does
+FREE_GIB = 20  # Least free disk below which a warning is given, when no checkpoint's size is known
 WAIT_S = 5
 
 

@@ -10,11 +10,10 @@ import math
 import torch
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+# Standard deviation of weights (GPT-2's); outputs to the residual stream have it over the root of 2 x layers.
 SPREAD = 0.02
-"""Standard deviation of weights (GPT-2's); outputs to the residual stream have it over the root of 2 x layers."""
 WRAPPERS = ("module.", "_orig_mod.", "_checkpoint_wrapped_module.", "_fsdp_wrapped_module.")
-CHUNK = 1 << 24
-"""Elements made at a time, for the integers take more room than the values."""
+CHUNK = 1 << 24  # Elements made at a time, for the integers take more room than the values
 
 
 @torch.no_grad()

@@ -8,8 +8,7 @@ from typing import Any
 from crosszone.inputs.catalogue.entries import Entry, Kind, ModelEntry, catalogue
 from crosszone.inputs.gpu import Gpu
 
-USUAL_LENGTH = 4096
-"""Sequence length for the operations per token of a model that states none."""
+USUAL_LENGTH = 4096  # Sequence length for the operations per token of a model that states none
 
 _UNSOURCED = ("aliases", "own", "architecture", "vendor", "form", "pcie_gb_per_s", "link_gb_per_s")
 _NOT_FIGURES = {"name", "aliases", "own", "notes", "model", "sources", "source", "carbon_source", "egress_source",

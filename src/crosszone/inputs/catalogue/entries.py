@@ -69,8 +69,8 @@ def normal(name: str) -> str:
     return re.sub(r"[\s_]+", "-", name.strip().lower())
 
 
+# Puts the fields of an entry on top of the entry it is `like`.
 Based: TypeAlias = Callable[[Kind, dict[str, Any]], dict[str, Any]]
-"""Puts the fields of an entry on top of the entry it is `like`."""
 
 
 def read_entries(kind: Kind, document: Document, based: Based) -> list[Entry]:
@@ -113,8 +113,7 @@ _DATA = files("crosszone.inputs.catalogue")
 _FEWER_LAYERS = re.compile(r"(?P<base>.+?)(-(?P<short>\d+)l|-?\[(?P<long>\d+)-layers?\])$")
 
 
-OWN_SOURCE = "own"
-"""Source id of a figure that the user gave."""
+OWN_SOURCE = "own"  # Source id of a figure that the user gave
 _NOT_FIGURES = ("name", "aliases", "notes", "sources")
 
 

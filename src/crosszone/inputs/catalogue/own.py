@@ -150,8 +150,8 @@ def unwritable(path: Path, error: OSError) -> InputError:
 
 FieldKind = Literal["number", "count", "text", "names", "flag", "choice", "choices"]
 _VALUES: dict[Kind, type[Value]] = {"gpus": Gpu, "models": ModelEntry, "regions": Region}
+# Given apart, or not the user's to say: an own entry's source is its owner.
 _LEFT_OUT = ("name", "model", "sources", "source", "carbon_source", "egress_source", "stands_for_size")
-"""Given apart, or not the user's to say: an own entry's source is its owner."""
 
 
 class FormField(Value):

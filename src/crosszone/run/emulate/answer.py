@@ -41,18 +41,13 @@ from crosszone.text import DEFAULT_LANGUAGE
 
 STEPS, LEAST_STEPS = 20, 5
 LOOK_S = 0.2
-LIMIT_S = 1800.0
-"""How long a run may take."""
+LIMIT_S = 1800.0  # How long a run may take
 PORT = 29_500
 TASK = "emulated"
-LEARNING_RATE = 3e-3
-"""At which a tiny model visibly learns."""
-OVERHEAD = 0.5
-"""Memory of this machine that ranks may use."""
-LEAST_SHARE = 0.005
-"""Parts of a step that are less are not told."""
-Told = Callable[[str, int, int], None]
-"""What is being done, how much of it is, and of how much."""
+LEARNING_RATE = 3e-3  # At which a tiny model visibly learns
+OVERHEAD = 0.5  # Memory of this machine that ranks may use
+LEAST_SHARE = 0.005  # Parts of a step that are less are not told
+Told = Callable[[str, int, int], None]  # What is being done, how much of it is, and of how much
 
 
 class EmulatedLink(Value):

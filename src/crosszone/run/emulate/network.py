@@ -37,8 +37,7 @@ from crosszone.inputs.links import zone_links
 from crosszone.run.machine import BOOT, WAIT_S, asked
 
 INTERFACE = "wan0"
-CONTROL_ADDRESS = "10.77.255.254"
-"""Of the node that belongs to no zone."""
+CONTROL_ADDRESS = "10.77.255.254"  # Of the node that belongs to no zone
 MOST_NODES = 250
 _COUNTER = struct.Struct("6Q")
 

@@ -28,19 +28,14 @@ from crosszone.plan.planner import plan
 from crosszone.predict.answer import predictor_of
 from crosszone.run.site import cluster_of
 
+# A million parameters: a step computes for some 10 ms, its gradients are 4 MB.
 MODEL = {"layers": 4, "hidden": 128, "heads": 4, "vocab": 512, "ffn_hidden": 512}
-"""A million parameters: a step computes for some 10 ms, its gradients are 4 MB."""
-SEQ_LEN, SAMPLES = 64, 4
-"""Tokens of a sample, and samples of a replica in a step."""
-FRAMEWORKS = ("ddp", "fsdp", "deepspeed")
-"""Whose trainers run on CPUs."""
+SEQ_LEN, SAMPLES = 64, 4  # Tokens of a sample, and samples of a replica in a step
+FRAMEWORKS = ("ddp", "fsdp", "deepspeed")  # Whose trainers run on CPUs
 MOST_RANKS = 8
-MOST_GBPS = 1.0
-"""More than this a machine cannot be trusted to carry while it computes as well."""
-SYNCHRONISATIONS = 2
-"""How many of a run with local updates should be seen at least."""
-_OF_NCCL = ("flows", "socket_buffer_mb", "algorithm")
-"""Options of communication that mean nothing to Gloo."""
+MOST_GBPS = 1.0  # More than this a machine cannot be trusted to carry while it computes as well
+SYNCHRONISATIONS = 2  # How many of a run with local updates should be seen at least
+_OF_NCCL = ("flows", "socket_buffer_mb", "algorithm")  # Options of communication that mean nothing to Gloo
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from crosszone.run.probe import gpu_kind
 
 WORDS = ("kubectl", "get", "nodes", "--output=json")
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+# Label and resource of NVIDIA's GPU feature discovery and device plugin.
 PRODUCT, GPUS = "nvidia.com/gpu.product", "nvidia.com/gpu"
-"""Label and resource of NVIDIA's GPU feature discovery and device plugin."""
 _UNITS = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
 

@@ -8,8 +8,8 @@ from crosszone.inputs.environment import Environment, Status
 from crosszone.run.imports.scheduler import printed
 from crosszone.run.probe import gpu_kind
 
+# Node, partition, CPUs, memory in MiB, generic resources, state; %R, for %P marks the default partition.
 WORDS = ("sinfo", "--Node", "--noheader", "--format=%N|%R|%c|%m|%G|%T")
-"""Node, partition, CPUs, memory in MiB, generic resources, state; %R, for %P marks the default partition."""
 _GPUS = re.compile(r"(?:^|,)gpu(?::([^:,(]+))?:(\d+)")
 _UP = ("idle", "allocated", "mixed", "completing", "reserved")
 

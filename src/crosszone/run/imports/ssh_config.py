@@ -11,8 +11,7 @@ from crosszone.errors import FileError, Notice
 from crosszone.inputs.environment import Environment
 
 WAIT_S = 10
-_ASSIGNED = re.compile(r"^\s*(\w+)\s*=\s*")
-"""`Host = name` is as good as `Host name`."""
+_ASSIGNED = re.compile(r"^\s*(\w+)\s*=\s*")  # `Host = name` is as good as `Host name`
 _DEFAULT_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 
 

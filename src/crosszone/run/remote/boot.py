@@ -12,8 +12,7 @@ import sys
 import types
 from typing import Any
 
-MARK = b"\x1ecrosszone "
-"""Before the answer: a login may print whatever it likes first."""
+MARK = b"\x1ecrosszone "  # Before the answer: a login may print whatever it likes first
 HOUSE = "crosszone.run.remote"
 
 

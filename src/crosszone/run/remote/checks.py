@@ -16,12 +16,11 @@ from crosszone.run.remote.refusal import Refusal
 from crosszone.run.remote.supervisor import read_state, stop
 from crosszone.run.remote.survey import disk_free_gib, gpus, software
 
+# Where ports are chosen: below those that systems give to connections that go out.
 FIRST_PORT, LAST_PORT = 20000, 32000
-"""Where ports are chosen: below those that systems give to connections that go out."""
 TRIES = 200
 ANSWER = b"+"
-TRIALS, OLD_S = "trials", 900
-"""Folder of trials; age after which nobody waits for one."""
+TRIALS, OLD_S = "trials", 900  # Folder of trials; age after which nobody waits for one
 
 
 def state(folder: str, python: str) -> dict[str, Any]:

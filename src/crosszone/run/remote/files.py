@@ -15,8 +15,7 @@ from crosszone.run.remote.place import place
 from crosszone.run.remote.refusal import Refusal
 from crosszone.run.remote.supervisor import STARTING, STATE, is_supervised, read_state
 
-READ_MOST = 4 * 1024 * 1024
-"""Bytes one request may read."""
+READ_MOST = 4 * 1024 * 1024  # Bytes one request may read
 
 
 def put(folder: str, payload: bytes, manifest: str) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from typing import Any
 from crosszone.run.remote.place import place
 from crosszone.run.remote.supervisor import STOP, read_state, supervise, write_state
 
-NUMBER = "SLURM_PROCID"
-"""Number of the process in the job: with one a node, that of the node."""
+NUMBER = "SLURM_PROCID"  # Number of the process in the job: with one a node, that of the node
 
 
 def run(nodes: Sequence[dict[str, Any]], token: str, log_mib: float, grace_s: float) -> None:

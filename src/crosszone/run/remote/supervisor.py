@@ -29,8 +29,7 @@ from crosszone.run.remote.refusal import Refusal
 
 STATE, LOCK, STARTING, STOP, SEEN = "state.json", "supervisor.lock", "starting.lock", "stop", "seen"
 LOG = "logs/node.log"
-GRACE_S = 6
-"""How long processes have to end by themselves."""
+GRACE_S = 6  # How long processes have to end by themselves
 PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG = 36, 1
 PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 

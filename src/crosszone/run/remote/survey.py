@@ -20,6 +20,7 @@ SIOCGIFADDR = 0x8915
 WAIT_S = 90
 PACKAGES = ("torch", "deepspeed", "horovod", "megatron-core", "torchft", "ray", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 
+# Read from what is installed, without importing it: torch alone would take seconds.
 VERSIONS = """
 import importlib.metadata, importlib.util, json, pathlib, platform, re, sys
 found = {"python": platform.python_version()}
@@ -35,9 +36,9 @@ if spec is not None and spec.origin:
     found["cuda"] = cuda.group(1) if cuda else None
 print(json.dumps(found))
 """
-"""Read from what is installed, without importing it: torch alone would take seconds."""
 
 
+# Rates of the processors that train where there are no GPUs: square matrices, and a copy that no cache holds.
 RATES = """
 import importlib.util, json, time
 if importlib.util.find_spec("torch") is None:
@@ -62,7 +63,6 @@ one, other = torch.zeros(2**24), torch.zeros(2**24)
 found["memory_gb_per_s"] = 2 * one.nbytes / best(lambda: other.copy_(one)) / 1e9
 print(json.dumps(found))
 """
-"""Rates of the processors that train where there are no GPUs: square matrices, and a copy that no cache holds."""
 
 
 def facts(folder: str, python: str = "python3") -> dict[str, Any]:

@@ -38,21 +38,19 @@ from crosszone.run.work import Work
 
 VERSION = "v1alpha1"
 TASK, TOKEN = "crosszone/task", "crosszone/token"
+# Labels that JobSet and Kubernetes put on a pod: its job, its run of equal nodes, its number in that.
 JOBSET, RUN, INDEX = (
     "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name",
     "batch.kubernetes.io/job-completion-index",
 )  # fmt: skip
-"""Labels that JobSet and Kubernetes put on a pod: its job, its run of equal nodes, its number in that."""
-MOST_ARCHIVE = 1_000_000
-"""Bytes of the bundle in a ConfigMap, which holds 1 MiB."""
+MOST_ARCHIVE = 1_000_000  # Bytes of the bundle in a ConfigMap, which holds 1 MiB
 MOST_LOG = 16 * 2**20
 WAIT_S = 30
 END_S = STOP_S + 6.0
-FRESH_S = 2.0
-"""How long what a pod said is not asked for again."""
+FRESH_S = 2.0  # How long what a pod said is not asked for again
 MOST_HEARD = 64
+# What nodes said when they were last asked: pod, when, whether it had ended, lines. A pod takes its log with it.
 _heard: OrderedDict[tuple[str, str, int], tuple[str, float, bool, list[str]]] = OrderedDict()
-"""What nodes said when they were last asked: pod, when, whether it had ended, lines. A pod takes its log with it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,17 +33,15 @@ from crosszone.run.runners.spoken import FOLDER, Spoken, counted_once, files_of
 from crosszone.run.runners.supervised import STOP_S
 from crosszone.run.work import Work, WorkNode
 
-OWN = "http://127.0.0.1:8265"
-"""Job server of this machine (DEFAULT_DASHBOARD_PORT)."""
+OWN = "http://127.0.0.1:8265"  # Job server of this machine (DEFAULT_DASHBOARD_PORT)
 VARIABLE, TOKEN = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
 WAIT_S = 30
 END_S = STOP_S + 6.0
-FRESH_S = 2.0
-"""How long what a job said is not asked for again."""
+FRESH_S = 2.0  # How long what a job said is not asked for again
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 MOST_HEARD = 32
+# What jobs said when they were last asked: when, whether they had ended, their lines.
 _heard: OrderedDict[tuple[str, str], tuple[float, bool, list[str]]] = OrderedDict()
-"""What jobs said when they were last asked: when, whether they had ended, their lines."""
 
 
 START = "ray_start.py"

@@ -35,15 +35,14 @@ from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.supervised import PYTHON_FIRST, RANK_LOGS, STOP_S
 from crosszone.run.work import Work, WorkNode
 
+# States of a job that has ended (squeue(1) of Slurm 22.05, JOB STATE CODES).
 OVER = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "SPECIAL_EXIT", "TIMEOUT",
 )  # fmt: skip
-"""States of a job that has ended (squeue(1) of Slurm 22.05, JOB STATE CODES)."""
+# How long the last words of a node may take to be seen on a shared file system after its job has ended.
 SETTLE_S = 5.0
-"""How long the last words of a node may take to be seen on a shared file system after its job has ended."""
-END_S = STOP_S + 6.0
-"""How long Slurm has to end a job."""
+END_S = STOP_S + 6.0  # How long Slurm has to end a job
 LOOK_S = 0.5
 SCRIPT, REQUEST, MARK = "job.sh", "request", "started."
 JOB = """\

@@ -20,8 +20,7 @@ from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.supervised import STOP_S
 from crosszone.run.work import Work, WorkNode
 
-SPOKEN_MIB = 8.0
-"""Of a node's logs; a scheduler that hands them on keeps little more."""
+SPOKEN_MIB = 8.0  # Of a node's logs; a scheduler that hands them on keeps little more
 FOLDER = "speak"
 
 

@@ -15,13 +15,11 @@ from crosszone.run.runners.runner import Sight
 from crosszone.run.work import Work, WorkNode
 
 Found = TypeVar("Found")
-SIDE_BY_SIDE = 32
-"""Machines that are asked at the same time."""
-STOP_S = 6.0
-"""How long ranks have to write a checkpoint when they are told to stop; then they are ended."""
+SIDE_BY_SIDE = 32  # Machines that are asked at the same time
+STOP_S = 6.0  # How long ranks have to write a checkpoint when they are told to stop; then they are ended
 RANK_LOGS = "logs/ranks"
+# What starts a node whose Python is given as a path: its programs, such as torchrun, lie beside it.
 PYTHON_FIRST = 'PATH="$1:$PATH" exec bash "$2"'
-"""What starts a node whose Python is given as a path: its programs, such as torchrun, lie beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

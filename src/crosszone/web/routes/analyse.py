@@ -15,8 +15,7 @@ from crosszone.web.jobs import analyse_job
 from crosszone.web.language import Language
 from crosszone.web.state import State
 
-MOST_GROUPS = 16
-"""Node groups up to which suggestions and ratings, hundreds of predictions, are quick."""
+MOST_GROUPS = 16  # Node groups up to which suggestions and ratings, hundreds of predictions, are quick
 
 
 def routes(state: State) -> APIRouter:

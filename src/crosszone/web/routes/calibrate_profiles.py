@@ -33,8 +33,7 @@ _EXAMPLE = {
     },
     "replace": True,
 }
-_writing = Lock()
-"""Whether a name is free is looked up before it is taken."""
+_writing = Lock()  # Whether a name is free is looked up before it is taken
 
 
 class SaveProfileBody(BaseModel):

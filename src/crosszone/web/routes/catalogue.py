@@ -37,12 +37,10 @@ _HF_EXAMPLE = (
     '"intermediate_size": 11008, "vocab_size": 32000}'
 )
 KindName = Annotated[str, Path(max_length=50, description="gpus, models or regions.")]
-TAKEN = ("own_exists", "name_taken")
-"""Refusals of a name that something else goes by."""
+TAKEN = ("own_exists", "name_taken")  # Refusals of a name that something else goes by
 
 _FIELDS = Field(description="The fields of the entry, as its file has them.")
-_writing = Lock()
-"""Whether a name is free is looked up before it is taken."""
+_writing = Lock()  # Whether a name is free is looked up before it is taken
 
 
 class ReplacementBody(BaseModel):

@@ -37,10 +37,9 @@ from crosszone.web.state import State
 
 Format = Literal["yaml", "ssh_config", "slurm", "kubernetes"]
 MOST_TEXT = 1_000_000
-MOST_HOSTS = 500
-"""Hosts of an ssh config: ssh is asked about each of them."""
+MOST_HOSTS = 500  # Hosts of an ssh config: ssh is asked about each of them
+# Lines of an ssh config that read other files or run commands.
 _TYPED = re.compile(r"""[\s"']*(include|match)\b""", re.IGNORECASE)
-"""Lines of an ssh config that read other files or run commands."""
 _IMPORTED = """\
 environments:
 - {id: env-003, name: llm-training, zone: shenzhen-c, region: cn-shenzhen, address: 192.168.2.20, gpu: a100, gpus: 4}

@@ -18,8 +18,7 @@ from crosszone.web.language import Language
 from crosszone.web.refusals import refused
 from crosszone.web.state import State
 
-MOST_PATH = 300
-"""Characters of a figure's path; names of zones stand in some of them."""
+MOST_PATH = 300  # Characters of a figure's path; names of zones stand in some of them
 
 
 class ExplainBody(ScenarioBody):

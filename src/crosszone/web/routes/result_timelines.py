@@ -22,8 +22,7 @@ from crosszone.web.routes.timeline import StepsBody, ViewBody
 from crosszone.web.saved import Id, kept
 from crosszone.web.state import State
 
-MOST_DRAWN = 4_000
-"""Spans of one result beside others."""
+MOST_DRAWN = 4_000  # Spans of one result beside others
 Iteration = Annotated[
     str, Query(max_length=20, description="Of a run of several steps: first, last, best, or its number.")
 ]

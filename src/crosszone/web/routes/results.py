@@ -41,8 +41,8 @@ _FILES = {
     "description": "The file.",
 }
 _YAML = {"content": {"application/yaml": {"schema": {"description": "YAML."}}}, "description": "The text."}
+# What a result of each kind is made from: one of these.
 _NEEDS = {"predicted": "text, scenario", "sheet": "figures", "measured": "figures, trace"}
-"""What a result of each kind is made from: one of these."""
 
 
 class ResultBody(ScenarioBody):

@@ -14,6 +14,7 @@ from crosszone.web.answers import Json, errors_documented
 from crosszone.web.language import Language
 from crosszone.web.state import State
 
+# What a task calls each framework.
 NAMES = {
     "pytorch-ddp": "ddp",
     "pytorch-fsdp": "fsdp",
@@ -21,7 +22,6 @@ NAMES = {
     "horovod": "horovod",
     "megatron-lm": "megatron",
 }
-"""What a task calls each framework."""
 
 
 class TrainingFramework(Value):

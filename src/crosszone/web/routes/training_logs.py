@@ -30,13 +30,11 @@ from crosszone.web.state import State
 from crosszone.web.task_body import task_entry
 from crosszone.web.worded import worded_event
 
-PAUSE_S = 0.5
-"""Seconds between looks at what is followed."""
+PAUSE_S = 0.5  # Seconds between looks at what is followed
 ALIVE = b": nothing new\n\n"
-BIGGEST = 2**53
-"""Largest number that every client can say."""
+BIGGEST = 2**53  # Largest number that every client can say
+# What is new, each piece with its id, name and data; and whether more may come.
 Pieces = tuple[list[tuple[int | None, str, Any]], bool]
-"""What is new, each piece with its id, name and data; and whether more may come."""
 
 
 class EventBody(BaseModel):

@@ -35,8 +35,7 @@ EXAMPLE: dict[str, Any] = {
         "strategy": {"dataParallel": 14, "pipelineParallel": 1, "tensorParallel": 1},
     },
 }
-STRIDE = 500
-"""Rows that are read at once to find those of a state."""
+STRIDE = 500  # Rows that are read at once to find those of a state
 
 
 class DistributedInfo(BaseModel):
