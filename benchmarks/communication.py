@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # the package `published` lies there
+
+from published.table import predict_published
+
 from crosszone import measured
 from crosszone.analyse.communication import communication_report
-from crosszone.analyse.published.result import Result
-from crosszone.analyse.published.streaming import cells_within
-from crosszone.analyse.published.table import published_results
 from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
+from crosszone.calibrate.published import PublishedResult, compare_cells
 from crosszone.calibrate.rig import rig_report
 from crosszone.inputs.scenario import load_scenario
 from crosszone.predict.predict import build_prediction, predictor
@@ -54,8 +57,8 @@ def speed() -> list[str]:
 
 def published(folder: Path) -> list[str]:
     """Rows of errors by publication."""
-    families: dict[str, list[Result]] = {}
-    for one in published_results(folder / "cross_zone_runs.csv"):
+    families: dict[str, list[PublishedResult]] = {}
+    for one in predict_published(folder / "cross_zone_runs.csv"):
         families.setdefault(one.family, []).append(one)
     rows = []
     for family, found in families.items():
@@ -65,7 +68,7 @@ def published(folder: Path) -> list[str]:
         cells = [f"{np.median(errors):.1f}", f"{np.mean(errors):.1f}", f"{np.mean(np.array(errors) <= 15) * 100:.0f}"]
         note = ""
         if family == "streaming-diloco":
-            grid = cells_within(found)
+            grid = compare_cells(found)
             note = f"{grid.within_one_step} of {grid.cells} rates within one step of the paper's grid"
         if family == "intellect-1":
             table = [one for one in found if "utilisation" in one.case and one.predicted is not None]

@@ -22,7 +22,7 @@ def documented() -> set[str]:
 
 
 def test_docs_code_and_tests_name_the_same_formulas():
-    assert documented() == ids("src", "*.py") == ids("tests", "test_*.py")
+    assert documented() == ids("src", "*.py") | ids("benchmarks/studies", "*.py") == ids("tests", "test_*.py")
     assert len(documented()) >= 12
 
 

@@ -36,11 +36,11 @@ from pathlib import Path
 from typing import Any
 
 from crosszone import measured
-from crosszone.analyse.published.table import FamilySummary, published_results, summaries
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs
 from crosszone.calibrate.components import ComponentScores, component_table, read_components, score_components, shares
 from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import doubtful_of
+from crosszone.calibrate.published import FamilySummary, read_published, summarize_families
 from crosszone.calibrate.rig import RigReport, rig_report
 from crosszone.calibrate.stability import Steadiness, stability_table
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
@@ -140,7 +140,7 @@ def found_in(
         components=_components(folder / COMPONENTS, profiles) if COMPONENTS in at else None,
         stability=steady,
         rig=rig_report(folder / RIG) if RIG in at else None,
-        published=summaries(published_results(folder / PUBLISHED)) if published and PUBLISHED in at else (),
+        published=summarize_families(read_published(folder / PUBLISHED)) if published and PUBLISHED in at else (),
         own=profiles.own,
     )
 

@@ -15,9 +15,9 @@ from crosszone.cli.output import amount, console, language, print_json, said
 from crosszone.errors import InputError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.analyse.published.sites import TwoSites
     from crosszone.calibrate.accuracy import Accuracy
     from crosszone.calibrate.accuracy_report import Found
+    from crosszone.calibrate.published import TwoSites
     from crosszone.calibrate.validation import CrossValidation
 
 MOST_ROWS = 60  # Rows of a table shown in the terminal; --json has all
@@ -134,8 +134,8 @@ def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> N
 
 def _kind(path: Path) -> str:
     """What a file holds, by its columns; a file that cannot be read is left to the reader of runs to refuse."""
-    from crosszone.analyse.published.table import NEEDED as PUBLISHED
     from crosszone.calibrate.components_read import is_components
+    from crosszone.calibrate.published import NEEDED as PUBLISHED
     from crosszone.calibrate.rig import NEEDED as RIG
 
     try:
@@ -274,14 +274,12 @@ def _rig(path: Path, as_json: bool) -> None:
 def _published(path: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from crosszone.analyse.published.sites import two_sites
-    from crosszone.analyse.published.streaming import cells_within
-    from crosszone.analyse.published.table import published_results, summaries
+    from crosszone.calibrate.published import compare_cells, read_published, read_stored_study, summarize_families
 
-    results = published_results(path)
-    families = [asdict(one) for one in summaries(results)]
-    sites = two_sites() if any(one.family == "headline" for one in results) else None
-    cells = cells_within(results)
+    results = read_published(path)
+    families = [asdict(one) for one in summarize_families(results)]
+    sites = read_stored_study().two_sites if any(one.family == "headline" for one in results) else None
+    cells = compare_cells(results)
     rows = [{**one.model_dump(), "error_pct": one.error_pct, "reason": _reason(one.reason) or None} for one in results]
     if as_json:
         told = sites and sites.model_dump()

@@ -9,19 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from crosszone.analyse.published.dtfm import dtfm_results, placed_run, step_s, tc_micro_results
-from crosszone.analyse.published.dtfm_micro import transfer_s
-from crosszone.analyse.published.dtfm_rig import (
+from published.dtfm import (
     BY_PIPELINE,
     BY_STAGE,
     Rate,
-    fleet,
-    layouts,
-    placed,
-    random_placement,
+    build_fleet,
+    build_predictor,
+    draw_placement,
+    list_placements,
+    place_ranks,
+    predict_dtfm,
+    predict_step_s,
+    predict_transfer_s,
+    predict_transfers,
     read_rates,
 )
+
 from crosszone.cost.profile import Profiles
 
 EFFICIENCY = 1448 / 1500
@@ -68,7 +71,7 @@ def profiles():
 @cache
 def iterations(rows: tuple[tuple[tuple[str, str], ...], ...], links: Path):
     """The predictions of all rows, made once."""
-    return dtfm_results([dict(row) for row in rows], links)
+    return predict_dtfm([dict(row) for row in rows], links)
 
 
 def predicted(rows, data):
@@ -84,7 +87,7 @@ def published(data):
 
 def test_every_instance_over_regions_has_its_own_link_to_every_other():
     """[A25] 64 zones, 2016 links: 11 ms and 1.12 Gbit/s between Ohio and Virginia, 1 ms and 5 Gbit/s inside each."""
-    machines = fleet(row(), RATES)
+    machines = build_fleet(row(), RATES)
     assert len(machines.cluster.zones) == 64 and len(machines.crossings.links) == 64 * 63 // 2
     far, late = machines.crossings.boundary(0, 63, 1)
     near, soon = machines.crossings.boundary(0, 31, 1)
@@ -95,7 +98,7 @@ def test_every_instance_over_regions_has_its_own_link_to_every_other():
 
 def test_the_regional_case_has_a_rate_of_its_own_for_one_pair():
     """[A25] Virginia - Oregon: 1.15 Gbit/s in place of 0.79; 10 ms inside a region."""
-    machines = fleet(row(**FOUR), RATES)
+    machines = build_fleet(row(**FOUR), RATES)
     rate, late = machines.crossings.boundary(0, 16, 1)
     assert rate[1] == pytest.approx(1.15e9 / 8 * EFFICIENCY, rel=1e-3)
     assert (late[1], machines.crossings.boundary(0, 15, 1)[1][1]) == pytest.approx((0.06705, 0.01005))
@@ -104,7 +107,7 @@ def test_the_regional_case_has_a_rate_of_its_own_for_one_pair():
 def test_a_data_centre_is_one_zone_of_its_instances():
     """[A26] Four single GPUs stand before each instance of four; an instance has 10 Gbit/s."""
     zones = "one AWS region, 8 x p3.8xlarge + 32 x p3.2xlarge"
-    machines = fleet(row(zones=zones, intra_zone_gbps="100 within an instance / 10 across"), {})
+    machines = build_fleet(row(zones=zones, intra_zone_gbps="100 within an instance / 10 across"), {})
     assert [(g.count, g.gpus, g.nic_gbps_node) for g in machines.cluster.zones[0].nodes] == [(8, 4, 10), (32, 1, 10)]
     assert [(group, gpu) for _, group, gpu in machines.gpus[:10]] == [
         *((1, gpu) for gpu in range(4)),
@@ -117,8 +120,8 @@ def test_a_data_centre_is_one_zone_of_its_instances():
 
 def test_random_ranks_are_those_of_the_authors():
     """[A26] Seed 2022: GPUs 0 to 7 take ranks 0, 2, 32, 33, 4, 10, 7 and 45 (the authors' script lists them)."""
-    machines = fleet(row(), RATES)
-    found = random_placement(machines.gpus, BY_PIPELINE, 2022).located(machines.cluster)["zone"].tolist()
+    machines = build_fleet(row(), RATES)
+    found = draw_placement(machines.gpus, BY_PIPELINE, 2022).located(machines.cluster)["zone"].tolist()
     assert [found.index(zone) for zone in range(8)] == [0, 2, 32, 33, 4, 10, 7, 45]
     assert sorted(found) == list(range(64))
 
@@ -127,8 +130,8 @@ def test_a_scheduler_may_keep_pipelines_inside_regions_or_lead_them_through_two_
     """[A26] Of four regions with 16 instances each: stages of the first pipeline in 1, 2 or 4 of them, as many in each;
     the ring of four can be cut into pairs in two ways, and into a line in four.
     """
-    machines = fleet(row(**FOUR), RATES)
-    found = list(layouts(machines, 8))
+    machines = build_fleet(row(**FOUR), RATES)
+    found = list(list_placements(machines, 8))
     regions = [one.located(machines.cluster)["zone"].reshape(8, 8)[0] // 16 for one in found]
     counts = [np.unique(one, return_counts=True)[1].tolist() for one in regions]
     assert counts == [[8], [4, 4], [4, 4], [2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 2]]
@@ -138,8 +141,8 @@ def test_a_scheduler_may_keep_pipelines_inside_regions_or_lead_them_through_two_
 
 def test_rings_go_in_rank_order_and_side_by_side(profiles):
     """[A25] Eight replicas in Ohio and Virginia by turns of four: two crossings of 1.12 Gbit/s; eight stages at once."""
-    machines = fleet(row(), RATES)
-    site = placed_run(row(), machines, placed(machines.gpus, BY_PIPELINE), profiles, 512).site
+    machines = build_fleet(row(), RATES)
+    site = build_predictor(row(), machines, place_ranks(machines.gpus, BY_PIPELINE), profiles, 512).site
     assert site.ring == tuple(range(0, 64, 8)) and site.zone_ranks == 8
     link = site.crossings.ring_link(site.ring, site.zone_ranks)
     assert link.bytes_per_s[1] == pytest.approx(8 * 1.12e9 / 8 * EFFICIENCY, rel=1e-3)
@@ -148,10 +151,10 @@ def test_rings_go_in_rank_order_and_side_by_side(profiles):
 
 def test_gpipe_runs_a_large_batch_in_rounds(profiles):
     """[A28] 4096 samples are eight rounds of 64 micro-batches, 1024 two: the difference is six pipelines."""
-    machines = fleet(row(), RATES)
-    placement = placed(machines.gpus, BY_PIPELINE)
-    few, many = (step_s(row(global_batch=batch), machines, placement, profiles) for batch in ("1024", "4096"))
-    span = placed_run(row(), machines, placement, profiles, 512).step.pipelines.span_s.max()
+    machines = build_fleet(row(), RATES)
+    placement = place_ranks(machines.gpus, BY_PIPELINE)
+    few, many = (predict_step_s(row(global_batch=batch), machines, placement, profiles) for batch in ("1024", "4096"))
+    span = build_predictor(row(), machines, placement, profiles, 512).step.pipelines.span_s.max()
     assert many - few == pytest.approx(6 * span)
 
 
@@ -159,8 +162,8 @@ def test_a_stage_waits_for_a_blocking_exchange_with_its_neighbours(profiles):
     """[X8] Megatron-LM from Ohio to Virginia: a micro-batch more costs the stage before the border its passes, 8.4 MB at
     1.12 Gbit/s and 11 ms forward, 8.4 MB at 5 Gbit/s and 1 ms back.
     """
-    machines = fleet(row(), RATES)
-    run = placed_run(row(method="Megatron PP8"), machines, placed(machines.gpus, BY_STAGE), profiles, 1024)
+    machines = build_fleet(row(), RATES)
+    run = build_predictor(row(method="Megatron PP8"), machines, place_ranks(machines.gpus, BY_STAGE), profiles, 1024)
     step = run.step
     bits = 8 * 2 * 2048 * 2048
     message = bits / EFFICIENCY / 1.12e9 + bits / EFFICIENCY / 5e9 + 2 * run.profile[0].coefficients.p2p_message_s
@@ -173,8 +176,8 @@ def test_a_stage_waits_for_a_blocking_exchange_with_its_neighbours(profiles):
 
 def test_gpipe_waits_until_its_message_is_out(profiles):
     """[X8] DT-FM's first stage in the same place: 8.4 MB at 5 Gbit/s add to its forward pass, 1 ms delays the next."""
-    machines = fleet(row(), RATES)
-    times = placed_run(row(), machines, placed(machines.gpus, BY_PIPELINE), profiles, 512).step.times
+    machines = build_fleet(row(), RATES)
+    times = build_predictor(row(), machines, place_ranks(machines.gpus, BY_PIPELINE), profiles, 512).step.times
     message = 8 * 2 * 2048 * 2048 / EFFICIENCY / 5e9
     assert times.forward[0, 0] - times.cost.forward_s[0, 0] == pytest.approx(message, rel=0.06)
     assert times.latency[0, 0] == pytest.approx(0.00105)
@@ -185,7 +188,7 @@ def test_what_no_such_run_had_is_not_predicted(tmp_path):
     path = tmp_path / "links.csv"
     path.write_text("region_a,region_b,ping_ms,bandwidth_gbps_used\nOhio,Virginia,11,1.12\n", encoding="utf-8")
     three = row(zones="Ohio;Virginia;Oregon")
-    found = dtfm_results([row(method="Other"), three, row()], path)
+    found = predict_dtfm([row(method="Other"), three, row()], path)
     assert [one.reason for one in found] == ["published_unmodelled", "published_unmodelled", ""]
     assert found[0].predicted is None and found[2].predicted > 0
     assert read_rates(path) == {frozenset(("Ohio", "Virginia")): Rate(delay_ms=11, gbps=1.12)}
@@ -244,15 +247,17 @@ def test_transfers_follow_from_rate_and_delay():
     """
     size = 2.0**27
     wire = size * 8 / (2e9 * EFFICIENCY)
-    assert transfer_s("p2p", "nccl", size, 2, 0.0, 2.0) == pytest.approx(wire + 50e-6, rel=1e-3)
-    assert transfer_s("all-reduce", "nccl", size, 4, 0.01, 2.0) == pytest.approx(1.5 * wire + 6 * 0.00505, rel=1e-3)
-    assert transfer_s("p2p", "gloo", size, 2, 0.0, 10.0) == pytest.approx(size * 8 / 5e9 + 50e-6, rel=1e-3)
+    assert predict_transfer_s("p2p", "nccl", size, 2, 0.0, 2.0) == pytest.approx(wire + 50e-6, rel=1e-3)
+    assert predict_transfer_s("all-reduce", "nccl", size, 4, 0.01, 2.0) == pytest.approx(
+        1.5 * wire + 6 * 0.00505, rel=1e-3
+    )
+    assert predict_transfer_s("p2p", "gloo", size, 2, 0.0, 10.0) == pytest.approx(size * 8 / 5e9 + 50e-6, rel=1e-3)
     slow = size / (0.75 * 2**22 / 0.02)
-    assert transfer_s("p2p", "gloo", size, 2, 0.02, 10.0) == pytest.approx(slow + 0.01005, rel=1e-3)
+    assert predict_transfer_s("p2p", "gloo", size, 2, 0.02, 10.0) == pytest.approx(slow + 0.01005, rel=1e-3)
 
 
 def test_half_the_transfers_are_predicted_within_5_percent(published):
     """[A29]"""
-    results = tc_micro_results(published["tc-micro"])
+    results = predict_transfers(published["tc-micro"])
     errors = np.array([abs(one.error_pct) for one in results])
     assert len(errors) == 60 and np.median(errors) <= 5 and (errors <= 30).sum() >= 59
