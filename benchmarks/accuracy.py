@@ -7,11 +7,16 @@ minutes, is left out and its last section kept.
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # uncertainty.py lies there
+
+from uncertainty import pair_strategies, score_chances
 
 from crosszone import measured
 from crosszone.calibrate.accuracy import MANY, Accuracy, Outcome, ranking, score_runs, scores
@@ -28,7 +33,7 @@ from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.stability import stability_table
-from crosszone.calibrate.validation import FOLDS, CrossValidation, chance_bins, cross_validate, pairs_of
+from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
 from crosszone.cost.coefficients import pair_spread
 from crosszone.cost.memory import memory_profiles
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
@@ -181,8 +186,8 @@ def chances(found: Sequence[CrossValidation]) -> list[str]:
     text = []
     for one in found:
         if one.kind in CHANCE_KINDS:
-            pairs = pairs_of(one)
-            lines = chance_bins(pairs, pair_spread()).items()
+            pairs = pair_strategies(one)
+            lines = score_chances(pairs, pair_spread()).items()
             count = f"{len(pairs.weight)} pairs of {pairs.setups} set-ups"
             text += [f"{count}, left out of the fit: {LEFT_OUT[one.kind]}.", ""]
             text += table("stated chance of the one predicted faster", columns, lines)

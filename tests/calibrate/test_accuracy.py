@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
+from refit import FOLDER, replace_widths, rewrite_profile, round_value, write_profiles
 
 from crosszone.calibrate import accuracy
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, scores
 from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.predicted import predicted
-from crosszone.calibrate.refit import FOLDER, rewritten, rounded, with_widths, write
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.profile import Profiles
 
@@ -216,14 +216,14 @@ def test_fitted_values_are_written_back_and_nothing_else_changes():
     text = "a:\n  coefficients:  # why\n    tile: {value: 1.0, error: 0.1, origin: fitted}  # as is\n"
     text += "    memory: {value: 0.85, error: 0.05, origin: assumed}\nb:\n    tile: {value: 3, error: 0.1, origin: fitted}\n"
     values = {("gpu a", "tile"): (1.234, 0.02), ("gpu a", "memory"): (9.0, 9.0)}
-    found = rewritten(text, {"a": "gpu a", "b": "gpu b"}, values)
+    found = rewrite_profile(text, {"a": "gpu a", "b": "gpu b"}, values)
     assert found == text.replace("value: 1.0, error: 0.1", "value: 1.234, error: 0.02")
-    assert rounded(0.00123456) == 0.001235
+    assert round_value(0.00123456) == 0.001235
 
 
 def test_widths_are_written_back_and_nothing_else_changes():
     text = "# why\nstep:\n  base: {low: 0.1, high: 0.2}  # x\nmemory:\n  base: {low: 0.1, high: 0.2}\n"
-    found = with_widths(text, "step", {"base": {"low": 0.3, "high": 0.4}})
+    found = replace_widths(text, "step", {"base": {"low": 0.3, "high": 0.4}})
     assert found == text.replace("{low: 0.1, high: 0.2}  # x", "{low: 0.3, high: 0.4}  # x")
 
 
@@ -232,5 +232,5 @@ def test_writing_the_shipped_values_changes_no_file(tmp_path):
     for name in names:
         (tmp_path / name).write_text((FOLDER / name).read_text("utf-8"), encoding="utf-8")
     profiles = Profiles.load()
-    write(profiles, profiles.values, profiles.errors, tmp_path)
+    write_profiles(profiles, profiles.values, profiles.errors, tmp_path)
     assert [(tmp_path / name).read_text("utf-8") for name in names] == [(FOLDER / n).read_text("utf-8") for n in names]

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refit import fit_profiles, fit_stacks
+from uncertainty import fit_memory_width, fit_step_widths
 
 from crosszone.calibrate import validation
 from crosszone.calibrate.accuracy import ScoredRow
-from crosszone.calibrate.fit import Training, doubtful_of, refit, refit_stacks, training, usable
+from crosszone.calibrate.fit import Training, doubtful_of, training, usable
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.validation import CrossValidation, cross_validate, folds, memory_width, step_widths, thinned
+from crosszone.calibrate.validation import CrossValidation, cross_validate, folds, thinned
 from crosszone.cost.profile import Profiles
 from effort import examples
 
@@ -84,7 +86,7 @@ def test_stacks_of_other_files_move_no_other_value(data, few):
     """Rows of one H200 fit the coefficients of the two stacks that only they have."""
     profiles = Profiles.load()
     rows, _ = read_runs(data / "measured_runs_h200.csv")
-    found = refit_stacks(rows, profiles, {run.stack for run in few.runs})
+    found = fit_stacks(rows, profiles, {run.stack for run in few.runs})
     moved = {profiles.names[at][0] for at in np.flatnonzero(found.values != profiles.values)}
     assert moved == {"stack hf-eager", "stack hf-compile"}
 
@@ -92,7 +94,7 @@ def test_stacks_of_other_files_move_no_other_value(data, few):
 @pytest.mark.slow
 def test_a_fit_ends_at_the_same_cost_from_another_start(runs):
     few = training([run for run in runs if run.source == "korthikanti-2022"])
-    one, other = (refit(few, Profiles.load(), strewn=strewn) for strewn in (0.0, 1.0))
+    one, other = (fit_profiles(few, Profiles.load(), strewn=strewn) for strewn in (0.0, 1.0))
     assert other.cost == pytest.approx(one.cost, rel=2e-3)
 
 
@@ -114,7 +116,7 @@ def test_widths_leave_one_row_in_ten_on_each_side(runs):
     """[Q6] Errors -0.50 to 0.49 in even steps: -0.4 and 0.4 hold four of five."""
     dense = [run for run in runs if run.complete and not run.moe][:100]
     error = (np.arange(100) - 50) / 100
-    found = step_widths([left_out(dense, "row", error)])
+    found = fit_step_widths([left_out(dense, "row", error)])
     assert found["base"]["low"] == pytest.approx(0.4, abs=0.011)
     assert found["base"]["high"] == pytest.approx(0.4, abs=0.011)
     assert found["moe"] == found["stack"] == found["gpu"] == {"low": 0.0, "high": 0.0}
@@ -125,7 +127,7 @@ def test_an_unknown_stack_adds_what_is_missing_in_squares(runs):
     dense = [run for run in runs if run.complete and not run.moe][:100]
     known = left_out(dense, "row", np.tile([-0.3, 0.3], 50))
     unknown = left_out(dense, "source", np.tile([-0.5, 0.5], 50), stack_known=False)
-    found = step_widths([known, unknown])
+    found = fit_step_widths([known, unknown])
     assert found["base"] == {"low": 0.3, "high": 0.3}
     assert found["stack"] == {"low": 0.4, "high": 0.4}
 
@@ -140,8 +142,8 @@ def test_memory_that_was_predicted_too_low_widens_the_upper_side():
             for n, m in enumerate(sizes)
         ]
 
-    assert memory_width(rows(1)) == {"low": 0.0, "high": 0.0}
-    assert memory_width(rows(2)) == {"low": 0.0, "high": pytest.approx(np.log(1.1), abs=1e-4)}
+    assert fit_memory_width(rows(1)) == {"low": 0.0, "high": 0.0}
+    assert fit_memory_width(rows(2)) == {"low": 0.0, "high": pytest.approx(np.log(1.1), abs=1e-4)}
 
 
 def test_models_are_kept_whole(runs):

@@ -11,7 +11,7 @@ Training: the rows that profiles are fitted to, and the fit itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.predicted import Steps
 from crosszone.calibrate.runs import Run, read_doubtful
 from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles
@@ -256,24 +255,6 @@ def training(runs: Sequence[Run], also: Sequence[Run] = ()) -> Training:
     """Rows that count fully, and rows that count less."""
     weights = np.concatenate([np.ones(len(runs)), np.full(len(also), ALSO_WEIGHT)])
     return Training(runs=(*runs, *also), weights=weights)
-
-
-def refit(rows: Training, profiles: Profiles, *, strewn: float = 0.0, rounds: int = 60) -> Fit:
-    """Fit every coefficient that has a prior; `strewn` starts elsewhere, which must not matter."""
-    steps = Steps(rows.runs, profiles)
-    believed = beliefs(profiles)
-    begin = start(profiles, believed, strewn)
-    return fit(steps, steps.index, steps.measured, begin, believed, weights=rows.weights[steps.order], rounds=rounds)
-
-
-def refit_stacks(runs: Sequence[Run], profiles: Profiles, known: Collection[str]) -> Fit:
-    """Fit only the coefficients of the stacks that `known` lacks; all others keep their values."""
-    own = {f"stack {run.stack}" for run in runs if run.stack not in known}
-    believed = beliefs(profiles)
-    mine = np.array([home in own for home, _ in profiles.names])
-    believed = replace(believed, free=believed.free & mine)
-    steps = Steps([run for run in runs if f"stack {run.stack}" in own], profiles)
-    return fit(steps, steps.index, steps.measured, profiles.values.copy(), believed)
 
 
 def doubtful_of(runs: Path, given: Path | None) -> dict[str, str]:

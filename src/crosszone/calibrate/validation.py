@@ -4,10 +4,6 @@
     found.scores["mape_pct"], found.scores["band_coverage_pct"]
 
 Every fit starts from the priors. A stack (or GPU family) that no other row has is left at the common values.
-
-Pairs: two strategies of one set-up, how their times were predicted to differ and how they did.
-
-Widths of the bands, from rows predicted by fits that had not seen them.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,22 +20,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.accuracy import (
-    MOST_STRATEGIES,
-    Outcome,
-    ScoredRow,
-    Scores,
-    mean_times,
-    row_band,
-    scores,
-    setup_of,
-    strategy_of,
-)
+from crosszone.calibrate.accuracy import ScoredRow, Scores, row_band, scores
 from crosszone.calibrate.fit import Training, Vector, beliefs, fit, start
 from crosszone.calibrate.predicted import Steps, gpu_of
 from crosszone.calibrate.runs import Run
 from crosszone.cost.profile import Profiles
-from crosszone.plan.comparison import chance_of
 
 Kind = Literal["source", "model", "gpu", "row"]
 Mask = npt.NDArray[np.bool_]
@@ -198,140 +183,3 @@ def _without(left_out: Mask) -> Vector:
     predicted = np.empty(len(steps.measured))
     predicted[steps.order] = steps.at(found.values)
     return predicted
-
-
-Floats = npt.NDArray[np.float64]
-BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # Ends of the ranges of stated chances
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pairs:
-    """Every two strategies of each set-up, the one predicted faster first."""
-
-    predicted: Floats
-    """log(time of the second / time of the first), not below 0."""
-    measured: Floats
-    weight: Floats
-    """2 / n of a pair among n strategies: they hold n - 1 independent differences, not n (n - 1) / 2."""
-    setups: int
-
-
-def pairs_of(one: CrossValidation) -> Pairs:
-    """The pairs among rows that were predicted by fits without them; runs of the same strategy count as their mean."""
-    outcomes = (
-        Outcome(setup_of(run), strategy_of(run), run.step_time_s, float(said))
-        for run, said in zip(one.runs, one.predicted_s, strict=True)
-        if run.step_time_s
-    )
-    ratios, weights = [np.empty((0, 2))], [np.empty(0)]
-    for means in mean_times(outcomes):
-        logs = np.log(means[:MOST_STRATEGIES])
-        first, second = np.triu_indices(len(logs), k=1)
-        ratios.append(logs[second] - logs[first])
-        weights.append(np.full(len(first), 2.0 / len(logs)))
-    measured, predicted = np.concatenate(ratios).T
-    turned = np.where(predicted < 0, -1.0, 1.0)
-    weight = np.concatenate(weights)
-    return Pairs(predicted=turned * predicted, measured=turned * measured, weight=weight, setups=len(weights) - 1)
-
-
-def chance_bins(pairs: Pairs, spread: float) -> dict[str, Mapping[str, float | int | None]]:
-    """Stated chances that the strategy predicted faster is faster, against how often it was, by stated chance. [W2]"""
-    stated = np.array([chance_of(float(ratio), spread) for ratio in pairs.predicted])
-    right = (1.0 + np.sign(pairs.predicted) * np.sign(pairs.measured)) / 2.0
-    which = np.clip(np.searchsorted(BINS, stated, side="right") - 1, 0, len(BINS) - 2)
-    found: dict[str, Mapping[str, float | int | None]] = {}
-    for number, low in enumerate(BINS[:-1]):
-        here = which == number
-        some = bool(here.any())
-        found[f"{100 * low:.0f}-{100 * BINS[number + 1]:.0f} %"] = {
-            "pairs": int(here.sum()),
-            "stated_pct": 100.0 * float(stated[here].mean()) if some else None,
-            "right_pct": 100.0 * float(right[here].mean()) if some else None,
-            "weighted_pct": 100.0 * float(np.average(right[here], weights=pairs.weight[here])) if some else None,
-        }
-    return found
-
-
-OUTSIDE = 0.1  # Share of rows that may lie below the band, and above it
-# Parts in the order in which they are found: each from rows that have it and none after it.
-ORDER = ("base", "assumed", "moe", "stack", "gpu")
-ONE_SD = 0.6827  # Share of a normal distribution within one standard deviation
-# Weight of a row of an unseen source whose stack is known: some runs come from a site that was seen, some do not.
-SITE_WEIGHT = 0.5
-Widths = dict[str, dict[str, float]]
-
-
-def step_widths(found: Sequence[CrossValidation]) -> Widths:
-    """Log widths such that each kind of row lies below or above its band in one of ten cases. [Q6]
-
-    Parts add in squares; each is the least that does, given those before it. Which rows tell of which part: unseen
-    rows, models and sources (these half) of the first three, unseen sources of an unknown stack, unseen GPU families of
-    a derived GPU.
-    """
-    error, weight, applies = _rows(found)
-    widths: Widths = {}
-    for number, part in enumerate(ORDER):
-        later = ORDER[number + 1 :]
-        mine = applies[part] & ~np.any([applies[name] for name in later], axis=0) if later else applies[part]
-        known = ORDER[:number]
-        widths[part] = {}
-        for side, sign in (("low", -1.0), ("high", 1.0)):
-            squares = np.zeros(int(mine.sum()))
-            for name in known:
-                squares += applies[name][mine] * widths[name][side] ** 2
-            widths[part][side] = _solved(sign * error[mine], squares, weight[mine])
-    return widths
-
-
-def memory_width(rows: Sequence[ScoredRow]) -> dict[str, float]:
-    """Log widths of memory over the rows that publish it."""
-    error = np.array(
-        [
-            np.log(row.memory_gib_measured / row.memory_gib_predicted)
-            for row in rows
-            if row.memory_gib_measured and row.memory_gib_predicted and row.doubtful is None
-        ]
-    )
-    none, one = np.zeros(len(error)), np.ones(len(error))
-    return {"low": _solved(-error, none, one), "high": _solved(error, none, one)}
-
-
-def pair_width(pairs: Pairs) -> float:
-    """Standard deviation of the difference of two strategies' errors, from the size that 68 % of pairs stay below. [W2]
-
-    The quantile and not the mean of squares: a few runs that went wrong would widen it for all.
-    """
-    size = np.abs(pairs.measured - pairs.predicted)
-    order = np.argsort(size)
-    share = np.cumsum(pairs.weight[order]) / pairs.weight.sum()
-    return round(float(size[order[int(np.searchsorted(share, ONE_SD))]]), 4)
-
-
-def _rows(found: Sequence[CrossValidation]) -> tuple[Floats, Floats, dict[str, npt.NDArray[np.bool_]]]:
-    """log(measured / predicted) of the rows that tell of a part, their weights, and which parts they have."""
-    errors, weights = [], []
-    parts: dict[str, list[bool]] = {name: [] for name in ORDER}
-    for one in found:
-        for at, run in enumerate(one.runs):
-            stack, gpu = not one.stack_known[at], not one.gpu_known[at]
-            tells = gpu and not stack if one.kind == "gpu" else not gpu and (one.kind == "source" or not stack)
-            if not tells:
-                continue
-            errors.append(float(np.log((run.step_time_s or np.nan) / one.predicted_s[at])))
-            weights.append(SITE_WEIGHT if one.kind == "source" and not stack else 1.0)
-            applies = {"base": True, "assumed": not run.complete, "moe": run.moe, "stack": stack, "gpu": gpu}
-            for name, on in applies.items():
-                parts[name].append(bool(on))
-    return np.array(errors), np.array(weights), {name: np.array(on, dtype=bool) for name, on in parts.items()}
-
-
-def _solved(beyond: Floats, squares: Floats, weight: Floats) -> float:
-    """The least x >= 0 for which one row in ten (by weight) has beyond > sqrt(squares + x^2)."""
-    if not len(beyond):
-        return 0.0
-    needed = np.sqrt(np.maximum(np.maximum(beyond, 0.0) ** 2 - squares, 0.0))
-    order = np.argsort(needed)
-    share = np.cumsum(weight[order]) / weight.sum()
-    at = int(np.searchsorted(share, 1.0 - OUTSIDE))
-    return round(float(needed[order[min(at, len(order) - 1)]]), 4)

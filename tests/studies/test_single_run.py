@@ -1,4 +1,4 @@
-"""One log on published runs: the row is met, and the others of a stack that the profile does not know get better."""
+"""Single-run calibration on published runs: the row is met, and the others of a stack that the profile does not know get better."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from statistics import mean
 
 import numpy as np
 import pytest
+from refit import fit_profiles
+from single_run import calibrate_on_each, scale_coefficients
 
-from crosszone.calibrate.fit import doubtful_of, refit, training, usable
-from crosszone.calibrate.one_log_runs import each_row, factored
+from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.predicted import predicted_s
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.profile import Profiles
@@ -17,16 +18,16 @@ SOURCE, TAKEN = "bigscience-bloom", 8
 
 
 @pytest.mark.slow
-def test_one_row_of_bloom_mends_the_prediction_of_the_others(data):
+def test_one_row_of_bloom_betters_the_prediction_of_the_others(data):
     """A newcomer's case: profiles that have not seen the source, the framework's default stack, one row as the log."""
     path = data / "measured_runs.csv"
     runs = usable(read_runs(path)[0], doubtful_of(path, None))
     shipped = Profiles.shipped()
-    fitted = refit(training([run for run in runs if run.source != SOURCE]), shipped, rounds=12)
+    fitted = fit_profiles(training([run for run in runs if run.source != SOURCE]), shipped, rounds=12)
     profiles = shipped.with_values(fitted.values)
     errors = np.where(shipped.fixed, shipped.errors, fitted.error)
     own = [run.with_stack(profiles.stack_of(run.framework)) for run in runs if run.source == SOURCE]
-    found = each_row(own[:: len(own) // TAKEN], profiles, errors)
+    found = calibrate_on_each(own[:: len(own) // TAKEN], profiles, errors)
     assert all(one.own_after_pct <= 3.0 for one in found)
     before, after = mean(one.before_pct for one in found), mean(one.after_pct for one in found)
     assert before > 10.0 and after < 0.75 * before
@@ -37,6 +38,6 @@ def test_one_row_of_bloom_mends_the_prediction_of_the_others(data):
 def test_factors_are_put_on_the_values_that_a_run_reads(data):
     run = next(r for r in read_runs(data / "measured_runs.csv")[0] if r.source == SOURCE and r.step_time_s)
     profiles = Profiles.shipped()
-    slower = factored(profiles, run, {"matmul": 0.5})
+    slower = scale_coefficients(profiles, run, {"matmul": 0.5})
     assert predicted_s([run], slower)[0] > 1.2 * predicted_s([run], profiles)[0]
-    assert predicted_s([run], factored(profiles, run, {}))[0] == predicted_s([run], profiles)[0]
+    assert predicted_s([run], scale_coefficients(profiles, run, {}))[0] == predicted_s([run], profiles)[0]
