@@ -12,6 +12,7 @@ ORDER = [
     "text",
     "measured",
     "errors",
+    "extras",
     "inputs",
     "cost",
     "schedule",

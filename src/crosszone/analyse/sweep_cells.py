@@ -32,6 +32,7 @@ from pydantic import Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from crosszone.analyse.fields import read_changed, scenario_with, steps_of
 from crosszone.errors import CrossZoneError, InputError, InvalidError, Notice
+from crosszone.extras import install_command
 from crosszone.inputs.document import scalar
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
@@ -604,4 +605,5 @@ def _import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise InputError(Notice(code="ray_missing", field="on", value=RAY)) from error
+        command = install_command("ray")
+        raise InputError(Notice(code="ray_missing", field="on", value=RAY, params={"command": command})) from error

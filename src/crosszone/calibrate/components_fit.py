@@ -19,6 +19,7 @@ from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.measured_links import MeasuredLinks
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.profile import Profiles, Vector
+from crosszone.extras import require_extra
 
 # Coefficients of the stack that are fitted, and by how much of its logarithm each may lie off the shipped one.
 FITTED = {
@@ -89,6 +90,7 @@ def fit_stack(jobs: Sequence[ComponentRun], profiles: Profiles) -> FittedStack:
     Least squares of log(predicted / measured) over stages, update, sum of the gradients with the wait before it, and
     step; errors beyond a few percent count linearly. A coefficient that no job shows stays at the shipped value.
     """
+    require_extra("calibrate")
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     links = _crowd_sends(jobs, profiles)

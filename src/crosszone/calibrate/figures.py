@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from crosszone.extras import require_extra
 from crosszone.text import label
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Words:
 @contextmanager
 def style(words: Words) -> Iterator[None]:
     """Settings of the drawing library while a picture is made and written."""
+    require_extra("figures")
     prepare()
     import matplotlib as mpl
 

@@ -30,6 +30,7 @@ from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.layer import HEAD_BLOCK, RESIDUAL_PASSES, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.operator_forms import WORDS, Floats
 from crosszone.cost.profile import Profiles
+from crosszone.extras import require_extra
 from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 
@@ -259,6 +260,7 @@ def _unaligned(found: Found) -> None:
 
 def _flash(found: Found) -> None:
     """Rate of fused attention by head width and length, and its backward pass. [O2] [O11]"""
+    require_extra("calibrate")
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     dtype = found.main_dtype("attention")

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from crosszone.calibrate.operator_samples import Samples
 from crosszone.cost.operator_forms import PRODUCTS, WORDS, Floats, signs, terms
 from crosszone.cost.operator_profile import MOST_CORRECTION, OperatorFit, Part, Trees
+from crosszone.extras import require_extra
 
 MOST_TREES, MOST_LEAVES = 60, 8  # Larger ones would be no small correction, and fill the profile's file
 
@@ -73,6 +74,7 @@ def fitted_trees(found: Mapping[str, Floats], change: Floats, settings: Settings
 
 
 def _regressor(settings: Settings, least: int) -> Any:
+    require_extra("calibrate")
     from sklearn.ensemble import (  # type: ignore[import-untyped]
         GradientBoostingRegressor,
         RandomForestRegressor,
@@ -210,6 +212,7 @@ def fitted_form(matrix: Floats, names: tuple[str, ...], time_us: Floats, op: str
 
 def not_negative(matrix: Floats, time_us: Floats, importance: Floats | float = 1.0) -> Floats:
     """Least relative errors, squares made absolute values by weights. [K27]"""
+    require_extra("calibrate")
     from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     size = np.maximum(matrix.max(axis=0), 1e-12)

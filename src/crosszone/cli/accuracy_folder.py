@@ -10,6 +10,7 @@ from crosszone.cli.accuracy_table import RIG, Columns, cell, print_table
 from crosszone.cli.files import refuse_to_overwrite, write_bytes
 from crosszone.cli.output import amount, console, language, said, table
 from crosszone.errors import InputError, Notice
+from crosszone.extras import require_extra
 
 MOST_RUNS = 20  # Runs shown in the terminal: those farthest off; --csv and --json have all
 MOST_JOBS = 10  # Jobs shown in the terminal side by side
@@ -29,6 +30,8 @@ def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
     from crosszone.calibrate.accuracy_report import NAMES as TABLES
     from crosszone.calibrate.figures import NAMES as DRAWN
 
+    if figures is not None:
+        require_extra("figures")
     for folder, names in ((csv, TABLES), (figures, DRAWN)):
         if folder is None:
             continue

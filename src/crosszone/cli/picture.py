@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.cli.heat import LETTERS
 from crosszone.cli.output import language
+from crosszone.extras import require_extra
 from crosszone.text import label
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ TICKS = 6  # Numbers beside the scale of colours
 
 def draw_sweep(found: Sweep) -> bytes:
     """The picture as the bytes of a PNG file; in English where no font has the characters of another language."""
+    require_extra("figures")
     os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), f"crosszone-matplotlib-{os.getuid()}"))
     import io
 

@@ -11,6 +11,7 @@ from crosszone.cli.files import refuse_to_overwrite, write_file
 from crosszone.cli.output import console, language, print_json, said
 from crosszone.cli.progress import progress_bar
 from crosszone.errors import InputError
+from crosszone.extras import require_extra
 
 
 def sweep(
@@ -42,6 +43,8 @@ def sweep(
     for output in (csv, png):
         if output is not None:
             refuse_to_overwrite(Path(output), force)
+    if png is not None:
+        require_extra("figures")  # before the sweep, which may take minutes
 
     from crosszone.analyse.sweep import sweep as run
     from crosszone.inputs.scenario import read_scenario

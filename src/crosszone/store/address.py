@@ -13,6 +13,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from crosszone.errors import InvalidError, Notice, StoreError
+from crosszone.extras import install_command
 from crosszone.inputs.catalogue.entries import home
 
 FILE = "crosszone.db"  # Name of the database in the user's folder
@@ -88,5 +89,6 @@ def failure(error: Exception, url: URL, *, opening: bool = False) -> StoreError:
         code = "store_driver"
     elif opening and url.get_backend_name() != "sqlite":
         code = "store_unreachable"
+    command = install_command("postgres")
     reason = " ".join(without_password(str(cause), url).split()) or type(cause).__name__
-    return StoreError(Notice(code=code, value=shown(url), params={"reason": reason}))
+    return StoreError(Notice(code=code, value=shown(url), params={"reason": reason, "command": command}))

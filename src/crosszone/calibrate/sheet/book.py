@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
+from crosszone.extras import require_extra
 from crosszone.text import texts
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Book:
     """A workbook on its way."""
 
     def __init__(self, language: str) -> None:
+        require_extra("excel")
         from openpyxl import Workbook
 
         self.language = language

@@ -26,6 +26,7 @@ from crosszone.calibrate.sheet.evaluation import Cells, cell_name
 from crosszone.calibrate.sheet.export import is_values, trace_of_values
 from crosszone.calibrate.sheet.output import BREAKDOWN, CHECKS, FIGURES, PHASES, STEP_PARTS
 from crosszone.errors import FileError, InvalidError, Notice
+from crosszone.extras import require_extra
 from crosszone.schedule.trace import MAX_SPANS, Lane, Span, SpanKind, Trace, TraceStep
 from crosszone.text import Label
 
@@ -46,6 +47,7 @@ PASSWORD = "EncryptedPackage".encode("utf-16-le")
 
 def opened(data: bytes, file: str, *, values: bool = False) -> Workbook:
     """The workbook; `values`: what a spreadsheet program has computed in place of the formulas."""
+    require_extra("excel")
     from openpyxl import load_workbook
 
     _check(data, file)

@@ -30,6 +30,7 @@ import yaml
 from crosszone.deploy.launchers.kubernetes import FILE, GROUP
 from crosszone.deploy.launchers.pods import ARCHIVE
 from crosszone.errors import InvalidError, MachineError, Notice
+from crosszone.extras import install_command
 from crosszone.inputs.environment import Environment
 from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.spoken import FOLDER, Spoken, counted_once, files_of
@@ -69,7 +70,8 @@ class Kubernetes:
         try:
             client, config = import_module("kubernetes.client"), import_module("kubernetes.config")
         except ImportError:
-            raise MachineError(Notice(code="kubernetes_client")) from None
+            command = install_command("kubernetes")
+            raise MachineError(Notice(code="kubernetes_client", params={"command": command})) from None
         try:
             config.load_config()
         except (config.ConfigException, OSError) as error:
