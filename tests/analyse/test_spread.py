@@ -153,7 +153,7 @@ def test_without_ray_the_extra_is_named(cities, monkeypatch):
     with pytest.raises(InputError) as missing:
         spread(quick(cities), POINTS, on="ray")
     (notice,) = missing.value.notices
-    assert notice.code == "ray_missing" and "crosszone[ray]" in notice.hint()
+    assert notice.code == "ray_missing" and "crosszone install ray" in notice.hint()
 
 
 @pytest.mark.long

@@ -362,4 +362,4 @@ def test_what_is_missing_is_said(store, cluster, tmp_path, monkeypatch):
     with pytest.raises(MachineError) as refused:
         engine._runner(task, engine._work(task)).prepare()
     assert refused.value.notices[0].code == "kubernetes_client"
-    assert "pip install kubernetes" in refused.value.notices[0].hint("zh")
+    assert "crosszone install kubernetes" in refused.value.notices[0].hint("zh")

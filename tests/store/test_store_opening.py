@@ -157,7 +157,7 @@ def test_a_missing_driver_is_named_with_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
     notice = told("postgresql://me:secret-word@127.0.0.1/plans")
     assert notice.code == "store_driver"
-    assert "crosszone[postgres]" in notice.hint("en")
+    assert "crosszone install postgres" in notice.hint("en")
 
 
 def test_a_file_another_process_holds_is_told_after_a_while(tmp_path, monkeypatch):
