@@ -270,7 +270,7 @@ def test_three_zones_train_together_and_the_slowdown_is_told(open_page, seeded, 
         "masterNode": "env-001",
         "framework": "deepspeed",
     }
-    told = {"en": "3 nodes · 14 GPUs in all", "zh": "3 个节点 · 总计 14 个 GPU"}[language]
+    told = {"en": "3 nodes · 14 GPUs in all", "zh": "3 个节点 · 总计 14 块 GPU"}[language]
     expect(page.locator(".train-made")).to_contain_text(told)
 
 
