@@ -25,7 +25,7 @@ import yaml
 
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.plan import Plan
-from crosszone.plan.planner import plan, problem_of
+from crosszone.plan.planner import build_problem, plan
 from crosszone.plan.search import Search
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
@@ -97,7 +97,7 @@ def scenario(job: tuple[str, int, int], cluster: Any, framework: str) -> Scenari
 def grid(model: str) -> dict[str, Any]:
     """Every strategy of Megatron-LM on 4096 A100 scored one by one, then the best simulated."""
     cluster = {"zones": [{"name": "a", "nodes": a100s(512)}]}
-    problem = problem_of(scenario((model, 2048, GRID_BATCH), cluster, "megatron"))
+    problem = build_problem(scenario((model, 2048, GRID_BATCH), cluster, "megatron"))
     start = time.process_time()
     search = Search(problem, top=5, prune=False)
     search.run()

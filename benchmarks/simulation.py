@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosszone.schedule.closed_form import makespan_bound_s
-from crosszone.schedule.orders import in_flight, orders
-from crosszone.schedule.shape import shape_of
+from crosszone.schedule.closed_form import bound_makespan_s
+from crosszone.schedule.orders import build_orders, count_in_flight
+from crosszone.schedule.shape import build_dependency_graph
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.step_times import step_times
+from crosszone.schedule.step_times import simulate_step_times
 from results import write_section
 
 RUNS = 11
@@ -42,7 +42,7 @@ TIMES: dict[str, Any] = {
 
 def forget() -> None:
     """Empty the caches of orders and shapes."""
-    for cached in (orders, shape_of, in_flight):
+    for cached in (build_orders, build_dependency_graph, count_in_flight):
         cached.cache_clear()
 
 
@@ -76,7 +76,7 @@ def rows() -> list[str]:
             return simulate(schedule, **size, forward_s=forward, **TIMES).makespan_s
 
         def make(schedule: str = schedule, m: int = micro_batches, p: int = stages, v: int = chunks) -> object:
-            return shape_of(schedule, p, m, v)
+            return build_dependency_graph(schedule, p, m, v)
 
         made = "-" if schedule == "delay-aware" else f"{median_ms(make, forget, 5):.1f}"
         name = f"{schedule}, {stages} stages x {micro_batches} micro-batches" + (f" x {chunks}" if chunks > 1 else "")
@@ -88,13 +88,13 @@ def rows() -> list[str]:
             return simulate("1f1b", stages=8, micro_batches=64, forward_s=forward, **TIMES).makespan_s
 
         def bound(forward: NDArray[np.float64] = forward) -> object:
-            return makespan_bound_s("1f1b", stages=8, micro_batches=64, forward_s=forward, **TIMES)
+            return bound_makespan_s("1f1b", stages=8, micro_batches=64, forward_s=forward, **TIMES)
 
         lines.append(f"| 1f1b, 8 x 64, each of {steps} at once | - | {median_ms(batch) / steps:.3f} |")
         lines.append(f"| closed form, 1f1b, 8 x 64, each of {steps} at once | - | {median_ms(bound) / steps:.4f} |")
 
     def long_step() -> object:
-        return step_times("1f1b", stages=8, micro_batches=4096, forward_s=uneven(8, 1)[0], **TIMES).makespan_s
+        return simulate_step_times("1f1b", stages=8, micro_batches=4096, forward_s=uneven(8, 1)[0], **TIMES).makespan_s
 
     lines.append(
         f"| 1f1b, 8 x 4096, rounds repeated | {median_ms(long_step, forget, 5):.1f} | {median_ms(long_step):.2f} |"

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from crosszone.calibrate.accuracy import MOST_STRATEGIES, Outcome, ScoredRow, mean_times, setup_of, strategy_of
 from crosszone.calibrate.validation import CrossValidation
-from crosszone.plan.comparison import chance_of
+from crosszone.plan.comparison import compute_win_probability
 
 Floats = npt.NDArray[np.float64]
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # Ends of the ranges of stated chances
@@ -53,7 +53,7 @@ def pair_strategies(validation: CrossValidation) -> Pairs:
 
 def score_chances(pairs: Pairs, spread: float) -> dict[str, Mapping[str, float | int | None]]:
     """Stated chances that the strategy predicted faster is faster, against how often it was, by stated chance. [W2]"""
-    stated = np.array([chance_of(float(ratio), spread) for ratio in pairs.predicted])
+    stated = np.array([compute_win_probability(float(ratio), spread) for ratio in pairs.predicted])
     right = (1.0 + np.sign(pairs.predicted) * np.sign(pairs.measured)) / 2.0
     which = np.clip(np.searchsorted(BINS, stated, side="right") - 1, 0, len(BINS) - 2)
     bins: dict[str, Mapping[str, float | int | None]] = {}

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from builders import scenario
 from crosszone.analyse.bill import Bill, bill, trades
-from crosszone.plan.plan import filled
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.run import goodput_of
@@ -137,7 +137,7 @@ def test_each_step_along_the_front_says_what_a_day_more_buys():
     assert len(got) == len(front) - 1 > 0
 
     def per_day(point):
-        p = predictor(filled(asked, point))
+        p = predictor(apply_plan(asked, point))
         return point.usd_per_step * 86400 * goodput_of(p.site, p.framework.name).share / point.step_s
 
     for trade, (faster, slower) in zip(got, reversed(list(pairwise(front))), strict=True):

@@ -18,7 +18,7 @@ from crosszone.errors import InvalidError
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
 from crosszone.inputs.value import parse
-from crosszone.plan.comparison import chance_faster
+from crosszone.plan.comparison import estimate_win_probability
 from crosszone.predict.predict import build_prediction, predictor
 from crosszone.schedule.measured import read_measured
 
@@ -119,7 +119,7 @@ def test_figures_are_those_of_the_prediction_with_their_ranges(both):
 def test_the_chance_is_that_of_the_two_predictions_and_of_nothing_else(both):
     slow, fast = predicted("slow", gbps=1), predicted("fast", gbps=100)
     assert both.sides[0].chance_faster is None
-    assert both.sides[1].chance_faster == chance_faster(fast.prediction, slow.prediction) > 0.5
+    assert both.sides[1].chance_faster == estimate_win_probability(fast.prediction, slow.prediction) > 0.5
     assert both.sides[2].chance_faster is None
 
 

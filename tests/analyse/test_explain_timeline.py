@@ -9,12 +9,12 @@ from crosszone.analyse.explain import explain, formulas
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.predict import build_prediction, predictor
-from crosszone.schedule.timeline import micro_batch_view, view_of
+from crosszone.schedule.timeline import build_micro_batch_view, build_view
 
 
 def case(name):
     p = predictor(read_scenario(ROOT / "examples" / f"{name}.yaml").scenario)
-    return p, build_prediction(p), view_of(p.timeline())
+    return p, build_prediction(p), build_view(p.timeline())
 
 
 def shown(p, view):
@@ -29,7 +29,7 @@ def shown(p, view):
         found |= {f"timeline.totals.{one['kind']}.{name}": one[name] for name in ("seconds", "share")}
     found["timeline.summary.utilisation"] = view["summary"]["utilisation"]
     found["timeline.summary.exposed"] = view["summary"]["exposed"]["share"]
-    one = micro_batch_view(p.timeline(), 0)
+    one = build_micro_batch_view(p.timeline(), 0)
     found["timeline.micro_batch[0].usage"] = one["usage"]
     for at, stage in enumerate(one["stages"]):
         found[f"timeline.micro_batch[0].stages[{at}].usage"] = stage["usage"]

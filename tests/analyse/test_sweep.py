@@ -15,9 +15,9 @@ from crosszone.analyse.sweep import Sweep, lines, places, sweep
 from crosszone.analyse.sweep_cells import Axis, Cell, Choice, Outcome, Refusal, better_of, read_axis
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
-from crosszone.plan.cache import Common
-from crosszone.plan.candidates import steps_over
-from crosszone.plan.planner import plan, problem_of, searched
+from crosszone.plan.cache import PlanCache
+from crosszone.plan.candidates import simulate_over_links
+from crosszone.plan.planner import build_problem, plan, search_plans
 from crosszone.predict.predict import predict
 from crosszone.predict.prediction import Triple
 
@@ -190,23 +190,23 @@ class TestTogether:
         """One placed strategy, its pipeline across zones: all cells in one batch, and a predictor for each."""
         cities = scenario_with(cities, {"strategy.communication.flows": 2})
         given = [scenario_with(cities, {GBPS: gbps, RTT: rtt}) for gbps, rtt in ((1, 5), (7.5, 40), (100, 80))]
-        problems = [problem_of(one) for one in given]
-        _, one = searched(problems[0])[1][0]
+        problems = [build_problem(one) for one in given]
+        _, one = search_plans(problems[0])[1][0]
         assert one.crossing == "pp"
         site = one.predictor.site
         sites = [site.on(problem.cluster, problem.ways.links, problem.ways.crossings) for problem in problems]
-        found = steps_over(one.predictor, sites).tolist()
+        found = simulate_over_links(one.predictor, sites).tolist()
         plans = [cities.replace(cluster=p.cluster, strategy=one.strategy, placement=one.placement) for p in problems]
         assert found == [predict(scenario).step_time_s.expected for scenario in plans]
         assert found[0] > found[1] > found[2]
 
     def test_what_is_known_of_one_ground_is_not_taken_for_another(self, cities):
         """Other zones, another job or another pin: nothing in common."""
-        common = Common(lasting=True)
+        common = PlanCache(lasting=True)
         others = ({"job.global_batch": 512}, {"strategy.micro_batch": 2}, {"cluster.zones[beijing-a].uplink_gbps": 5})
-        kept = [problem_of(scenario_with(cities, change), common=common).kept for change in ({}, *others)]
+        kept = [build_problem(scenario_with(cities, change), cache=common).kept for change in ({}, *others)]
         assert len({id(one) for one in kept}) == 4
-        again = problem_of(scenario_with(cities, {GBPS: 3.0}), common=common).kept
+        again = build_problem(scenario_with(cities, {GBPS: 3.0}), cache=common).kept
         assert again is kept[0]
 
 

@@ -18,7 +18,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import dump_yaml
-from crosszone.plan.cache import Common
+from crosszone.plan.cache import PlanCache
 from crosszone.plan.planner import plan
 from crosszone.predict.predict import build_prediction, predict, predictor
 from crosszone.predict.recorded import record_prediction
@@ -168,7 +168,7 @@ def test_a_search_with_timed_links_finds_the_best_there_is(seed):
         for n, g in ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1))
     ]
     own = laid(*rows)
-    result = compared(replace(problem, profiles=own, common=Common()))
+    result = compared(replace(problem, profiles=own, cache=PlanCache()))
     assert result.agrees, (result.searched, result.exhaustive)
 
 

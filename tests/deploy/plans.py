@@ -7,7 +7,7 @@ from typing import Any
 
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Scenario, load_scenario
-from crosszone.plan.plan import filled
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "megatron", "horovod")
@@ -70,5 +70,5 @@ def random_plans(framework: str, count: int, *, top: int = 6) -> list[Scenario]:
             plans = plan(scenario, top=top)
         except InputError:
             continue  # nothing fits there
-        found += [filled(scenario, one) for one in (*plans.plans, *plans.local_updates[:1])]
+        found += [apply_plan(scenario, one) for one in (*plans.plans, *plans.local_updates[:1])]
     return found[:count]

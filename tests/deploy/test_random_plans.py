@@ -16,7 +16,7 @@ from crosszone.deploy.launchers import LAUNCHERS, launcher_of
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import load_scenario, read_scenario
-from crosszone.plan.plan import filled
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from deploy import megatron_plans
 from deploy.plans import FRAMEWORKS, random_plans, random_scenario
@@ -122,7 +122,7 @@ def in_sets(within):
         asked_for = fields.get("strategy", {}) | {"zero": 3, "shard_within": within, "offload": "none"}
         pinned = load_scenario(fields | {"strategy": asked_for})
         try:
-            found = filled(pinned, plan(pinned, top=1).plans[0])
+            found = apply_plan(pinned, plan(pinned, top=1).plans[0])
             yield answer(read_scenario(found.to_fields()), launcher="slurm", settings=SETTINGS)
         except InputError as error:
             assert error.notices[0].code in ("nothing_fits", "zones_unequal", "deepspeed_mics_ranks")

@@ -10,10 +10,10 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.rules import Case, broken_rules
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.layouts import Chain, Layout
-from crosszone.plan.options import LEAST_TOKENS
+from crosszone.plan.layouts import Chain, StageMap
+from crosszone.plan.options import MIN_TOKENS_PER_RANK
 from crosszone.plan.problem import Problem
-from crosszone.plan.setting import rank_bucket_mb
+from crosszone.plan.setting import compute_rank_bucket_mb
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 
@@ -74,7 +74,7 @@ def renumbered(chains: Chains, swap: dict[int, int]) -> Chains:
     return tuple(sorted((count, tuple((swap[g], stages) for g, stages in way)) for count, way in chains))
 
 
-def chains_of(layout: Layout, swaps: Sequence[dict[int, int]] = ()) -> Chains:
+def chains_of(layout: StageMap, swaps: Sequence[dict[int, int]] = ()) -> Chains:
     """A layout in the same words."""
     found = tuple(sorted((chain.replicas, chain.path) for chain in layout.chains))
     return min(found, *(renumbered(found, swap) for swap in swaps)) if swaps else found
@@ -138,7 +138,9 @@ def effects(
 
     found: dict[Effect, Strategy] = {}
     experts = problem.model.moe.experts if problem.model.moe else 1
-    powers = [c for c in degree("cp", gpus) if c == 1 or (c in (2, 4, 8) and problem.job.seq_len // c >= LEAST_TOKENS)]
+    powers = [
+        c for c in degree("cp", gpus) if c == 1 or (c in (2, 4, 8) and problem.job.seq_len // c >= MIN_TOKENS_PER_RANK)
+    ]
     for tp, cp, pp, ep in product(
         degree("tp", reach), powers, degree("pp", problem.model.layers), degree("ep", experts)
     ):
@@ -147,12 +149,12 @@ def effects(
             dp = sum(count for count, _ in chains)
             if dp not in ([pinned.dp] if pinned.dp else range(1, batch + 1)) or dp % max(1, ep // (tp * cp)):
                 continue
-            layout = Layout(tuple(Chain(count, way) for count, way in chains))
+            layout = StageMap(tuple(Chain(count, way) for count, way in chains))
             beside = layout.crossing(problem.ground.zone_of) in ("dp", "both")
             crosses = layout.crossing(problem.ground.zone_of) != "none"
             talked = problem.communication if crosses else pinned.communication
             larger = beside and setting.wan_bucket_mb is not None
-            bucket = {"bucket_mb": float(rank_bucket_mb(setting, tp, pp, dp))} if larger else {}
+            bucket = {"bucket_mb": float(compute_rank_bucket_mb(setting, tp, pp, dp))} if larger else {}
             orders = ORDERS if pp > 1 and dp > 1 and 2 * tp * cp <= domain else ORDERS[:1]
             sizes = [pinned.micro_batch] if problem.is_pinned("micro_batch") else range(1, min(batch, 64) + 1)
             for order, size in product(orders, sizes):

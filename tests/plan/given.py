@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.bounds import Scores
+from crosszone.plan.bounds import BoundTable
 from crosszone.plan.candidates import Candidate
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
@@ -157,7 +157,7 @@ def seeded(seed: int, pins: bool = True, **limits: Any) -> Problem:
     return problem_of(fields, **(pins_of(pick, fields["job"]["global_batch"]) if pins else {}))
 
 
-def grids(search: Search) -> Iterator[tuple[int, Scores]]:
+def grids(search: Search) -> Iterator[tuple[int, BoundTable]]:
     """Every strategy of each framework that has any, with the number of its space."""
     for number, space in enumerate(search.spaces):
         shapes = len(space.land.shapes)
@@ -166,7 +166,7 @@ def grids(search: Search) -> Iterator[tuple[int, Scores]]:
             yield number, grid
 
 
-def rows_of(grid: Scores) -> tuple[Ints, Ints, Ints]:
+def rows_of(grid: BoundTable) -> tuple[Ints, Ints, Ints]:
     """Core, option and place of its sort, of every strategy of a grid."""
     core, leader = grid.leads()
     counts = [len(grid.members(core[at : at + 1], leader[at : at + 1])[0]) for at in range(len(core))]
@@ -174,7 +174,7 @@ def rows_of(grid: Scores) -> tuple[Ints, Ints, Ints]:
     return owner, option, np.repeat(leader, counts)
 
 
-def strategies_of(grid: Scores, pick: Pick | None = None, most: int | None = None) -> tuple[Ints, Ints, Ints]:
+def strategies_of(grid: BoundTable, pick: Pick | None = None, most: int | None = None) -> tuple[Ints, Ints, Ints]:
     """All of `rows_of`, or some of them."""
     core, option, leader = rows_of(grid)
     if pick is None or most is None or len(core) <= most:
@@ -183,6 +183,6 @@ def strategies_of(grid: Scores, pick: Pick | None = None, most: int | None = Non
     return core[at], option[at], leader[at]
 
 
-def candidates(search: Search, grid: Scores, core: Ints, option: Ints) -> list[Candidate]:
+def candidates(search: Search, grid: BoundTable, core: Ints, option: Ints) -> list[Candidate]:
     """The strategies of these numbers."""
     return [search.candidate(grid, c, o) for c, o in zip(core.tolist(), option.tolist(), strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import scenario
-from crosszone.plan.reasons import Penalty, loss_penalty, measurements
+from crosszone.plan.reasons import Penalty, find_loss_penalty, read_measurements
 
 
 def model(size: str = "1b"):
@@ -22,7 +22,7 @@ def outside(penalty: Penalty) -> list[str]:
 
 def test_what_was_measured_is_given_back_without_a_flag():
     """1B, two replicas, every 100 steps: 0.01 to 0.02; four replicas 0.02 to 0.03 more."""
-    two, four = loss_penalty(model(), 2, 100), loss_penalty(model(), 4, 100)
+    two, four = find_loss_penalty(model(), 2, 100), find_loss_penalty(model(), 4, 100)
     assert (two.low, two.high, outside(two)) == (0.01, 0.02, [])
     assert (four.low, four.high, outside(four)) == (0.03, 0.05, [])
     assert "2501.18512" in two.source and ";" not in four.source
@@ -30,7 +30,7 @@ def test_what_was_measured_is_given_back_without_a_flag():
 
 def test_three_zones_lie_between_two_measurements():
     """From the least of two replicas to the most of four; sizes that only one of them has are flagged."""
-    found = loss_penalty(model(), 3, 100)
+    found = find_loss_penalty(model(), 3, 100)
     assert (found.low, found.high, outside(found)) == (0.01, 0.05, [])
     assert len(found.measured) == 2
 
@@ -46,13 +46,13 @@ def test_three_zones_lie_between_two_measurements():
     ],
 )
 def test_what_was_never_measured_so_is_flagged(size, zones, steps, flags):
-    found = loss_penalty(model(size), zones, steps)
+    found = find_loss_penalty(model(size), zones, steps)
     assert outside(found) == flags
     assert (found.low, found.high) == ((0.01, 0.02) if zones == 2 else (0.03, 0.05))
 
 
 def test_a_notice_says_the_assumption_and_each_flag_in_both_languages():
-    said = list(loss_penalty(model("llama-2-70b"), 5, 30).notices())
+    said = list(find_loss_penalty(model("llama-2-70b"), 5, 30).notices())
     codes = ["loss_assumed", "loss_size_unmeasured", "loss_steps_unmeasured", "loss_replicas_unmeasured"]
     assert [notice.code for notice in said] == codes
     assert "0.03 to 0.05" in said[0].message() and "2501.18512" in said[0].message()
@@ -61,11 +61,11 @@ def test_a_notice_says_the_assumption_and_each_flag_in_both_languages():
 
 
 def test_one_zone_averages_with_nobody():
-    found = loss_penalty(model(), 1, 100)
+    found = find_loss_penalty(model(), 1, 100)
     assert (found.low, found.high, found.source, list(found.notices())) == (0, 0, "", [])
 
 
 def test_a_penalty_reads_back_from_json_and_every_measurement_has_a_source():
-    found = loss_penalty(model(), 3, 50)
+    found = find_loss_penalty(model(), 3, 50)
     assert Penalty.model_validate_json(found.model_dump_json()) == found
-    assert all(one.source and one.extra_loss.low <= one.extra_loss.high for one in measurements())
+    assert all(one.source and one.extra_loss.low <= one.extra_loss.high for one in read_measurements())

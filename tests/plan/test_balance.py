@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from builders import scenario
 from crosszone import catalogue
-from crosszone.plan.layout_table import balanced, balanced_layers, balanced_micro_batches, head_layers
+from crosszone.plan.layout_table import (
+    balance_layers,
+    balance_layers_by_speed,
+    balance_micro_batches,
+    estimate_head_layers,
+)
 from crosszone.predict.predict import predictor
 
 SECONDS = st.floats(0.1, 4.0)
@@ -32,7 +37,7 @@ def slowest(split: Sequence[int], layer_s: Sequence[float], other_s: Sequence[fl
 def test_44_layers_over_4_stages_with_a_head_of_two_layers():
     """[W4] 46 layers' worth over 4 stages: none below 12. Later stages come first, so 11, 11, 12 and 10 + 2."""
     layer_s, other_s = [1.0] * 4, [0.0, 0.0, 0.0, 2.0]
-    found = balanced(44, layer_s, other_s)
+    found = balance_layers(44, layer_s, other_s)
     assert found == (11, 11, 12, 10)
     splits = list(every_split(44, 4))
     assert len(splits) == 43 * 42 * 41 // 6
@@ -47,7 +52,7 @@ def test_no_other_split_has_a_faster_slowest_stage(data):
     layers = data.draw(st.integers(stages, 10))
     layer_s = data.draw(st.lists(SECONDS, min_size=stages, max_size=stages))
     other_s = data.draw(st.lists(SECONDS, min_size=stages, max_size=stages))
-    found = balanced(layers, layer_s, other_s)
+    found = balance_layers(layers, layer_s, other_s)
     assert sum(found) == layers and min(found) >= 1
     best = min(slowest(one, layer_s, other_s) for one in every_split(layers, stages))
     assert slowest(found, layer_s, other_s) == pytest.approx(best, rel=1e-12)
@@ -56,15 +61,15 @@ def test_no_other_split_has_a_faster_slowest_stage(data):
 def test_the_head_counts_as_the_layers_its_operations_make():
     """[W4] LLaMA-2-7B: head 2 x 32000 x 4096 = 262.1e6, layer 404.8e6 + 16.8e6 of attention over 1024 tokens: 0.622."""
     layer = 2 * (4 * 4096**2 + 3 * 4096 * 11008) + 2 * 32 * (128 + 128) * 1024
-    assert head_layers(catalogue().model("llama-2-7b")) == pytest.approx(2 * 32000 * 4096 / layer)
+    assert estimate_head_layers(catalogue().model("llama-2-7b")) == pytest.approx(2 * 32000 * 4096 / layer)
 
 
 def test_stages_on_gpus_of_twice_the_speed_get_twice_the_layers():
     """[W4] 32 layers and a head of 0.62: 5, 5, 11 / 2 and (11 + 0.62) / 2 = 5.81 are the least; 6, 5, 11, 10 takes 6."""
     model = catalogue().model("llama-2-7b")
-    found = balanced_layers(model, [1.0, 1.0, 2.0, 2.0])
+    found = balance_layers_by_speed(model, [1.0, 1.0, 2.0, 2.0])
     assert found == (5, 5, 11, 11)
-    layer_s, other_s = [1.0, 1.0, 0.5, 0.5], [0.0, 0.0, 0.0, head_layers(model) / 2]
+    layer_s, other_s = [1.0, 1.0, 0.5, 0.5], [0.0, 0.0, 0.0, estimate_head_layers(model) / 2]
     assert slowest(found, layer_s, other_s) == min(slowest(one, layer_s, other_s) for one in every_split(32, 4))
 
 
@@ -73,7 +78,7 @@ def test_a_balanced_split_is_the_faster_one_when_it_is_simulated():
     wide = {"like": "llama-2-7b", "vocab": 256_000}
     strategy = {"tp": 2, "pp": 4, "dp": 1}
     even = scenario(model=wide, strategy=strategy)
-    split = balanced_layers(even.model, [1.0] * 4)
+    split = balance_layers_by_speed(even.model, [1.0] * 4)
     other = scenario(model=wide, strategy={**strategy, "layers_per_stage": list(split)})
     assert split[-1] < 8 < max(split)
     assert predictor(other).step_time.expected < predictor(even).step_time.expected
@@ -81,11 +86,11 @@ def test_a_balanced_split_is_the_faster_one_when_it_is_simulated():
 
 def test_replicas_take_micro_batches_by_their_speed():
     """[W5] m1 + m2 = 6: max(m1, 2 m2) is 4 for (4, 2), 5 for (5, 1) and 6 for (3, 3)."""
-    assert balanced_micro_batches(12, (2, 2), (1.0, 2.0)) == (4, 2)
-    assert balanced_micro_batches(12, (2, 2), (1.0, 1.1)) is None, "equal shares are no other way"
-    assert balanced_micro_batches(3, (2, 2), (1.0, 2.0)) is None, "each has at least one"
-    assert balanced_micro_batches(7, (2, 4), (1.0, 2.0)) is None, "an odd number has no such sum"
-    assert balanced_micro_batches(7, (7,), (1.0,)) is None
+    assert balance_micro_batches(12, (2, 2), (1.0, 2.0)) == (4, 2)
+    assert balance_micro_batches(12, (2, 2), (1.0, 1.1)) is None, "equal shares are no other way"
+    assert balance_micro_batches(3, (2, 2), (1.0, 2.0)) is None, "each has at least one"
+    assert balance_micro_batches(7, (2, 4), (1.0, 2.0)) is None, "an odd number has no such sum"
+    assert balance_micro_batches(7, (7,), (1.0,)) is None
 
 
 @given(
@@ -101,7 +106,7 @@ def test_no_shares_of_two_classes_are_done_sooner(total, classes):
         for rest in range(1, total + 1)
         if n * own + other * rest == total
     ]
-    found = balanced_micro_batches(total, (n, other), (u, v))
+    found = balance_micro_batches(total, (n, other), (u, v))
     if found is None:
         assert not ways or any(own == rest and slowest == min(ways)[0] for slowest, own, rest in ways)
     else:
@@ -111,4 +116,4 @@ def test_no_shares_of_two_classes_are_done_sooner(total, classes):
 
 def test_three_classes_share_out_everything():
     """[W5] Shares in proportion to 1, 1/2 and 1/4 of 28 micro-batches: 16, 8 and 4."""
-    assert balanced_micro_batches(28, (1, 1, 1), (1.0, 2.0, 4.0)) == (16, 8, 4)
+    assert balance_micro_batches(28, (1, 1, 1), (1.0, 2.0, 4.0)) == (16, 8, 4)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.coefficients import band_parts
-from crosszone.plan.comparison import chance_faster
+from crosszone.plan.comparison import estimate_win_probability
 from crosszone.predict.prediction import Prediction, Triple
 from predict.given import predicted
 
@@ -32,23 +32,23 @@ def plan(step_s: float, below: float = 0.0, above: float = 0.0, **basis: object)
 
 def test_ten_percent_apart_at_a_spread_of_ten_percent():
     """[W2] ln 1.1 / 0.1 = 0.953: 83.0 % from the table of the normal distribution; one sigma apart: 84.1 %."""
-    assert chance_faster(plan(10), plan(11)) == pytest.approx(0.830, abs=5e-4)
-    assert chance_faster(plan(10), plan(10 * math.exp(0.1))) == pytest.approx(0.8413, abs=5e-5)
+    assert estimate_win_probability(plan(10), plan(11)) == pytest.approx(0.830, abs=5e-4)
+    assert estimate_win_probability(plan(10), plan(10 * math.exp(0.1))) == pytest.approx(0.8413, abs=5e-5)
 
 
 def test_uncertain_links_bring_the_chance_nearer_to_one_half():
     """[W2] Half-width 0.22 / 1.2816 = 0.1717 beside 0.1: sigma 0.1987; two sigma apart are 97.7 %."""
     apart = math.exp(2 * math.hypot(0.1, 0.22 / 1.2816))
-    assert chance_faster(plan(10, 0.22, 0.22), plan(10 * apart)) == pytest.approx(0.9772, abs=1e-4)
-    assert chance_faster(plan(10, 0.0, 0.44), plan(10 * apart)) == pytest.approx(0.9772, abs=1e-4)
-    assert chance_faster(plan(10), plan(10 * apart)) > 0.999
+    assert estimate_win_probability(plan(10, 0.22, 0.22), plan(10 * apart)) == pytest.approx(0.9772, abs=1e-4)
+    assert estimate_win_probability(plan(10, 0.0, 0.44), plan(10 * apart)) == pytest.approx(0.9772, abs=1e-4)
+    assert estimate_win_probability(plan(10), plan(10 * apart)) > 0.999
 
 
 def test_plans_of_two_stacks_share_less_of_their_error():
     """[W2] Bands of 0.06 / 1.2816 = 0.047 each stay below the spread of a pair; of 0.36 each they make 0.397."""
     a, b = plan(10), plan(11)
     other = b.model_copy(update={"basis": b.basis.replace(stack="another")})
-    assert chance_faster(a, other) == chance_faster(a, b)
+    assert estimate_win_probability(a, other) == estimate_win_probability(a, b)
     wide = [
         p.model_copy(update={
             "basis": p.basis.replace(low=math.exp(-0.36), high=math.exp(0.36)),
@@ -56,20 +56,20 @@ def test_plans_of_two_stacks_share_less_of_their_error():
         })
         for p, t in ((a, 10.0), (other, 11.0))
     ]  # fmt: skip
-    assert chance_faster(*wide) == pytest.approx(0.5949, abs=5e-4)  # ln 1.1 / 0.3973 = 0.2399
+    assert estimate_win_probability(*wide) == pytest.approx(0.5949, abs=5e-4)  # ln 1.1 / 0.3973 = 0.2399
 
 
 def test_equal_plans_are_a_coin():
     """[W2]"""
-    assert chance_faster(BASE, BASE) == 0.5
-    assert chance_faster(plan(10, 0.1), plan(10)) == 0.5
+    assert estimate_win_probability(BASE, BASE) == 0.5
+    assert estimate_win_probability(plan(10, 0.1), plan(10)) == 0.5
 
 
 @given(TIMES, TIMES, BANDS, BANDS)
 def test_one_of_the_two_is_faster(a, b, wide, wider):
     """[W2] Both chances add up to one, and the plan predicted faster has the better one."""
     one, other = plan(a, wide, wide), plan(b, wider, wide)
-    chance = chance_faster(one, other)
-    assert chance + chance_faster(other, one) == pytest.approx(1.0, abs=1e-12)
+    chance = estimate_win_probability(one, other)
+    assert chance + estimate_win_probability(other, one) == pytest.approx(1.0, abs=1e-12)
     assert 0 <= chance <= 1 and (chance >= 0.5 if a <= b else chance <= 0.5)
-    assert chance_faster(one, plan(b * 1.01, wider, wide)) >= chance
+    assert estimate_win_probability(one, plan(b * 1.01, wider, wide)) >= chance

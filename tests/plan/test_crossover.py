@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import scenario
 from crosszone import InputError, Scenario
 from crosszone.inputs.links import zone_links
-from crosszone.plan.crossover import Crossover, flip_gbps, scaled
+from crosszone.plan.crossover import Crossover, find_crossover, scale_zone_links
 from crosszone.predict.predict import predictor
 from effort import examples
 from predict.given import FSDP, one_zone, zones
@@ -31,7 +31,7 @@ def plan(cluster: dict[str, Any], *, steps: int | None = None, overlap: float | 
 
 
 def seconds(plan: Scenario, factor: float) -> float:
-    return predictor(plan.replace(cluster=scaled(plan.cluster, factor))).step_time.expected
+    return predictor(plan.replace(cluster=scale_zone_links(plan.cluster, factor))).step_time.expected
 
 
 def test_the_flip_is_where_two_lines_meet():
@@ -39,7 +39,7 @@ def test_the_flip_is_where_two_lines_meet():
     cluster = zones(rtt_ms=1)
     every, rarely = plan(cluster, overlap=0.0), plan(cluster, steps=100, overlap=0.0)
     a, b = seconds(every, 1) - EXCHANGE_S, seconds(rarely, 1) - EXCHANGE_S / 100
-    found = flip_gbps(every, every, rarely)
+    found = find_crossover(every, every, rarely)
     assert found.factor == pytest.approx(0.99 * EXCHANGE_S / (b - a), rel=0.01)
     assert found.gbps == {"a > b": pytest.approx(10 * found.factor), "b > a": pytest.approx(10 * found.factor)}
     assert (found.below, found.above, found.more) == ("other", "one", ())
@@ -52,7 +52,7 @@ def test_local_updates_win_below_the_flip_and_synchronous_steps_above(steps, gbp
     """[W3] Equal at the flip; on either side the advantage keeps its sign; the order of the plans only swaps names."""
     cluster = zones(gbps=gbps, rtt_ms=1)
     every, rarely = plan(cluster, overlap=overlap), plan(cluster, steps=steps, overlap=overlap)
-    found, turned = flip_gbps(every, every, rarely), flip_gbps(every, rarely, every)
+    found, turned = find_crossover(every, every, rarely), find_crossover(every, rarely, every)
     assert seconds(every, found.factor) == pytest.approx(seconds(rarely, found.factor), rel=1e-5)
     for factor in (0.01, 0.5, 0.9):
         assert seconds(every, factor * found.factor) > seconds(rarely, factor * found.factor)
@@ -65,16 +65,16 @@ def test_local_updates_win_below_the_flip_and_synchronous_steps_above(steps, gbp
 def test_the_rate_at_the_flip_does_not_depend_on_the_rate_now():
     """[W3] Ten times the rate now, a tenth of the factor."""
     slow, quick = (zones(gbps=gbps, rtt_ms=1) for gbps in (1, 10))
-    rates = [flip_gbps(plan(c), plan(c), plan(c, steps=100)).gbps["a > b"] for c in (slow, quick)]
+    rates = [find_crossover(plan(c), plan(c), plan(c, steps=100)).gbps["a > b"] for c in (slow, quick)]
     assert rates[0] == pytest.approx(rates[1], rel=1e-5)
 
 
 def test_without_a_flip_the_winner_is_named():
     """[W3] 300 ms apart the connections, not the line, hold gradients up: averaging rarely wins at any rate."""
     cluster = zones(rtt_ms=300)
-    found = flip_gbps(plan(cluster), plan(cluster), plan(cluster, steps=100))
+    found = find_crossover(plan(cluster), plan(cluster), plan(cluster, steps=100))
     assert (found.factor, found.gbps, found.below, found.above) == (None, {}, "other", "other")
-    same = flip_gbps(plan(cluster), plan(cluster), plan(cluster))
+    same = find_crossover(plan(cluster), plan(cluster), plan(cluster))
     assert (same.factor, same.below, same.above) == (None, None, None)
     assert Crossover.model_validate_json(found.model_dump_json()) == found
 
@@ -86,7 +86,7 @@ def test_every_rate_between_zones_is_scaled_and_nothing_else():
     cluster["zones"][0] |= {"uplink_gbps": 8}
     cluster["zones"][1] |= {"uplink_gbps": 8, "downlink_gbps": 6}
     before = scenario(cluster=cluster).cluster
-    after = scaled(before, 10)
+    after = scale_zone_links(before, 10)
     old, new = zone_links(before), zone_links(after)
     assert [(path.gbps, path.gbps_back) for path in new.values()] == [(30, 40), (100, 100), (100, 100)]
     assert [(z.uplink_gbps, z.downlink_gbps) for z in after.zones] == [(80, None), (80, 60), (None, None)]
@@ -100,7 +100,7 @@ def test_derived_rates_are_scaled_too():
     cluster = zones()
     cluster["default_link"] = {"rtt_ms": 20}
     before = scenario(cluster=cluster).cluster
-    old, new = zone_links(before)[0, 1], zone_links(scaled(before, 0.5))[0, 1]
+    old, new = zone_links(before)[0, 1], zone_links(scale_zone_links(before, 0.5))[0, 1]
     assert old.origins["gbps"] == "example" and new.gbps == pytest.approx(0.5 * old.gbps)
 
 
@@ -108,5 +108,5 @@ def test_one_zone_has_no_rate_to_change():
     """[W3]"""
     alone = scenario(job=FSDP, cluster=one_zone(), strategy={"dp": 16})
     with pytest.raises(InputError) as error:
-        flip_gbps(alone, alone, alone)
+        find_crossover(alone, alone, alone)
     assert [notice.code for notice in error.value.notices] == ["crossover_one_zone"]

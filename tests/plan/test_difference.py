@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 
-from crosszone.plan.comparison import Difference, difference, link_bytes
+from crosszone.plan.comparison import Difference, compare_predictions, sum_link_bytes
 from crosszone.predict.predict import build_prediction
 from effort import examples
 from predict.given import DDP, FSDP, one_zone, predicted, predictors, zones
@@ -19,7 +19,7 @@ def test_a_slower_link_shows_as_gradients_and_nothing_else():
     """[W1] Ten times slower: 2 x 15/16 of 4 bytes a parameter take 9/10 of 418.8 s longer over 1 Gbit/s; no other part changes."""
     many = {"dp": 16, "communication": {"flows": 16}}  # windows do not limit
     quick, slow = (predicted(many, job=DDP, cluster=zones(2, 8, gbps=gbps)) for gbps in (10, 1))
-    found = difference(quick, slow)
+    found = compare_predictions(quick, slow)
     assert [part.name for part in found.parts] == ["gradients"]
     assert found.step_s == pytest.approx(0.9 * 1.875 * 4 * PARAMETERS / (1e9 / 8 * 0.9653), rel=0.01)
     assert found.memory_gib == 0 and found.bytes_per_step == {}
@@ -30,7 +30,7 @@ def test_the_largest_part_comes_first_whatever_its_sign():
     a = predicted({"dp": 16})
     more = {"matmul": 2.0, "gradients": -3.0, "fixed": 1.0}
     b = a.model_copy(update={"breakdown_s": {k: v + more.get(k, 0.0) for k, v in a.breakdown_s.items()} | {"new": 0.5}})
-    found = difference(a, b)
+    found = compare_predictions(a, b)
     assert [(part.name, pytest.approx(part.seconds)) for part in found.parts] == [
         ("gradients", -3.0), ("matmul", 2.0), ("fixed", 1.0), ("new", 0.5),
     ]  # fmt: skip
@@ -43,10 +43,10 @@ def test_traffic_is_told_by_kind_of_link():
     every, rarely = (
         predicted(strategy | more, job=FSDP, cluster=zones()) for more in ({}, {"local_update": {"steps": 100}})
     )
-    assert link_bytes(rarely)["between zones"] == pytest.approx(2 * 4 * PARAMETERS / 100)
-    found = difference(every, rarely).bytes_per_step["between zones"]
-    assert found == pytest.approx(link_bytes(rarely)["between zones"] - link_bytes(every)["between zones"])
-    inside = difference(predicted({"dp": 16}, cluster=one_zone()), rarely).bytes_per_step
+    assert sum_link_bytes(rarely)["between zones"] == pytest.approx(2 * 4 * PARAMETERS / 100)
+    found = compare_predictions(every, rarely).bytes_per_step["between zones"]
+    assert found == pytest.approx(sum_link_bytes(rarely)["between zones"] - sum_link_bytes(every)["between zones"])
+    inside = compare_predictions(predicted({"dp": 16}, cluster=one_zone()), rarely).bytes_per_step
     assert inside["between zones"] == pytest.approx(2 * 4 * PARAMETERS / 100)
 
 
@@ -58,8 +58,8 @@ def test_money_and_energy_need_both_plans():
         predicted({"dp": 8}, job=job),
         predicted({"dp": 16}, job=DDP),
     )
-    assert difference(known, unknown).usd is None and difference(unknown, known).kwh is None
-    found = difference(known, other)
+    assert compare_predictions(known, unknown).usd is None and compare_predictions(unknown, known).kwh is None
+    found = compare_predictions(known, other)
     assert found.usd == pytest.approx(other.run.usd.expected - known.run.usd.expected) and found.usd != 0
     assert found.kwh == pytest.approx(other.run.kwh.expected - known.run.kwh.expected) and found.kwh != 0
 
@@ -69,7 +69,7 @@ def test_money_and_energy_need_both_plans():
 def test_parts_add_up_and_the_way_back_is_the_opposite(one, other):
     """[W1]"""
     a, b = build_prediction(one), build_prediction(other)
-    there, back = difference(a, b), difference(b, a)
+    there, back = compare_predictions(a, b), compare_predictions(b, a)
     step = b.step_time_s.expected - a.step_time_s.expected
     assert there.step_s == math.fsum(part.seconds for part in there.parts)
     assert there.step_s == pytest.approx(step, abs=1e-9 * (a.step_time_s.expected + b.step_time_s.expected))
@@ -85,6 +85,6 @@ def test_parts_add_up_and_the_way_back_is_the_opposite(one, other):
 @given(predictors())
 def test_a_plan_differs_from_itself_in_nothing(one):
     """[W1]"""
-    found = difference(build_prediction(one), build_prediction(one))
+    found = compare_predictions(build_prediction(one), build_prediction(one))
     assert (found.step_s, found.parts, found.memory_gib, found.bytes_per_step) == (0, (), 0, {})
     assert found.usd in (0, None) and found.kwh in (0, None)

@@ -13,8 +13,8 @@ from builders import scenario, zone
 from crosszone import InputError, Plan, Plans, Scenario, parameters, plan, predict
 from crosszone.cost.memory import GIB
 from crosszone.inputs.placement import Placement
-from crosszone.plan.comparison import chance_faster, difference
-from crosszone.plan.crossover import flip_gbps, scaled
+from crosszone.plan.comparison import compare_predictions, estimate_win_probability
+from crosszone.plan.crossover import find_crossover, scale_zone_links
 from crosszone.predict.predict import predictor
 from crosszone.text import LANGUAGES, texts
 from predict.given import FSDP, MEGATRON, one_zone, traffic, zones
@@ -474,10 +474,10 @@ def test_the_crossover_of_an_answer_is_where_both_plans_are_equally_fast(two_zon
     """B01: the bandwidth at which the choice between synchronous and local-update plans flips."""
     of = scenario(job=JOB, cluster=SLOW)
     every, rarely = as_planned(of, two_zones.plans[0]), as_planned(of, two_zones.local_updates[0])
-    flip = flip_gbps(of, every, rarely)
+    flip = find_crossover(of, every, rarely)
 
     def seconds(one: Scenario, factor: float) -> float:
-        return predict(one.replace(cluster=scaled(one.cluster, factor))).step_time_s.expected
+        return predict(one.replace(cluster=scale_zone_links(one.cluster, factor))).step_time_s.expected
 
     assert seconds(every, flip.factor) == pytest.approx(seconds(rarely, flip.factor), rel=1e-4)
     quicker = {"one": every, "other": rarely}
@@ -510,10 +510,10 @@ def test_the_chance_grows_with_the_gap_and_is_even_between_equals(two_zones):
     best, *others = two_zones.plans
     assert best.chance is None
     for one in others:
-        assert one.chance == pytest.approx(chance_faster(best.prediction, one.prediction))
+        assert one.chance == pytest.approx(estimate_win_probability(best.prediction, one.prediction))
         assert 0.5 <= one.chance < 1
-        assert chance_faster(one.prediction, best.prediction) == pytest.approx(1 - one.chance)
-    assert chance_faster(best.prediction, best.prediction) == 0.5
+        assert estimate_win_probability(one.prediction, best.prediction) == pytest.approx(1 - one.chance)
+    assert estimate_win_probability(best.prediction, best.prediction) == 0.5
 
 
 def test_the_same_plan_in_two_equal_places_is_a_coin_toss():
@@ -533,7 +533,7 @@ def test_the_waterfall_between_any_two_plans_adds_up(two_zones):
     """B04: waterfall of the difference to any other plan."""
     everything = (*two_zones.plans, *two_zones.local_updates)
     for one, other in product(everything, everything):
-        apart = difference(one.prediction, other.prediction)
+        apart = compare_predictions(one.prediction, other.prediction)
         assert apart.step_s == pytest.approx(step_s(other) - step_s(one), abs=1e-12)
         assert sum(part.seconds for part in apart.parts) == pytest.approx(apart.step_s, abs=1e-9)
 
@@ -542,7 +542,7 @@ def test_a_plan_behind_the_best_says_by_how_much_and_where_most_of_it_goes(two_z
     """B04: the largest part of the waterfall is the reason that is told."""
     best, *others = two_zones.plans
     for one in others:
-        apart = difference(best.prediction, one.prediction)
+        apart = compare_predictions(best.prediction, one.prediction)
         told = [told["message"] for told in one.reasons if told["code"] == "reason_behind"]
         if apart.step_s > 0.001 * step_s(best):
             assert len(told) == 1 and f"{round(apart.step_s, 3):.4g}" in told[0]

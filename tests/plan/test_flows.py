@@ -7,13 +7,13 @@ import pytest
 from builders import scenario
 from crosszone.inputs.strategy import Communication
 from crosszone.plan.planner import plan
-from crosszone.plan.problem import with_flows
+from crosszone.plan.problem import choose_flows
 from predict.given import MEGATRON, one_zone, zones
 
 
 def flows(cluster: dict, **asked) -> int:
     given = scenario(cluster=cluster)
-    return with_flows(Communication(**asked), given.cluster, given.links).flows
+    return choose_flows(Communication(**asked), given.cluster, given.links).flows
 
 
 def test_as_many_connections_as_fill_the_line():

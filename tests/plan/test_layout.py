@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from builders import scenario, zone
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.layouts import REPLICAS_NEAR, STAGES_NEAR, Chain, Layout, splits
+from crosszone.plan.layouts import REPLICAS_NEAR, STAGES_NEAR, Chain, StageMap, list_splits
 from crosszone.plan.search import Search
 from effort import examples
 from plan.given import SHOWN_AS_FOUND, problems
@@ -64,7 +64,7 @@ def strategy_of(shape) -> Strategy:
 )
 def test_orders_number_replicas_or_stages_first(order, groups):
     """Two replicas in zone a, one in b, two stages: by hand."""
-    layout = Layout((Chain(2, ((0, 2),)), Chain(1, ((1, 2),))))
+    layout = StageMap((Chain(2, ((0, 2),)), Chain(1, ((1, 2),))))
     placement = layout.placement(TWO_ZONES, 1, 1, order)
     assert placement.located(TWO_ZONES)["group"].tolist() == groups
 
@@ -80,7 +80,7 @@ def test_orders_number_replicas_or_stages_first(order, groups):
 )
 def test_what_crosses_zones(chains, crossing, zones):
     """A chain through zones: the pipeline; chains in several: replicas."""
-    layout = Layout(chains)
+    layout = StageMap(chains)
     assert layout.crossing((0, 1)) == crossing
     assert layout.zones((0, 1)) == zones
 
@@ -92,17 +92,17 @@ shares = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 def test_splits_are_all_there_are(total, most):
     """Every way to add up to the total within the limits, once, against plain loops."""
     expected = [one for one in product(*(range(1, m + 1) for m in most)) if sum(one) == total]
-    assert sorted(splits(total, most, 10_000)) == sorted(expected)
+    assert sorted(list_splits(total, most, 10_000)) == sorted(expected)
 
 
 @given(st.integers(1, 40), st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 8))
 def test_few_splits_add_up_and_the_first_is_even(total, most, limit):
     """At most so many; where they are not all, the first is within one of its share by proportion (if that is >= 1)."""
-    found = splits(total, most, limit)
+    found = list_splits(total, most, limit)
     assert len(found) <= limit
     assert bool(found) == (len(most) <= total <= sum(most))
     assert all(sum(one) == total and all(1 <= x <= m for x, m in zip(one, most, strict=True)) for one in found)
     assert len(set(found)) == len(found)
     exact = [total * m / sum(most) for m in most]
-    if len(splits(total, most, limit + 1)) > limit and min(exact, default=0) >= 1:
+    if len(list_splits(total, most, limit + 1)) > limit and min(exact, default=0) >= 1:
         assert all(abs(x - y) <= 1 for x, y in zip(found[0], exact, strict=True))

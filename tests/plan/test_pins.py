@@ -6,7 +6,7 @@ import pytest
 
 from builders import fields
 from crosszone import InputError, load_scenario
-from crosszone.plan.planner import pinned, read_pin
+from crosszone.plan.planner import merge_pins, read_pin
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_a_pin_is_a_key_and_a_value_as_a_file_has_it(text, key, value):
 @pytest.mark.parametrize("text", ["tp", "", "=", "tp=", "=8", ".tp=8", "communication.=1", "a..b=1"])
 def test_what_is_no_key_and_value_is_refused_with_an_example(text):
     with pytest.raises(InputError) as caught:
-        pinned(fields(), [text])
+        merge_pins(fields(), [text])
     (notice,) = caught.value.notices
     assert (notice.code, notice.field, notice.value) == ("pin_malformed", "pin", text)
     assert "tp=8" in notice.hint("en") and "tp=8" in notice.hint("zh")
@@ -39,7 +39,7 @@ def test_what_is_no_key_and_value_is_refused_with_an_example(text):
 
 def test_pins_go_over_what_the_file_gives_and_leave_the_rest():
     given = fields(strategy={"tp": 2, "zero": 1, "communication": {"flows": 4}})
-    merged = pinned(given, ["tp=8", "communication.congestion=bbr", "local_update.steps=100"])
+    merged = merge_pins(given, ["tp=8", "communication.congestion=bbr", "local_update.steps=100"])
     assert merged["strategy"] == {
         "tp": 8,
         "zero": 1,
@@ -52,13 +52,13 @@ def test_pins_go_over_what_the_file_gives_and_leave_the_rest():
 
 @pytest.mark.parametrize("strategy", [{}, {"strategy": None}, {"strategy": {}}])
 def test_a_scenario_without_strategy_gets_one_with_the_pins_alone(strategy):
-    read = load_scenario(pinned(fields(**strategy), ["tp=8", "dp=1"]))
+    read = load_scenario(merge_pins(fields(**strategy), ["tp=8", "dp=1"]))
     assert read.strategy.pinned == {"tp", "dp"}
     assert (read.strategy.tp, read.strategy.dp) == (8, 1)
 
 
 def test_no_pins_change_nothing():
-    assert pinned(fields(), []) == fields()
+    assert merge_pins(fields(), []) == fields()
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_no_pins_change_nothing():
 )
 def test_a_wrong_pin_is_refused_as_a_wrong_line_would_be(pin, code, field, said):
     with pytest.raises(InputError) as caught:
-        load_scenario(pinned(fields(strategy={"tp": 8}), [pin]))
+        load_scenario(merge_pins(fields(strategy={"tp": 8}), [pin]))
     (notice,) = caught.value.notices
     assert (notice.code, notice.field) == (code, field)
     assert said in notice.message() + notice.hint()
@@ -82,11 +82,11 @@ def test_a_wrong_pin_is_refused_as_a_wrong_line_would_be(pin, code, field, said)
 
 def test_a_strategy_that_is_no_mapping_is_left_to_the_reader_to_refuse():
     with pytest.raises(InputError) as caught:
-        load_scenario(pinned(fields(strategy=8), ["tp=8"]))
+        load_scenario(merge_pins(fields(strategy=8), ["tp=8"]))
     assert [notice.code for notice in caught.value.notices] == ["must_be_mapping"]
 
 
 def test_one_key_pinned_twice_is_refused():
     with pytest.raises(InputError) as caught:
-        pinned(fields(), ["tp=8", "tp=4"])
+        merge_pins(fields(), ["tp=8", "tp=4"])
     assert [(notice.code, notice.value) for notice in caught.value.notices] == [("pin_twice", "tp")]

@@ -19,10 +19,10 @@ def test_every_policy_stands_in_the_table_and_no_other():
 
 def test_the_limits_in_the_table_are_those_of_the_program():
     limits = {
-        "policy_cp_tokens": [options.LEAST_TOKENS],
-        "policy_micro_batch": [options.MOST_MICRO_BATCH],
-        "policy_stages": [options.FEW_CELLS, options.MOST_STAGES],
-        "policy_folded_across": [options.FEW_CELLS],
+        "policy_cp_tokens": [options.MIN_TOKENS_PER_RANK],
+        "policy_micro_batch": [options.MAX_MICRO_BATCH],
+        "policy_stages": [options.SMALL_CLUSTER_GPUS, options.MAX_STAGES],
+        "policy_folded_across": [options.SMALL_CLUSTER_GPUS],
     }
     found = {code: [int(number) for number in re.findall(r"\d+", row)] for code, row in ROWS.items()}
     assert {code: numbers for code, numbers in found.items() if numbers} == limits

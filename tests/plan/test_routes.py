@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 
 from builders import scenario, zone
-from crosszone.plan.layouts import Ground, ground_of, routes
+from crosszone.plan.layouts import ZoneGraph, build_zone_graph, list_zone_orders
 from effort import examples
 from plan.enumeration import groupings
 from plan.given import problems
 
 
-def ground(zones, **cluster) -> Ground:
+def ground(zones, **cluster) -> ZoneGraph:
     found = scenario(cluster={"zones": zones, **cluster})
-    return ground_of(found.cluster, found.links, "bf16")
+    return build_zone_graph(found.cluster, found.links, "bf16")
 
 
 def distinct(count: int) -> list:
@@ -33,7 +33,7 @@ def lah(n: int, k: int) -> int:
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_every_route_is_taken_once(count):
     """Sets of ordered paths over any of n groups: sum over sizes of C(n, s) times the Lah numbers of s."""
-    found = routes(ground(distinct(count), default_link={"gbps": 10, "rtt_ms": 5}))
+    found = list_zone_orders(ground(distinct(count), default_link={"gbps": 10, "rtt_ms": 5}))
     expected = sum(comb(count, size) * sum(lah(size, k) for k in range(1, size + 1)) for size in range(1, count + 1))
     assert len({tuple(sorted(route)) for route in found}) == len(found) == expected
 
@@ -41,8 +41,12 @@ def test_every_route_is_taken_once(count):
 def test_equal_zones_count_once():
     """Two equal zones: one alone, side by side, one path, each once; two distinct ones have two more."""
     link = {"gbps": 10, "rtt_ms": 5}
-    assert set(routes(ground([zone("a", 2), zone("b", 2)], default_link=link))) == {((0,),), ((0,), (1,)), ((0, 1),)}
-    assert set(routes(ground(distinct(2), default_link=link))) == {
+    assert set(list_zone_orders(ground([zone("a", 2), zone("b", 2)], default_link=link))) == {
+        ((0,),),
+        ((0,), (1,)),
+        ((0, 1),),
+    }
+    assert set(list_zone_orders(ground(distinct(2), default_link=link))) == {
         ((0,),), ((1,),), ((0,), (1,)), ((0, 1),), ((1, 0),),
     }  # fmt: skip
 
@@ -85,7 +89,7 @@ def test_many_zones_go_side_by_side_and_in_a_row():
     """Ten zones on a line, neighbours near: whole sets of each size, and a path visits neighbours one after another."""
     zones = [zone(f"z{i}", 8) for i in range(10)]
     links = [{"between": [f"z{i}", f"z{i + 1}"], "gbps": 100, "rtt_ms": 1} for i in range(9)]
-    found = routes(ground(zones, links=links, default_link={"gbps": 1, "rtt_ms": 50}))
+    found = list_zone_orders(ground(zones, links=links, default_link={"gbps": 1, "rtt_ms": 50}))
     assert len({tuple(sorted(route)) for route in found}) == len(found)
     sizes = {sum(len(path) for path in route) for route in found}
     assert sizes == set(range(1, 11))
@@ -96,7 +100,7 @@ def test_many_zones_go_side_by_side_and_in_a_row():
 
 @pytest.mark.parametrize("count", [17, 100])
 def test_very_many_zones_are_tried_in_chosen_sizes(count):
-    found = routes(ground([zone(f"z{i}", 1) for i in range(count)], default_link={"gbps": 10, "rtt_ms": 5}))
+    found = list_zone_orders(ground([zone(f"z{i}", 1) for i in range(count)], default_link={"gbps": 10, "rtt_ms": 5}))
     assert len(found) < 400
     everything = tuple(range(count))
     assert tuple((g,) for g in everything) in found

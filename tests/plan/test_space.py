@@ -13,7 +13,7 @@ from builders import zone
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.rules import broken_rules, refusals
 from crosszone.plan.candidates import Candidate
-from crosszone.plan.options import FIELDS, GRADIENTS, LEAST_TOKENS, OVERLAPS
+from crosszone.plan.options import FIELDS, GRADIENTS, MIN_TOKENS_PER_RANK, OVERLAPS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import Search
 from crosszone.predict.step import too_long
@@ -46,7 +46,7 @@ SETTLED: dict[str, dict[str, Any]] = {
 def tiny(zones: list[Any], framework: str, model: dict[str, Any] = TINY, batch: int = 4, **pinned: Any) -> Problem:
     fields = {"name": "tiny", "model": model, "cluster": {"zones": zones, "default_link": {"gbps": 10, "rtt_ms": 5}}}
     return problem_of(
-        fields | {"job": {"seq_len": 2 * LEAST_TOKENS, "global_batch": batch, "framework": framework}}, **pinned
+        fields | {"job": {"seq_len": 2 * MIN_TOKENS_PER_RANK, "global_batch": batch, "framework": framework}}, **pinned
     )
 
 

@@ -10,8 +10,8 @@ from markdown_it import MarkdownIt
 from conftest import ROOT
 from crosszone import __version__
 from crosszone.inputs.scenario import load_scenario, parse_scenario, read_scenario
-from crosszone.plan.answer import best_of
-from crosszone.plan.plan import filled
+from crosszone.plan.answer import select_best
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer
 from crosszone.report.answer import answer as report_text
@@ -134,7 +134,7 @@ def test_the_file_at_the_end_is_the_scenario(three):
 
 def test_a_scenario_without_a_strategy_is_reported_as_its_best_plan():
     scenario = load_scenario(THREE).replace(strategy=None)
-    best = best_of(plan(scenario))
+    best = select_best(plan(scenario))
     found = study(read_scenario(scenario.to_fields()))
     assert found.chosen
     assert found.answer.prediction.step_time_s == best.prediction.step_time_s
@@ -148,7 +148,7 @@ def test_a_scenario_without_a_strategy_is_reported_as_its_best_plan():
 def test_a_plan_that_is_given_has_the_reasons_of_that_plan():
     scenario = load_scenario(ROOT / "examples" / "two-zones-7b.yaml").replace(strategy=None)
     second = plan(scenario).plans[1]
-    given = filled(scenario, second)
+    given = apply_plan(scenario, second)
     free = scenario.replace(job=given.job)
     reasons = next(
         p.reasons for p in plan(free).plans if (p.strategy, p.placement) == (given.strategy, given.placement)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.schedule.closed_form import pipeline_bound_s
+from crosszone.schedule.closed_form import bound_pipeline_s
 from crosszone.schedule.simulation import simulate
 from effort import examples
 
@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 def bound(forward, backward, between=0.0, *, micro_batches, chunks=1, **more) -> float:
     forward, backward = np.atleast_1d(forward).astype(float), np.atleast_1d(backward).astype(float)
     delay = np.append(np.broadcast_to(between, len(forward) - 1), 0.0).astype(float)
-    return float(pipeline_bound_s(forward, backward, delay, micro_batches, chunks, len(forward), **more)[0])
+    return float(bound_pipeline_s(forward, backward, delay, micro_batches, chunks, len(forward), **more)[0])
 
 
 def simulated(schedule, forward, backward, *, micro_batches, chunks=1, **links) -> float:
@@ -61,8 +61,8 @@ def test_no_more_micro_batches_are_under_way_than_a_stage_may_hold():
 
 def test_stages_that_do_not_exist_change_nothing():
     """[S12] A pipeline of two in columns for four."""
-    two = pipeline_bound_s(np.array([1.0, 4.0]), np.array([2.0, 8.0]), np.array([10.0, 0.0]), 6, 1, 2)
-    four = pipeline_bound_s(np.array([1.0, 4, 0, 0]), np.array([2.0, 8, 0, 0]), np.array([10.0, 0, 0, 0]), 6, 1, 2)
+    two = bound_pipeline_s(np.array([1.0, 4.0]), np.array([2.0, 8.0]), np.array([10.0, 0.0]), 6, 1, 2)
+    four = bound_pipeline_s(np.array([1.0, 4, 0, 0]), np.array([2.0, 8, 0, 0]), np.array([10.0, 0, 0, 0]), 6, 1, 2)
     assert two.tolist() == four.tolist()
 
 
@@ -113,7 +113,7 @@ def test_a_stage_that_stands_for_several_gives_what_they_give(data, micro_batche
     counts = [count for _, _, count in rows]
     spread = [np.repeat([row[kind] for row in rows], counts) for kind in (0, 1)]
     whole = bound(*spread, micro_batches=micro_batches)
-    lumped = pipeline_bound_s(
+    lumped = bound_pipeline_s(
         np.array([row[0] for row in rows]), np.array([row[1] for row in rows]), np.zeros(len(rows)),
         micro_batches, 1, sum(counts), repeats=np.array(counts, dtype=float),
     )  # fmt: skip

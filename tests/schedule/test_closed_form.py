@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.schedule.closed_form import makespan_bound_s
+from crosszone.schedule.closed_form import bound_makespan_s
 from crosszone.schedule.simulation import simulate
 from effort import examples
 
@@ -18,18 +18,18 @@ ROUNDING = 1e-12
 
 def both(schedule, **arguments):
     """The bound and the simulated makespan."""
-    return float(makespan_bound_s(schedule, **arguments)), float(simulate(schedule, **arguments).makespan_s)
+    return float(bound_makespan_s(schedule, **arguments)), float(simulate(schedule, **arguments).makespan_s)
 
 
 def test_one_stage_is_its_work():
     """[S6]"""
-    assert makespan_bound_s("1f1b", stages=1, micro_batches=5, forward_s=1, backward_s=2) == 15
+    assert bound_makespan_s("1f1b", stages=1, micro_batches=5, forward_s=1, backward_s=2) == 15
 
 
 def test_a_slow_stage_works_without_a_pause():
     """[S6] f = 1, 3, 1 and b = 2 f, four micro-batches: 1 to reach the middle, 4 x 9 there, 2 to leave it."""
     stages = np.array([[1], [3], [1]])
-    assert makespan_bound_s("1f1b", stages=3, micro_batches=4, forward_s=stages, backward_s=2 * stages) == 1 + 36 + 2
+    assert bound_makespan_s("1f1b", stages=3, micro_batches=4, forward_s=stages, backward_s=2 * stages) == 1 + 36 + 2
 
 
 def test_a_slow_link_works_without_a_pause():
@@ -166,7 +166,7 @@ def test_arrays_of_strategies_give_what_each_gives_alone(schedule):
     micro_batches = np.array([1, 4, 9, 40, 200, 9])
     forward, latency = rng.uniform(1, 2, (6, stages, chunks)), rng.uniform(0, 5, (6, stages * chunks - 1))
     size = {"stages": stages, "chunks": chunks}
-    together = makespan_bound_s(
+    together = bound_makespan_s(
         schedule, **size, micro_batches=micro_batches, forward_s=forward, backward_s=1.5, latency_forward_s=latency
     )
     for step, count in enumerate(micro_batches.tolist()):

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.errors import FileError, InputError, InvalidError
-from crosszone.schedule.measured import MOST_TOLD, read_measured, spans_csv
+from crosszone.schedule.measured import MAX_NOTICES, format_spans_csv, read_measured
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import KINDS, difference, timeline_of, view_of
+from crosszone.schedule.timeline import KINDS, build_timeline, build_view, compare_timelines
 
 LANES = [{"id": "stage-0", "name": "stage 0"}, {"id": "stage-1", "name": "stage 1"}]
 
@@ -83,8 +83,8 @@ def test_bad_rows_are_told_one_by_one_and_the_good_ones_kept():
 def test_only_the_first_bad_rows_are_told_but_all_are_counted():
     found = read_measured(document(span(0, 1), *[span(2, 1)] * 500))
     assert found.bad == 500
-    assert len(found.notices) == MOST_TOLD + 1
-    assert found.notices[0].params == {"count": 500, "told": MOST_TOLD}
+    assert len(found.notices) == MAX_NOTICES + 1
+    assert found.notices[0].params == {"count": 500, "told": MAX_NOTICES}
 
 
 def test_lanes_and_steps_that_are_there_twice_are_told():
@@ -136,17 +136,17 @@ def test_no_document_breaks_the_reader(value):
 
 
 def pipeline():
-    return timeline_of(simulate("1f1b", stages=2, micro_batches=3, forward_s=1, backward_s=2, send_forward_s=0.5))
+    return build_timeline(simulate("1f1b", stages=2, micro_batches=3, forward_s=1, backward_s=2, send_forward_s=0.5))
 
 
-@pytest.mark.parametrize("write", [spans_csv, lambda timeline: timeline.to_trace("run").to_json()])
+@pytest.mark.parametrize("write", [format_spans_csv, lambda timeline: timeline.to_trace("run").to_json()])
 def test_what_is_written_reads_back_the_same(write):
     timeline = pipeline()
     back, told = read_measured(write(timeline)).timeline(0)
     assert told == []
     assert [lane.id for lane in back.lanes] == [lane.id for lane in timeline.lanes]
     assert back.busy_s == pytest.approx(timeline.busy_s)
-    ours, theirs = view_of(timeline), view_of(back)
+    ours, theirs = build_view(timeline), build_view(back)
     assert theirs["phases"] == ours["phases"]
     assert theirs["bubbles"] == ours["bubbles"]
     assert theirs["micro_batches"] == 3
@@ -171,9 +171,9 @@ def test_the_difference_by_phase_and_kind_is_worked_out_by_hand():
     Warm-up is 2 f = 2 s in both; the step 4 (f + b) = 12 s against 14 s.
     """
     one, other = (
-        timeline_of(simulate("1f1b", stages=2, micro_batches=3, forward_s=1, backward_s=back)) for back in (2, 2.5)
+        build_timeline(simulate("1f1b", stages=2, micro_batches=3, forward_s=1, backward_s=back)) for back in (2, 2.5)
     )
-    found = difference(one, other)
+    found = compare_timelines(one, other)
     assert (found["step"]["predicted_s"], found["step"]["measured_s"]) == (12, 14)
     assert found["step"]["difference_pct"] == pytest.approx(100 * -2 / 14)
     kinds = {row["part"]: row for row in found["kinds"]}
@@ -189,7 +189,7 @@ def test_the_difference_by_phase_and_kind_is_worked_out_by_hand():
 
 def test_what_was_not_measured_has_no_percentage():
     """[S15]"""
-    found = difference(pipeline(), read_measured(document(span(0, 1))).timeline(0)[0])
+    found = compare_timelines(pipeline(), read_measured(document(span(0, 1))).timeline(0)[0])
     kinds = {row["part"]: row["difference_pct"] for row in found["kinds"]}
     assert kinds["backward"] is None
     assert kinds["forward"] == pytest.approx(200)

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 
 from crosszone.errors import InvalidError
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import KINDS, NONE, micro_batch_view, timeline_of
+from crosszone.schedule.timeline import KINDS, NONE, build_micro_batch_view, build_timeline
 
 LINK = {"send_forward_s": 2, "send_backward_s": 2, "latency_forward_s": 5, "latency_backward_s": 5}
 
 
 def pipeline(**more):
     given_ = {"stages": 4, "micro_batches": 8, "forward_s": 1, "backward_s": 2} | more
-    return timeline_of(simulate("1f1b", **given_))
+    return build_timeline(simulate("1f1b", **given_))
 
 
 def test_usage_of_the_first_micro_batch_by_hand():
     """[S14] Stage 0: forward 0..1, backward 10..12; between them it computes 3 s for others and waits 6 of 12 s."""
-    first, second, _, last = micro_batch_view(pipeline(), 0)["stages"]
+    first, second, _, last = build_micro_batch_view(pipeline(), 0)["stages"]
     assert (first["own_s"], first["other_s"], first["waiting_s"]) == (3, 3, 6)
     assert (first["usage"], first["own_share"]) == (0.5, 0.25)
     assert (second["start_s"], second["end_s"], second["usage"]) == (1, 10, pytest.approx(5 / 9))
@@ -32,7 +32,7 @@ def test_usage_of_the_first_micro_batch_by_hand():
 
 def test_usage_of_the_whole_way_is_that_of_all_stages():
     """[S14] From 0 to 12 s the stages compute 6, 7, 8 and 9 s: 30 of 48."""
-    found = micro_batch_view(pipeline(), 0)
+    found = build_micro_batch_view(pipeline(), 0)
     assert (found["start_s"], found["end_s"]) == (0, 12)
     assert found["usage"] == pytest.approx(30 / 48)
 
@@ -40,7 +40,7 @@ def test_usage_of_the_whole_way_is_that_of_all_stages():
 def test_the_way_shows_each_pass_and_each_message_with_its_wait():
     """Two stages over a link of 2 s and 5 s of latency, one micro-batch: 1, 2, 5 s on the way, 1 + 2, 2, 5 s back, 2."""
     timeline = pipeline(stages=2, micro_batches=1, **LINK)
-    found = micro_batch_view(timeline, 0)
+    found = build_micro_batch_view(timeline, 0)
     spans = found["spans"]
     assert [KINDS[kind] for kind in spans["kind"]] == ["forward", "send", "forward", "backward", "send", "backward"]
     assert spans["start_s"] == [0, 1, 8, 9, 11, 18]
@@ -53,7 +53,7 @@ def test_the_way_shows_each_pass_and_each_message_with_its_wait():
 @pytest.mark.parametrize("number", [8, 10_000_000])
 def test_a_micro_batch_that_is_not_there_is_refused_with_those_that_are(number):
     with pytest.raises(InvalidError) as caught:
-        micro_batch_view(pipeline(), number)
+        build_micro_batch_view(pipeline(), number)
     (notice,) = caught.value.notices
     assert (notice.code, notice.value, notice.params["limit"]) == ("micro_batch_unknown", number, 7)
 
@@ -61,7 +61,7 @@ def test_a_micro_batch_that_is_not_there_is_refused_with_those_that_are(number):
 def test_a_step_without_micro_batches_says_so():
     timeline = pipeline()
     with pytest.raises(InvalidError) as caught:
-        micro_batch_view(replace(timeline, micro_batch=np.full_like(timeline.micro_batch, NONE)), 0)
+        build_micro_batch_view(replace(timeline, micro_batch=np.full_like(timeline.micro_batch, NONE)), 0)
     assert caught.value.notices[0].code == "micro_batch_none"
 
 
@@ -70,7 +70,7 @@ def test_own_others_and_waiting_fill_the_time_between(stages, micro_batches, sen
     """[S14]"""
     links = dict.fromkeys(LINK, send)
     timeline = pipeline(stages=stages, micro_batches=micro_batches, **links)
-    found = micro_batch_view(timeline, number % micro_batches)
+    found = build_micro_batch_view(timeline, number % micro_batches)
     assert len(found["stages"]) == stages
     for stage in found["stages"]:
         assert stage["own_s"] == pytest.approx(3)

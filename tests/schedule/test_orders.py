@@ -12,14 +12,14 @@ from crosszone.schedule.orders import (
     FORWARD,
     KIND_NAMES,
     WEIGHT,
-    group_size,
-    in_flight,
-    orders,
-    spread_warmup,
-    stages_in_order,
-    virtual_stages,
+    build_orders,
+    choose_group_size,
+    count_in_flight,
+    list_stages_in_order,
+    map_virtual_stages,
+    split_warmup,
 )
-from crosszone.schedule.shape import shape_of
+from crosszone.schedule.shape import build_dependency_graph
 
 CHUNKS = {"interleaved": (2, 3, 4), "zbv": (2,), "dualpipev": (2,)}
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipev", "delay-aware")
@@ -28,7 +28,7 @@ SIZES = st.tuples(st.sampled_from(SCHEDULES), st.integers(1, 9), st.integers(1, 
 
 def words(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: int = 0) -> list[str]:
     """One line per stage: `F0 B0`; a second chunk is written in small letters."""
-    made = orders(schedule, stages, micro_batches, chunks, extra_warmup)
+    made = build_orders(schedule, stages, micro_batches, chunks, extra_warmup)
     rows = zip(made.kind, made.micro_batch, made.chunk, strict=True)
     return [
         " ".join(
@@ -80,17 +80,17 @@ def test_zbv_turns_at_the_last_stage():
 
 def test_chunks_of_a_stage_are_spread_over_the_model():
     """[S2]"""
-    assert virtual_stages("interleaved", 3, 2).tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert virtual_stages("zbv", 3, 2).tolist() == [[0, 5], [1, 4], [2, 3]]
-    assert stages_in_order("interleaved", 3, 2).tolist() == [0, 1, 2, 0, 1, 2]
-    assert stages_in_order("dualpipev", 3, 2).tolist() == [0, 1, 2, 2, 1, 0]
+    assert map_virtual_stages("interleaved", 3, 2).tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert map_virtual_stages("zbv", 3, 2).tolist() == [[0, 5], [1, 4], [2, 3]]
+    assert list_stages_in_order("interleaved", 3, 2).tolist() == [0, 1, 2, 0, 1, 2]
+    assert list_stages_in_order("dualpipev", 3, 2).tolist() == [0, 1, 2, 2, 1, 0]
 
 
 @given(SIZES)
 def test_every_pass_of_every_micro_batch_is_run_once_and_in_its_turn(size):
     schedule, stages, micro_batches, data = size
     chunks = data.draw(st.sampled_from(CHUNKS.get(schedule, (1,))))
-    made = orders(schedule, stages, micro_batches, chunks)
+    made = build_orders(schedule, stages, micro_batches, chunks)
     kinds = (FORWARD, BACKWARD, WEIGHT) if made.splits else (FORWARD, BACKWARD)
     wanted = sorted((k, j, c) for k in kinds for j in range(micro_batches) for c in range(chunks))
     for row in zip(made.kind, made.micro_batch, made.chunk, strict=True):
@@ -108,12 +108,12 @@ def test_no_order_lets_stages_wait_for_each_other_for_ever(size):
     schedule, stages, micro_batches, data = size
     chunks = data.draw(st.sampled_from(CHUNKS.get(schedule, (1,))))
     for blocking in (False, True):
-        shape = shape_of(schedule, stages, micro_batches, chunks, blocking=blocking)
+        shape = build_dependency_graph(schedule, stages, micro_batches, chunks, blocking=blocking)
         assert len(shape.first) == shape.operations.size + shape.sends.size
 
 
 def counted(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: int) -> list[int]:
-    made = orders(schedule, stages, micro_batches, chunks, extra_warmup)
+    made = build_orders(schedule, stages, micro_batches, chunks, extra_warmup)
     freed = WEIGHT if made.splits else BACKWARD
     return [int(np.cumsum(np.where(row == FORWARD, 1, np.where(row == freed, -1, 0))).max()) for row in made.kind]
 
@@ -124,7 +124,7 @@ def test_what_a_stage_holds_is_what_its_order_makes_it_hold(size, extra):
     schedule, stages, micro_batches, data = size
     chunks = data.draw(st.sampled_from(CHUNKS.get(schedule, (1,))))
     extra = extra if schedule == "delay-aware" else 0
-    held = in_flight(schedule, stages, micro_batches, chunks, extra)
+    held = count_in_flight(schedule, stages, micro_batches, chunks, extra)
     assert held.tolist() == counted(schedule, stages, micro_batches, chunks, extra)
 
 
@@ -132,32 +132,32 @@ def test_micro_batches_in_flight_follow_the_published_formulas():
     """[S1] GPipe m; 1F1B min(m, p - s); interleaved first stage p + (p - 1) / v full stages (Narayanan et al. 2021);
     ZB-H1 p on every stage and ZB-V 2 p chunks (Qi et al. 2024); DualPipe one chunk more (DeepSeek-AI 2025).
     """
-    assert in_flight("gpipe", 4, 8).tolist() == [8, 8, 8, 8]
-    assert in_flight("1f1b", 4, 8).tolist() == [4, 3, 2, 1]
-    assert in_flight("1f1b", 4, 2).tolist() == [2, 2, 2, 1]
-    assert in_flight("interleaved", 4, 16, 2)[0] / 2 == 4 + 3 / 2
-    assert in_flight("interleaved", 8, 32, 4)[0] / 4 == 8 + 7 / 4
-    assert in_flight("zero-bubble", 4, 8).tolist() == [4, 4, 4, 4]
-    assert in_flight("zbv", 4, 12, 2).tolist() == [8, 8, 8, 8]
-    assert in_flight("dualpipev", 4, 12, 2).tolist() == [9, 9, 9, 9]
-    assert in_flight("delay-aware", 4, 8, 1, 3).tolist() == [7, 6, 5, 1]
+    assert count_in_flight("gpipe", 4, 8).tolist() == [8, 8, 8, 8]
+    assert count_in_flight("1f1b", 4, 8).tolist() == [4, 3, 2, 1]
+    assert count_in_flight("1f1b", 4, 2).tolist() == [2, 2, 2, 1]
+    assert count_in_flight("interleaved", 4, 16, 2)[0] / 2 == 4 + 3 / 2
+    assert count_in_flight("interleaved", 8, 32, 4)[0] / 4 == 8 + 7 / 4
+    assert count_in_flight("zero-bubble", 4, 8).tolist() == [4, 4, 4, 4]
+    assert count_in_flight("zbv", 4, 12, 2).tolist() == [8, 8, 8, 8]
+    assert count_in_flight("dualpipev", 4, 12, 2).tolist() == [9, 9, 9, 9]
+    assert count_in_flight("delay-aware", 4, 8, 1, 3).tolist() == [7, 6, 5, 1]
 
 
 def test_groups_of_an_interleaved_step_are_never_shorter_than_the_pipeline_if_that_can_be():
     """9 = 5 + 4 on 4 stages; 10 = 5 + 5 on 3 (groups of 4 would leave 2); 7 on 4 cannot be split."""
-    assert group_size(4, 8) == 4
-    assert group_size(4, 9) == 5
-    assert group_size(3, 10) == 5
-    assert group_size(4, 7) == 7
-    assert group_size(4, 3) == 3
+    assert choose_group_size(4, 8) == 4
+    assert choose_group_size(4, 9) == 5
+    assert choose_group_size(3, 10) == 5
+    assert choose_group_size(4, 7) == 7
+    assert choose_group_size(4, 3) == 3
 
 
 def test_only_stages_before_a_delay_hold_more():
     """[S1] Of two equal delays each stage between them needs half."""
-    assert spread_warmup(3, [0, 0, 4, 0]) == (3, 3, 3, 0, 0)
-    assert spread_warmup(4, [5, 0, 5]) == (4, 2, 2, 0)
-    assert spread_warmup(3, [0, 0]) == (0, 0, 0)
-    assert in_flight("delay-aware", 4, 9, 1, (2, 2, 0, 0)).tolist() == [6, 5, 2, 1]
+    assert split_warmup(3, [0, 0, 4, 0]) == (3, 3, 3, 0, 0)
+    assert split_warmup(4, [5, 0, 5]) == (4, 2, 2, 0)
+    assert split_warmup(3, [0, 0]) == (0, 0, 0)
+    assert count_in_flight("delay-aware", 4, 9, 1, (2, 2, 0, 0)).tolist() == [6, 5, 2, 1]
 
 
 @pytest.mark.parametrize(
@@ -165,9 +165,9 @@ def test_only_stages_before_a_delay_hold_more():
 )
 def test_a_schedule_refuses_chunks_it_was_not_made_for(schedule, chunks):
     with pytest.raises(ValueError):
-        orders(schedule, 4, 8, chunks)
+        build_orders(schedule, 4, 8, chunks)
 
 
 def test_sizes_below_one_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
-        orders("1f1b", 4, 0)
+        build_orders("1f1b", 4, 0)

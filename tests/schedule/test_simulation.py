@@ -11,10 +11,10 @@ from crosszone.schedule.orders import (
     BACKWARD,
     FORWARD,
     WEIGHT,
-    eager_orders,
-    spread_warmup,
-    stages_in_order,
-    virtual_stages,
+    build_eager_orders,
+    list_stages_in_order,
+    map_virtual_stages,
+    split_warmup,
 )
 from crosszone.schedule.simulation import simulate
 from effort import examples
@@ -146,7 +146,7 @@ def test_more_micro_batches_in_flight_hide_a_delay(extra, units):
     Event simulation of eager stages; 125 = 117 + 2 x 4 is the least: the first and the last message are not hidden.
     """
     delay = np.array([0, 0, 0, 4, 0, 0, 0])
-    size = {"stages": 8, "micro_batches": 32, "extra_warmup": spread_warmup(extra, delay.tolist())}
+    size = {"stages": 8, "micro_batches": 32, "extra_warmup": split_warmup(extra, delay.tolist())}
     times = {"forward_s": 1, "backward_s": 2, "latency_forward_s": delay, "latency_backward_s": delay}
     assert simulate("delay-aware", **size, **times).makespan_s == units
     assert simulate("1f1b", stages=8, micro_batches=32, forward_s=1, backward_s=2).makespan_s == 117
@@ -164,7 +164,7 @@ def test_a_fixed_order_waits_where_an_eager_stage_goes_on():
 def test_an_eager_stage_prefers_the_backward_pass_that_has_arrived():
     """[S4] Two stages, f = 1, b = 2, two in flight: as 1F1B, whose order is the best here."""
     times = np.array([1, 1, 2, 2, 0, 0, 0, 0, 0, 0, 0], float)
-    made = eager_orders(np.array([2, 1], np.int32), 3, times)
+    made = build_eager_orders(np.array([2, 1], np.int32), 3, times)
     assert made.kind.tolist() == [[0, 0, 1, 0, 1, 1], [0, 1, 0, 1, 0, 1]]
 
 
@@ -173,7 +173,7 @@ def test_stages_and_links_do_one_thing_at_a_time(case):
     found = simulate(**case)
     assert np.all(found.start_s[:, 1:] >= found.end_s[:, :-1])
     shape = found.shape
-    held_by = stages_in_order(case["schedule"], shape.stages, shape.chunks)
+    held_by = list_stages_in_order(case["schedule"], shape.stages, shape.chunks)
     back = shape.send_kind
     link = held_by[shape.send_boundary + back] * shape.stages + held_by[shape.send_boundary + 1 - back]
     for one in np.unique(link):
@@ -186,13 +186,13 @@ def test_stages_and_links_do_one_thing_at_a_time(case):
 def test_nothing_starts_before_its_input_is_there(case):
     found = simulate(**case)
     made = found.shape.orders
-    part = virtual_stages(case["schedule"], made.stages, made.chunks)[np.arange(made.stages)[:, None], made.chunk]
+    part = map_virtual_stages(case["schedule"], made.stages, made.chunks)[np.arange(made.stages)[:, None], made.chunk]
     columns = (made.kind, part, made.micro_batch, found.start_s, found.end_s)
     rows = zip(*(column.ravel().tolist() for column in columns), strict=True)
     at = {(kind, k, j): (start, end) for kind, k, j, start, end in rows}
     late = {FORWARD: case["latency_forward_s"], BACKWARD: case["latency_backward_s"]}
     sends = {FORWARD: case["send_forward_s"], BACKWARD: case["send_backward_s"]}
-    held_by = stages_in_order(case["schedule"], made.stages, made.chunks)
+    held_by = list_stages_in_order(case["schedule"], made.stages, made.chunks)
     last = made.stages * made.chunks - 1
     for (kind, k, j), (start, _) in at.items():
         if kind == WEIGHT:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import KINDS, timeline_of
+from crosszone.schedule.timeline import KINDS, build_timeline
 from crosszone.schedule.trace import Lane
 
 LINKS = {"send_forward_s": 2, "send_backward_s": 2, "latency_forward_s": 5, "latency_backward_s": 5}
@@ -17,7 +17,7 @@ GRADIENTS = Lane(id="gradients-0", name="gradients of stage 0", group="gradients
 
 def small(**more):
     """GPipe of two stages and two micro-batches over a link; ends at 22 (see test_simulation)."""
-    return timeline_of(simulate("gpipe", stages=2, micro_batches=2, forward_s=1, backward_s=1, **LINKS, **more))
+    return build_timeline(simulate("gpipe", stages=2, micro_batches=2, forward_s=1, backward_s=1, **LINKS, **more))
 
 
 def spans_of(timeline, lane):
@@ -47,7 +47,7 @@ def test_spans_and_idle_time_of_a_lane_add_up_to_the_step():
 
 
 def test_a_link_that_costs_nothing_has_no_lane():
-    timeline = timeline_of(simulate("1f1b", stages=2, micro_batches=2, forward_s=1, backward_s=2))
+    timeline = build_timeline(simulate("1f1b", stages=2, micro_batches=2, forward_s=1, backward_s=2))
     assert [lane.id for lane in timeline.lanes] == ["stage-0", "stage-1"]
 
 
@@ -59,7 +59,7 @@ def test_sends_that_block_stand_on_the_lane_of_their_stage():
 
 def test_stages_may_have_names_of_their_own():
     found = simulate("gpipe", stages=2, micro_batches=2, forward_s=1, backward_s=1, **LINKS)
-    lanes = timeline_of(found, ("beijing-a", "shanghai-a")).lanes
+    lanes = build_timeline(found, ("beijing-a", "shanghai-a")).lanes
     assert [lane.name for lane in lanes] == [
         "beijing-a",
         "shanghai-a",
@@ -83,7 +83,7 @@ def test_a_span_that_ends_before_it_starts_is_refused():
 
 def test_a_timeline_shows_one_step():
     with pytest.raises(ValueError, match="one step"):
-        timeline_of(simulate("1f1b", stages=2, micro_batches=2, forward_s=np.ones((3, 2, 1)), backward_s=1))
+        build_timeline(simulate("1f1b", stages=2, micro_batches=2, forward_s=np.ones((3, 2, 1)), backward_s=1))
 
 
 @given(
@@ -99,7 +99,7 @@ def test_lanes_do_one_thing_at_a_time_and_stages_wait_as_simulated(schedule, sta
     compute = {key: rng.integers(1, 9, (stages, chunks)) for key in ("forward_s", "backward_s", "weight_s")}
     links = {key: rng.integers(0, 9, stages * chunks - 1) for key in LINKS}
     found = simulate(name, stages=stages, micro_batches=micro_batches, chunks=chunks, **compute, **links)
-    timeline = timeline_of(found)
+    timeline = build_timeline(found)
     assert timeline.step_s == found.makespan_s
     assert timeline.idle_s[:stages].tolist() == found.idle_s.tolist()
     for lane in range(len(timeline.lanes)):

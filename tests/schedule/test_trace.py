@@ -9,8 +9,8 @@ import pytest
 from crosszone.errors import FileError, InvalidError
 from crosszone.schedule import trace as trace_module
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import timeline_of
-from crosszone.schedule.trace import Lane, Span, Trace, TraceStep, perfetto_json, read_trace, trace_events
+from crosszone.schedule.timeline import build_timeline
+from crosszone.schedule.trace import Lane, Span, Trace, TraceStep, build_trace_events, format_perfetto_json, read_trace
 
 MEASURED = {
     "version": 1,
@@ -40,7 +40,9 @@ def test_a_document_is_read_and_written_the_same():
 
 
 def test_a_predicted_step_has_the_same_form():
-    timeline = timeline_of(simulate("1f1b", stages=2, micro_batches=2, forward_s=1, backward_s=2, send_forward_s=0.5))
+    timeline = build_timeline(
+        simulate("1f1b", stages=2, micro_batches=2, forward_s=1, backward_s=2, send_forward_s=0.5)
+    )
     trace = timeline.to_trace("two stages", schedule="1f1b")
     assert trace.kind == "predicted"
     assert trace.meta == {"schedule": "1f1b"}
@@ -103,7 +105,7 @@ def test_a_document_that_is_too_large_is_refused_unread(monkeypatch):
 
 def test_perfetto_events_carry_microseconds_and_names():
     """Trace Event Format: complete events `X` with ts and dur in microseconds, metadata `M` naming pid and tid."""
-    document = json.loads(perfetto_json(read_trace(json.dumps(MEASURED))))
+    document = json.loads(format_perfetto_json(read_trace(json.dumps(MEASURED))))
     events = document["traceEvents"]
     assert {event["ph"] for event in events} == {"X", "M"}
     named = {event["args"]["name"] for event in events if event["name"] in ("process_name", "thread_name")}
@@ -119,10 +121,10 @@ def test_perfetto_events_carry_microseconds_and_names():
 
 def test_every_event_belongs_to_a_named_thread_of_a_named_process():
     links = {"send_forward_s": 1, "send_backward_s": 1}
-    timeline = timeline_of(
+    timeline = build_timeline(
         simulate("zbv", stages=3, micro_batches=6, chunks=2, forward_s=1, backward_s=1, weight_s=1, **links)
     )
-    events = trace_events(timeline.to_trace("v"))["traceEvents"]
+    events = build_trace_events(timeline.to_trace("v"))["traceEvents"]
     processes = {e["pid"] for e in events if e["name"] == "process_name"}
     threads = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
     spans = [e for e in events if e["ph"] == "X" and e["cat"] != "step"]
@@ -139,5 +141,5 @@ def test_a_lane_of_the_group_steps_does_not_hide_the_steps():
         spans=(Span(lane="a", kind="other", start_s=0, end_s=1),),
         steps=(TraceStep(step=1, start_s=0, end_s=1),),
     )
-    events = [e for e in trace_events(trace)["traceEvents"] if e["ph"] == "X"]
+    events = [e for e in build_trace_events(trace)["traceEvents"] if e["ph"] == "X"]
     assert len({(e["pid"], e["tid"]) for e in events}) == 2

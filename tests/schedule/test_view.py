@@ -8,25 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.schedule.simulation import simulate
-from crosszone.schedule.timeline import exposed_s, phases_of, timeline_of, view_of
+from crosszone.schedule.timeline import build_timeline, build_view, list_phases, measure_exposed_s
 from crosszone.schedule.trace import Lane
 
 REPLICAS = Lane(id="replicas-0", name="replicas of stage 0", group="gradients")
 
 
 def pipeline(schedule="1f1b", stages=4, micro_batches=8, **more):
-    return timeline_of(
+    return build_timeline(
         simulate(schedule, stages=stages, micro_batches=micro_batches, forward_s=1, backward_s=2, **more)
     )
 
 
 def lengths(timeline):
-    return {one.phase: one.seconds for one in phases_of(timeline)}
+    return {one.phase: one.seconds for one in list_phases(timeline)}
 
 
 def test_one_forward_one_backward_waits_as_long_as_the_textbook_says():
     """[S10] Each of 4 stages waits (p - 1)(f + b) = 9 s of (m + p - 1)(f + b) = 33 s and computes 8 x 3 = 24 s."""
-    view = view_of(pipeline())
+    view = build_view(pipeline())
     assert view["step_s"] == 33
     assert [lane["idle_s"] for lane in view["lanes"]] == [9, 9, 9, 9]
     assert [lane["parts"] for lane in view["lanes"]] == [{"forward": 8, "backward": 16}] * 4
@@ -37,7 +37,7 @@ def test_one_forward_one_backward_waits_as_long_as_the_textbook_says():
 
 def test_the_bubbles_of_the_first_and_last_stage_are_where_one_draws_them():
     """[S10] The last stage waits 3 s for the first micro-batch and 6 s for the others to finish; the first one between."""
-    found = view_of(pipeline())["bubbles"]
+    found = build_view(pipeline())["bubbles"]
     rows = list(zip(found["lane"], found["start_s"], found["end_s"], strict=True))
     assert [row[1:] for row in rows if row[0] == 3] == [(0, 3), (27, 33)]
     assert [row[1:] for row in rows if row[0] == 0] == [(4, 10), (24, 25), (27, 28), (30, 31)]
@@ -57,27 +57,27 @@ def test_what_follows_the_last_pass_is_the_tail_and_its_communication_is_exposed
     """[S13] Gradients from 30 to 36 s: 3 s behind passes, 3 s after them; then 1 s of update."""
     timeline = pipeline().with_spans(REPLICAS, "gradients", 30, 36)
     timeline = timeline.with_spans(timeline.lanes[0], "optimizer", 36, 37)
-    tail = phases_of(timeline)[-1]
+    tail = list_phases(timeline)[-1]
     assert (tail.start_s, tail.end_s, tail.exposed_s) == (33, 37, 3)
     assert tail.busy_s == pytest.approx(1 / 4)
-    assert exposed_s(timeline, 0, 37) == 3
+    assert measure_exposed_s(timeline, 0, 37) == 3
 
 
 def test_a_step_without_passes_is_all_tail():
-    timeline = view_of(pipeline(micro_batches=1, stages=1))
+    timeline = build_view(pipeline(micro_batches=1, stages=1))
     assert [one["seconds"] for one in timeline["phases"]] == [1, 0, 2, 0]
     only = pipeline(micro_batches=1, stages=1)
     nothing = type(only)(lanes=only.lanes, **{k: getattr(only, k)[:0] for k in ("lane", "kind", "start_s", "end_s")},
                          micro_batch=only.micro_batch[:0], chunk=only.chunk[:0], stated_s=5.0)  # fmt: skip
     assert lengths(nothing) == {"warm_up": 0, "steady": 0, "cool_down": 0, "tail": 5}
-    assert view_of(nothing)["bubbles"] == {"lane": [0], "start_s": [0.0], "end_s": [5.0]}
+    assert build_view(nothing)["bubbles"] == {"lane": [0], "start_s": [0.0], "end_s": [5.0]}
 
 
 def test_a_long_step_comes_in_windows_that_leave_nothing_out():
     timeline = pipeline(micro_batches=20)
     seen, from_s = set(), 0.0
     for _ in range(20):
-        view = view_of(timeline, from_s=from_s, most=30)
+        view = build_view(timeline, from_s=from_s, most=30)
         window = view["window"]
         assert window["shown"] == len(view["spans"]["lane"]) <= 30
         assert window["left_out"] == window["spans"] - window["shown"]
@@ -91,7 +91,7 @@ def test_a_long_step_comes_in_windows_that_leave_nothing_out():
 
 
 def test_a_window_beyond_the_step_is_empty_or_its_end():
-    view = view_of(pipeline(), from_s=1e9)
+    view = build_view(pipeline(), from_s=1e9)
     assert view["window"]["from_s"] == view["window"]["to_s"] == 33
     assert view["spans"]["end_s"] == [33.0]
 
@@ -110,14 +110,14 @@ def test_parts_phases_bubbles_and_totals_add_up_to_the_step(schedule, stages, mi
     compute = {key: rng.uniform(0.1, 3, (stages, chunks)) for key in ("forward_s", "backward_s", "weight_s")}
     links = ("send_forward_s", "send_backward_s", "latency_forward_s", "latency_backward_s")
     sends = {key: rng.uniform(0, 2, stages * chunks - 1) for key in links}
-    timeline = timeline_of(
+    timeline = build_timeline(
         simulate(
             name, stages=stages, micro_batches=micro_batches, chunks=chunks, **compute, **sends,
             blocking=blocking and name != "delay-aware",
         )
     )  # fmt: skip
     timeline = timeline.with_spans(REPLICAS, "gradients", timeline.step_s / 2, timeline.step_s * 1.1)
-    view = view_of(timeline)
+    view = build_view(timeline)
     step = view["step_s"]
     for lane in view["lanes"]:
         assert sum(lane["parts"].values()) + lane["idle_s"] == pytest.approx(step)
@@ -125,7 +125,7 @@ def test_parts_phases_bubbles_and_totals_add_up_to_the_step(schedule, stages, mi
     assert sum(one["share"] for one in view["totals"]) == pytest.approx(1)
     assert sum(one["seconds"] for one in view["phases"]) == pytest.approx(step)
     assert sum(one["idle_s"] for one in view["phases"]) == pytest.approx(view["totals"][-1]["seconds"])
-    assert sum(one["exposed_s"] for one in view["phases"]) == pytest.approx(exposed_s(timeline, 0, step))
+    assert sum(one["exposed_s"] for one in view["phases"]) == pytest.approx(measure_exposed_s(timeline, 0, step))
     bubbles = view["bubbles"]
     waits = np.subtract(bubbles["end_s"], bubbles["start_s"])
     idle = np.bincount(bubbles["lane"], weights=waits, minlength=len(view["lanes"]))[: len(timeline.stages)]

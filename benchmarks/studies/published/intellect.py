@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from crosszone.calibrate.published import PublishedResult
-from crosszone.schedule.averaging import Averaging, utilisation
+from crosszone.schedule.averaging import LocalSgdPlan, compute_utilisation
 
 FAMILY = "intellect-1"
 UTILISATION, MFU, ALL_REDUCE = "compute utilisation", "MFU", "median outer all-reduce time"
@@ -38,8 +38,8 @@ def predict_intellect(rows: Sequence[Mapping[str, str]]) -> list[PublishedResult
 
 def predict_zone_utilisation(steps: int, step_s: float, exchange_s: float) -> float:
     """Share of the time that zones compute which stop for an exchange every H steps: H C / (H C + T). [A22]"""
-    plan = Averaging(layers=1, steps=steps, fragments={steps - 1: (0,)}, between_steps=True)
-    return float(utilisation(plan, step_s, exchange_s)[0])
+    plan = LocalSgdPlan(layers=1, steps=steps, fragments={steps - 1: (0,)}, between_steps=True)
+    return float(compute_utilisation(plan, step_s, exchange_s)[0])
 
 
 def _predict_table(settings: set[str]) -> list[PublishedResult]:

@@ -13,7 +13,7 @@ import yaml
 
 from crosszone.calibrate.published import GRID_POINTS, STREAMING, PublishedResult, list_grid_gbps
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats
-from crosszone.schedule.averaging import Averaging, every_layer, streamed, utilisation
+from crosszone.schedule.averaging import LocalSgdPlan, compute_utilisation, stream_fragments, sync_all_layers
 
 _TARGET = re.compile(r"bandwidth needed for (\d{1,3})% compute utilisation")
 _HOURS = "training hours at 1 Gbit/s"
@@ -60,7 +60,7 @@ def predict_utilisation(model: str, method: str, gbps: Any) -> Floats:
     size, method_values = _read_data()["models"][model], _read_data()["methods"][method]
     wire_bytes = size["params_b"] * 1e9 * _read_data()["bytes_per_parameter"] * method_values.get("volume", 1.0)
     exchange_s = wire_bytes / size["layers"] / (np.asarray(gbps, dtype=float) * BYTES_PER_S_PER_GBPS)
-    return utilisation(_build_averaging(size["layers"], method_values), size["step_s"], exchange_s)
+    return compute_utilisation(_build_averaging(size["layers"], method_values), size["step_s"], exchange_s)
 
 
 def _find_first_rate(model: str, method: str, percent: float) -> int:
@@ -68,11 +68,11 @@ def _find_first_rate(model: str, method: str, percent: float) -> int:
     return int(reached[0]) if len(reached) else GRID_POINTS - 1
 
 
-def _build_averaging(layers: int, method_values: Mapping[str, Any]) -> Averaging:
+def _build_averaging(layers: int, method_values: Mapping[str, Any]) -> LocalSgdPlan:
     steps = _read_data()["steps"]
     if method_values.get("streaming"):
-        return streamed(layers, steps, _read_data()["fragment_layers"], method_values.get("delay", 0))
-    return every_layer(layers, 1 if method_values.get("every_step") else steps)
+        return stream_fragments(layers, steps, _read_data()["fragment_layers"], method_values.get("delay", 0))
+    return sync_all_layers(layers, 1 if method_values.get("every_step") else steps)
 
 
 def _build_cell(name: str, model: str, method: str, percent: int, published: float) -> PublishedResult:

@@ -14,8 +14,8 @@ from crosszone.analyse.suggest import Suggestions, suggestions
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.inputs.value import Value
-from crosszone.plan.answer import best_of
-from crosszone.plan.plan import filled
+from crosszone.plan.answer import select_best
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import Answer
@@ -102,7 +102,7 @@ def answer(
 def _fill_best_plan(loaded: Loaded, watched: dict[str, Any]) -> Loaded:
     """The scenario with its best plan filled in."""
     try:
-        best = best_of(plan(loaded.scenario, top=1, **watched))
+        best = select_best(plan(loaded.scenario, top=1, **watched))
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None
-    return loaded._replace(scenario=filled(loaded.scenario, best))
+    return loaded._replace(scenario=apply_plan(loaded.scenario, best))

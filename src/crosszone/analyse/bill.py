@@ -15,7 +15,7 @@ from crosszone.errors import Notice
 from crosszone.inputs.links import Origin
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.plan import Point, Told, filled
+from crosszone.plan.plan import NoticeDict, Point, apply_plan
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
 from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Run, Triple
@@ -116,7 +116,7 @@ class Trade(Value):
     """GPUs of the faster plan."""
     unpriced: tuple[str, ...]
     """Links whose traffic has no price and is in neither sum."""
-    told: Told
+    told: NoticeDict
     """The same as a sentence."""
 
 
@@ -157,7 +157,7 @@ class Bill(Value):
     """Energy of the whole run."""
     co2_kg: Triple | None
     """Carbon of the whole run."""
-    warnings: tuple[Told, ...]
+    warnings: tuple[NoticeDict, ...]
     """What the sums leave out."""
 
 
@@ -289,7 +289,7 @@ def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") 
 
     $ a day: those of 24 hours of the run, failures and checkpoints counted [E1].
     """
-    trades_made, bills = [], [bill(predictor(filled(scenario, point))) for point in front]
+    trades_made, bills = [], [bill(predictor(apply_plan(scenario, point))) for point in front]
     for (faster, dear), (slower, cheap) in pairwise(zip(front, bills, strict=True)):
         if dear.usd_per_hour is None or cheap.usd_per_hour is None:
             continue

@@ -15,7 +15,7 @@ from crosszone.inputs.job import compute_precision
 from crosszone.inputs.links import ZoneLink, zone_links
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.planner import NOT_PINNED
+from crosszone.plan.planner import UNPINNABLE_FIELDS
 
 ChangeKind = Literal["node", "zone", "link", "links", "uplink", "gpu", "drop", "unpin"]
 CHANGE_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
@@ -194,14 +194,18 @@ def plannable(scenario: Scenario) -> Scenario:
     """The scenario without a placement, which would not fit another cluster, and without what a plan settles itself."""
     s = scenario.strategy
     bare = scenario if scenario.placement is None else scenario.replace(placement=None)
-    return bare if s is None or not s.pinned & set(NOT_PINNED) else bare.replace(strategy=_drop_pins(s, NOT_PINNED))
+    return (
+        bare
+        if s is None or not s.pinned & set(UNPINNABLE_FIELDS)
+        else bare.replace(strategy=_drop_pins(s, UNPINNABLE_FIELDS))
+    )
 
 
 def freed(scenario: Scenario) -> Scenario | None:
     """The scenario without the pins that fix the number of GPUs; None: there are none."""
     if scenario.strategy is None or not pinned_fields(scenario) & set(COUNT_PINS):
         return None
-    return plannable(scenario).replace(strategy=_drop_pins(scenario.strategy, (*COUNT_PINS, *NOT_PINNED)))
+    return plannable(scenario).replace(strategy=_drop_pins(scenario.strategy, (*COUNT_PINS, *UNPINNABLE_FIELDS)))
 
 
 def _drop_pins(strategy: Strategy, names: Collection[str]) -> Strategy | None:

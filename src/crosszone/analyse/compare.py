@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Kind, Outcome
 from crosszone.errors import Notice
 from crosszone.inputs.value import Value
-from crosszone.plan.comparison import chance_faster
+from crosszone.plan.comparison import estimate_win_probability
 from crosszone.predict.prediction import Prediction
 from crosszone.schedule.timeline import PHASES
 
@@ -196,7 +196,7 @@ def _estimate_chance(item: Compared, first: Compared) -> float | None:
     """Chance that the step is shorter than the first's, where both are predicted and do the same work. [W2]"""
     if item.prediction is None or first.prediction is None or not _does_same_work(item, first):
         return None
-    return chance_faster(item.prediction, first.prediction)
+    return estimate_win_probability(item.prediction, first.prediction)
 
 
 def _count_tokens(item: Compared) -> float | None:

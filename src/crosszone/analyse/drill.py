@@ -21,7 +21,7 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value, nearest
-from crosszone.plan.plan import Plan, Point, Told, filled
+from crosszone.plan.plan import NoticeDict, Plan, Point, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.batch import stage_counts
@@ -68,7 +68,7 @@ class ZoneLoss(Value):
     """The best plan on what is left; null: there is none."""
     worth: Worth | None
     """Speed and price of that plan."""
-    refusal: tuple[Told, ...]
+    refusal: tuple[NoticeDict, ...]
     """Why there is none."""
     tokens_left_pct: float
     """Tokens/s that are left, %."""
@@ -88,7 +88,7 @@ class ZoneLoss(Value):
     """What a day on the fallback plan costs, GPUs in use and egress."""
     lost_hours_per_year: float | None
     """Expected, at the stated rate of zone failures: time lost until training goes on."""
-    told: Told
+    told: NoticeDict
     """The same as a sentence."""
 
 
@@ -128,7 +128,7 @@ class Drill(Value):
     """Days of the run that make progress; null: its length is not known."""
     assumptions: tuple[Assumption, ...]
     """Figures it rests on, with their sources."""
-    notes: tuple[Told, ...]
+    notes: tuple[NoticeDict, ...]
     """What a reader should know."""
 
 
@@ -325,7 +325,7 @@ class DrillContext:
         good = self.plan.prediction.run.goodput
         return good.interval_s / 2.0, good.lost_per_failure_s - good.interval_s / 2.0
 
-    def _build_notice(self, code: str, **params: Any) -> Told:
+    def _build_notice(self, code: str, **params: Any) -> NoticeDict:
         level: Literal["warning", "note"] = "note" if code == "drill_unused" else "warning"
         return Notice(code=code, level=level, field="cluster.zones", params=params).as_dict(self.language)
 
@@ -338,7 +338,7 @@ def fetch_times(
     A zone needs the states of the stages it holds, by their layers. All transfers start together and share links and
     uplinks [T12]; enough connections to fill the links.
     """
-    site = predictor(filled(surviving, destination), profiles=profiles).site
+    site = predictor(apply_plan(surviving, destination), profiles=profiles).site
     layers = np.asarray(stage_counts(site.case), dtype=float).reshape(-1)
     zones_of_ranks = site.zone[:, :, 0, 0]
     needs = {
@@ -355,7 +355,7 @@ def fetch_times(
 
 def _list_assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Profiles) -> Iterator[Assumption]:
     """Failure rates of the GPU kinds in use, and the other figures of [E1]."""
-    site = predictor(filled(scenario, best), profiles=profiles).site
+    site = predictor(apply_plan(scenario, best), profiles=profiles).site
     for gpu in dict.fromkeys(group.gpu for _, group, _ in used_groups(site)):
         failure_rate = catalogue().failure_rate(gpu)
         yield Assumption(

@@ -26,8 +26,8 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.comparison import chance_faster
-from crosszone.plan.plan import Plan, Told, filled
+from crosszone.plan.comparison import estimate_win_probability
+from crosszone.plan.plan import NoticeDict, Plan, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.predict import predictor
@@ -73,13 +73,13 @@ class Variant(Value):
     """What changes."""
     target: str
     """Zone, node group or link that changes."""
-    change: Told
+    change: NoticeDict
     """The change as a sentence."""
     freed: bool
     """Planned, and compared, without the pins that fix the number of GPUs."""
     worth: Worth | None
     """The best plan with the change; null: there is none."""
-    refusal: tuple[Told, ...]
+    refusal: tuple[NoticeDict, ...]
     """Why there is none."""
     step_pct: float | None
     """Change of the step, %; below zero: faster."""
@@ -107,7 +107,7 @@ class Variant(Value):
     verdict: Verdict
     """saves: no slower for less; cheaper: slower, and a token costs less; buys: faster for more; faster: at a price not
     known; nothing: as before; worse: slower, and a token costs more; refused."""
-    advice: Told
+    advice: NoticeDict
     """What to do, as a sentence."""
 
 
@@ -124,7 +124,7 @@ class Marginal(Value):
     """Savings first, then by tokens/s gained for each $ an hour added."""
     seconds: float
     """Time it took."""
-    notes: tuple[Told, ...]
+    notes: tuple[NoticeDict, ...]
     """What a reader should know."""
 
 
@@ -196,7 +196,7 @@ def _plan_best(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planne
 
 def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -> Worth:
     """Speed and price of a plan on its cluster, idle GPUs paid for. [A16]"""
-    cost, got = bill(predictor(filled(scenario, best), profiles=profiles)), best.prediction
+    cost, got = bill(predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
     prices = [(usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.groups()]
     egress = cost.usd_egress_known_per_step * cost.steps_per_hour
     paid = None
@@ -247,7 +247,7 @@ def _build_variant(
         step_pct=100.0 * (gain.new.step_s / gain.old.step_s - 1.0),
         tokens_pct=100.0 * gain.share,
         tokens_pct_as_pinned=None if gain.as_pinned is None else 100.0 * gain.as_pinned,
-        chance_faster=None if gain.same else chance_faster(after.prediction, before.prediction),
+        chance_faster=None if gain.same else estimate_win_probability(after.prediction, before.prediction),
         usd_per_hour_more=gain.more,
         usd_per_day_more=None if gain.more is None else 24.0 * gain.more,
         usd_per_million_tokens_pct=None if gain.dearer is None else 100.0 * gain.dearer,

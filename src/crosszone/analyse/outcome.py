@@ -17,10 +17,10 @@ from crosszone.analyse.what_if import between_zones, exposed_s
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, nearest, refuse
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, ORDER
 from crosszone.predict.prediction import Prediction, Triple
-from crosszone.schedule.measured import Measured
+from crosszone.schedule.measured import MeasuredTimelines
 from crosszone.schedule.timeline import COMPUTE as WORK
-from crosszone.schedule.timeline import PHASES, Phase, Timeline, phases_of, totals_of
-from crosszone.schedule.timeline import exposed_s as exposed_between
+from crosszone.schedule.timeline import PHASES, Phase, Timeline, list_lane_totals, list_phases
+from crosszone.schedule.timeline import measure_exposed_s as exposed_between
 
 Kind = Literal["predicted", "sheet", "measured"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -170,7 +170,7 @@ def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = No
     )
 
 
-def figures_of(measured: Measured) -> tuple[Figures, tuple[Phase, ...]]:
+def figures_of(measured: MeasuredTimelines) -> tuple[Figures, tuple[Phase, ...]]:
     """The figures of a trace, and the phases of its step: of all steps, the one of median length. [A30]
 
     The average stage computes; of the rest, what passes while something communicates and no stage computes is
@@ -179,16 +179,16 @@ def figures_of(measured: Measured) -> tuple[Figures, tuple[Phase, ...]]:
     steps = sorted(measured.steps, key=lambda step: step.end_s - step.start_s)
     timeline, _ = measured.timeline(steps[(len(steps) - 1) // 2].step)
     step = timeline.step_s
-    compute = math.fsum(row["seconds"] for row in totals_of(timeline) if row["kind"] in WORK)
+    compute = math.fsum(row["seconds"] for row in list_lane_totals(timeline) if row["kind"] in WORK)
     communication = exposed_between(timeline, 0.0, step)
     waiting = max(0.0, step - compute - communication)
     parts = {"compute": compute, "communication": communication, "bubble": waiting}
-    return Figures(step_time_s=step, breakdown_s=parts), phases_of(timeline)
+    return Figures(step_time_s=step, breakdown_s=parts), list_phases(timeline)
 
 
 def phases_s(timeline: Timeline) -> dict[str, float]:
     """Seconds of each phase of a step."""
-    return seconds_of(phases_of(timeline))
+    return seconds_of(list_phases(timeline))
 
 
 def seconds_of(phases: Sequence[Phase]) -> dict[str, float]:

@@ -17,7 +17,7 @@ from crosszone.inputs.parameters import parameters
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
-from crosszone.plan.plan import Told, filled
+from crosszone.plan.plan import NoticeDict, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.predict import build_prediction, predictor
@@ -64,7 +64,7 @@ class Entry(Value):
     """0 to 1 on every axis; null: not known."""
     raw: dict[str, float | None]
     """The number behind each of them."""
-    notices: tuple[Told, ...]
+    notices: tuple[NoticeDict, ...]
     """Why there is no such way."""
 
 
@@ -159,7 +159,7 @@ def radar(
     A family without a legal plan that fits has no values, and says why.
     """
     options: dict[str, RadarOption] = {}
-    missing: dict[str, tuple[Told, ...]] = {}
+    missing: dict[str, tuple[NoticeDict, ...]] = {}
     for name, option in ways:
         options[name] = _build_option(option)
     for name, degrees in FAMILIES.items() if families else ():
@@ -179,7 +179,7 @@ def _plan_degrees(scenario: Scenario, degrees: dict[str, int], **watched: Any) -
     """The scenario done by the best plan with these degrees."""
     free = scenario.replace(strategy=Strategy(**degrees), placement=None)
     plans = plan(free, top=1, local_updates=False, budget_s=BUDGET_S, **watched)
-    return filled(free, plans.plans[0])
+    return apply_plan(free, plans.plans[0])
 
 
 def _build_option(scenario: Scenario) -> RadarOption:
@@ -202,7 +202,11 @@ def _build_axis(name: str, language: str) -> Axis:
 
 
 def _build_entry(
-    name: str, option: RadarOption | None, options: Sequence[RadarOption], notices: tuple[Told, ...], language: str
+    name: str,
+    option: RadarOption | None,
+    options: Sequence[RadarOption],
+    notices: tuple[NoticeDict, ...],
+    language: str,
 ) -> Entry:
     measured = {axis: None if option is None else measure(option, options) for axis, (measure, _, _) in AXES.items()}
     return Entry(

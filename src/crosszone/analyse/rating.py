@@ -25,8 +25,8 @@ from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.region import Band
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
-from crosszone.plan.comparison import TENTH
-from crosszone.plan.plan import Told
+from crosszone.plan.comparison import SIGMAS_TO_P90
+from crosszone.plan.plan import NoticeDict
 from crosszone.predict.batch import group_columns
 from crosszone.predict.breakdown import breakdown_of
 from crosszone.predict.prediction import Kind, Traffic
@@ -189,9 +189,9 @@ class Rating(Value):
     """What adds most to the step at p95; null: nothing is uncertain."""
     links: tuple[LinkUse, ...]
     """Every directed link between zones in use, and what limits it."""
-    told: Told
+    told: NoticeDict
     """The same as a sentence."""
-    notes: tuple[Told, ...]
+    notes: tuple[NoticeDict, ...]
     """What a reader should know."""
 
 
@@ -370,7 +370,7 @@ def _spread_skewed(normal: Floats, low: float, middle: float, high: float) -> Fl
 
     Normal in the logarithm, with a width of its own on either side.
     """
-    below, above = np.log(middle / low) / TENTH, np.log(high / middle) / TENTH
+    below, above = np.log(middle / low) / SIGMAS_TO_P90, np.log(high / middle) / SIGMAS_TO_P90
     return np.asarray(middle * np.exp(np.where(normal < 0, below, above) * normal))
 
 

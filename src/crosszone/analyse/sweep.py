@@ -19,9 +19,9 @@ from crosszone.analyse.sweep_cells import MOST_VALUES as MOST_CELLS
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.objectives import require_known
+from crosszone.plan.objectives import require_objective_figures
 from crosszone.plan.plan import OBJECTIVES, Objective
-from crosszone.plan.planner import problem_of
+from crosszone.plan.planner import build_problem
 from crosszone.plan.search import Progress
 
 CLOSE = 1e-3  # Share of the way between two cells of one axis to which a flip is found
@@ -118,7 +118,7 @@ def _measure_reach(axis: Axis, numbers: Sequence[float], at: int) -> Spot:
 
 MARGIN = 0.05  # Share that another algorithm must gain to be worth changing to
 MODES: tuple[Mode, ...] = ("plan", "predict")
-LINKS = ("cluster.links", "cluster.default_link")  # Fields that cells share most in (`Common`)
+LINKS = ("cluster.links", "cluster.default_link")  # Fields that cells share most in (`PlanCache`)
 # Of a CSV file.
 COLUMNS = (
     "x",
@@ -235,7 +235,7 @@ def sweep(
     if count > MOST_CELLS:
         raise too_many(count)
     if mode == "plan" and objective != "time":
-        require_known(problem_of(start), objective)
+        require_objective_figures(build_problem(start), objective)
     fields = (across.field, along.field) if along else (across.field,)
     cells = Cells(
         scenario=start,

@@ -36,10 +36,10 @@ from crosszone.extras import install_command
 from crosszone.inputs.document import scalar
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.cache import Common
-from crosszone.plan.objectives import value_of
+from crosszone.plan.cache import PlanCache
+from crosszone.plan.objectives import compute_objective
 from crosszone.plan.plan import Objective
-from crosszone.plan.planner import local_update_plans, problem_of, searched
+from crosszone.plan.planner import build_problem, iterate_local_update_plans, search_plans
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import CancelledError, Progress
 from crosszone.predict.predict import build_prediction, predictor
@@ -285,12 +285,12 @@ class Cells:
     language: str = "en"
 
     @cached_property
-    def _common(self) -> Common:
-        return Common(lasting=True)
+    def _plan_cache(self) -> PlanCache:
+        return PlanCache(lasting=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is known already: every process finds out itself."""
-        return {key: value for key, value in self.__dict__.items() if key != "_common"}
+        return {key: value for key, value in self.__dict__.items() if key != "_plan_cache"}
 
     def at(self, point: Point, cancelled: Callable[[], bool] | None = None) -> Cell:
         """The cell of these values."""
@@ -314,7 +314,7 @@ class Cells:
         """What is to be predicted or planned there; or why it cannot be."""
         try:
             scenario = read_changed(self.scenario, dict(zip(self.fields, point, strict=False))).scenario
-            return problem_of(scenario, common=self._common) if self.mode == "plan" else scenario
+            return build_problem(scenario, cache=self._plan_cache) if self.mode == "plan" else scenario
         except InputError as error:
             return error
 
@@ -333,12 +333,12 @@ class Cells:
 
     def _plan_cell(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, Outcome]:
         """The best plans, as `plan(scenario, top=1)` finds them."""
-        search, ranked = searched(problem, objective=self.objective, cancelled=cancelled)
+        search, ranked = search_plans(problem, objective=self.objective, cancelled=cancelled)
         value, candidate = ranked[0]
         outcomes = {_select_side(candidate.predictor): outcome_of(candidate.predictor_of(banded=True), value)}
         if self.local_updates:
-            for other, _ in local_update_plans(problem, safe=search.safe, cancelled=cancelled):
-                rated = value_of(other, self.objective)
+            for other, _ in iterate_local_update_plans(problem, safe=search.safe, cancelled=cancelled):
+                rated = compute_objective(other, self.objective)
                 outcomes["local_update"] = outcome_of(other.predictor_of(banded=True), rated)
                 break  # the fastest comes first
         return outcomes

@@ -28,7 +28,7 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.comparison import Difference, difference
+from crosszone.plan.comparison import Difference, compare_predictions
 from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
@@ -104,7 +104,7 @@ def what_if(
         switches=turned,
         before=first,
         after=second,
-        difference=difference(first, second),
+        difference=compare_predictions(first, second),
         gain=second.tokens_per_s.expected / first.tokens_per_s.expected - 1.0,
         exposed_s=exposed_s(second) - exposed_s(first),
         bytes_between_zones=between_zones(second) - between_zones(first),

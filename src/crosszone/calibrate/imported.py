@@ -29,8 +29,8 @@ from crosszone.calibrate.kineto_events import total_s
 from crosszone.calibrate.stability import Stability, chosen, stability
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import Name, NotNegative, Positive, Value, parse
-from crosszone.schedule.measured import Measured, read_measured
-from crosszone.schedule.timeline import IDLE, KINDS, NONE, Timeline, difference, phases_of
+from crosszone.schedule.measured import MeasuredTimelines, read_measured
+from crosszone.schedule.timeline import IDLE, KINDS, NONE, Timeline, compare_timelines, list_phases
 from crosszone.schedule.trace import Index, Trace
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Imported(Value):
     @classmethod
     def of_measured(
         cls,
-        measured: Measured,
+        measured: MeasuredTimelines,
         document: dict[str, Any],
         *,
         name: str | None = None,
@@ -163,7 +163,7 @@ class Imported(Value):
         statistics = stability({one.step: one.seconds for one in left})
         return self.model_copy(update={"steps": left, "timeline": timeline, "statistics": statistics})
 
-    def measured(self) -> Measured:
+    def measured(self) -> MeasuredTimelines:
         """Its trace, ready to be drawn; only where there is one."""
         return read_measured(json.dumps(self.timeline))
 
@@ -211,12 +211,12 @@ class Imported(Value):
         }
 
 
-def phases_within(measured: Measured, number: int) -> dict[str, float]:
+def phases_within(measured: MeasuredTimelines, number: int) -> dict[str, float]:
     """Seconds of the four phases of a step, as a timeline shows them. [S13]"""
-    return seconds_of(phases_of(measured.timeline(number)[0]))
+    return seconds_of(list_phases(measured.timeline(number)[0]))
 
 
-def _one_step(measured: Measured, number: int) -> Measured:
+def _one_step(measured: MeasuredTimelines, number: int) -> MeasuredTimelines:
     """The same run with one of its steps."""
     return dataclasses.replace(measured, steps=tuple(step for step in measured.steps if step.step == number))
 
@@ -229,7 +229,7 @@ WITHOUT_MARKS = "benchmark.csv"  # The format whose marks do not count all micro
 
 def beside(predicted: Timeline, measured: Timeline, *, pipeline: bool) -> dict[str, Any]:
     """The difference [S15] with idle time counted once, and without the phases of a pipeline that there is not."""
-    found = difference(predicted, measured)
+    found = compare_timelines(predicted, measured)
     kinds = [row for row in found["kinds"] if row["part"] != IDLE]
     ours, theirs = waiting_s(predicted), waiting_s(measured)
     above = ours - theirs

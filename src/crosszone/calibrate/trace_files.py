@@ -27,7 +27,7 @@ from crosszone.calibrate.stability import chosen, middle
 from crosszone.calibrate.user_files import check_head, not_one_of
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.strategy import Strategy
-from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, Measured, read_measured, read_metrics
+from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, MeasuredTimelines, read_measured, read_metrics
 from crosszone.schedule.timeline import KINDS, NONE
 from crosszone.schedule.trace import MAX_TRACE_BYTES, Trace, read_trace
 
@@ -214,7 +214,7 @@ def _own(data: bytes, file: str, name: str | None, iteration: str | int | None) 
     )
 
 
-def _document(data: bytes, measured: Measured) -> dict[str, Any]:
+def _document(data: bytes, measured: MeasuredTimelines) -> dict[str, Any]:
     """The trace to keep: as it was given, or what of it could be used."""
     meta: dict[str, Any] = {}
     try:

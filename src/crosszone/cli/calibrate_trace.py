@@ -193,11 +193,11 @@ def _print_phases(found: Imported, iteration: str) -> None:
 
 def _print_kinds(found: Imported, iteration: str) -> None:
     """What the average stage does, by kind, for formats whose phases are those of a pipeline."""
-    from crosszone.schedule.timeline import totals_of
+    from crosszone.schedule.timeline import list_lane_totals
 
     timeline, _ = found.measured().timeline(found.at(iteration).step)
     shown = table(said("trace_kinds"), [("trace_part", "left"), ("trace_seconds", "right"), ("share", "right")])
-    for row in totals_of(timeline):
+    for row in list_lane_totals(timeline):
         shown.add_row(said(f"trace_kind_{row['kind']}"), _ms(row["seconds"]), f"{100 * row['share']:.1f} %")
     console().print(shown)
 

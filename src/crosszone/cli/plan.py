@@ -87,12 +87,12 @@ def plan(
     most = top if rank is None else max(top, rank.number)
     how = {"objective": objective, "top": most, "front": front, "budget_s": budget, "crossover": crossover}
     found = _search(loaded, pins, why=None if rank is None else rank.of, **how)
-    from crosszone.plan.answer import best_of
+    from crosszone.plan.answer import select_best
 
     if output is not None:
-        from crosszone.plan.plan import filled
+        from crosszone.plan.plan import apply_plan
 
-        write_file(Path(output), filled(scenario, best_of(found)).to_yaml(), force)
+        write_file(Path(output), apply_plan(scenario, select_best(found)).to_yaml(), force)
     if as_json:
         print_json(found.model_dump(mode="json"))
         return
@@ -101,7 +101,7 @@ def plan(
 
     print_plans(found, front=front)
     if rank is not None and found.why is not None:
-        print_why(found.why, best_of(found), rank.of(found))
+        print_why(found.why, select_best(found), rank.of(found))
     if crossover:
         print_crossover(found.crossover)
     if output is not None:
@@ -125,13 +125,13 @@ def _read(file: str, pins: Sequence[str]) -> Loaded:
     """The scenario with the pins in its strategy; what is wrong with a pin is told as of that pin."""
     from crosszone.inputs.document import read_document
     from crosszone.inputs.scenario import read_scenario, upgraded
-    from crosszone.plan.planner import pinned
+    from crosszone.plan.planner import merge_pins
 
     document = read_document(file)
     if not pins or not isinstance(document.value, Mapping):
         return read_scenario(document)
     fields, notices = upgraded(document)  # an older file has its degrees elsewhere
-    merged = replace(document, value=pinned(fields, pins))
+    merged = replace(document, value=merge_pins(fields, pins))
     try:
         loaded = read_scenario(merged)
     except InputError as error:
@@ -154,10 +154,10 @@ def _at_option(notice: Notice) -> Notice:
 
 
 def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
-    from crosszone.plan.answer import answer
+    from crosszone.plan.answer import plan_loaded
 
     try:
         with progress_bar() as progress:
-            return answer(loaded, language(), progress=progress, **how)
+            return plan_loaded(loaded, language(), progress=progress, **how)
     except InputError as error:
         raise type(error)(*(loaded.document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from crosszone.inputs.strategy import Strategy
     from crosszone.plan.comparison import Difference
     from crosszone.plan.crossover import Crossover
-    from crosszone.plan.plan import Comparison, Plan, Plans, Told
+    from crosszone.plan.plan import Comparison, NoticeDict, Plan, Plans
     from crosszone.predict.prediction import Run
 
 WIDE = 150  # Columns of a terminal that may have room for a column for each option of a plan
@@ -299,7 +299,7 @@ def _caption(columns: Sequence[Column]) -> str | None:
     return " ".join(notes) or None
 
 
-def _print_told(title: str, told: Sequence[Told]) -> None:
+def _print_told(title: str, told: Sequence[NoticeDict]) -> None:
     """Sentences under a title, each with what to do about it; no title where there are none."""
     if not told:
         return

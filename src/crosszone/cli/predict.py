@@ -53,7 +53,7 @@ def predict(
 
 def _drawn(found: Answer, form: str) -> str:
     """The timeline of the step as the text of a file."""
-    from crosszone.schedule.trace import perfetto_json
+    from crosszone.schedule.trace import format_perfetto_json
 
     drawn = found.predictor.timeline().to_trace(found.prediction.name, framework=found.prediction.framework)
-    return perfetto_json(drawn) if form == "perfetto" else drawn.to_json()
+    return format_perfetto_json(drawn) if form == "perfetto" else drawn.to_json()

@@ -22,8 +22,8 @@ from crosszone.deploy.tuning import tuning_text
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.scenario import Loaded
-from crosszone.plan.answer import best_of
-from crosszone.plan.plan import Plans, filled
+from crosszone.plan.answer import select_best
+from crosszone.plan.plan import Plans, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.predictor import Predictor
@@ -149,8 +149,8 @@ def _planned(loaded: Loaded, framework: str | None, watched: dict[str, Any]) -> 
         found = plan(scenario, top=1, **watched)
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None
-    best = _best_local_update(found) if framework == TORCHFT else best_of(found)
-    return loaded._replace(scenario=filled(scenario, best))
+    best = _best_local_update(found) if framework == TORCHFT else select_best(found)
+    return loaded._replace(scenario=apply_plan(scenario, best))
 
 
 def _best_local_update(found: Plans) -> Any:

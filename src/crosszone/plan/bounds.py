@@ -36,10 +36,17 @@ from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import MAX_GPUS
 from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.layout_table import Land, Pipe
-from crosszone.plan.options import FIELDS, Options
-from crosszone.plan.search_nodes import Block, Cores, Tracks, laid, parts, tied
-from crosszone.plan.setting import Setting, rank_bucket_mb
+from crosszone.plan.layout_table import LayoutTable, ScheduleChoice
+from crosszone.plan.options import FIELDS, OptionTable
+from crosszone.plan.search_nodes import (
+    NodeBlock,
+    SearchNodes,
+    StageTable,
+    build_nodes,
+    replace_links,
+    split_into_batches,
+)
+from crosszone.plan.setting import SearchSettings, compute_rank_bucket_mb
 from crosszone.predict.batch import (
     Batch,
     buckets,
@@ -51,7 +58,7 @@ from crosszone.predict.batch import (
 )
 from crosszone.predict.parts import kept, part
 from crosszone.predict.step import least_step_s, passes_s, simulated_step, step_s
-from crosszone.schedule.orders import SPLIT, group_size
+from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, choose_group_size
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -79,7 +86,7 @@ SLOWER = 3.0
 LEAN = 2  # Rows that need no more memory than any option of their sort: all recomputed, and nothing
 
 
-class Leaders(NamedTuple):
+class OptionGroupIndex(NamedTuple):
     """Options of one set of traits by the fields of `LEADING`."""
 
     row: Ints
@@ -91,16 +98,16 @@ class Leaders(NamedTuple):
     """Options of each sort."""
 
 
-class Columns:
+class StrategyColumns:
     """Every core of one framework with its options, and the tables their columns come from."""
 
     def __init__(
         self,
-        setting: Setting,
-        land: Land,
+        setting: SearchSettings,
+        land: LayoutTable,
         traits: Ints,
-        options: Sequence[Options],
-        blocks: Sequence[Block],
+        options: Sequence[OptionTable],
+        blocks: Sequence[NodeBlock],
         *,
         every: bool = False,
     ):
@@ -113,17 +120,17 @@ class Columns:
         self.pipes = [block.pipe for block in blocks]
         self.offset = np.cumsum([0, *(len(one) for one in options)])
         """Number of the first option of each set of traits."""
-        self.lanes, self.cores, self._teams, self._members = laid(land, blocks, traits, setting.memory_bytes)
+        self.lanes, self.cores, self._teams, self._members = build_nodes(land, blocks, traits, setting.memory_bytes)
 
-    def on(self, setting: Setting, land: Land) -> Self:
+    def on(self, setting: SearchSettings, land: LayoutTable) -> Self:
         """The same cores with other links between the zones."""
         other = copy(self)
         other.setting, other.land = setting, land
-        other.lanes = tied(self.lanes, self._members, land)
+        other.lanes = replace_links(self.lanes, self._members, land)
         other.parts = kept(self.parts, without=("by_shape",))
         return other
 
-    def share(self, other: Columns) -> None:
+    def share(self, other: StrategyColumns) -> None:
         """Take the tables over that follow from the options alone."""
         for name in ("leaders", "by_option", "memory_row", "_vocabulary", "stack", "known_over", "pipe_numbers"):
             if name in other.parts:
@@ -140,7 +147,7 @@ class Columns:
         return np.unique(self.cores.micro_batch)
 
     @part
-    def leaders(self) -> list[Leaders]:
+    def leaders(self) -> list[OptionGroupIndex]:
         """Of each traits: rows after all real options that are as fast as any option of their sort can be.
 
         No recomputation, the narrowest gradients, everything overlapped: whatever else an option has, it is no faster.
@@ -156,7 +163,7 @@ class Columns:
             if not self.every:
                 members = members[one.best[members]]
             counts = np.bincount(which[members], minlength=len(first))
-            found.append(Leaders(start + np.arange(len(first)), first + offset, members + offset, counts))
+            found.append(OptionGroupIndex(start + np.arange(len(first)), first + offset, members + offset, counts))
             start += len(first)
         return found
 
@@ -173,7 +180,7 @@ class Columns:
         size = buckets(setting.model, asked, setting.framework.name, kept, found["tp"], found["dp"])
         found["bucket_bytes"] = np.broadcast_to(size, found["tp"].shape).astype(float)
         if setting.wan_bucket_mb is not None:
-            wide = 1e6 * rank_bucket_mb(setting, found["tp"], found["pp"], found["dp"])
+            wide = 1e6 * compute_rank_bucket_mb(setting, found["tp"], found["pp"], found["dp"])
             found["bucket_bytes"] = np.where(land.across, wide, found["bucket_bytes"])
         return found
 
@@ -240,7 +247,7 @@ class Columns:
         return {
             "interleave": np.array([x.chunks for x in pipes], dtype=float),
             "folded": np.array([x.folded for x in pipes], dtype=float),
-            "split": np.array([x.schedule in SPLIT for x in pipes], dtype=float),
+            "split": np.array([x.schedule in SPLITS_WEIGHT_GRAD for x in pipes], dtype=float),
             "dual": np.array([x.schedule == "dualpipev" for x in pipes], dtype=float),
             "fills": np.array([not x.bare for x in pipes], dtype=float),
             "ahead": np.array([self.setting.job.global_batch * (x.schedule == "gpipe") for x in pipes], dtype=float),
@@ -302,7 +309,7 @@ class Columns:
             recompute=column(inner // 2 % 3),
             overlap_tensor=column(inner % 2),
         )
-        gpu, k = (spread(columns, team) for columns in self.gpus)
+        gpu, k = (expand_columns(columns, team) for columns in self.gpus)
         return LayerCost(self.model(tp), work, gpu, self.stack, k, self.setting.profiles.links)
 
     def _work(self, **known: Any) -> WorkColumns:
@@ -313,7 +320,7 @@ class Columns:
         rest = {f.name: 0.0 for f in fields(WorkColumns) if f.name not in known and f.name not in common}
         return WorkColumns(**(rest | common | known))
 
-    def work(self, cores: Cores, option: Ints) -> WorkColumns:
+    def work(self, cores: SearchNodes, option: Ints) -> WorkColumns:
         """Columns of strategies: a core and an option each, arrays [n, 1]."""
         shape, by_option, by_pipe = cores.shape, self.by_option, self.by_pipe
         known: dict[str, Any] = {
@@ -343,7 +350,7 @@ def _joined(columns: Sequence[Any], at: Ints) -> Any:
     return type(first)(**found)
 
 
-def spread(columns: Any, at: Ints) -> Any:
+def expand_columns(columns: Any, at: Ints) -> Any:
     """Columns [n] as [len(at), 1], or as `at` is; numbers stay numbers."""
     if at.ndim == 1:
         at = at[:, None]
@@ -361,11 +368,11 @@ ANSWERS, MOST_ASKED = 256, 65_536  # Answers of a grid that are remembered, and 
 MOST_KNOWN = 100_000  # Strategies whose memory is remembered
 
 
-class Scores(Columns):
+class BoundTable(StrategyColumns):
     """Every core of one framework with its options, and what they need and take."""
 
     remembers = False
-    """Others will ask the same with other links (`Common`)."""
+    """Others will ask the same with other links (`PlanCache`)."""
 
     @cached_property
     def _answers(self) -> dict[tuple[Any, ...], Floats]:
@@ -378,7 +385,7 @@ class Scores(Columns):
         return {}
 
     @cached_property
-    def pipe_numbers(self) -> dict[Pipe, int]:
+    def pipe_numbers(self) -> dict[ScheduleChoice, int]:
         """Numbers of pipes in `known_over`."""
         return {}
 
@@ -399,7 +406,7 @@ class Scores(Columns):
             self._answers[key] = work_out()
         return self._answers[key]
 
-    def _told(self, name: str, cores: Cores, option: Ints, work_out: Callable[[], Floats]) -> Floats:
+    def _told(self, name: str, cores: SearchNodes, option: Ints, work_out: Callable[[], Floats]) -> Floats:
         """The same for cores and their options."""
         still = bool(self._still[cores.shape].all())
         return self._asked(name, still, work_out, cores.shape, cores.pipe, cores.micro_batch, cores.dealt, option)
@@ -493,15 +500,15 @@ class Scores(Columns):
             self.known_over.update((keys[at], value) for at, value in zip(new.tolist(), over, strict=True))
         return np.array([self.known_over[key] for key in keys])
 
-    def _each(self, cores: Cores, option: Ints, of: Callable[[Tracks, Cores, Ints], Floats]) -> Floats:
+    def _each(self, cores: SearchNodes, option: Ints, of: Callable[[StageTable, SearchNodes, Ints], Floats]) -> Floats:
         """A figure of every strategy, in parts that fit in the cache: the largest of its tracks."""
         found = np.empty(len(cores))
-        for at in parts(cores):
-            tracks = Tracks(self.lanes, cores.taken(at), self.land.deals)
+        for at in split_into_batches(cores):
+            tracks = StageTable(self.lanes, cores.taken(at), self.land.deals)
             found[at] = tracks.worst(of(tracks, tracks.cores, option[at[tracks.owner]]))
         return found
 
-    def _over(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
+    def _over(self, tracks: StageTable, cores: SearchNodes, option: Ints) -> Floats:
         work, m = self.work(cores, option), self.model(self.by_shape["tp"][cores.shape][:, None])
         layers = (m.first_dense, m.moe_every, m.moe_layers)
         stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded, tracks("sparse"))
@@ -512,7 +519,7 @@ class Scores(Columns):
             over = np.maximum(over, (host - tracks("host")).max(axis=-1))
         return np.asarray(over)
 
-    def _in_flight(self, cores: Cores, work: WorkColumns, starts: Floats) -> Any:
+    def _in_flight(self, cores: SearchNodes, work: WorkColumns, starts: Floats) -> Any:
         """Micro-batches that the first stage of each run holds at once, as `schedule.in_flight` counts them."""
         m, p, v = work.micro_batches, work.pp, work.interleave
         later = p - 1.0 - starts
@@ -523,7 +530,9 @@ class Scores(Columns):
         if chunked.any():
             codes, where = np.unique((p * (m.max() + 1.0) + m)[:, 0], return_inverse=True)
             pairs = np.divmod(codes, m.max() + 1.0)
-            sizes = np.array([group_size(int(a), int(b)) for a, b in zip(*pairs, strict=True)], dtype=float)[where]
+            sizes = np.array([choose_group_size(int(a), int(b)) for a, b in zip(*pairs, strict=True)], dtype=float)[
+                where
+            ]
             several = np.minimum(2.0 * later + (v - 1.0) * sizes[:, None] + 1.0, m * v) / v
             plain = np.where(chunked[:, None], several, plain)
         if first.any():
@@ -543,17 +552,17 @@ class Scores(Columns):
             found[at] = self.lead_s(core[at], leader[at]) if len(at) else 0.0
         return found
 
-    def least_s(self, cores: Cores, option: Ints) -> Floats:
+    def least_s(self, cores: SearchNodes, option: Ints) -> Floats:
         """Least step time of each strategy: never above what the simulation finds."""
         return self._told("least", cores, option, lambda: self._each(cores, option, self._least))
 
-    def _least(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
+    def _least(self, tracks: StageTable, cores: SearchNodes, option: Ints) -> Floats:
         return self._stepped(tracks, cores, option, step_s)
 
-    def _alone(self, tracks: Tracks, cores: Cores, option: Ints) -> Floats:
+    def _alone(self, tracks: StageTable, cores: SearchNodes, option: Ints) -> Floats:
         return self._stepped(tracks, cores, option, passes_s)
 
-    def _stepped(self, tracks: Tracks, cores: Cores, option: Ints, of: Callable[..., Floats]) -> Floats:
+    def _stepped(self, tracks: StageTable, cores: SearchNodes, option: Ints, of: Callable[..., Floats]) -> Floats:
         work = self.work(cores, option)
         size = np.searchsorted(self.micro_batch_sizes, cores.micro_batch)
         way = size * LAYER_OPTIONS + self.by_option["layer"][option].astype(np.int64)
@@ -574,29 +583,29 @@ class Scores(Columns):
         )
         return of(batch, layer.k, layer)
 
-    def schedules(self, cores: Cores) -> Ints:
+    def schedules(self, cores: SearchNodes) -> Ints:
         """What the schedules of cores depend on: pipe, stages and micro-batches: [3, n]."""
         return np.stack([cores.pipe, self.land.pp[cores.shape], cores.micro_batches])
 
-    def tight_s(self, cores: Cores, option: Ints) -> Floats:
+    def tight_s(self, cores: SearchNodes, option: Ints) -> Floats:
         """A closer bound of each strategy's step, stage by stage; for few strategies."""
         return self._told("tight", cores, option, lambda: self._by_schedule(cores, option, least_step_s))
 
-    def near_s(self, cores: Cores, option: Ints) -> Floats:
+    def near_s(self, cores: SearchNodes, option: Ints) -> Floats:
         """Each strategy's step simulated, links inside a zone as they are for its slowest replica, or better."""
         return ROUNDED * self._told("near", cores, option, lambda: self._by_schedule(cores, option, _simulated_s))
 
-    def _by_schedule(self, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:
+    def _by_schedule(self, cores: SearchNodes, option: Ints, step_s: Callable[..., Floats]) -> Floats:
         """A bound of strategies, those that have schedule and stages in common at once."""
         found = np.empty(len(cores))
         keys = self.schedules(cores)[:2]
         for key in dict.fromkeys(map(tuple, keys.T.tolist())):
             at = np.flatnonzero((keys == np.array(key)[:, None]).all(axis=0))
-            tracks = Tracks(self.lanes, cores.taken(at), self.land.deals)
+            tracks = StageTable(self.lanes, cores.taken(at), self.land.deals)
             found[at] = tracks.worst(self._staged(tracks, tracks.cores, option[at[tracks.owner]], step_s))
         return found
 
-    def _staged(self, tracks: Tracks, cores: Cores, option: Ints, step_s: Callable[..., Floats]) -> Floats:
+    def _staged(self, tracks: StageTable, cores: SearchNodes, option: Ints, step_s: Callable[..., Floats]) -> Floats:
         """The same for strategies with pipe and stages in common."""
         pipe, stages = self.pipes[int(cores.pipe[0])], int(self.land.pp[cores.shape[0]])
         work = self.work(cores, option)
@@ -608,7 +617,7 @@ class Scores(Columns):
         counts, team = staged("counts"), staged("team")
         shapes, which = np.unique(cores.shape, return_inverse=True)
         fast = np.stack([self.land.fast_after(shape) for shape in shapes.tolist()])[which]
-        gpu, k = (spread(columns, team if tracks.mixed else team[:, :1]) for columns in self.gpus)
+        gpu, k = (expand_columns(columns, team if tracks.mixed else team[:, :1]) for columns in self.gpus)
         batch = Batch(
             model=self.model(work.tp),
             work=work,
@@ -630,7 +639,7 @@ class Scores(Columns):
         several = (self.by_option["zero"][option] > 0) & (shards > 1) & (shards < self.by_shape["dp"][shape])
         return np.asarray((self.by_option["flat"][option] > 0) & ~several)
 
-    def _links(self, cores: Cores, option: Ints, column: Callable[[str], Any], fast: Floats) -> LinkColumns:
+    def _links(self, cores: SearchNodes, option: Ints, column: Callable[[str], Any], fast: Floats) -> LinkColumns:
         shape, along, across = cores.shape, self.land.along, self.land.across
         if not (along[shape].any() or across[shape].any()):
             return LinkColumns(boundary_fast=fast)

@@ -1,6 +1,6 @@
 """Common: what plans of scenarios that differ only in the links between zones have in common, worked out once.
 
-A sweep hands one `Common` from cell to cell; a plan by itself has its own, in which nothing is known yet.
+A sweep hands one `PlanCache` from cell to cell; a plan by itself has its own, in which nothing is known yet.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 MOST_GROUNDS = 6  # Grounds that are remembered; the one used longest ago goes first
 
 
-class Kept(dict[Hashable, Any]):
+class ProblemCache(dict[Hashable, Any]):
     """What is known of one ground: spaces, shapes, placed strategies."""
 
     most_placed = 2_000_000
@@ -42,19 +42,19 @@ class Kept(dict[Hashable, Any]):
         self._ranks += ranks
 
 
-class Common:
+class PlanCache:
     """What is known, by the ground it stands on: everything of a problem but its links."""
 
     def __init__(self, *, lasting: bool = False) -> None:
         self.lasting = lasting
         """More than one problem will ask."""
-        self._grounds: list[tuple[tuple[Any, ...], Kept]] = []
+        self._grounds: list[tuple[tuple[Any, ...], ProblemCache]] = []
 
-    def on(self, *ground: Any) -> Kept:
+    def on(self, *ground: Any) -> ProblemCache:
         """What is known of a ground."""
         for at, (known, kept) in enumerate(self._grounds):
             if known == ground:
                 self._grounds.append(self._grounds.pop(at))
                 return kept
-        self._grounds = [*self._grounds[1 - MOST_GROUNDS :], (ground, Kept())]
+        self._grounds = [*self._grounds[1 - MOST_GROUNDS :], (ground, ProblemCache())]
         return self._grounds[-1][1]

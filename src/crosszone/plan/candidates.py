@@ -18,11 +18,11 @@ from crosszone.inputs.frameworks import Framework
 from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.bounds import Scores
-from crosszone.plan.layout_table import Pipe
-from crosszone.plan.layouts import Crossing, Shape
+from crosszone.plan.bounds import BoundTable
+from crosszone.plan.layout_table import ScheduleChoice
+from crosszone.plan.layouts import Crossing, ParallelLayout
 from crosszone.plan.problem import Problem
-from crosszone.plan.setting import rank_bucket_mb
+from crosszone.plan.setting import compute_rank_bucket_mb
 from crosszone.predict.batch import chunk_layers
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
@@ -31,7 +31,7 @@ from crosszone.predict.step import simulated_step
 ROWS = 512  # Rows that are looked at together: more do not fit the cache
 
 
-def steps_over(p: Predictor, sites: Sequence[Site]) -> npt.NDArray[np.float64]:
+def simulate_over_links(p: Predictor, sites: Sequence[Site]) -> npt.NDArray[np.float64]:
     """Expected step of a strategy over the links of each site, which differ in nothing else (`Site.on`).
 
     The same numbers as those of a predictor for each site; without bands and periodic averaging.
@@ -88,9 +88,9 @@ class Candidate:
     """A strategy of one framework's grid."""
 
     problem: Problem
-    scores: Scores
-    shape: Shape
-    pipe: Pipe
+    scores: BoundTable
+    shape: ParallelLayout
+    pipe: ScheduleChoice
     micro_batch: int
     micro_batches: int
     options: dict[str, Any]
@@ -144,7 +144,7 @@ class Candidate:
         inner = options.pop("communication", {})
         setting = self.scores.setting
         if setting.wan_bucket_mb is not None and self.crossing in ("dp", "both"):
-            inner = {**inner, "bucket_mb": float(rank_bucket_mb(setting, shape.tp, shape.pp, shape.dp))}
+            inner = {**inner, "bucket_mb": float(compute_rank_bucket_mb(setting, shape.tp, shape.pp, shape.dp))}
         fields: dict[str, Any] = {
             "tp": shape.tp,
             "pp": shape.pp,
@@ -205,13 +205,13 @@ class Candidate:
         if own not in known:
             site = self.predictor.site
             sites = [site.on(ways.cluster, ways.links, ways.crossings) for ways in kept.ahead.values()]
-            known = dict(zip(kept.ahead, steps_over(self.predictor, sites).tolist(), strict=True))
+            known = dict(zip(kept.ahead, simulate_over_links(self.predictor, sites).tolist(), strict=True))
             kept.place(("steps", self._key), known, 0)
         return known[own]
 
     @property
     def _several(self) -> bool:
-        """Others come next that differ in their links only, and the step depends on these (`Common`)."""
+        """Others come next that differ in their links only, and the step depends on these (`PlanCache`)."""
         alone = self.strategy.local_update is not None or self.crossing == "none"
         own = self.scores.setting.wan_bucket_mb is not None and self.crossing in ("dp", "both")
         return len(self.problem.kept.ahead) > 1 and not alone and not own

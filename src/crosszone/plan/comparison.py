@@ -15,20 +15,20 @@ from crosszone.predict.prediction import Prediction, Triple
 from crosszone.predict.traffic import tier_of
 
 # Standard deviations from the middle of a band to its end, which one run in ten lies beyond: 1.2816.
-TENTH = NormalDist().inv_cdf(0.9)
+SIGMAS_TO_P90 = NormalDist().inv_cdf(0.9)
 
 
-def chance_faster(a: Prediction, b: Prediction) -> float:
+def estimate_win_probability(a: Prediction, b: Prediction) -> float:
     """Chance that the real step of plan a is shorter than that of plan b, both on one cluster. [W2]
 
     Phi(ln(t_b / t_a) / sigma). Plans of one set-up share most of their error, so sigma^2 is the spread of the
     difference of two such errors, squared, and the links' own band of each plan.
     """
     spread = math.sqrt(_shared(a, b) ** 2 + _links(a) ** 2 + _links(b) ** 2)
-    return chance_of(math.log(b.step_time_s.expected / a.step_time_s.expected), spread)
+    return compute_win_probability(math.log(b.step_time_s.expected / a.step_time_s.expected), spread)
 
 
-def chance_of(log_ratio: float, spread: float) -> float:
+def compute_win_probability(log_ratio: float, spread: float) -> float:
     """Chance that the first of two is shorter, when the second is predicted exp(log_ratio) times as long. [W2]"""
     return NormalDist().cdf(log_ratio / spread)
 
@@ -44,12 +44,12 @@ def _shared(a: Prediction, b: Prediction) -> float:
 
 def _profile(p: Prediction) -> float:
     """Standard deviation of the logarithm that the profile's band stands for."""
-    return math.log(p.basis.high / p.basis.low) / 2.0 / TENTH
+    return math.log(p.basis.high / p.basis.low) / 2.0 / SIGMAS_TO_P90
 
 
 def _links(p: Prediction) -> float:
     """The same of what round-trip times between zones add to the band; 0 where they are known or not used."""
-    whole = math.log(p.step_time_s.high / p.step_time_s.low) / 2.0 / TENTH
+    whole = math.log(p.step_time_s.high / p.step_time_s.low) / 2.0 / SIGMAS_TO_P90
     return max(0.0, whole - _profile(p))
 
 
@@ -85,7 +85,7 @@ class Difference(Value):
     """Of what crosses links of a kind (fast link, network, between zones) in a step; equal kinds are left out."""
 
 
-def difference(a: Prediction, b: Prediction) -> Difference:
+def compare_predictions(a: Prediction, b: Prediction) -> Difference:
     """The waterfall from a's step to b's, and what else differs. [W1]
 
     Both breakdowns add up to their step, so what each part differs by adds up to the difference of the steps.
@@ -111,12 +111,12 @@ def _traffic(a: Prediction, b: Prediction) -> dict[str, float]:
     """Bytes a step by kind of link; a plan that does not use a kind sends nothing over it."""
     found: dict[str, float] = defaultdict(float)
     for prediction, sign in ((a, -1.0), (b, 1.0)):
-        for kind, size in link_bytes(prediction).items():
+        for kind, size in sum_link_bytes(prediction).items():
             found[kind] += sign * size
     return {kind: size for kind, size in sorted(found.items()) if size}
 
 
-def link_bytes(prediction: Prediction) -> dict[str, float]:
+def sum_link_bytes(prediction: Prediction) -> dict[str, float]:
     """Bytes of one step over all links of a kind."""
     found: dict[str, float] = defaultdict(float)
     for row in prediction.communication:

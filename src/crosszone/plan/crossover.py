@@ -40,7 +40,7 @@ class Crossover(Value):
     """Further factors at which the faster plan changes; usually none."""
 
 
-def flip_gbps(scenario: Scenario, one: Scenario, other: Scenario) -> Crossover:
+def find_crossover(scenario: Scenario, one: Scenario, other: Scenario) -> Crossover:
     """The factor on all rates between zones at which two plans take equally long, and what rates that makes. [W3]
 
     `one` and `other` say how the work of `scenario` is done: strategy, placement, framework; links and uplinks are the
@@ -53,7 +53,7 @@ def flip_gbps(scenario: Scenario, one: Scenario, other: Scenario) -> Crossover:
 
     def faster(exponent: float) -> int:
         """1 where `one` is faster at 10^exponent times the rates, -1 where `other` is, 0 where they are equal."""
-        cluster = scaled(scenario.cluster, 10.0**exponent, links)
+        cluster = scale_zone_links(scenario.cluster, 10.0**exponent, links)
         mine, theirs = (predictor(plan.replace(cluster=cluster)).step_time.expected for plan in (one, other))
         return 0 if abs(mine - theirs) <= EQUAL * theirs else 1 if mine < theirs else -1
 
@@ -74,7 +74,7 @@ def flip_gbps(scenario: Scenario, one: Scenario, other: Scenario) -> Crossover:
     )
 
 
-def scaled(cluster: Cluster, factor: float, links: Links | None = None) -> Cluster:
+def scale_zone_links(cluster: Cluster, factor: float, links: Links | None = None) -> Cluster:
     """The cluster with all rates between zones times a factor: links, given or derived, uplinks and downlinks.
 
     What one connection can carry and round-trip times stay: a wider line does not change them.

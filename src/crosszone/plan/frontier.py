@@ -16,13 +16,13 @@ from crosszone.plan.candidates import Candidate
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-WHOLE = -1  # In place of a sort of options: all of them
+ALL_GROUPS = -1  # In place of a sort of options: all of them
 # Bounds: of runs of stages, of every stage, and the schedule simulated with links at least as good as they are.
 LOOSE, CLOSE, NEAR = 0, 1, 2
 
 
 @dataclass
-class Queue:
+class BoundQueue:
     """Entries waiting for a closer look, in order of their bounds."""
 
     bound: Floats
@@ -66,7 +66,7 @@ class Queue:
 
 
 @dataclass
-class Sorts(Queue):
+class OptionGroups(BoundQueue):
     """Cores, and then sorts of their options, with the least value of any option."""
 
     leader: Ints
@@ -74,7 +74,7 @@ class Sorts(Queue):
 
 
 @dataclass
-class Pool(Queue):
+class Frontier(BoundQueue):
     """Scored strategies that fit, waiting to be simulated."""
 
     option: Ints
@@ -85,7 +85,7 @@ class Pool(Queue):
 BETTER = 1.0 - 1e-7  # Share of the best value that another one must be below: the rest is rounding
 
 
-class Best:
+class BestCandidates:
     """The best candidate of each family, and of each class of families."""
 
     def __init__(self, top: int):
@@ -133,7 +133,7 @@ class Best:
         return [(float(self.value[n]), self.candidates[n]) for n in order]
 
 
-class Front(Best):
+class ParetoFront(BestCandidates):
     """The fastest candidate of each price of GPUs; one is of interest if no cheaper or equally dear one is as fast."""
 
     @property

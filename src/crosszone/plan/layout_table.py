@@ -32,11 +32,11 @@ from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.flops import forward_flops_per_token
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
-from crosszone.plan.layouts import REPLICAS_NEAR, Shape, chain_times
+from crosszone.plan.layouts import REPLICAS_NEAR, ParallelLayout, estimate_chain_times
 from crosszone.predict.batch import layer_counts, sparse_layers
 from crosszone.predict.parts import kept, part
 from crosszone.predict.site import Crossings
-from crosszone.schedule.orders import V_SHAPED, stages_in_order
+from crosszone.schedule.orders import V_SHAPED, list_stages_in_order
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Pipe:
+class ScheduleChoice:
     """A schedule and the chunks of a stage."""
 
     schedule: str
@@ -66,35 +66,37 @@ class Pipe:
         return self.schedule.startswith("any")
 
 
-ANY = Pipe("any", 1)  # No schedule: what every schedule must take at least
-ANY_FOLDED = Pipe("any folded", 1)  # The same for schedules that put the embedding and the head on one stage
+ANY_SCHEDULE = ScheduleChoice("any", 1)  # No schedule: what every schedule must take at least
+ANY_V_SHAPED = ScheduleChoice(
+    "any folded", 1
+)  # The same for schedules that put the embedding and the head on one stage
 
 
-def any_of(chunks: int) -> Pipe:
+def build_any_schedule(chunks: int) -> ScheduleChoice:
     """No schedule, but so many chunks a stage."""
-    return Pipe(ANY.schedule, chunks)
+    return ScheduleChoice(ANY_SCHEDULE.schedule, chunks)
 
 
 @lru_cache(maxsize=8192)
-def stage_layers_of(
-    model: Model, stages: int, pipe: Pipe, given: tuple[int, ...] | None = None
+def count_stage_layers(
+    model: Model, stages: int, pipe: ScheduleChoice, given: tuple[int, ...] | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Layers of each stage, its chunks added up, and those with experts: dealt out evenly, or as given for every chunk.
 
     Without a schedule a folded pipeline has two chunks a stage where the layers share out so.
     """
     schedule, chunks = pipe.schedule, len(given) // stages if given else pipe.chunks
-    if pipe == ANY_FOLDED and not given and model.layers % (2 * stages) == 0:
+    if pipe == ANY_V_SHAPED and not given and model.layers % (2 * stages) == 0:
         schedule, chunks = "zbv", 2
     dealt = given or tuple(layer_counts(model.layers, stages * chunks))
-    held_by = stages_in_order(schedule, stages, chunks)
+    held_by = list_stages_in_order(schedule, stages, chunks)
     counts = np.bincount(held_by, weights=dealt, minlength=stages)
     sparse = np.bincount(held_by, weights=sparse_layers(model, dealt), minlength=stages)
     return tuple(counts.astype(int).tolist()), tuple(sparse.astype(int).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ways:
+class WanLinks:
     """Links between the zones as a number of ranks sees them, looked up once."""
 
     cluster: Cluster
@@ -141,10 +143,10 @@ class Ways:
         return np.array([self.boundary(a, b, n) for n in ranks.tolist()])
 
 
-class Runs:
+class EqualStageRuns:
     """The runs of equal stages of a frame under a pipe: arrays [chains, runs]."""
 
-    def __init__(self, frame: Frame, pipe: Pipe, counts: tuple[int, ...], sparse: tuple[int, ...]):
+    def __init__(self, frame: LayoutPattern, pipe: ScheduleChoice, counts: tuple[int, ...], sparse: tuple[int, ...]):
         """Without a schedule, stages between the first and the last that cost the same are one run, wherever they lie.
 
         `counts`: layers of each stage; `sparse`: those with experts among them.
@@ -184,7 +186,7 @@ class Runs:
         return len(self.starts)
 
 
-class Frame:
+class LayoutPattern:
     """The ways of a layout's chains: node group and zone of every stage, and what crosses zones."""
 
     def __init__(self, paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: Sequence[int], kind_of: Sequence[int]):
@@ -209,7 +211,7 @@ class Frame:
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
         self.breaks: set[int] = {s for at in ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
         """Stages that differ from the one before by where they lie or send."""
-        self._runs: dict[tuple[Pipe, tuple[int, ...], tuple[int, ...]], Runs] = {}
+        self._runs: dict[tuple[ScheduleChoice, tuple[int, ...], tuple[int, ...]], EqualStageRuns] = {}
 
     def tears(self, chain_class: Sequence[int]) -> bool:
         """Some zone holds chains of different classes at one stage."""
@@ -220,11 +222,11 @@ class Frame:
         """Stages of each chain in each node group: [chains, groups]."""
         return np.stack([np.bincount(row, minlength=groups) for row in self.groups])
 
-    def runs(self, pipe: Pipe, counts: tuple[int, ...], sparse: tuple[int, ...]) -> Runs:
+    def runs(self, pipe: ScheduleChoice, counts: tuple[int, ...], sparse: tuple[int, ...]) -> EqualStageRuns:
         """Runs of equal stages where stages have so many layers, and so many with experts."""
         key = (pipe, counts, sparse)
         if key not in self._runs:
-            self._runs[key] = Runs(self, pipe, counts, sparse)
+            self._runs[key] = EqualStageRuns(self, pipe, counts, sparse)
         return self._runs[key]
 
     def least_in_zone(self, replicas: Ints) -> Ints:
@@ -239,7 +241,7 @@ class Frame:
         )
         return found
 
-    def ring(self, replicas: Ints, cell: Ints, tp: Ints, ways: Ways) -> Floats:
+    def ring(self, replicas: Ints, cell: Ints, tp: Ints, ways: WanLinks) -> Floats:
         """Rate and latency of the ring of zones among which gradients cross, and the rate of a flat one: [n, 3]."""
         crossing = self.zones[:, self.dp_zones > 1]
         zones = tuple(np.unique(crossing).tolist())
@@ -268,14 +270,14 @@ class Frame:
 
 
 @lru_cache(maxsize=16_384)
-def frame_of(
+def build_pattern(
     paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: tuple[int, ...], kind_of: tuple[int, ...]
-) -> Frame:
+) -> LayoutPattern:
     """The frame of these ways, made once."""
-    return Frame(paths, zone_of, kind_of)
+    return LayoutPattern(paths, zone_of, kind_of)
 
 
-def balanced(layers: int, layer_s: Sequence[float], other_s: Sequence[float]) -> tuple[int, ...]:
+def balance_layers(layers: int, layer_s: Sequence[float], other_s: Sequence[float]) -> tuple[int, ...]:
     """Layers of each stage, at least one, so that the slowest stage is as fast as it can be. [W4]
 
     A stage takes `other_s` (embedding, head) and `layer_s` for each of its layers. Each layer goes to the stage that is
@@ -292,7 +294,7 @@ def balanced(layers: int, layer_s: Sequence[float], other_s: Sequence[float]) ->
     return tuple(counts)
 
 
-def balanced_micro_batches(
+def balance_micro_batches(
     total: int, replicas: Sequence[int], micro_batch_s: Sequence[float]
 ) -> tuple[int, ...] | None:
     """Micro-batches of a replica of each class, `total` in all, so that the slowest is done as soon as it can be. [W5]
@@ -325,21 +327,21 @@ def _dealt(total: int, classes: list[tuple[int, float]]) -> tuple[int, ...] | No
     return best and best[1]
 
 
-def head_layers(model: Model, seq_len: int = 2048) -> float:
+def estimate_head_layers(model: Model, seq_len: int = 2048) -> float:
     """Layers that the head stands for, by its FLOPs."""
     forward = forward_flops_per_token(model, seq_len)
     return forward.head * model.layers / (forward.total - forward.head)
 
 
-def balanced_layers(model: Model, speeds: Sequence[float]) -> tuple[int, ...]:
+def balance_layers_by_speed(model: Model, speeds: Sequence[float]) -> tuple[int, ...]:
     """Layers of stages on GPUs of these speeds, the head counted on the last."""
     layer_s = [1.0 / speed if speed else 1.0 for speed in speeds]
     other_s = [0.0] * len(layer_s)
-    other_s[-1] = head_layers(model) * layer_s[-1]
-    return balanced(model.layers, layer_s, other_s)
+    other_s[-1] = estimate_head_layers(model) * layer_s[-1]
+    return balance_layers(model.layers, layer_s, other_s)
 
 
-EVEN = -1  # In place of a deal: all chains take equally many, or there is no other way
+EVEN_SHARES = -1  # In place of a deal: all chains take equally many, or there is no other way
 
 
 class Classes(NamedTuple):
@@ -350,10 +352,10 @@ class Classes(NamedTuple):
     micro_batch_s: list[float]
 
 
-class Deals:
+class MicroBatchShares:
     """The deals of shapes whose chains take different numbers of micro-batches, numbered as they are asked for."""
 
-    def __init__(self, shapes: Sequence[Shape], frames: Sequence[Frame], speeds: Sequence[float]):
+    def __init__(self, shapes: Sequence[ParallelLayout], frames: Sequence[LayoutPattern], speeds: Sequence[float]):
         """`frames`: that of each shape."""
         self._shapes, self._frames = shapes, frames
         uneven = [number for number, shape in enumerate(shapes) if shape.uneven]
@@ -373,7 +375,7 @@ class Deals:
         """Number of the deal of so many micro-batches among the chains of a shape; `EVEN`: there is none."""
         if (shape, total) not in self._known:
             found = self._balanced(shape, total)
-            self._known[shape, total] = EVEN if found is None else len(self.kept)
+            self._known[shape, total] = EVEN_SHARES if found is None else len(self.kept)
             if found is not None:
                 self.kept.append(tuple(found[chain] for chain in self._frames[shape].kept.tolist()))
         return self._known[shape, total]
@@ -391,12 +393,12 @@ class Deals:
     def _balanced(self, shape: int, total: int) -> list[int] | None:
         """Micro-batches of a replica of each chain."""
         classes = self._classes[shape]
-        found = balanced_micro_batches(total, classes.replicas, classes.micro_batch_s)
+        found = balance_micro_batches(total, classes.replicas, classes.micro_batch_s)
         return None if found is None else [found[one] for one in classes.of_chain]
 
 
-def _classes_of(shape: Shape, speeds: Sequence[float]) -> Classes:
-    each = chain_times(shape.layout, shape.layers, speeds)
+def _classes_of(shape: ParallelLayout, speeds: Sequence[float]) -> Classes:
+    each = estimate_chain_times(shape.layout, shape.layers, speeds)
     times = sorted(set(each))
     of_chain = [times.index(one) for one in each]
     shares = shape.layout.shares
@@ -408,16 +410,16 @@ def _classes_of(shape: Shape, speeds: Sequence[float]) -> Classes:
 Links = tuple[Floats, ...] | None
 
 
-class Land:
+class LayoutTable:
     """Shapes with their links, whatever the framework: arrays [shapes]."""
 
     def __init__(
         self,
-        shapes: Sequence[Shape],
+        shapes: Sequence[ParallelLayout],
         model: Model,
         groups: Sequence[NodeGroup],
         zone_of: Sequence[int],
-        ways: Ways,
+        ways: WanLinks,
         speeds: Sequence[float],
     ):
         self.shapes, self.groups, self._model = shapes, groups, model
@@ -426,7 +428,7 @@ class Land:
         )
         self.cell = self.tp * self.cp
         self._near = np.array([s.order == REPLICAS_NEAR for s in shapes], dtype=bool)
-        self.frames: list[Frame] = []
+        self.frames: list[LayoutPattern] = []
         self.frame = np.zeros(len(shapes), dtype=np.int64)
         """Frame of each shape."""
         self._splits: list[tuple[int, ...] | None] = []
@@ -438,12 +440,12 @@ class Land:
             key = (shape.layout.paths, shape.layers)
             if key not in known:
                 known[key] = len(self.frames)
-                self.frames.append(frame_of(shape.layout.paths, tuple(zone_of), kind_of))
+                self.frames.append(build_pattern(shape.layout.paths, tuple(zone_of), kind_of))
                 self._splits.append(shape.layers)
             self.frame[number] = known[key]
         self.split = np.array([len(one) if one else 0 for one in self._splits], dtype=np.int64)[self.frame]
         """Chunks of all stages, where their layers are given; 0: dealt out evenly."""
-        self.deals = Deals(shapes, [self.frames[number] for number in self.frame.tolist()], speeds)
+        self.deals = MicroBatchShares(shapes, [self.frames[number] for number in self.frame.tolist()], speeds)
         self.chains = np.array([len(frame.kept) for frame in self.frames], dtype=np.int64)[self.frame]
         """Chains of each shape that differ."""
         self.along = np.array([frame.crosses for frame in self.frames], dtype=bool)[self.frame]
@@ -460,8 +462,8 @@ class Land:
         self._members = dict(self._by_frame(np.arange(len(shapes))))
         """Shapes of each frame."""
         self._place = np.zeros(len(shapes), dtype=np.int64)
-        self._runs: dict[tuple[int, Pipe], Runs] = {}
-        self._links: dict[tuple[int, Pipe], Links] = {}
+        self._runs: dict[tuple[int, ScheduleChoice], EqualStageRuns] = {}
+        self._links: dict[tuple[int, ScheduleChoice], Links] = {}
         for number, here in self._members.items():
             frame = self.frames[number]
             self._place[here] = np.arange(len(here))
@@ -473,7 +475,7 @@ class Land:
         self.parts: dict[str, Any] = {}
         self._tie(ways)
 
-    def _tie(self, ways: Ways) -> None:
+    def _tie(self, ways: WanLinks) -> None:
         """Take these links between the zones."""
         self._ways, self._boundaries, self._links = ways, {}, {}
         self.parts = kept(self.parts, without=("ring",))
@@ -492,7 +494,7 @@ class Land:
                 found[here] = self.frames[number].ring(self.replicas(here), self.cell[here], self.tp[here], self._ways)
         return found
 
-    def on(self, ways: Ways) -> Land:
+    def on(self, ways: WanLinks) -> LayoutTable:
         """The same shapes with other links between the zones."""
         other = copy(self)
         other._tie(ways)
@@ -579,22 +581,22 @@ class Land:
         inside = rank // domain == np.roll(rank, -1, axis=0) // domain
         return np.asarray(inside[:, np.argmin(inside.sum(axis=0))] * 1.0)
 
-    def runs(self, shapes: Ints, pipe: Pipe) -> list[tuple[Ints, Runs]]:
+    def runs(self, shapes: Ints, pipe: ScheduleChoice) -> list[tuple[Ints, EqualStageRuns]]:
         """Shapes of each frame with their runs of equal stages.
 
         Without a schedule stages that cost the same are one run.
         """
         return [(here, self._runs_of(number, pipe)) for number, here in self._by_frame(shapes)]
 
-    def _runs_of(self, number: int, pipe: Pipe) -> Runs:
+    def _runs_of(self, number: int, pipe: ScheduleChoice) -> EqualStageRuns:
         """Runs of a frame, made once."""
         if (number, pipe) not in self._runs:
             frame = self.frames[number]
-            layers = stage_layers_of(self._model, frame.stages, pipe, self._splits[number])
+            layers = count_stage_layers(self._model, frame.stages, pipe, self._splits[number])
             self._runs[number, pipe] = frame.runs(pipe, *layers)
         return self._runs[number, pipe]
 
-    def links(self, shapes: Ints, pipe: Pipe) -> Links:
+    def links(self, shapes: Ints, pipe: ScheduleChoice) -> Links:
         """The links after the runs of shapes of one frame: rates and latency; None where no chain crosses zones.
 
         Without a schedule only the slowest link of each chain counts.
@@ -608,7 +610,7 @@ class Land:
         found = self._links[number, pipe]
         return tuple(values[self._place[shapes]] for values in found) if found else None
 
-    def _links_of(self, number: int, runs: Runs, here: Ints) -> Links:
+    def _links_of(self, number: int, runs: EqualStageRuns, here: Ints) -> Links:
         size = (len(here), len(runs.groups), 1 if runs.merged else len(runs))
         rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
         for chain, run, a, b in runs.boundaries:

@@ -52,7 +52,7 @@ class Chain:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StageMap:
     """Where stages and replicas lie, in cells of tp x cp GPUs."""
 
     chains: tuple[Chain, ...]
@@ -131,7 +131,7 @@ class Layout:
                 yield from chain.path
 
 
-def splits(total: int, most: Sequence[int], limit: int) -> list[tuple[int, ...]]:
+def list_splits(total: int, most: Sequence[int], limit: int) -> list[tuple[int, ...]]:
     """Ways to share out `total`, at least 1 and at most `most` to each: all of them, or at most `limit` even ones.
 
     Even: in proportion to `most`, and one more or less than that.
@@ -182,8 +182,8 @@ def _proportional(total: int, most: Sequence[int]) -> tuple[int, ...]:
     return tuple(share)
 
 
-Path = tuple[int, ...]
-Route = tuple[Path, ...]
+GroupPath = tuple[int, ...]
+ZoneOrder = tuple[GroupPath, ...]
 
 EVERY_GROUPS, EVERY_GPUS = 4, 16  # Node groups and GPUs up to which every route is taken
 SETS = 3  # Node groups up to which every set of them is taken, in its best order
@@ -194,7 +194,7 @@ MOST_SWAPS = 6  # Zones up to which equal ones are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class ZoneGraph:
     """What routes are chosen on: the zone of each node group, and how far zones lie from each other."""
 
     zone_of: tuple[int, ...]
@@ -221,17 +221,17 @@ class Ground:
         x, y = self.zone_of[a], self.zone_of[b]
         return float(max(self.distance[x, y], self.distance[y, x]))
 
-    def length(self, path: Path) -> tuple[float, float]:
+    def length(self, path: GroupPath) -> tuple[float, float]:
         """Longest step of a path, and all of it."""
         steps = [self.between(a, b) for a, b in pairwise(path)]
         return max(steps, default=0.0), sum(steps)
 
-    def spread(self, groups: Path) -> float:
+    def spread(self, groups: GroupPath) -> float:
         """Distance of the two node groups farthest apart."""
         return max((self.between(a, b) for a, b in combinations(groups, 2)), default=0.0)
 
 
-def ground_of(cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink], path: str) -> Ground:
+def build_zone_graph(cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink], path: str) -> ZoneGraph:
     """The ground of a cluster for a compute precision."""
     zones = [z for z, zone in enumerate(cluster.zones) for _ in zone.nodes]
     peaks = [group.total_gpus * (group.gpu.peak(path) or 0.0) for _, group in cluster.groups()]
@@ -241,7 +241,7 @@ def ground_of(cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink], path:
         late = link.rtt_ms.expected * 1e-3
         distance[a, b] = late + 8.0 / link.gbps
         distance[b, a] = late + 8.0 / link.gbps_back
-    return Ground(
+    return ZoneGraph(
         zone_of=tuple(zones),
         power=tuple(peaks),
         distance=distance,
@@ -284,16 +284,16 @@ def _swaps(
             yield tuple(start[order[zone]] + g - start[zone] for g, zone in enumerate(zone_of))
 
 
-def routes(ground: Ground) -> list[Route]:
+def list_zone_orders(ground: ZoneGraph) -> list[ZoneOrder]:
     """The routes worth trying, each once."""
-    found: dict[Route, None] = {}
+    found: dict[ZoneOrder, None] = {}
     for route in _every(ground) if ground.every else _best(ground):
         same = [tuple(sorted(tuple(swap[g] for g in path) for path in route)) for swap in ground.swaps]
         found.setdefault(min([tuple(sorted(route)), *same]))
     return list(found)
 
 
-def _every(ground: Ground) -> Iterator[Route]:
+def _every(ground: ZoneGraph) -> Iterator[ZoneOrder]:
     """All sets of paths over all sets of node groups."""
     for size in range(1, len(ground.groups) + 1):
         for some in combinations(ground.groups, size):
@@ -301,7 +301,7 @@ def _every(ground: Ground) -> Iterator[Route]:
                 yield from _orders(parts)
 
 
-def _partitions(items: Path) -> Iterator[list[Path]]:
+def _partitions(items: GroupPath) -> Iterator[list[GroupPath]]:
     """All ways to put items into sets."""
     if not items:
         yield []
@@ -314,7 +314,7 @@ def _partitions(items: Path) -> Iterator[list[Path]]:
                 yield [(first, *others), *parts]
 
 
-def _orders(parts: list[Path]) -> Iterator[Route]:
+def _orders(parts: list[GroupPath]) -> Iterator[ZoneOrder]:
     """All orders inside each set."""
     if not parts:
         yield ()
@@ -324,7 +324,7 @@ def _orders(parts: list[Path]) -> Iterator[Route]:
             yield (path, *others)
 
 
-def _best(ground: Ground) -> Iterator[Route]:
+def _best(ground: ZoneGraph) -> Iterator[ZoneOrder]:
     """Best connected or strongest sets of each size: side by side, as one path, and in equal paths."""
     gathered = _gathered(ground) if len(ground.groups) > 12 else []
     for size in _sizes(1, len(ground.groups)):
@@ -349,7 +349,7 @@ def _sizes(least: int, most: int) -> list[int]:
     return sizes
 
 
-def _gathered(ground: Ground) -> list[int]:
+def _gathered(ground: ZoneGraph) -> list[int]:
     """Node groups one by one, the strongest first, then always the nearest to all before it."""
     apart = ground.apart
     some = [max(ground.groups, key=lambda g: ground.power[g])]
@@ -362,14 +362,14 @@ def _gathered(ground: Ground) -> list[int]:
     return some
 
 
-def _shortest(ground: Ground, some: Path) -> Path:
+def _shortest(ground: ZoneGraph, some: GroupPath) -> GroupPath:
     """The order whose longest step is shortest."""
     if len(some) <= 6:
         return min(permutations(some), key=lambda path: (*ground.length(path), path))
     return next(_cut(ground, some, len(some)))
 
 
-def _cut(ground: Ground, some: Path, length: int) -> Iterator[Path]:
+def _cut(ground: ZoneGraph, some: GroupPath, length: int) -> Iterator[GroupPath]:
     """Paths of equal length (the last may be shorter), near ones together."""
     apart = ground.apart
     left = np.array(some)
@@ -409,13 +409,13 @@ WIDE = Breadth(replicas=4, splits=1, halves=True)
 
 
 @dataclass(frozen=True)
-class Shape:
+class ParallelLayout:
     """Degrees, where their ranks lie, and how ranks are numbered."""
 
     tp: int
     cp: int
     ep: int
-    layout: Layout
+    layout: StageMap
     order: Order
     layers: tuple[int, ...] | None = None
     """Layers of each stage and chunk in pipeline order; None: dealt out evenly."""
@@ -455,16 +455,16 @@ class Degrees:
     """Numbers of replicas that the batch can be shared out to."""
 
 
-def shapes(
+def iterate_layouts(
     cluster: Cluster,
-    ground: Ground,
-    routes: Sequence[Route],
+    ground: ZoneGraph,
+    routes: Sequence[ZoneOrder],
     degrees: Degrees,
     breadth: Breadth,
-    layers_of: Callable[[Layout], Sequence[tuple[int, ...] | None]],
+    layers_of: Callable[[StageMap], Sequence[tuple[int, ...] | None]],
     inside: Callable[[NodeGroup, int], bool],
     speeds: Sequence[float] | None,
-) -> Iterator[Shape]:
+) -> Iterator[ParallelLayout]:
     """Every shape that fits the cluster, as far as the breadth goes.
 
     `layers_of`: splits of the layers to try; `inside`: whether a node group may hold tensor-parallel groups so large;
@@ -487,12 +487,14 @@ def shapes(
                         for order in orders if layout.replicas > 1 and pp > 1 else orders[:1]:
                             for layers in layers_of(layout):
                                 if layout.replicas in degrees.dp:
-                                    yield Shape(tp, cp, ep, layout, order, layers)
-                                if speeds and unlike and len(set(chain_times(layout, layers, speeds))) > 1:
-                                    yield Shape(tp, cp, ep, layout, order, layers, uneven=True)
+                                    yield ParallelLayout(tp, cp, ep, layout, order, layers)
+                                if speeds and unlike and len(set(estimate_chain_times(layout, layers, speeds))) > 1:
+                                    yield ParallelLayout(tp, cp, ep, layout, order, layers, uneven=True)
 
 
-def chain_times(layout: Layout, layers: tuple[int, ...] | None, speeds: Sequence[float]) -> tuple[float, ...]:
+def estimate_chain_times(
+    layout: StageMap, layers: tuple[int, ...] | None, speeds: Sequence[float]
+) -> tuple[float, ...]:
     """Time of a micro-batch on the slowest stage of each chain, in layers of a GPU of speed 1."""
     stages = layout.stages
     held = [sum(layers[stage::stages]) for stage in range(stages)] if layers else [1] * stages
@@ -501,7 +503,7 @@ def chain_times(layout: Layout, layers: tuple[int, ...] | None, speeds: Sequence
     )
 
 
-def _experts_inside(ground: Ground, layout: Layout, cell: int, ep: int) -> bool:
+def _experts_inside(ground: ZoneGraph, layout: StageMap, cell: int, ep: int) -> bool:
     """Every group of ranks that shares out experts lies in one zone and divides the replicas."""
     if ep == 1:
         return True
@@ -522,17 +524,17 @@ def _experts_inside(ground: Ground, layout: Layout, cell: int, ep: int) -> bool:
 @lru_cache(maxsize=4096)
 def _layouts(
     cells: tuple[int, ...],
-    routes: tuple[Route, ...],
+    routes: tuple[ZoneOrder, ...],
     pp: int,
     dp: tuple[int, ...],
     breadth: Breadth,
-    unlike: frozenset[Route],
-) -> tuple[Layout, ...]:
+    unlike: frozenset[ZoneOrder],
+) -> tuple[StageMap, ...]:
     """Every way to lay `pp` stages and some number of replicas on the node groups' cells.
 
     `unlike`: routes whose replicas may take different numbers of micro-batches, so that any number of them may do.
     """
-    found: dict[Layout, None] = {}
+    found: dict[StageMap, None] = {}
     for route in routes:
         for layout in _along(cells, route, pp, dp, breadth, route in unlike):
             found.setdefault(layout)
@@ -542,8 +544,8 @@ def _layouts(
 
 
 def _along(
-    cells: tuple[int, ...], route: Route, pp: int, dp: tuple[int, ...], breadth: Breadth, unlike: bool
-) -> Iterator[Layout]:
+    cells: tuple[int, ...], route: ZoneOrder, pp: int, dp: tuple[int, ...], breadth: Breadth, unlike: bool
+) -> Iterator[StageMap]:
     """Layouts of one route: replicas shared out among its paths, stages among the groups of each path."""
     if any(len(path) > pp for path in route):
         return
@@ -556,8 +558,8 @@ def _along(
         least = len(route) if breadth == EVERYTHING else sum(most)
         numbers = sorted({*numbers, *range(least, sum(most) + 1)})
     for replicas in numbers:
-        for shares in splits(replicas, most, breadth.splits):
-            yield from (Layout(chains) for chains in _chains(cells, route, pp, shares, breadth))
+        for shares in list_splits(replicas, most, breadth.splits):
+            yield from (StageMap(chains) for chains in _chains(cells, route, pp, shares, breadth))
 
 
 def _most_replicas(cells: tuple[int, ...], path: tuple[int, ...], pp: int) -> int:
@@ -575,7 +577,7 @@ def _room(cells: tuple[int, ...], path: tuple[int, ...], replicas: int) -> int:
 
 
 def _chains(
-    cells: tuple[int, ...], route: Route, pp: int, shares: tuple[int, ...], breadth: Breadth
+    cells: tuple[int, ...], route: ZoneOrder, pp: int, shares: tuple[int, ...], breadth: Breadth
 ) -> Iterator[tuple[Chain, ...]]:
     """Chains of so many replicas each, with every (or every near-even) split of their stages."""
     if not route:
@@ -583,15 +585,15 @@ def _chains(
         return
     path, replicas = route[0], shares[0]
     most = [min(pp, cells[g] // replicas) for g in path]
-    for stages in splits(pp, most, breadth.splits):
+    for stages in list_splits(pp, most, breadth.splits):
         chain = Chain(replicas, tuple(zip(path, stages, strict=True)))
         for others in _chains(cells, route[1:], pp, shares[1:], breadth):
             yield (chain, *others)
 
 
 def _spilling(
-    cells: tuple[int, ...], routes: tuple[Route, ...], pp: int, dp: tuple[int, ...], breadth: Breadth
-) -> Iterator[Layout]:
+    cells: tuple[int, ...], routes: tuple[ZoneOrder, ...], pp: int, dp: tuple[int, ...], breadth: Breadth
+) -> Iterator[StageMap]:
     """Whole replicas in each group, and one more through what is left of several."""
     for route in routes:
         if len(route) != 1 or len(route[0]) < 2:
@@ -602,6 +604,6 @@ def _spilling(
         replicas = sum(whole.values()) + 1
         if min(left) < 1 or sum(left) < pp or not any(whole.values()) or replicas not in dp:
             continue
-        for stages in splits(pp, left, breadth.splits):
+        for stages in list_splits(pp, left, breadth.splits):
             spill = Chain(1, tuple(zip(path, stages, strict=True)))
-            yield Layout((*(Chain(n, ((g, pp),)) for g, n in whole.items() if n), spill))
+            yield StageMap((*(Chain(n, ((g, pp),)) for g, n in whole.items() if n), spill))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.plan.candidates import Candidate
-from crosszone.plan.layout_table import Land
+from crosszone.plan.layout_table import LayoutTable
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
 from crosszone.predict.breakdown import bottleneck_of, breakdown_of
@@ -23,7 +23,7 @@ from crosszone.predict.traffic import traffic_of
 Floats = npt.NDArray[np.float64]
 
 
-def require_known(problem: Problem, objective: Objective) -> None:
+def require_objective_figures(problem: Problem, objective: Objective) -> None:
     """Refuse an objective whose figures are not known."""
     for number, group in enumerate(problem.groups):
         unknown = {"cost": _usd(group) is None, "energy": group.gpu.tdp_w is None}
@@ -34,7 +34,7 @@ def require_known(problem: Problem, objective: Objective) -> None:
             raise IllegalError(Notice(code=code[objective], field="objective", params=params))
 
 
-def least_per_second(problem: Problem, land: Land, objective: Objective) -> Floats:
+def bound_cost_per_second(problem: Problem, land: LayoutTable, objective: Objective) -> Floats:
     """What a second of each shape costs at least, in the objective's unit; 1 where time itself counts."""
     if objective not in ("cost", "energy"):
         return np.ones(len(land.shapes))
@@ -54,18 +54,18 @@ def _kilowatt(group: NodeGroup, zone: Zone) -> float:
     return (group.gpu.tdp_w or 0.0) * (figures["idle_share"] + figures["host_share"]) * (zone.pue or 1.0) / 1000.0
 
 
-def value_of(candidate: Candidate, objective: Objective) -> float:
+def compute_objective(candidate: Candidate, objective: Objective) -> float:
     """What a candidate is ranked by, smaller is better: s, $ or kWh of a step; memory: GiB left, negative."""
     if objective == "time":
         return candidate.step_s
     if objective == "memory":
         return -candidate.predictor.memory().margin
-    usd, kwh = per_step(candidate.predictor)
+    usd, kwh = compute_step_cost(candidate.predictor)
     found = usd if objective == "cost" else kwh
     return np.inf if found is None else found
 
 
-def per_step(p: Predictor) -> tuple[float | None, float | None]:
+def compute_step_cost(p: Predictor) -> tuple[float | None, float | None]:
     """$ and kWh of one step: GPUs, with what failures and checkpoints add, and what leaves the zones. [E2]"""
     breakdown = breakdown_of(p)
     _, shares = bottleneck_of(breakdown)

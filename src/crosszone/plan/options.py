@@ -43,7 +43,7 @@ FIELDS = (
 GRADIENTS, OVERLAPS = FIELDS[5], FIELDS[6:9]
 
 
-class Traits(NamedTuple):
+class LayoutTraits(NamedTuple):
     """What a shape has, as far as options depend on it."""
 
     tensor: bool
@@ -66,7 +66,7 @@ class Traits(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Options:
+class OptionTable:
     """Legal combinations: for each field its values, and the place of each row's value among them."""
 
     values: dict[str, tuple[Any, ...]]
@@ -117,9 +117,9 @@ class Options:
         return found
 
 
-def options_of(
-    framework: Framework, job: Job, pinned: Strategy, traits: Traits, dtypes: Sequence[str | None]
-) -> Options:
+def list_options(
+    framework: Framework, job: Job, pinned: Strategy, traits: LayoutTraits, dtypes: Sequence[str | None]
+) -> OptionTable:
     """All legal combinations of one framework for shapes with these traits; what the user pinned has one value."""
     choices = _choices(framework, traits, dtypes)
     for field in FIELDS:
@@ -132,7 +132,7 @@ def options_of(
     values = {field: tuple(value for value, _ in choices[field]) for field in FIELDS}
     asked = {field: tuple(named for _, named in choices[field]) for field in FIELDS}
     codes = dict(zip(FIELDS, grid, strict=True))
-    whole = Options(values, codes, asked)
+    whole = OptionTable(values, codes, asked)
     keep = _sensible(whole)
     if pinned.local_update is not None:  # zones that train on their own hold all states each
         keep &= (whole.column("zero") == 0) | (whole.column("shard_within", {"all": 0, "zone": 1, "node": 1}) > 0)
@@ -141,10 +141,12 @@ def options_of(
         keep &= (whole.column("zero") < 2) | (apart & (not traits.torn))
     for need in framework.needs:
         keep &= _met(need, whole, traits, job)
-    return Options(values, {field: code[keep] for field, code in codes.items()}, asked)
+    return OptionTable(values, {field: code[keep] for field, code in codes.items()}, asked)
 
 
-def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None]) -> dict[str, list[tuple[Any, bool]]]:
+def _choices(
+    framework: Framework, traits: LayoutTraits, dtypes: Sequence[str | None]
+) -> dict[str, list[tuple[Any, bool]]]:
     """Values of each field, and whether a strategy must name them."""
 
     def switch(what: str, matters: bool) -> list[tuple[Any, bool]]:
@@ -174,7 +176,7 @@ def _choices(framework: Framework, traits: Traits, dtypes: Sequence[str | None])
     }
 
 
-def _sensible(options: Options) -> npt.NDArray[np.bool_]:
+def _sensible(options: OptionTable) -> npt.NDArray[np.bool_]:
     """Combinations that differ in something: no gather to hide without shards, no narrower sets without sharding."""
     zero = options.column("zero")
     hidden = options.column("communication.overlap_parameters") > 0
@@ -186,7 +188,7 @@ def _sensible(options: Options) -> npt.NDArray[np.bool_]:
     return np.asarray(keep & ((within == "all") | (zero >= 1)))
 
 
-def _met(need: Need, options: Options, traits: Traits, job: Job) -> npt.NDArray[np.bool_]:
+def _met(need: Need, options: OptionTable, traits: LayoutTraits, job: Job) -> npt.NDArray[np.bool_]:
     """Rows that meet a framework's need, as `rules.framework_needs_met` asks for it."""
     degrees = {"tp": traits.tensor, "pp": traits.piped, "ep": traits.expert}
     rows = np.ones(len(options), dtype=bool)
@@ -217,10 +219,10 @@ def _met(need: Need, options: Options, traits: Traits, job: Job) -> npt.NDArray[
     return ~when | then
 
 
-LEAST_TOKENS = 4096  # Tokens of a sequence that a context-parallel rank keeps at least
-MOST_MICRO_BATCH = 64  # Samples of a micro-batch
-FEW_CELLS = 64  # Tensor-parallel groups up to which every number of stages is tried
-MOST_STAGES = 128  # Stages of larger clusters
+MIN_TOKENS_PER_RANK = 4096  # Tokens of a sequence that a context-parallel rank keeps at least
+MAX_MICRO_BATCH = 64  # Samples of a micro-batch
+SMALL_CLUSTER_GPUS = 64  # Tensor-parallel groups up to which every number of stages is tried
+MAX_STAGES = 128  # Stages of larger clusters
 
 
 class Policy(NamedTuple):
@@ -237,7 +239,7 @@ def _in_domain(problem: Problem, tp: int) -> bool:
 
 
 def _long_enough(problem: Problem, cp: int) -> bool:
-    return cp == 1 or problem.job.seq_len // cp >= LEAST_TOKENS
+    return cp == 1 or problem.job.seq_len // cp >= MIN_TOKENS_PER_RANK
 
 
 def _power_of_two(_: Problem, degree: int) -> bool:
@@ -245,21 +247,21 @@ def _power_of_two(_: Problem, degree: int) -> bool:
 
 
 def _small_enough(_: Problem, micro_batch: int) -> bool:
-    return micro_batch <= MOST_MICRO_BATCH
+    return micro_batch <= MAX_MICRO_BATCH
 
 
 def _even_stages(problem: Problem, pp: int) -> bool:
     """Stages that share layers, or layers with embedding and head, out evenly, and powers of two."""
-    if problem.cluster.gpus <= FEW_CELLS:
+    if problem.cluster.gpus <= SMALL_CLUSTER_GPUS:
         return True
     layers = problem.model.layers
     even = any((layers + ends) % pp == 0 for ends in (0, 2))
-    return pp <= MOST_STAGES and (even or _power_of_two(problem, pp))
+    return pp <= MAX_STAGES and (even or _power_of_two(problem, pp))
 
 
 def _straight(problem: Problem, schedule: str) -> bool:
     """Not folded into a V, where every micro-batch goes over each boundary twice."""
-    return problem.cluster.gpus <= FEW_CELLS or schedule not in V_SHAPED
+    return problem.cluster.gpus <= SMALL_CLUSTER_GPUS or schedule not in V_SHAPED
 
 
 # Checked in this order; the first that keeps a value out is told.
@@ -273,12 +275,12 @@ POLICIES: tuple[Policy, ...] = (
 )
 
 
-def kept_out(problem: Problem, degree: str, value: int | str) -> Notice | None:
+def check_policies(problem: Problem, degree: str, value: int | str) -> Notice | None:
     """Why a value of a degree is not tried (of a schedule: where the pipeline crosses zones); None: it is."""
     if problem.is_pinned(degree):
         return None
     for policy in POLICIES:
         if policy.degree == degree and not policy.keeps(problem, value):
-            params = {"tokens": LEAST_TOKENS, "most": MOST_MICRO_BATCH, "cells": FEW_CELLS}
+            params = {"tokens": MIN_TOKENS_PER_RANK, "most": MAX_MICRO_BATCH, "cells": SMALL_CLUSTER_GPUS}
             return Notice(code=policy.code, field=f"strategy.{degree}", value=value, level="note", params=params)
     return None

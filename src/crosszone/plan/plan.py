@@ -15,7 +15,7 @@ from crosszone.predict.prediction import Prediction
 
 Objective = Literal["time", "cost", "memory", "energy"]
 OBJECTIVES: tuple[Objective, ...] = ("time", "cost", "memory", "energy")
-Told = dict[str, Any]  # A notice as every surface shows it: code, level, message, field, hint, value
+NoticeDict = dict[str, Any]  # A notice as every surface shows it: code, level, message, field, hint, value
 
 
 class IdleGpus(Value):
@@ -27,7 +27,7 @@ class IdleGpus(Value):
     """Node group within the zone, from 0."""
     count: int
     """GPUs."""
-    reason: Told
+    reason: NoticeDict
     """Why they are idle."""
 
 
@@ -56,7 +56,7 @@ class Plan(Value):
     """Chance that the best plan's step really is shorter than this one's; null for the best plan."""
     idle: tuple[IdleGpus, ...]
     """GPUs in no rank."""
-    reasons: tuple[Told, ...]
+    reasons: tuple[NoticeDict, ...]
     """Why it is so fast, or not faster."""
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ class Rejected(Value):
     """What they have in common."""
     count: int
     """Strategies, or values of a degree that no strategy can have."""
-    reason: Told
+    reason: NoticeDict
     """The first reason."""
 
 
@@ -101,7 +101,7 @@ class Point(Value):
     """Price of one step, GPUs and egress, $."""
 
 
-def filled(scenario: Scenario, way: Plan | Point) -> Scenario:
+def apply_plan(scenario: Scenario, way: Plan | Point) -> Scenario:
     """The scenario as a plan does it, with its framework, strategy and placement: what `predict` takes."""
     job = scenario.job.replace(framework=way.framework)
     return scenario.replace(job=job, strategy=way.strategy, placement=way.placement)
@@ -145,9 +145,9 @@ class Plans(Value):
     """Time against cost, fastest first; empty where it was not asked for or prices are not known."""
     rejected: tuple[Rejected, ...]
     """What is not among the plans, and why."""
-    hints: tuple[Told, ...]
+    hints: tuple[NoticeDict, ...]
     """Rules of thumb this search bears out: tp, pp, micro-batch."""
-    warnings: tuple[Told, ...]
+    warnings: tuple[NoticeDict, ...]
     """Notices on the scenario and the search."""
     why: Comparison | None = None
     """What makes another plan slower than the best; null: not asked for (`--why`)."""

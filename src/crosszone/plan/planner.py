@@ -43,15 +43,15 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.strategy import LocalUpdate, Strategy
 from crosszone.inputs.value import parse
-from crosszone.plan.cache import Common
+from crosszone.plan.cache import PlanCache
 from crosszone.plan.candidates import Candidate
-from crosszone.plan.comparison import chance_faster
-from crosszone.plan.frontier import Front
-from crosszone.plan.layouts import WIDE, Chain, Layout
-from crosszone.plan.objectives import per_step, require_known, value_of
+from crosszone.plan.comparison import estimate_win_probability
+from crosszone.plan.frontier import ParetoFront
+from crosszone.plan.layouts import WIDE, Chain, StageMap
+from crosszone.plan.objectives import compute_objective, compute_step_cost, require_objective_figures
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Objective, Plan, Plans, Point, Rejected
 from crosszone.plan.problem import Problem
-from crosszone.plan.reasons import hints_of, idle_of, no_plan, reasons_of, rejected_of
+from crosszone.plan.reasons import explain_no_plan, explain_plan, list_hints, list_idle_gpus, list_rejected
 from crosszone.plan.search import Progress, Search
 from crosszone.predict.batch import chunk_layers
 from crosszone.predict.predict import build_prediction
@@ -61,9 +61,9 @@ ROUNDS = 6  # Changes made to one plan at most
 LEAST_GAIN = 1e-4  # Share of the value that a change must save
 
 
-def refined(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> tuple[Candidate, float, int]:
+def refine_candidate(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> tuple[Candidate, float, int]:
     """The plan after the changes that help, its value, and how many were tried."""
-    best, value, tried = one, value_of(one, objective), 0
+    best, value, tried = one, compute_objective(one, objective), 0
     for _ in range(ROUNDS):
         found: tuple[float, Candidate] | None = None
         for other in (*_options(best), *_layers(best), *_layouts(best), *_shares(best)):
@@ -91,7 +91,7 @@ def _rated(one: Candidate, objective: Objective, beat: float) -> float | None:
         fits = all(stage.total <= share * stage.limit for stage in one.predictor.memory().stages)
         if not fits or (objective == "time" and not one.may_beat(beat)):
             return None
-        return value_of(one, objective)
+        return compute_objective(one, objective)
     except InputError:
         return None
 
@@ -139,10 +139,10 @@ def _layouts(one: Candidate) -> Iterator[Candidate]:
             ways += [(*path[:at], (a, x + 1), (b, y - 1), *path[at + 2 :])] * (y > 1)
         for way in ways:
             chains = (*layout.chains[:number], Chain(chain.replicas, way), *layout.chains[number + 1 :])
-            yield from _fitting(one, Layout(chains))
+            yield from _fitting(one, StageMap(chains))
 
 
-def _fitting(one: Candidate, layout: Layout) -> Iterator[Candidate]:
+def _fitting(one: Candidate, layout: StageMap) -> Iterator[Candidate]:
     """The plan in another layout, if the node groups have room for it."""
     shape, groups = one.shape, one.problem.groups
     room = all(n <= tp_capacity(groups[g], shape.tp) // (shape.tp * shape.cp) for g, n in layout.cells.items())
@@ -175,14 +175,14 @@ MOST_SIMULATED = 16
 
 
 @cache
-def variants() -> dict[str, LocalUpdate]:
+def read_local_update_variants() -> dict[str, LocalUpdate]:
     """Ways to average that are tried, by name (`local_update.yaml`)."""
     document = read_shipped("crosszone.plan", "local_update.yaml")
     named = document.value["variants"]
     return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in named.items()}
 
 
-def local_update_plans(
+def iterate_local_update_plans(
     problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
 ) -> Iterator[tuple[Candidate, Search]]:
     """The fastest strategy with each way to average, with the search it comes from, fastest first; none fits: nothing.
@@ -191,7 +191,7 @@ def local_update_plans(
     """
     if len(problem.cluster.zones) < 2 or problem.pinned.local_update is not None:
         return
-    ways = list(variants().values())
+    ways = list(read_local_update_variants().values())
     averaged = problem.averaging(ways[0])
     if not averaged.frameworks:
         return
@@ -206,16 +206,16 @@ def local_update_plans(
         yield one, search
 
 
-def front_of(
+def find_pareto_points(
     problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
 ) -> list[Point]:
     """Time against cost, fastest first; empty where a price is not known."""
-    best = Front(top=1)
+    best = ParetoFront(top=1)
     search = Search(problem, top=1, best=best, safe=safe, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
     search.run()
     points = []
     for step, one in best.ranked():
-        usd, _ = per_step(one.predictor)
+        usd, _ = compute_step_cost(one.predictor)
         if usd is None:
             return []
         points.append(
@@ -248,8 +248,8 @@ PINNED_RULES = (
     (ranks_within_gpus, {"tp", "pp", "dp"}),
     (batch_divides, {"micro_batch", "dp"}),
 )
-NOT_PINNED = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # Fields that a plan settles itself
-MOST_TOP = 100  # Plans that may be asked for
+UNPINNABLE_FIELDS = ("replica_micro_batches", "extra_warmup", "shard_ranks")  # Fields that a plan settles itself
+MAX_TOP = 100  # Plans that may be asked for
 
 
 def plan(
@@ -265,32 +265,33 @@ def plan(
     language: str = "en",
     notices: Sequence[Notice] = (),
     profiles: Profiles | None = None,
-    common: Common | None = None,
+    cache: PlanCache | None = None,
 ) -> Plans:
     """The best strategies and placements for a scenario; what its strategy names is pinned.
 
     `IllegalError` where a pinned value breaks a rule or nothing fits. `budget_s` ends the search early and says so;
-    `cancelled` is asked now and then and ends it with `CancelledError`. A `common` that outlives the call spares the
+    `cancelled` is asked now and then and ends it with `CancelledError`. A `cache` that outlives the call spares the
     next plan of a scenario that differs only in its links most of the work.
     """
     if objective not in OBJECTIVES:
         params = {"allowed": list(OBJECTIVES), "nearest": OBJECTIVES[0]}
         raise InvalidError(Notice(code="not_one_of", field="objective", value=objective, params=params))
-    if not 1 <= top <= MOST_TOP:
-        raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MOST_TOP}))
+    if not 1 <= top <= MAX_TOP:
+        raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MAX_TOP}))
     began = monotonic()
-    problem = problem_of(scenario, profiles, common)
+    problem = build_problem(scenario, profiles, cache)
     how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
-    search, best = searched(problem, objective=objective, top=top, progress=progress, **how)
+    search, best = search_plans(problem, objective=objective, top=top, progress=progress, **how)
     safe = search.safe
     plans = _plans(search, best, language)
     averaged: list[Plan] = []
     if local_updates:
-        for one, own in local_update_plans(problem, safe=safe, **how):
+        for one, own in iterate_local_update_plans(problem, safe=safe, **how):
             averaged += _plans(own, [(one.step_s, one)], language, first=len(averaged) + 1)
     told = [*notices, *_remarks(scenario, search)]
     rejected = [
-        Rejected(family=family, count=count, reason=why.as_dict(language)) for family, count, why in rejected_of(search)
+        Rejected(family=family, count=count, reason=why.as_dict(language))
+        for family, count, why in list_rejected(search)
     ]
     return Plans(
         name=scenario.name,
@@ -303,14 +304,14 @@ def plan(
         complete=search.tally.complete,
         plans=tuple(plans),
         local_updates=tuple(averaged),
-        front=tuple(front_of(problem, safe=safe, **how)) if front else (),
+        front=tuple(find_pareto_points(problem, safe=safe, **how)) if front else (),
         rejected=tuple(rejected),
-        hints=tuple(hint.as_dict(language) for hint in hints_of(best[0][1], plans[0].prediction, search)),
+        hints=tuple(hint.as_dict(language) for hint in list_hints(best[0][1], plans[0].prediction, search)),
         warnings=tuple(notice.as_dict(language) for notice in told),
     )
 
 
-def searched(
+def search_plans(
     problem: Problem,
     *,
     objective: Objective = "time",
@@ -320,7 +321,7 @@ def searched(
     cancelled: Callable[[], bool] | None = None,
 ) -> tuple[Search, list[tuple[float, Candidate]]]:
     """The best strategies that are no local updates, refined, in order, with the search they come from."""
-    require_known(problem, objective)
+    require_objective_figures(problem, objective)
     for safe in (True, False) if objective != "memory" else (False,):  # one that fits for sure, else one that may
         search = Search(
             problem,
@@ -337,18 +338,18 @@ def searched(
         ranked = search.best.ranked()[:top]
         if ranked:
             return search, _refined(search, ranked, progress)
-    raise IllegalError(*no_plan(search))
+    raise IllegalError(*explain_no_plan(search))
 
 
-def problem_of(scenario: Scenario, profiles: Profiles | None = None, common: Common | None = None) -> Problem:
+def build_problem(scenario: Scenario, profiles: Profiles | None = None, cache: PlanCache | None = None) -> Problem:
     """The scenario as the search sees it; `IllegalError` where the job, or what is pinned, breaks a rule already."""
     pinned = scenario.strategy or Strategy()
     known = profiles or Profiles.load()
-    problem = Problem(scenario=scenario, pinned=pinned, profiles=known, common=common or Common())
+    problem = Problem(scenario=scenario, pinned=pinned, profiles=known, cache=cache or PlanCache())
     case = problem.case(pinned if pinned.dp else pinned.replace(dp=1))
     broken = [notice for rule in JOB_RULES for notice in rule(case)]
     broken += [notice for rule, fields in PINNED_RULES for notice in rule(case) if fields <= pinned.pinned]
-    unfit = [name for name in NOT_PINNED if name in pinned.pinned and getattr(pinned, name)]
+    unfit = [name for name in UNPINNABLE_FIELDS if name in pinned.pinned and getattr(pinned, name)]
     broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unfit]
     if broken:
         raise IllegalError(*broken)
@@ -363,7 +364,7 @@ def _refined(
     """The best plans after the small changes that help, in order."""
     found = []
     for number, (_, one) in enumerate(ranked[:REFINED] if search.objective != "memory" else []):
-        better, value, tried = refined(one, search.objective, search.spent)
+        better, value, tried = refine_candidate(one, search.objective, search.spent)
         search.tally.simulated += tried
         found.append((value, better))
         if progress is not None:
@@ -381,7 +382,7 @@ def _plans(
     found: list[Plan] = []
     best: Prediction | None = None
     for number, (value, one) in enumerate(ranked):
-        idle = list(idle_of(one, value, search))
+        idle = list(list_idle_gpus(one, value, search))
         predictor = one.predictor_of(banded=True, notices=tuple(i.reason for i in idle))
         predicted = build_prediction(predictor, language)
         found.append(
@@ -395,11 +396,11 @@ def _plans(
                 placement=one.placement,
                 prediction=predicted,
                 value=value,
-                chance=None if best is None else chance_faster(best, predicted),
+                chance=None if best is None else estimate_win_probability(best, predicted),
                 idle=tuple(
                     IdleGpus(zone=i.zone, group=i.group, count=i.count, reason=i.reason.as_dict(language)) for i in idle
                 ),
-                reasons=tuple(reason.as_dict(language) for reason in reasons_of(one, predicted, best)),
+                reasons=tuple(reason.as_dict(language) for reason in explain_plan(one, predicted, best)),
             )
         )
         best = best or predicted
@@ -419,7 +420,7 @@ def _remarks(scenario: Scenario, search: Search) -> list[Notice]:
     return found
 
 
-def pinned(value: Mapping[str, Any], pins: Iterable[str]) -> dict[str, Any]:
+def merge_pins(value: Mapping[str, Any], pins: Iterable[str]) -> dict[str, Any]:
     """The fields of a scenario with pins put into its strategy, over what stands there.
 
     pinned({"model": ...}, ["tp=8", "communication.flows=4"])   # {"model": ..., "strategy": {"tp": 8, ...}}

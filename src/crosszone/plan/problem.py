@@ -29,9 +29,18 @@ from crosszone.inputs.rules import (
 )
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
-from crosszone.plan.cache import Common, Kept
-from crosszone.plan.layout_table import Land, Ways, balanced_layers
-from crosszone.plan.layouts import Breadth, Degrees, Ground, Layout, Route, ground_of, routes, shapes
+from crosszone.plan.cache import PlanCache, ProblemCache
+from crosszone.plan.layout_table import LayoutTable, WanLinks, balance_layers_by_speed
+from crosszone.plan.layouts import (
+    Breadth,
+    Degrees,
+    StageMap,
+    ZoneGraph,
+    ZoneOrder,
+    build_zone_graph,
+    iterate_layouts,
+    list_zone_orders,
+)
 from crosszone.predict.parts import part
 from crosszone.predict.site import transport_of
 
@@ -39,7 +48,7 @@ TOGETHER = 8  # Ranks that fill a line together: a node's
 MOST = 64  # Sockets of a connection that NCCL allows
 
 
-def with_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink]) -> Communication:
+def choose_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink]) -> Communication:
     """The options with as many connections a channel as fill every line between zones, unless a number is given. [W7]
 
     Eight ranks (or a zone's, where it has fewer) with their channels carry flows x one window a round trip each; the
@@ -71,15 +80,15 @@ class Problem:
     scenario: Scenario
     pinned: Strategy
     profiles: Profiles
-    common: Common = field(default_factory=Common, repr=False, compare=False)
+    cache: PlanCache = field(default_factory=PlanCache, repr=False, compare=False)
     """What is known from problems that differ only in their links."""
     parts: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
     """What has been computed of it so far, by name; a changed copy begins anew."""
 
     @part
-    def kept(self) -> Kept:
+    def kept(self) -> ProblemCache:
         """What is known of problems with these zones, this model, job and pinned strategy, whatever their links."""
-        return self.common.on(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
+        return self.cache.on(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
 
     def averaging(self, how: LocalUpdate) -> Problem:
         """The same with zones that train on their own and average now and then."""
@@ -108,14 +117,14 @@ class Problem:
         return tuple(group for _, group in self.cluster.groups())
 
     @part
-    def ground(self) -> Ground:
+    def ground(self) -> ZoneGraph:
         """What routes are chosen on."""
-        return ground_of(self.cluster, self.scenario.links, compute_precision(self.job))
+        return build_zone_graph(self.cluster, self.scenario.links, compute_precision(self.job))
 
     @part
-    def routes(self) -> list[Route]:
+    def routes(self) -> list[ZoneOrder]:
         """Routes through the node groups; where zones average, whole replicas in several zones."""
-        found = routes(self.ground)
+        found = list_zone_orders(self.ground)
         if self.pinned.local_update is None:
             return found
         zone_of = self.ground.zone_of
@@ -124,13 +133,13 @@ class Problem:
     @part
     def communication(self) -> Communication:
         """How ranks talk, what is not given filled in for the links between the zones."""
-        return with_flows(self.pinned.communication, self.cluster, self.scenario.links)
+        return choose_flows(self.pinned.communication, self.cluster, self.scenario.links)
 
     @part
-    def ways(self) -> Ways:
+    def ways(self) -> WanLinks:
         """Links between the zones."""
         how = transport_of(self.communication, self.cluster)
-        return Ways(cluster=self.cluster, links=self.scenario.links, transport=how)
+        return WanLinks(cluster=self.cluster, links=self.scenario.links, transport=how)
 
     @part
     def frameworks(self) -> list[Framework]:
@@ -160,7 +169,7 @@ class Problem:
         known, asked = frameworks(), self.job.framework
         return list(known.values()) if asked == "any" else [known[asked]]
 
-    def land(self, degrees: Degrees, breadth: Breadth) -> Land:
+    def land(self, degrees: Degrees, breadth: Breadth) -> LayoutTable:
         """The shapes of these degrees, made once."""
         key = (degrees, breadth)
         if key not in self._lands:
@@ -169,22 +178,22 @@ class Problem:
                 self._lands[key] = self.kept[kept].on(self.ways)
                 return self._lands[key]
             how = (degrees, breadth, self._layer_splits, self.holds_tp, self._uneven_speeds)
-            found = list(shapes(self.cluster, self.ground, self.routes, *how))
+            found = list(iterate_layouts(self.cluster, self.ground, self.routes, *how))
             if self.pinned.local_update is not None:
                 found = [shape for shape in found if shape.layout.level(self.ground.zone_of)]
-            land = Land(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
+            land = LayoutTable(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
             self._lands[key] = self.kept[kept] = land
         return self._lands[key]
 
     @part
-    def _lands(self) -> dict[tuple[Degrees, Breadth], Land]:
+    def _lands(self) -> dict[tuple[Degrees, Breadth], LayoutTable]:
         return {}
 
     def holds_tp(self, group: NodeGroup, tp: int) -> bool:
         """A node group may hold such tensor-parallel groups: inside a fast-link domain or a node, unless pinned."""
         return self.is_pinned("tp") or tp <= (group.domain if group.fast_link else group.gpus)
 
-    def _layer_splits(self, layout: Layout) -> list[tuple[int, ...] | None]:
+    def _layer_splits(self, layout: StageMap) -> list[tuple[int, ...] | None]:
         """Splits of the layers to try: the pinned one; else even, and by speed where stages lie on different GPUs."""
         pinned = self.pinned.layers_per_stage
         if pinned is not None:
@@ -194,7 +203,7 @@ class Problem:
         slowest = [min(self._speeds[g] for g in stage) for stage in layout.groups.T.tolist()]
         if len(set(slowest)) == 1:
             return [None]
-        return [None, balanced_layers(self.model, slowest)]
+        return [None, balance_layers_by_speed(self.model, slowest)]
 
     @property
     def _uneven_speeds(self) -> list[float] | None:

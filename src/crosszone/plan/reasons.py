@@ -27,7 +27,7 @@ from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value
 from crosszone.plan.candidates import Candidate
-from crosszone.plan.comparison import difference
+from crosszone.plan.comparison import compare_predictions
 from crosszone.plan.layouts import Crossing
 from crosszone.plan.search import Search
 from crosszone.predict.prediction import Prediction
@@ -115,7 +115,7 @@ _CODES: dict[What, str] = {
 }
 
 
-def loss_penalty(model: Model, zones: int, steps: int) -> Penalty:
+def find_loss_penalty(model: Model, zones: int, steps: int) -> Penalty:
     """Extra loss of averaging `zones` zones every `steps` steps: a look-up, never a formula.
 
     Taken are the measurements with as many replicas, or those next to it on either side; what else differs from
@@ -148,14 +148,14 @@ def loss_penalty(model: Model, zones: int, steps: int) -> Penalty:
 
 def _nearest(zones: int) -> list[Measured]:
     """Measurements with as many replicas; else those with the next fewer and the next more."""
-    known = measurements()
+    known = read_measurements()
     fewer = max((one.replicas for one in known if one.replicas <= zones), default=None)
     more = min((one.replicas for one in known if one.replicas >= zones), default=None)
     return [one for one in known if one.replicas in (fewer, more)]
 
 
 @cache
-def measurements() -> tuple[Measured, ...]:
+def read_measurements() -> tuple[Measured, ...]:
     """Everything that `local_update.yaml` holds."""
     return tuple(Measured(**one) for one in read_shipped("crosszone.plan", "local_update.yaml").value["measured"])
 
@@ -196,7 +196,7 @@ def _note(code: str, **params: object) -> Notice:
     return Notice(code=code, level="note", params=params)
 
 
-def reasons_of(one: Way, found: Prediction, best: Prediction | None) -> Iterator[Notice]:
+def explain_plan(one: Way, found: Prediction, best: Prediction | None) -> Iterator[Notice]:
     """Why a plan is as fast as it is; `best`: the plan it comes after."""
     s, shares = one.strategy, found.shares
     if best is not None:
@@ -228,7 +228,7 @@ def reasons_of(one: Way, found: Prediction, best: Prediction | None) -> Iterator
 
 def _behind(found: Prediction, best: Prediction) -> Iterator[Notice]:
     """What makes it slower than the best plan."""
-    apart = difference(best, found)
+    apart = compare_predictions(best, found)
     if apart.step_s > SMALL * best.step_time_s.expected and apart.parts and apart.parts[0].seconds > 0:
         part = apart.parts[0]
         yield _note(
@@ -249,7 +249,7 @@ def _across(one: Way, found: Prediction) -> Iterator[Notice]:
     local = one.strategy.local_update
     if local is not None:
         yield _note("reason_averages", zones=list(one.zone_names), steps=local.steps, fragments=local.fragments)
-        yield from loss_penalty(one.problem.model, len(one.zone_names), local.steps).notices()
+        yield from find_loss_penalty(one.problem.model, len(one.zone_names), local.steps).notices()
         return
     names = {zone.name for zone in one.problem.cluster.zones}
     wide = [row for row in found.communication if " > " in row.link and row.link.split(" > ")[0] in names]
@@ -260,7 +260,7 @@ def _across(one: Way, found: Prediction) -> Iterator[Notice]:
     yield _note(ACROSS[one.crossing], **params)
 
 
-def idle_of(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
+def list_idle_gpus(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
     """GPUs that no rank uses, each with its reason."""
     cluster, cells, shape = one.problem.cluster, one.shape.layout.cells, one.shape
     number = 0
@@ -295,7 +295,7 @@ def _with_group(search: Search, group: int, one: Candidate) -> float | None:
     )
 
 
-def hints_of(one: Candidate, found: Prediction, search: Search) -> Iterator[Notice]:
+def list_hints(one: Candidate, found: Prediction, search: Search) -> Iterator[Notice]:
     """Rules of thumb that this search bears out: largest sensible tp, smallest pp that fits, micro-batch."""
     space = next(s for s in search.spaces if s.framework == one.framework)
     number = search.spaces.index(space)
@@ -313,7 +313,7 @@ def hints_of(one: Candidate, found: Prediction, search: Search) -> Iterator[Noti
     yield _note("hint_micro_batch", b=s.micro_batch, m=found.micro_batches, dp=s.dp, bubble=bubble)
 
 
-def rejected_of(search: Search) -> Iterator[tuple[str, int, Notice]]:
+def list_rejected(search: Search) -> Iterator[tuple[str, int, Notice]]:
     """Families that are not among the plans: what they have in common, how many, and the first reason."""
     for notice in search.problem.refused:
         yield str(notice.params["framework"]), 1, notice
@@ -348,7 +348,7 @@ def _listed(values: list[int | str]) -> str:
     return f"{values[0]}, {values[1]} ... {values[-1]}"
 
 
-def no_plan(search: Search) -> list[Notice]:
+def explain_no_plan(search: Search) -> list[Notice]:
     """Every reason that leaves nothing, the nearest to a plan first."""
     return [*_too_big(search), *_illegal(search)] or [Notice(code="no_plan", field="strategy")]
 

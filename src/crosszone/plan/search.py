@@ -17,16 +17,16 @@ from time import monotonic
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.plan.bounds import Scores
+from crosszone.plan.bounds import BoundTable
 from crosszone.plan.candidates import Candidate
-from crosszone.plan.frontier import CLOSE, LOOSE, NEAR, WHOLE, Best, Front, Pool, Sorts
-from crosszone.plan.layout_table import EVEN
+from crosszone.plan.frontier import ALL_GROUPS, CLOSE, LOOSE, NEAR, BestCandidates, Frontier, OptionGroups, ParetoFront
+from crosszone.plan.layout_table import EVEN_SHARES
 from crosszone.plan.layouts import Breadth
-from crosszone.plan.objectives import least_per_second, value_of
+from crosszone.plan.objectives import bound_cost_per_second, compute_objective
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
-from crosszone.plan.search_nodes import Cores
-from crosszone.plan.search_space import space_of
+from crosszone.plan.search_nodes import SearchNodes
+from crosszone.plan.search_space import build_search_space
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -73,18 +73,18 @@ class Search:
         safe: bool = False,
         most_simulated: int | None = None,
         breadth: Breadth | None = None,
-        best: Best | None = None,
+        best: BestCandidates | None = None,
         budget_s: float | None = None,
         progress: Progress | None = None,
         cancelled: Callable[[], bool] | None = None,
     ):
         self.problem, self.objective, self.prune, self.safe = problem, objective, prune, safe
-        self.tally, self.best = Tally(), best or Best(top)
+        self.tally, self.best = Tally(), best or BestCandidates(top)
         self._end = None if budget_s is None else monotonic() + budget_s
         self._progress, self._cancelled = progress, cancelled
-        self.spaces = [space_of(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
+        self.spaces = [build_search_space(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
         self._most_simulated, self._placed = most_simulated, 0
-        self.grids: list[Scores] = []
+        self.grids: list[BoundTable] = []
         self._laid: dict[int, int] = {}
         """The grid of each framework that was made last."""
         self._cores: list[tuple[Floats, Ints]] = []
@@ -98,7 +98,7 @@ class Search:
             self._run_memory()
             return
         space, shape, family, bound = self._outlined()
-        sorts, pool, start, end = Sorts.empty(), Pool.empty(), 0, 0
+        sorts, pool, start, end = OptionGroups.empty(), Frontier.empty(), 0, 0
         size = FIRST_BLOCK if self.prune else len(bound)
         while not self.spent():
             sorts = sorts.taken(self.best.wants(sorts.bound, sorts.family))
@@ -119,7 +119,7 @@ class Search:
             elif sorts.least <= pool.least:
                 at = self._front(sorts)
                 front, sorts = sorts.taken(at), sorts.without(at)
-                if front.leader[0] == WHOLE:
+                if front.leader[0] == ALL_GROUPS:
                     sorts = sorts.joined(*map(self._wanted, self._sorted(front)))
                 else:
                     pool = pool.joined(*self._scored(front))
@@ -134,7 +134,7 @@ class Search:
 
         Strategies much slower than the fastest of them are left out: nobody trades days for a GiB.
         """
-        found: list[tuple[Scores, Ints, Ints, Floats, Floats, Ints]] = []
+        found: list[tuple[BoundTable, Ints, Ints, Floats, Floats, Ints]] = []
         families = self._families
         for number, space in enumerate(self.spaces):
             self.tally.evaluated += space.strategies()
@@ -161,12 +161,12 @@ class Search:
             order = order[least[order] <= MOST_SLOWER * fastest]
             for at in order[np.unique(family[order], return_index=True)[1]].tolist():
                 one = self.candidate(grid, int(owner[at]), int(option[at]))
-                self.best.add(value_of(one, self.objective), int(family[at]), one)
+                self.best.add(compute_objective(one, self.objective), int(family[at]), one)
 
-    def _simulate(self, pool: Pool, at: int) -> None:
+    def _simulate(self, pool: Frontier, at: int) -> None:
         """Simulate one candidate of a pool."""
         one = self.candidate(self.grids[int(pool.grid[at])], int(pool.core[at]), int(pool.option[at]))
-        self.best.add(value_of(one, self.objective), int(pool.family[at]), one)
+        self.best.add(compute_objective(one, self.objective), int(pool.family[at]), one)
         self._placed += 1
 
     def _outlined(self) -> tuple[Ints, Ints, Ints, Floats]:
@@ -217,7 +217,7 @@ class Search:
     @cached_property
     def _rates(self) -> list[Floats]:
         """What a second of each shape of each framework costs at least."""
-        return [least_per_second(self.problem, space.land, self.objective) for space in self.spaces]
+        return [bound_cost_per_second(self.problem, space.land, self.objective) for space in self.spaces]
 
     @cached_property
     def _families(self) -> list[Ints]:
@@ -227,8 +227,8 @@ class Search:
         kinds = [own.index(nodes) for nodes in own]  # zones with the same GPUs are one kind
         for space in self.spaces:
             land, number = space.land, self.best.number
-            if isinstance(self.best, Front):
-                prices = least_per_second(self.problem, land, "cost")
+            if isinstance(self.best, ParetoFront):
+                prices = bound_cost_per_second(self.problem, land, "cost")
                 found.append(np.array([number(round(float(x), 12)) for x in prices], dtype=np.int64))
                 continue
             zones = [tuple(sorted(kinds[z] for z in set(frame.zones.ravel().tolist()))) for frame in land.frames]
@@ -240,7 +240,7 @@ class Search:
         self.best.ready()
         return found
 
-    def _unfolded(self, space: Ints, shape: Ints) -> Iterator[Sorts]:
+    def _unfolded(self, space: Ints, shape: Ints) -> Iterator[OptionGroups]:
         """The cores of these shapes."""
         for framework in np.unique(space).tolist():
             if framework not in self._laid:
@@ -249,15 +249,15 @@ class Search:
             grid, (rate, family) = self.grids[number], self._cores[number]
             core = grid.cores_of(shape[space == framework])
             bound = grid.core_s(core) * rate[core] if self.prune else np.zeros(len(core))
-            yield Sorts(bound, np.full(len(core), number), core, family[core], np.full(len(core), WHOLE))
+            yield OptionGroups(bound, np.full(len(core), number), core, family[core], np.full(len(core), ALL_GROUPS))
 
-    def _wanted(self, sorts: Sorts) -> Sorts:
+    def _wanted(self, sorts: OptionGroups) -> OptionGroups:
         """Those that could change the answer."""
         return sorts.taken(self.best.wants(sorts.bound, sorts.family))
 
-    def _front(self, sorts: Sorts) -> Ints:
+    def _front(self, sorts: OptionGroups) -> Ints:
         """The first entries of the first one's kind, cores or sorts of options: so many as are looked at together."""
-        whole = sorts.leader == WHOLE
+        whole = sorts.leader == ALL_GROUPS
         if not self.prune:
             return np.flatnonzero(whole == whole[0])
         near = int(np.searchsorted(sorts.bound, AHEAD * sorts.least, side="right"))
@@ -270,15 +270,15 @@ class Search:
             sizes[sorts.grid[at] == number] = self.grids[number].sizes(sorts.core[here], sorts.leader[here])
         return at[: int(np.searchsorted(np.cumsum(sizes), MEMBERS)) + 1]
 
-    def _sorted(self, cores: Sorts) -> Iterator[Sorts]:
+    def _sorted(self, cores: OptionGroups) -> Iterator[OptionGroups]:
         """The sorts of options of these cores."""
         for number in np.unique(cores.grid).tolist():
             grid, (rate, family) = self.grids[number], self._cores[number]
             core, leader = grid.leads(cores.core[cores.grid == number])
             bound = grid.lead_s(core, leader) * rate[core] if self.prune else np.zeros(len(core))
-            yield Sorts(bound, np.full(len(core), number), core, family[core], leader)
+            yield OptionGroups(bound, np.full(len(core), number), core, family[core], leader)
 
-    def _scored(self, sorts: Sorts) -> Iterator[Pool]:
+    def _scored(self, sorts: OptionGroups) -> Iterator[Frontier]:
         """All strategies of these sorts that fit."""
         for number in np.unique(sorts.grid).tolist():
             here = np.flatnonzero(sorts.grid == number)
@@ -289,9 +289,9 @@ class Search:
             self.tally.feasible += int(fits.sum())
             core, option = core[fits], option[fits]
             bound = grid.least_s(grid.cores.taken(core), option) * rate[core]
-            yield Pool(bound, np.full(len(core), number), core, family[core], option, np.full(len(core), LOOSE))
+            yield Frontier(bound, np.full(len(core), number), core, family[core], option, np.full(len(core), LOOSE))
 
-    def _simulated(self, pool: Pool, until: float) -> Pool:
+    def _simulated(self, pool: Frontier, until: float) -> Frontier:
         """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
         while not self.spent():
             pool = pool.taken(self.best.wants(pool.bound, pool.family))
@@ -303,10 +303,10 @@ class Search:
                 first = np.flatnonzero(pool.known == known)
                 if known == LOOSE:
                     first = first[self._like(pool, first, 2)][:TIGHTENED]
-                    self._tighten(pool, first, Scores.tight_s)
+                    self._tighten(pool, first, BoundTable.tight_s)
                 else:
                     first = first[self._like(pool, first, 3)][: self._alike(pool, first[0])]
-                    self._tighten(pool, first, Scores.near_s)
+                    self._tighten(pool, first, BoundTable.near_s)
                     self.tally.simulated += len(first)
                 close = int(first[np.argmin(pool.bound[first])])
                 if known == CLOSE and self._promises(pool, close):
@@ -323,7 +323,7 @@ class Search:
             self._tell("simulating", self.tally.simulated, 0)
         return pool
 
-    def _like(self, pool: Pool, at: Ints, keys: int) -> npt.NDArray[np.bool_]:
+    def _like(self, pool: Frontier, at: Ints, keys: int) -> npt.NDArray[np.bool_]:
         """Which candidates have their schedule, stages and perhaps micro-batches in common with the first of them."""
         found: npt.NDArray[np.bool_] = pool.grid[at] == pool.grid[at[0]]
         grid = self.grids[int(pool.grid[at[0]])]
@@ -332,18 +332,18 @@ class Search:
         found[here] = (told == told[:, :1]).all(axis=0)
         return found
 
-    def _alike(self, pool: Pool, at: int) -> int:
+    def _alike(self, pool: Frontier, at: int) -> int:
         """How many schedules like that of a candidate are simulated at a time: fewer long ones."""
         grid, core = self.grids[int(pool.grid[at])], int(pool.core[at])
         chunks = grid.pipes[int(grid.cores.pipe[core])].chunks
         parts = int(grid.land.pp[grid.cores.shape[core]]) * chunks * int(grid.cores.micro_batches[core])
         return max(1, min(ALIKE, OPERATIONS // parts))
 
-    def _promises(self, pool: Pool, at: int) -> bool:
+    def _promises(self, pool: Frontier, at: int) -> bool:
         """A candidate is likely to lower what others must beat."""
         return bool(pool.bound[at] < EAGER * self.best.limits[pool.family[at]])
 
-    def _tighten(self, pool: Pool, at: Ints, bound_s: Callable[[Scores, Cores, Ints], Floats]) -> None:
+    def _tighten(self, pool: Frontier, at: Ints, bound_s: Callable[[BoundTable, SearchNodes, Ints], Floats]) -> None:
         """Give some candidates a closer bound."""
         for number in np.unique(pool.grid[at]).tolist():
             here = at[pool.grid[at] == number]
@@ -361,12 +361,12 @@ class Search:
         at = int(np.argmin(grid.memory_over(owner, option)))
         return self.candidate(grid, int(owner[at]), int(option[at]))
 
-    def candidate(self, grid: Scores, core: int, option: int) -> Candidate:
+    def candidate(self, grid: BoundTable, core: int, option: int) -> Candidate:
         """One strategy of a grid."""
         cores = grid.cores
         traits, shape = int(cores.traits[core]), int(cores.shape[core])
         total = self.problem.job.global_batch // int(cores.micro_batch[core])
-        uneven = None if cores.dealt[core] == EVEN else grid.land.deals.of_replicas(shape, total)
+        uneven = None if cores.dealt[core] == EVEN_SHARES else grid.land.deals.of_replicas(shape, total)
         return Candidate(
             problem=self.problem,
             scores=grid,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.plan.layout_table import EVEN, Deals, Land, Pipe, Runs
+from crosszone.plan.layout_table import EVEN_SHARES, EqualStageRuns, LayoutTable, MicroBatchShares, ScheduleChoice
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -17,10 +17,10 @@ CHUNK = 4096  # Strategies that are scored together: their columns stay in the p
 WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)  # Numbers of runs that tracks are filled up to
 # Strategies that are scored apart from wider ones: a call for fewer takes longer than runs that are not there.
 ENOUGH = 512
-BEYOND = 1e9  # Where runs begin that are not there
+PADDING_START = 1e9  # Where runs begin that are not there
 
 
-class Lanes(NamedTuple):
+class PaddedStages(NamedTuple):
     """Tracks of one width, stacked: arrays [tracks, runs]; runs that are not there have no layers."""
 
     mixed: bool
@@ -44,14 +44,14 @@ class Lanes(NamedTuple):
 
 
 # Of runs that are not there; other columns go on as they are: what wraps comes from the last run.
-ABSENT = {"counts": 0.0, "sparse": 0.0, "repeats": 1.0, "starts": BEYOND}
+PADDING = {"counts": 0.0, "sparse": 0.0, "repeats": 1.0, "starts": PADDING_START}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class NodeBlock:
     """Shapes that may run under a pipe, and their micro-batches: one entry a core."""
 
-    pipe: Pipe
+    pipe: ScheduleChoice
     shapes: Ints
     shape: Ints
     micro_batch: Ints
@@ -60,7 +60,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cores:
+class SearchNodes:
     """Shape, pipe and micro-batch of every core, and what follows from them: arrays [cores]."""
 
     shape: Ints
@@ -80,18 +80,18 @@ class Cores:
     def __len__(self) -> int:
         return len(self.shape)
 
-    def taken(self, at: Ints) -> Cores:
+    def taken(self, at: Ints) -> SearchNodes:
         """Some of them."""
-        return Cores(**{f.name: getattr(self, f.name)[at] for f in fields(self)})
+        return SearchNodes(**{f.name: getattr(self, f.name)[at] for f in fields(self)})
 
 
 # Shapes of one frame and pipe, with the runs they have in common, one after the other.
-Members = list[tuple[Ints, Runs, Pipe]]
+Members = list[tuple[Ints, EqualStageRuns, ScheduleChoice]]
 
 
-def laid(
-    land: Land, blocks: Sequence[Block], traits: Ints, memory_bytes: Sequence[tuple[float, float]]
-) -> tuple[dict[int, Lanes], Cores, Ints, dict[int, Members]]:
+def build_nodes(
+    land: LayoutTable, blocks: Sequence[NodeBlock], traits: Ints, memory_bytes: Sequence[tuple[float, float]]
+) -> tuple[dict[int, PaddedStages], SearchNodes, Ints, dict[int, Members]]:
     """Tracks by their width, the cores that run on them, every kind of layer there is, and whose tracks they are.
 
     A kind of layer: tp, cp, ep, nodes in use and node group.
@@ -111,7 +111,7 @@ def laid(
         shape, size = block.shape, block.micro_batch
         cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches, block.dealt))
     shape, pipe, lane, width_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
-    found = Cores(
+    found = SearchNodes(
         shape=shape,
         pipe=pipe,
         lane=lane,
@@ -135,14 +135,14 @@ def laid(
     return numbered, found, kinds_used, by_width
 
 
-def _stacked(land: Land, members: Members, kind: Ints, memory: Floats, width: int) -> Lanes:
+def _stacked(land: LayoutTable, members: Members, kind: Ints, memory: Floats, width: int) -> PaddedStages:
     """Tracks of one width, shape after shape and chain after chain; runs that are not there have no layers."""
     count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
 
     def empty(value: float) -> Floats:
         return np.full((count, width), value)
 
-    counts, sparse, repeats, starts, dp_zones = (empty(x) for x in (0.0, 0.0, 1.0, BEYOND, 1.0))
+    counts, sparse, repeats, starts, dp_zones = (empty(x) for x in (0.0, 0.0, 1.0, PADDING_START, 1.0))
     groups, kinds = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
     start = 0
     for here, runs, _ in members:
@@ -159,10 +159,10 @@ def _stacked(land: Land, members: Members, kind: Ints, memory: Floats, width: in
     mixed = bool((groups != groups[:, :1]).any())
     limit, host = memory[groups, 0], memory[groups, 1]
     rate, back, late, slowest = _tied(land, members, width)
-    return Lanes(mixed, counts, sparse, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
+    return PaddedStages(mixed, counts, sparse, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
 
 
-def _tied(land: Land, members: Members, width: int) -> tuple[Floats, Floats, Floats, Floats]:
+def _tied(land: LayoutTable, members: Members, width: int) -> tuple[Floats, Floats, Floats, Floats]:
     """The columns of `Lanes` that links make: rate, back, latency and slowest."""
     count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
     rate, back, late = (np.full((count, width), value) for value in (np.inf, np.inf, 0.0))
@@ -181,7 +181,9 @@ def _tied(land: Land, members: Members, width: int) -> tuple[Floats, Floats, Flo
     return rate, back, late, slowest
 
 
-def tied(lanes: dict[int, Lanes], members: dict[int, Members], land: Land) -> dict[int, Lanes]:
+def replace_links(
+    lanes: dict[int, PaddedStages], members: dict[int, Members], land: LayoutTable
+) -> dict[int, PaddedStages]:
     """The same tracks with the links of a land."""
     found = dict(lanes)
     for width, own in members.items():
@@ -191,7 +193,7 @@ def tied(lanes: dict[int, Lanes], members: dict[int, Members], land: Land) -> di
     return found
 
 
-def parts(cores: Cores) -> list[Ints]:
+def split_into_batches(cores: SearchNodes) -> list[Ints]:
     """Rows of cores that are scored together: of like width, and so few that they fit in the cache."""
     order = np.argsort(cores.width, kind="stable")
     ends = np.append(np.flatnonzero(np.diff(cores.width[order])) + 1, len(order))
@@ -204,10 +206,10 @@ def parts(cores: Cores) -> list[Ints]:
     return found
 
 
-class Tracks:
+class StageTable:
     """The tracks of some cores, column by column."""
 
-    def __init__(self, lanes: dict[int, Lanes], cores: Cores, deals: Deals):
+    def __init__(self, lanes: dict[int, PaddedStages], cores: SearchNodes, deals: MicroBatchShares):
         self._cores, self._whole = cores, bool((cores.chains == 1).all())
         self.owner = np.arange(len(cores)) if self._whole else np.repeat(np.arange(len(cores)), cores.chains)
         """Place of the core of each track."""
@@ -216,7 +218,7 @@ class Tracks:
         track = cores.lane[self.owner] + chain
         self.cores = cores if self._whole else cores.taken(self.owner)
         """The core of each track, with its own micro-batches."""
-        uneven = np.flatnonzero(self.cores.dealt != EVEN)
+        uneven = np.flatnonzero(self.cores.dealt != EVEN_SHARES)
         if len(uneven):
             own = self.cores.micro_batches.copy()
             own[uneven] = deals.tracks(self.cores.dealt[uneven], chain[uneven])
@@ -238,7 +240,7 @@ class Tracks:
         for one, track, rows in self._from:
             values = getattr(one, name)[track]
             found[rows, : values.shape[1]] = values
-            found[rows, values.shape[1] :] = ABSENT.get(name, values[:, -1:])
+            found[rows, values.shape[1] :] = PADDING.get(name, values[:, -1:])
         return found
 
     def worst(self, values: Floats) -> Floats:

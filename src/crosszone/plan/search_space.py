@@ -24,13 +24,13 @@ from crosszone.inputs.rules import (
     widths_divide,
 )
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.bounds import Scores
-from crosszone.plan.layout_table import ANY_FOLDED, EVEN, Land, Pipe, any_of
+from crosszone.plan.bounds import BoundTable
+from crosszone.plan.layout_table import ANY_V_SHAPED, EVEN_SHARES, LayoutTable, ScheduleChoice, build_any_schedule
 from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, Degrees
-from crosszone.plan.options import Options, Traits, kept_out, options_of
+from crosszone.plan.options import LayoutTraits, OptionTable, check_policies, list_options
 from crosszone.plan.problem import Problem
-from crosszone.plan.search_nodes import Block
-from crosszone.plan.setting import Setting, wan_bucket_mb
+from crosszone.plan.search_nodes import NodeBlock
+from crosszone.plan.setting import SearchSettings, choose_wan_bucket_mb
 from crosszone.predict.parts import kept, part
 from crosszone.schedule.orders import V_SHAPED
 
@@ -41,7 +41,7 @@ GRIDS = 4  # Grids of some shapes that are remembered: the last ones
 
 
 @dataclass
-class Ruled:
+class RuledOut:
     """Values of degrees that are ruled out, by the first rule or policy that does so."""
 
     found: dict[tuple[str, str], tuple[list[int | str], Notice]] = field(default_factory=dict)
@@ -53,37 +53,37 @@ class Ruled:
             values.append(value)
 
 
-class Space:
+class SearchSpace:
     """The strategies of one framework."""
 
     def __init__(self, problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False):
         self.problem, self.framework, self.safe = problem, framework, safe
         self.breadth = breadth or (EVERYTHING if problem.cluster.gpus <= SMALL_CLUSTER else USUAL)
-        self.ruled = Ruled()
+        self.ruled = RuledOut()
         self.parts: dict[str, Any] = {}
-        self._grids: dict[tuple[bytes, bool], Scores | None] = {}
+        self._grids: dict[tuple[bytes, bool], BoundTable | None] = {}
         """The last grids that were made, by their shapes."""
-        self._known: dict[str, Scores | None] = {}
+        self._known: dict[str, BoundTable | None] = {}
         """The outline, once it was made."""
-        self._first: dict[bool, Scores] = {}
+        self._first: dict[bool, BoundTable] = {}
         """The grid that was made first, with and without strategies that others beat in any case."""
 
-    def on(self, problem: Problem) -> Space:
+    def on(self, problem: Problem) -> SearchSpace:
         """The same space with other links between the zones."""
         other = copy(self)
         other.problem = problem
         other.parts = kept(self.parts, without=("land",))
-        bucket = wan_bucket_mb(problem, self.framework)
+        bucket = choose_wan_bucket_mb(problem, self.framework)
         if bucket != self.setting.wan_bucket_mb:
             other.parts["setting"] = replace(self.setting, wan_bucket_mb=bucket)
         return other
 
     @part
-    def setting(self) -> Setting:
+    def setting(self) -> SearchSettings:
         """What all strategies have in common."""
         problem, framework = self.problem, self.framework
         stack, release = stack_and_release(problem.job.stack)
-        return Setting(
+        return SearchSettings(
             model=problem.model,
             job=problem.job,
             groups=problem.groups,
@@ -92,17 +92,17 @@ class Space:
             stack=problem.profiles.stack_of(framework.name, stack),
             release=release,
             pinned=problem.pinned,
-            wan_bucket_mb=wan_bucket_mb(problem, framework),
+            wan_bucket_mb=choose_wan_bucket_mb(problem, framework),
             safe=self.safe,
         )
 
     @part
-    def land(self) -> Land:
+    def land(self) -> LayoutTable:
         """The shapes, and what does not depend on options."""
         return self.problem.land(self.degrees, self.breadth)
 
     @part
-    def _tables(self) -> tuple[list[Options], Ints]:
+    def _tables(self) -> tuple[list[OptionTable], Ints]:
         """Options of each set of traits, and the set of each shape."""
         land = self.land
         traits = np.stack(
@@ -122,7 +122,9 @@ class Space:
         )
         kinds, which = np.unique(traits, axis=0, return_inverse=True)
         job, pinned, dtypes = self.problem.job, self.problem.pinned, self._dtypes()
-        tables = [options_of(self.framework, job, pinned, Traits(*map(bool, one)), dtypes) for one in kinds.tolist()]
+        tables = [
+            list_options(self.framework, job, pinned, LayoutTraits(*map(bool, one)), dtypes) for one in kinds.tolist()
+        ]
         return tables, which.ravel()
 
     @part
@@ -140,18 +142,18 @@ class Space:
         everything = np.arange(len(self.land.shapes))
         return int(sum(self._sizes[block.shape].sum() for block in self._blocks(everything)))
 
-    def outline(self) -> Scores | None:
+    def outline(self) -> BoundTable | None:
         """Every shape without a schedule: what any of its strategies must take at least."""
         if "outline" in self._known:
             return self._on_links(self._known["outline"])
         everything = np.arange(len(self.land.shapes))
         pipes = {pipe for stages in np.unique(self.land.pp).tolist() for pipe in self._pipes(stages)}
         chunks = sorted({pipe.chunks for pipe in pipes if not pipe.folded}) if self._unlike else [1]
-        bare = [*map(any_of, chunks), *([ANY_FOLDED] if any(pipe.folded for pipe in pipes) else [])]
+        bare = [*map(build_any_schedule, chunks), *([ANY_V_SHAPED] if any(pipe.folded for pipe in pipes) else [])]
         found = self._known["outline"] = self._scores([self._block(everything, pipe) for pipe in bare])
         return found
 
-    def _on_links(self, grid: Scores | None) -> Scores | None:
+    def _on_links(self, grid: BoundTable | None) -> BoundTable | None:
         """A known grid with the links of this space."""
         return grid if grid is None or grid.land is self.land else grid.on(self.setting, self.land)
 
@@ -161,7 +163,7 @@ class Space:
         moe = self.problem.model.moe
         return moe is not None and (moe.first_dense > 0 or moe.every > 1)
 
-    def scores(self, shapes: Ints, *, every: bool = False) -> Scores | None:
+    def scores(self, shapes: Ints, *, every: bool = False) -> BoundTable | None:
         """All strategies of some shapes; `every`: also those that another one beats in any case."""
         key = (shapes.tobytes(), every)
         if key in self._grids:
@@ -171,21 +173,21 @@ class Space:
         self._grids[key] = self._scores(self._blocks(shapes), every=every)
         return self._grids[key]
 
-    def _scores(self, blocks: list[Block], *, every: bool = False) -> Scores | None:
+    def _scores(self, blocks: list[NodeBlock], *, every: bool = False) -> BoundTable | None:
         some = [block for block in blocks if len(block.shape)]
         tables, traits = self._tables
         if not some:
             return None
-        found = Scores(self.setting, self.land, traits, tables, some, every=every)
-        found.remembers = self.problem.common.lasting
+        found = BoundTable(self.setting, self.land, traits, tables, some, every=every)
+        found.remembers = self.problem.cache.lasting
         found.share(self._first.setdefault(every, found))
         return found
 
-    def _blocks(self, shapes: Ints) -> list[Block]:
+    def _blocks(self, shapes: Ints) -> list[NodeBlock]:
         """Shapes under each pipe they may have."""
         found = []
         stages = self.land.pp[shapes]
-        by_pipe: dict[Pipe, list[int]] = {}
+        by_pipe: dict[ScheduleChoice, list[int]] = {}
         for count in np.unique(stages).tolist():
             for pipe in self._pipes(count):
                 by_pipe.setdefault(pipe, []).append(count)
@@ -193,14 +195,14 @@ class Space:
             here = shapes[np.isin(stages, counts)]
             given = self.land.split[here]
             here = here[(given == 0) | (given == self.land.pp[here] * pipe.chunks)]
-            policy = kept_out(self.problem, "schedule", pipe.schedule)
+            policy = check_policies(self.problem, "schedule", pipe.schedule)
             if policy is not None and self.land.along[here].any():
                 self.ruled.add("schedule", pipe.schedule, policy)
                 here = here[~self.land.along[here]]
             found.append(self._block(here, pipe))
         return found
 
-    def _block(self, shapes: Ints, pipe: Pipe) -> Block:
+    def _block(self, shapes: Ints, pipe: ScheduleChoice) -> NodeBlock:
         """Shapes under one pipe with the micro-batches that the batch divides by."""
         land, batch = self.land, self.problem.job.global_batch
         some = shapes[self._sizes[shapes] > 0]
@@ -215,20 +217,20 @@ class Space:
             (shape, own, max(land.deals.kept[dealt]), dealt)
             for shape in uneven.tolist()
             for own in sizes.tolist()
-            if (dealt := land.deals.number(shape, batch // own)) != EVEN
+            if (dealt := land.deals.number(shape, batch // own)) != EVEN_SHARES
             and self._runs(pipe, np.array(land.deals.kept[dealt]), land.pp[shape]).all()
         ]
         others = np.array(rows, dtype=np.int64).reshape(-1, 4)
-        return Block(
+        return NodeBlock(
             pipe=pipe,
             shapes=np.concatenate([some[np.unique(at)], np.unique(others[:, 0])]),
             shape=np.concatenate([some[at], others[:, 0]]),
             micro_batch=np.concatenate([sizes[size], others[:, 1]]),
             micro_batches=np.concatenate([count[at, size], others[:, 2]]),
-            dealt=np.concatenate([np.full(len(at), EVEN), others[:, 3]]),
+            dealt=np.concatenate([np.full(len(at), EVEN_SHARES), others[:, 3]]),
         )
 
-    def _runs(self, pipe: Pipe, micro_batches: Ints, stages: Any) -> Any:
+    def _runs(self, pipe: ScheduleChoice, micro_batches: Ints, stages: Any) -> Any:
         """Whether the framework runs a schedule with so many micro-batches; one stage has none to run."""
         return (stages == 1) | self.framework.runs(pipe.schedule, pipe.chunks, micro_batches, stages)
 
@@ -237,7 +239,7 @@ class Space:
         case = self.problem.case(Strategy(**{"dp": 1, degree: value} | others))
         broken = [notice for rule in rules for notice in rule(case) if notice.field == f"strategy.{degree}"]
         broken += framework_has_axes(case, self.framework)
-        policy = kept_out(self.problem, degree, value)
+        policy = check_policies(self.problem, degree, value)
         if broken or policy:
             self.ruled.add(degree, value, (broken or [policy])[0])  # type: ignore[list-item]
             return False
@@ -289,11 +291,11 @@ class Space:
             else [None]
         )
 
-    def _pipes(self, stages: int) -> list[Pipe]:
+    def _pipes(self, stages: int) -> list[ScheduleChoice]:
         """Schedules and chunks for so many stages."""
         pinned, layers = self.problem.pinned, self.problem.model.layers
         if stages == 1:
-            return [] if pinned.interleave > 1 or self.problem.is_pinned("schedule") else [Pipe("1f1b", 1)]
+            return [] if pinned.interleave > 1 or self.problem.is_pinned("schedule") else [ScheduleChoice("1f1b", 1)]
         found = []
         for schedule in self.framework.schedules:
             if self.problem.is_pinned("schedule") and schedule != pinned.schedule:
@@ -304,7 +306,7 @@ class Space:
                 chunks = [2 if schedule in V_SHAPED else 1]
             if self.problem.is_pinned("interleave"):
                 chunks = [v for v in chunks if v == pinned.interleave]
-            found += [Pipe(schedule, v) for v in chunks if v == 1 or layers % (stages * v) == 0]
+            found += [ScheduleChoice(schedule, v) for v in chunks if v == 1 or layers % (stages * v) == 0]
         return found
 
 
@@ -313,11 +315,13 @@ def experts_share(case: Case) -> Iterator[Notice]:
     return (notice for notice in experts_divide(case) if notice.code != "ep_over_ranks")
 
 
-def space_of(problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False) -> Space:
+def build_search_space(
+    problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False
+) -> SearchSpace:
     """The strategies of one framework: those of a known problem that differs only in its links, if there is one."""
     key = ("space", framework.name, breadth, safe, tuple(problem.routes))
     if key in problem.kept:
-        known: Space = problem.kept[key]
+        known: SearchSpace = problem.kept[key]
         return known.on(problem)
-    found = problem.kept[key] = Space(problem, framework, breadth, safe=safe)
+    found = problem.kept[key] = SearchSpace(problem, framework, breadth, safe=safe)
     return found

@@ -32,7 +32,7 @@ from crosszone.predict.memory import host_gib
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SearchSettings:
     """What all strategies of a search have in common."""
 
     model: Model
@@ -70,7 +70,7 @@ class Setting:
 MB = 1e6
 
 
-def wan_bucket_mb(problem: Problem, framework: Framework) -> float | None:
+def choose_wan_bucket_mb(problem: Problem, framework: Framework) -> float | None:
     """MB of a whole model's gradients that go together between zones; None: nobody may choose, or it costs memory. [W6]
 
     n buckets of S bytes pay n latencies of A and leave S / (n B) at the end: n = sqrt(S / (A B)), for a ring over all
@@ -90,7 +90,7 @@ def wan_bucket_mb(problem: Problem, framework: Framework) -> float | None:
     return float(best_bucket_bytes(size, Tier(float(ring.bytes_per_s[EXPECTED]), late))) / MB
 
 
-def rank_bucket_mb(setting: Setting, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:
+def compute_rank_bucket_mb(setting: SearchSettings, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:
     """MB of gradients of one rank that go together between zones: at least what the framework takes anyway. [W6]"""
     assert setting.wan_bucket_mb is not None
     kept = state_bytes(setting.job, framework=setting.framework.name).gradients

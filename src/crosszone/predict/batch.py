@@ -35,7 +35,7 @@ from crosszone.inputs.parameters import parameters
 from crosszone.inputs.region import routes
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Communication, Strategy
-from crosszone.schedule.orders import SPLIT, V_SHAPED, stages_in_order
+from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, V_SHAPED, list_stages_in_order
 
 GRADIENT_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0}
 # Settings of a stack that are switches, by the names of their columns.
@@ -97,7 +97,7 @@ def stage_counts(case: Case) -> list[float]:
 
 def stage_sums(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
     """A figure of each stage, that of its chunks, in pipeline order, added up."""
-    held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
+    held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
     sums: list[float] = np.bincount(held_by, weights=of_chunks, minlength=s.pp).tolist()
     return sums
 
@@ -150,7 +150,7 @@ def work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int
         bucket_bytes=buckets(case.model, c.bucket_mb, framework, common["gradient_bytes"], s.tp, case.dp),
         folded=float(s.pipeline_schedule in V_SHAPED),
         ahead=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
-        split=float(s.pipeline_schedule in SPLIT),
+        split=float(s.pipeline_schedule in SPLITS_WEIGHT_GRAD),
         offload=OFFLOAD[s.offload],
     )
 

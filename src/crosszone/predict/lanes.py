@@ -9,8 +9,8 @@ import numpy as np
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.predict.site import EXPECTED
-from crosszone.schedule.orders import SPLIT
-from crosszone.schedule.timeline import Timeline, timeline_of
+from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD
+from crosszone.schedule.timeline import Timeline, build_timeline
 from crosszone.schedule.trace import MAX_SPANS, Lane
 from crosszone.text import DEFAULT_LANGUAGE, label
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline:
     """Lanes of stages, links, gradient exchange and updates; the last span ends with the step. [S10]"""
     step, s = p.step, p.strategy
-    passes = 3 if s.pipeline_schedule in SPLIT else 2
+    passes = 3 if s.pipeline_schedule in SPLITS_WEIGHT_GRAD else 2
     micro_batches = p.row_micro_batches
     spans = (passes + 2) * s.pp * s.interleave * micro_batches  # a message after each pass but that for weights
     if spans > MAX_SPANS:
@@ -33,7 +33,7 @@ def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline
     zones = tuple(p.site.cluster.zones[int(zone)].name for zone in at)
     names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
     run = step.pipelines.alone(row)
-    timeline = timeline_of(run, names)
+    timeline = build_timeline(run, names)
     timeline = replace(timeline, lanes=tuple(_shorten_link_name(lane, zones, language) for lane in timeline.lanes))
     ready = run.gradients_ready_s.reshape(s.pp, -1).max(axis=-1)
     reduce, gather, update = (np.broadcast_to(x, t.forward.shape)[row] for x in (t.reduce, t.gather, t.update))

@@ -16,7 +16,7 @@ from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.predict.batch import scalar
 from crosszone.predict.prediction import Memory, StageMemory, Triple, named_triple
-from crosszone.schedule.orders import in_flight
+from crosszone.schedule.orders import count_in_flight
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -87,7 +87,7 @@ def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
     """Micro-batches that each stage holds at a time, of every row: kinds of replicas have their own number of them."""
     s = p.strategy
     in_flight_KS = [
-        in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
+        count_in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
         for m in p.site.kind_micro_batches.tolist()
     ]
     return np.asarray(p.site.rows(np.array(in_flight_KS)))

@@ -18,7 +18,7 @@ import numpy as np
 
 from crosszone.predict.batch import chunk_layers
 from crosszone.predict.predictor import Predictor
-from crosszone.schedule.orders import stages_in_order
+from crosszone.schedule.orders import list_stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 
 MOST_RANKS = 100_000  # Ranks told at once; of the others only the number
@@ -63,7 +63,7 @@ def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOS
 def _list_stages(p: Predictor) -> list[dict[str, Any]]:
     """Layers of each stage, and which: a stage of several chunks holds several runs. [R3]"""
     s, counts = p.strategy, chunk_layers(p.case)
-    held_by = stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
+    held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
     runs = list(pairwise(accumulate(counts, initial=0)))
     return [
         {

@@ -44,9 +44,9 @@ from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import EXPECTED, Crossings, Site
 from crosszone.predict.step import Pipelines, pipeline_columns, simulated_step, stage_times
-from crosszone.schedule.orders import SPLIT, virtual_stages
-from crosszone.schedule.shape import Shape, shape_of
-from crosszone.schedule.step_times import step_times
+from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, map_virtual_stages
+from crosszone.schedule.shape import DependencyGraph, build_dependency_graph
+from crosszone.schedule.step_times import simulate_step_times
 
 Columns = TypeVar("Columns")
 # Columns of a batch; their fields are recorded as `work.tp` and the like.
@@ -98,7 +98,7 @@ EXPERT_WIDTHS = ("ffn_hidden", "shared_ffn_hidden")
 class PassTimes:
     """The passes of one row's pipeline: recorded ends, node by node as in `shape` (node 0 is the beginning)."""
 
-    shape: Shape
+    shape: DependencyGraph
     ends: list[Any]
     first_start_s: Any
     """When the last stage starts."""
@@ -397,7 +397,7 @@ def _record_pipelines(
         operations = s.pp * s.interleave * m * len(recorded_rows)
         if s.pipeline_schedule == "delay-aware" or operations > most_passes:
             mine = {name: values[row] for name, values in plainly.columns.items()}
-            result = step_times(s.pipeline_schedule, micro_batches=m, **size, **mine)
+            result = simulate_step_times(s.pipeline_schedule, micro_batches=m, **size, **mine)
             simulated[row] = result.first_start_s[..., -1], result.last_end_s[..., -1]
             durations += [(row_times[name], mine[name]) for name in row_times]
             continue
@@ -413,8 +413,8 @@ def _record_pipelines(
 def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, times: dict[str, Any]) -> PassTimes:
     """Ends of all passes and messages of one step, as `simulate` walks through them, recorded. [S3]"""
     stages, chunks = size["stages"], size["chunks"]
-    shape = shape_of(schedule, stages, micro_batches, chunks, size["extra_warmup"], False)
-    place = virtual_stages(schedule, stages, chunks)
+    shape = build_dependency_graph(schedule, stages, micro_batches, chunks, size["extra_warmup"], False)
+    place = map_virtual_stages(schedule, stages, chunks)
     parts, boundaries = stages * chunks, stages * chunks - 1
     table: list[Any] = [0.0] * (3 * parts + 4 * boundaries + 1)
     for kind, name in enumerate(("forward_s", "backward_s", "weight_s")):
@@ -422,7 +422,7 @@ def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, time
         for stage, chunk in np.ndindex(*place.shape):
             at = stage if array.shape[0] > 1 else 0, chunk if array.shape[1] > 1 else 0
             table[kind * parts + int(place[stage, chunk])] = array[at]
-    if schedule not in SPLIT:
+    if schedule not in SPLITS_WEIGHT_GRAD:
         for part in range(parts):
             table[parts + part] = table[parts + part] + table[2 * parts + part]
     links = ("send_forward_s", "send_backward_s", "latency_forward_s", "latency_backward_s")

@@ -32,10 +32,10 @@ from crosszone.cost.tiers import Tier
 from crosszone.errors import Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
-from crosszone.schedule.closed_form import largest, makespan_bound_s, stage_bounds_s
-from crosszone.schedule.orders import SPLIT, stages_in_order, virtual_stages
+from crosszone.schedule.closed_form import bound_makespan_s, bound_stages_s, select_largest
+from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, list_stages_in_order, map_virtual_stages
 from crosszone.schedule.simulation import Simulation, simulate
-from crosszone.schedule.step_times import step_times
+from crosszone.schedule.step_times import simulate_step_times
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,10 @@ def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) 
         send_bytes=send_bytes,
         send_back_bytes=send_back_bytes,
         latency=latency,
-        jitter=w.micro_batches * largest(per.forward_s + per.backward_s) * k.jitter * np.log2(np.maximum(g.nodes, 1.0)),
+        jitter=w.micro_batches
+        * select_largest(per.forward_s + per.backward_s)
+        * k.jitter
+        * np.log2(np.maximum(g.nodes, 1.0)),
         fixed=k.step_s,
     )
 
@@ -259,8 +262,8 @@ def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
     The update waits for the gradients' norm, so for every stage.
     """
     present = t.layers.layers > 0
-    reduced = largest((ready + t.reduce) * present)
-    updated = largest(t.update + t.gather)
+    reduced = select_largest((ready + t.reduce) * present)
+    updated = select_largest(t.update + t.gather)
     return reduced, updated
 
 
@@ -268,15 +271,15 @@ def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Num
     """Seconds of the step of each strategy, by the quick bound of its pipeline: never above the simulated one. [V3]"""
     t = stage_times(batch, k, layer)
     longest, ready_bound_s = pipeline_bounds_s(batch, t)
-    return bounded_s(t, largest(longest), ready_bound_s)
+    return bounded_s(t, select_largest(longest), ready_bound_s)
 
 
 def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
     """The same without anything that replicas exchange or update: never above `step_s`, whatever they do. [V3]"""
     p = stage_passes(batch, k, layer)
     longest, _ = pipeline_bounds_s(batch, p)
-    fixed, jitter = (largest(np.atleast_1d(x)) for x in (p.fixed, p.jitter))
-    return (largest(longest) + fixed + jitter)[..., 0]
+    fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (p.fixed, p.jitter))
+    return (select_largest(longest) + fixed + jitter)[..., 0]
 
 
 def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
@@ -290,7 +293,7 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
     slowest = as_array(batch.links.slowest_bytes_per_s)
     if np.isfinite(slowest).any():  # the boundaries of stages that others stand for
         busy = np.maximum(busy, np.minimum(t.send_bytes, t.send_back_bytes) / slowest)
-    return stage_bounds_s(
+    return bound_stages_s(
         t.forward,
         t.backward,
         forward_hop_s,
@@ -322,7 +325,7 @@ def bounded_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     ready = np.where(first & ~late, span, ready_s)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
     reduced = np.maximum(reduced, span)
-    fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
+    fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     return (reduced + updated + fixed + jitter)[..., 0]
 
 
@@ -380,7 +383,7 @@ def simulated_step(
     t = stage_times(batch, k)
     pipelines = pipelines or _simulate(batch, t, chunks, strategy, k)
     reduced, updated = tail_s(t, pipelines.ready_s)
-    fixed, jitter = (largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
+    fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
     total_s = (reduced + updated)[..., 0]
     return SimulatedStep(
         times=t,
@@ -414,11 +417,11 @@ def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficie
     """Least time of steps as in `simulated_step`, by the tight bound of their pipelines: close to it. [V3]"""
     t = stage_times(batch, k)
     longest, ready_bound_s = pipeline_bounds_s(batch, t)
-    span = largest(longest)
+    span = select_largest(longest)
     if strategy.pp > 1:
         size, columns = pipeline_columns(batch, t, chunks, strategy, k)
         counts = _count_micro_batches(batch, len(t.forward))
-        tight = makespan_bound_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
+        tight = bound_makespan_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
         span = np.maximum(span, tight[:, None])
     bound_s: Floats = bounded_s(t, span, ready_bound_s)
     return bound_s
@@ -430,7 +433,7 @@ def pipeline_columns(
     """Size of the pipeline, and its times as `simulate` takes them, one row a step."""
     schedule, stages, parts = strategy.pipeline_schedule, strategy.pp, strategy.interleave
     forward, backward, weight = _split_into_chunks(batch, t, chunks, strategy, k)
-    order = stages_in_order(schedule, stages, parts)
+    order = list_stages_in_order(schedule, stages, parts)
     sender, taker = order[:-1], order[1:]
     aside = 1.0 - t.piped
     forward_hop_s, backward_hop_s = (np.broadcast_to(aside * s, t.forward.shape) / parts for s in (t.send, t.send_back))
@@ -517,7 +520,7 @@ def _simulate_equal_lengths(
         first = [prints.index(fingerprint) for fingerprint in new]
         some = {n: v[first] for n, v in columns.items()}
         short = size["stages"] * size["chunks"] * size["micro_batches"] <= SHORT and schedule != "delay-aware"
-        done = simulate(schedule, **size, **some) if short else step_times(schedule, **size, **some)
+        done = simulate(schedule, **size, **some) if short else simulate_step_times(schedule, **size, **some)
         ready = done.gradients_ready_s.max(axis=-1)
         results |= {fingerprint: (float(done.makespan_s[at]), ready[at].copy()) for at, fingerprint in enumerate(new)}
         if len(_simulated) > MAX_REMEMBERED:
@@ -533,12 +536,12 @@ def _split_into_chunks(
 ) -> tuple[Floats, Floats, Floats]:
     """Forward, backward and weight-gradient times of each stage and chunk, [n, stages, chunks]."""
     stages, parts = strategy.pp, strategy.interleave
-    place = virtual_stages(strategy.pipeline_schedule, stages, parts)
+    place = map_virtual_stages(strategy.pipeline_schedule, stages, parts)
     count = len(t.forward)
-    splits = strategy.pipeline_schedule in SPLIT
+    splits = strategy.pipeline_schedule in SPLITS_WEIGHT_GRAD
     if parts == 1 and not splits:
         return t.forward[:, :, None], t.backward[:, :, None], np.zeros((1, 1, 1))
-    in_order = stages_in_order(strategy.pipeline_schedule, stages, parts)
+    in_order = list_stages_in_order(strategy.pipeline_schedule, stages, parts)
     gpu, own_k = _reorder_columns(batch.gpu, in_order), _reorder_columns(k, in_order)
     layers = stage_layers(
         np.atleast_2d(np.asarray(chunks, dtype=float)),

@@ -16,12 +16,12 @@ from crosszone.inputs.rules import Case
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
-from crosszone.plan.answer import answer as planned_answer
-from crosszone.plan.answer import best_of
+from crosszone.plan.answer import plan_loaded as planned_answer
+from crosszone.plan.answer import select_best
 from crosszone.plan.layouts import Crossing
-from crosszone.plan.plan import Plans, Told, filled
+from crosszone.plan.plan import NoticeDict, Plans, apply_plan
 from crosszone.plan.planner import plan
-from crosszone.plan.reasons import reasons_of
+from crosszone.plan.reasons import explain_plan
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import Answer
 from crosszone.predict.answer import answer as predicted_answer
@@ -40,13 +40,13 @@ class Study:
     answer: Answer
     traffic: CommunicationReport
     suggestions: Suggestions
-    reasons: tuple[Told, ...]
+    reasons: tuple[NoticeDict, ...]
     """Why it is so fast, or not faster."""
     chosen: bool
     """The way was chosen by the search, not given."""
     free: Plans | None
     """Plans with strategy and placement left open; None: none fits."""
-    refused: tuple[Told, ...]
+    refused: tuple[NoticeDict, ...]
     """Why there are no such plans."""
 
 
@@ -65,13 +65,13 @@ def study(
     how: dict[str, Any] = {"budget_s": budget_s, "progress": progress, "cancelled": cancelled}
     given = loaded.scenario
     free: Plans | None = None
-    refused: tuple[Told, ...] = ()
+    refused: tuple[NoticeDict, ...] = ()
     if given.strategy is None:
         try:
             free = planned_answer(loaded, language, **how)
         except InputError as error:
             raise type(error)(*map(loaded.document.placed, error.notices)) from None
-        whole = loaded._replace(scenario=filled(given, best_of(free)))
+        whole = loaded._replace(scenario=apply_plan(given, select_best(free)))
         found = predicted_answer(whole, language)
     else:
         whole, found = loaded, predicted_answer(loaded, language)  # first: it tells what is wrong with the file
@@ -95,16 +95,16 @@ def study(
 CHOSEN = ("reason_framework", "reason_layers", "reason_shares")  # Reasons that praise a choice of the search
 
 
-def _reasons(found: Answer, free: Plans | None, language: str) -> tuple[Told, ...]:
+def _reasons(found: Answer, free: Plans | None, language: str) -> tuple[NoticeDict, ...]:
     """Those of the plan it is, else of what can be said of any way, and how far it is behind the best plan."""
     way = _Given(found.predictor)
     for one in (*free.plans, *free.local_updates) if free is not None else ():
         here = (one.framework, one.strategy, one.placement)
         if here == (way.framework.name, way.strategy, way.predictor.site.placement):
             return one.reasons
-    best = best_of(free).prediction if free is not None else None
+    best = select_best(free).prediction if free is not None else None
     left_out = CHOSEN if way.tp_together else (*CHOSEN, "reason_tp")
-    told = (notice for notice in reasons_of(way, found.prediction, best) if notice.code not in left_out)
+    told = (notice for notice in explain_plan(way, found.prediction, best) if notice.code not in left_out)
     return tuple(notice.as_dict(language) for notice in told)
 
 

@@ -19,9 +19,9 @@ from crosszone.errors import InputError, Notice
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.scenario import Scenario, parse_scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.answer import best_of
-from crosszone.plan.crossover import scaled
-from crosszone.plan.plan import filled
+from crosszone.plan.answer import select_best
+from crosszone.plan.crossover import scale_zone_links
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.breakdown import breakdown_of
 from crosszone.predict.predict import predictor
@@ -160,7 +160,7 @@ def _factor(text: str, covers: tuple[str, ...], times: float) -> float | None:
     links = zone_links(scenario.cluster)
 
     def seconds(factor: float) -> float:
-        parts = breakdown_of(predictor(scenario.replace(cluster=scaled(scenario.cluster, factor, links))))
+        parts = breakdown_of(predictor(scenario.replace(cluster=scale_zone_links(scenario.cluster, factor, links))))
         return sum(parts[one] for one in covers)
 
     wanted = times * seconds(1.0)
@@ -180,17 +180,17 @@ def _planned(text: str, factor: float) -> tuple[Scenario, float, float, bool] | 
     On the same framework, for another one cannot read its checkpoints.
     """
     present = _scenario(text)
-    changed = present.replace(cluster=scaled(present.cluster, factor))
+    changed = present.replace(cluster=scale_zone_links(present.cluster, factor))
     open_ = changed.replace(strategy=None, placement=None)
     local = present.strategy is not None and present.strategy.local_update is not None
     try:
         found = plan(open_, top=1, local_updates=local, budget_s=PLAN_S)
-        best = found.local_updates[0] if local and found.local_updates else best_of(found)
+        best = found.local_updates[0] if local and found.local_updates else select_best(found)
         now = predictor(changed)
     except InputError:
         return None
     same = best.strategy == now.strategy and best.placement == now.site.placement
-    return filled(open_, best), now.step_time.expected, best.prediction.step_time_s.expected, same
+    return apply_plan(open_, best), now.step_time.expected, best.prediction.step_time_s.expected, same
 
 
 @lru_cache(maxsize=16)

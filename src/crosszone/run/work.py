@@ -26,7 +26,7 @@ from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.scenario import Loaded, Scenario, parse_scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.value import Value, parse
-from crosszone.plan.plan import Plan, filled
+from crosszone.plan.plan import Plan, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.predict import predictor
@@ -165,7 +165,7 @@ def work_of(asked: Asked, links: Iterable[MeasuredLink], language: str) -> Work:
     cluster = cluster_of(asked.environments, links)
     loaded = parse_scenario(dump_yaml(scenario_of(asked, cluster)), asked.name)
     best = whole_plan(loaded.scenario, asked.ranks, language)
-    loaded = loaded._replace(scenario=led(filled(loaded.scenario, best), asked.environments[asked.master].zone))
+    loaded = loaded._replace(scenario=led(apply_plan(loaded.scenario, best), asked.environments[asked.master].zone))
     launcher = started_by(asked.environments.values())
     bundle = bundled(loaded, language, framework=asked.framework, launcher=launcher, settings=settings_of(asked))
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)

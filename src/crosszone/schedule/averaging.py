@@ -20,7 +20,7 @@ SETTLED = 1e-9  # Share of a period by which two periods in a row may differ whe
 
 
 @dataclass(frozen=True, kw_only=True)
-class Averaging:
+class LocalSgdPlan:
     """Which layers are exchanged in which step, and when they must have come back."""
 
     layers: int
@@ -35,12 +35,12 @@ class Averaging:
     """Nothing of an exchange runs beside the passes of its own step or of the one that needs it."""
 
 
-def every_layer(layers: int, steps: int = 1) -> Averaging:
+def sync_all_layers(layers: int, steps: int = 1) -> LocalSgdPlan:
     """All layers after the last step of every period: data parallelism, or plain local updates."""
-    return Averaging(layers=layers, steps=steps, fragments={steps - 1: tuple(range(layers))})
+    return LocalSgdPlan(layers=layers, steps=steps, fragments={steps - 1: tuple(range(layers))})
 
 
-def streamed(layers: int, steps: int, fragment_layers: int, delay: int = 0) -> Averaging:
+def stream_fragments(layers: int, steps: int, fragment_layers: int, delay: int = 0) -> LocalSgdPlan:
     """Fragments in turn, evenly over the period; each holds layers far apart (strided).
 
     Fragment k of F holds the layers k, k + F, k + 2 F, ... and is exchanged after step floor(k H / F).
@@ -49,10 +49,10 @@ def streamed(layers: int, steps: int, fragment_layers: int, delay: int = 0) -> A
     if not 0 < count <= steps or count * fragment_layers != layers:
         raise ValueError(f"{layers} layers in fragments of {fragment_layers} do not make 1 to {steps} fragments")
     turns = {k * steps // count: tuple(range(k, layers, count)) for k in range(count)}
-    return Averaging(layers=layers, steps=steps, fragments=turns, delay=delay)
+    return LocalSgdPlan(layers=layers, steps=steps, fragments=turns, delay=delay)
 
 
-def period_s(plan: Averaging, step_s: float, layer_exchange_s: Numbers) -> Floats:
+def simulate_period_s(plan: LocalSgdPlan, step_s: float, layer_exchange_s: Numbers) -> Floats:
     """Seconds of a period of steps, once periods repeat; an array of exchange times gives as many answers. [A20]
 
     Forward F = 1/3 and backward B = 2/3 of a step lie evenly over the layers. Exchanges queue on the link in the order
@@ -75,12 +75,12 @@ def period_s(plan: Averaging, step_s: float, layer_exchange_s: Numbers) -> Float
     return last
 
 
-def utilisation(plan: Averaging, step_s: float, layer_exchange_s: Numbers) -> Floats:
+def compute_utilisation(plan: LocalSgdPlan, step_s: float, layer_exchange_s: Numbers) -> Floats:
     """Share of the time spent computing. [A20]"""
-    return np.asarray(plan.steps * step_s / period_s(plan, step_s, layer_exchange_s))
+    return np.asarray(plan.steps * step_s / simulate_period_s(plan, step_s, layer_exchange_s))
 
 
-def _forward(plan: Averaging, step_s: float, now: Floats, due: Mapping[int, Floats]) -> Floats:
+def _forward(plan: LocalSgdPlan, step_s: float, now: Floats, due: Mapping[int, Floats]) -> Floats:
     """When the forward pass is over that waits for these layers."""
     whole = step_s * FORWARD_SHARE
     if plan.between_steps:
@@ -93,7 +93,7 @@ def _forward(plan: Averaging, step_s: float, now: Floats, due: Mapping[int, Floa
 
 
 def _backward(
-    plan: Averaging, step_s: float, now: Floats, link: Floats, each: Floats, turn: int
+    plan: LocalSgdPlan, step_s: float, now: Floats, link: Floats, each: Floats, turn: int
 ) -> tuple[Floats, Floats, dict[int, Floats]]:
     """When the backward pass is over and the link free, and when the exchange of each layer of this turn is."""
     whole = step_s * (1 - FORWARD_SHARE)

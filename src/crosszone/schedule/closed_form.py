@@ -26,19 +26,19 @@ from numpy.typing import ArrayLike, NDArray
 from crosszone.schedule.orders import (
     BACKWARD,
     FORWARD,
-    SPLIT,
+    SPLITS_WEIGHT_GRAD,
     Extra,
-    group_size,
-    in_flight,
-    orders,
-    stages_in_order,
-    virtual_stages,
+    build_orders,
+    choose_group_size,
+    count_in_flight,
+    list_stages_in_order,
+    map_virtual_stages,
 )
 
 Floats = NDArray[np.float64]
 
 
-def makespan_bound_s(
+def bound_makespan_s(
     schedule: str,
     *,
     stages: int,
@@ -63,15 +63,15 @@ def makespan_bound_s(
     links = [np.asarray(time, float) for time in given]
     counts = np.asarray(micro_batches, int)
     batch = np.broadcast_shapes(counts.shape, *(t.shape[:-2] for t in compute), *(t.shape[:-1] for t in links))
-    place = virtual_stages(schedule, stages, chunks)
-    crosses = np.diff(stages_in_order(schedule, stages, chunks)) != 0
+    place = map_virtual_stages(schedule, stages, chunks)
+    crosses = np.diff(list_stages_in_order(schedule, stages, chunks)) != 0
     steps = prod(batch)
     by_part = np.empty((3, steps, place.size))
     for kind, time in enumerate(compute):
         by_part[kind][:, place.ravel()] = np.broadcast_to(time, (*batch, *place.shape)).reshape(steps, place.size)
     wide = (*batch, len(crosses))
     between = [np.broadcast_to(time, wide).reshape(steps, len(crosses)) * crosses for time in links]
-    if schedule not in SPLIT:
+    if schedule not in SPLITS_WEIGHT_GRAD:
         by_part[BACKWARD] += by_part[2]
         by_part[2] = 0.0
     if blocking:  # a send that blocks lengthens the operation before it
@@ -183,12 +183,12 @@ class _Marks:
 @lru_cache(maxsize=512)
 def _marks(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: Extra) -> _Marks:
     """Count what each stage has done at each mark; long steps only do more of everything before the ways out."""
-    group = group_size(stages, micro_batches) if schedule == "interleaved" and chunks > 1 else 1
+    group = choose_group_size(stages, micro_batches) if schedule == "interleaved" and chunks > 1 else 1
     least = 4 * stages + int(np.max(extra_warmup))
     short = least + (micro_batches - least) % group
-    same = group == 1 or group_size(stages, short) == group
+    same = group == 1 or choose_group_size(stages, short) == group
     count = short if short < micro_batches and same else micro_batches
-    made = orders(schedule, stages, count, chunks, extra_warmup)
+    made = build_orders(schedule, stages, count, chunks, extra_warmup)
     chunk = np.unique([0, chunks - 1])
     one_of = np.arange(3 * chunks)[:, None] == (made.chunk * 3 + made.kind)[:, None, :]
     before = np.pad(np.cumsum(one_of, axis=2), ((0, 0), (0, 0), (1, 0)))  # stages, chunks and kinds, positions
@@ -205,7 +205,7 @@ def _marks(schedule: str, stages: int, micro_batches: int, chunks: int, extra_wa
     repeated = np.ones(3) if made.splits else np.array([1.0, 1.0, 0.0])
     done[:, :, ways_in.shape[1] :] += (micro_batches - count) * np.tile(repeated, chunks)[None, :, None]
     return _Marks(
-        part=virtual_stages(schedule, stages, chunks),
+        part=map_virtual_stages(schedule, stages, chunks),
         chunk=chunk,
         done=done,
         open=ways_in[:, :, None] <= ways_out[:, None, :],
@@ -231,7 +231,7 @@ def _stages(chain: _Chain, marks: _Marks, done: Floats, rest: Floats) -> Floats:
 def _links(chain: _Chain, size: Size, rest: Floats) -> Floats:
     """A link and direction carries all its messages without a pause, then the last one goes its way. [S7]"""
     schedule, stages, micro_batches, chunks, _ = size
-    held_by = stages_in_order(schedule, stages, chunks)
+    held_by = list_stages_in_order(schedule, stages, chunks)
     sender = np.concatenate([held_by[:-1], held_by[1:]])
     taker = np.concatenate([held_by[1:], held_by[:-1]])
     ready = np.concatenate([chain.reach[:, :-1] + chain.forward[:, :-1], chain.reach[:, 1:] + chain.through[:, 1:]], 1)
@@ -297,19 +297,19 @@ def _pace(passes: Floats, sends: Floats) -> Floats:
 def _limits(size: Size) -> NDArray[np.int32]:
     """Forward passes ahead of backward passes that each stage may have (ZB-H1: as 1F1B)."""
     schedule, *rest = size
-    return in_flight("1f1b" if schedule == "zero-bubble" else schedule, *rest)
+    return count_in_flight("1f1b" if schedule == "zero-bubble" else schedule, *rest)
 
 
 Numbers = Any
 
 
-def pipeline_bound_s(*times: Numbers, **options: Numbers) -> Numbers:
+def bound_pipeline_s(*times: Numbers, **options: Numbers) -> Numbers:
     """Least time of a pipelined step, given what `stage_bounds_s` takes: the longest chain through any stage. [S12]"""
-    longest, _ = stage_bounds_s(*times, **options)
-    return largest(longest)
+    longest, _ = bound_stages_s(*times, **options)
+    return select_largest(longest)
 
 
-def stage_bounds_s(
+def bound_stages_s(
     forward_s: Numbers,
     backward_s: Numbers,
     between_s: Numbers,
@@ -407,7 +407,7 @@ def _summed_bound(rows: Numbers) -> Numbers:
 
 def _pace_bound(pass_s: Numbers, busy_s: Numbers) -> Numbers:
     """The slowest stage or link, which all passes of a kind go through one after the other. [S9]"""
-    return largest(np.maximum(pass_s, busy_s))
+    return select_largest(np.maximum(pass_s, busy_s))
 
 
 def _round_trips(
@@ -445,7 +445,7 @@ def _round_trips(
 FEW = 4
 
 
-def largest(values: Numbers) -> Numbers:
+def select_largest(values: Numbers) -> Numbers:
     """The largest along the last axis, which is kept."""
     if values.shape[-1] > FEW or not isinstance(values, np.ndarray):
         return values.max(axis=-1, keepdims=True)

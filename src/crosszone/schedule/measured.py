@@ -43,7 +43,7 @@ COLUMNS = ("lane", "lane_name", "group", "kind", "micro_batch", "chunk", "start_
 NEEDED = ("lane", "kind", "start_s", "end_s")
 
 
-def spans_csv(timeline: Timeline) -> str:
+def format_spans_csv(timeline: Timeline) -> str:
     """All spans of a step, in the order of their start."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -101,13 +101,13 @@ def _number(text: Any, kind: type[int] | type[float]) -> Any:
         return text
 
 
-MOST_TOLD = 20  # Rows told one by one; of the others only the number
+MAX_NOTICES = 20  # Rows told one by one; of the others only the number
 JITTER = 1e-9  # Share of a step by which spans of a lane may overlap before it is told: rounding of a clock
 V = TypeVar("V", bound=Value)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class MeasuredTimelines:
     """Lanes, spans and steps of a run, as far as they can be used."""
 
     name: str
@@ -163,7 +163,7 @@ class Measured:
         return made, told
 
 
-def read_measured(text: str | bytes) -> Measured:
+def read_measured(text: str | bytes) -> MeasuredTimelines:
     """The usable part of a trace; `InputError` where there is none."""
     data = text.encode("utf-8", "replace") if isinstance(text, str) else text
     if len(data) > MAX_TRACE_BYTES:
@@ -179,7 +179,7 @@ def read_measured(text: str | bytes) -> Measured:
     if not spans:
         raise InvalidError(Notice(code="trace_empty", field="trace"), *rows.told)
     name = document.get("name")
-    return Measured(
+    return MeasuredTimelines(
         name=name[:100] if isinstance(name, str) and name.isprintable() else "trace",
         spans=_columns(tuple(lanes.values()), spans),
         steps=_settled(list(steps.values()), spans),
@@ -245,7 +245,7 @@ class _Rows:
     def wrong(self, notice: Notice, count: int = 1) -> None:
         """Count what is wrong, and tell the first of it."""
         self.bad += count
-        if len(self.told) < MOST_TOLD:
+        if len(self.told) < MAX_NOTICES:
             code, field = notice.code, notice.field
             self.told.append(Notice(code=code, field=field, value=notice.value, params=notice.params, level="warning"))
 

@@ -25,7 +25,7 @@ FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 KIND_NAMES = ("forward", "backward", "weight")
 
 # Schedules that run the two halves of the backward pass apart.
-SPLIT = frozenset({"zero-bubble", "zbv", "dualpipev"})
+SPLITS_WEIGHT_GRAD = frozenset({"zero-bubble", "zbv", "dualpipev"})
 # Schedules whose second chunks run from the last stage back to the first.
 V_SHAPED = frozenset({"zbv", "dualpipev"})
 
@@ -50,11 +50,11 @@ class Orders:
     @property
     def splits(self) -> bool:
         """Whether weight gradients are operations of their own."""
-        return self.schedule in SPLIT
+        return self.schedule in SPLITS_WEIGHT_GRAD
 
 
 @lru_cache(maxsize=256)
-def orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Orders:
+def build_orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Orders:
     """What each stage runs, in order, during one step.
 
     orders("1f1b", 4, 8)
@@ -70,7 +70,7 @@ def orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extr
             raise ValueError(f"{schedule} runs two chunks on a stage, not {chunks}")
         phases = _zbv if schedule == "zbv" else _dualpipev
         rows = [_listed(phases(stage, stages, micro_batches), micro_batches) for stage in range(stages)]
-    elif schedule in SPLIT:
+    elif schedule in SPLITS_WEIGHT_GRAD:
         _one_chunk(schedule, chunks)
         rows = [_zero_bubble(stage, stages, micro_batches) for stage in range(stages)]
     else:
@@ -84,7 +84,7 @@ def orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extr
     return Orders(schedule, stages, micro_batches, chunks, kind, micro_batch, chunk)
 
 
-def virtual_stages(schedule: str, stages: int, chunks: int = 1) -> Ints:
+def map_virtual_stages(schedule: str, stages: int, chunks: int = 1) -> Ints:
     """Position in the model of each chunk: array [stages, chunks] of 0 .. stages x chunks - 1. [S2]
 
     Chunk c of stage s is part c p + s; in a V, chunk 1 is part 2p - 1 - s, so that the last stage holds the middle.
@@ -96,16 +96,16 @@ def virtual_stages(schedule: str, stages: int, chunks: int = 1) -> Ints:
     return place.astype(np.int32)
 
 
-def stages_in_order(schedule: str, stages: int, chunks: int = 1) -> Ints:
+def list_stages_in_order(schedule: str, stages: int, chunks: int = 1) -> Ints:
     """The stage that holds each part of the model: array [stages x chunks]; boundary k is between parts k and k + 1."""
-    place = virtual_stages(schedule, stages, chunks)
+    place = map_virtual_stages(schedule, stages, chunks)
     found = np.empty(stages * chunks, np.int32)
     found[place] = np.arange(stages)[:, None]
     return found
 
 
 @lru_cache(maxsize=1024)
-def in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Ints:
+def count_in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Ints:
     """Most activations each stage holds at a time, counted in micro-batches of one chunk: array [stages]. [S1]
 
     Held from the forward pass to the end of the backward pass (for the weights, where that is apart).
@@ -114,12 +114,12 @@ def in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, e
         most = 2 * stages + (schedule == "dualpipev")
         ahead = micro_batches + 1 + np.arange(stages)
         return _frozen(np.minimum(ahead, min(2 * micro_batches, most)).astype(np.int32))
-    if schedule in SPLIT:
+    if schedule in SPLITS_WEIGHT_GRAD:
         return _frozen(np.full(stages, min(micro_batches, stages), np.int32))
     return _frozen(_limits(schedule, stages, micro_batches, chunks, extra_warmup))
 
 
-def spread_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...]:
+def split_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...]:
     """Extra micro-batches of each stage, given the delay of each boundary: only stages before a delay need them. [S1]
 
     A stage holds as much of `extra_warmup` as its share of the delay that lies after it, rounded up.
@@ -128,7 +128,7 @@ def spread_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...
     return tuple(math.ceil(round(extra_warmup * rest / after[0], 9)) if after[0] else 0 for rest in after)
 
 
-def group_size(stages: int, micro_batches: int) -> int:
+def choose_group_size(stages: int, micro_batches: int) -> int:
     """Micro-batches that an interleaved stage runs on one chunk before it turns to the next.
 
     As many as there are stages; where the micro-batches do not divide by that, the least larger number that leaves no
@@ -144,7 +144,7 @@ def _limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_w
     if schedule == "gpipe":
         limit = np.full(stages, micro_batches)
     elif schedule == "interleaved" and chunks > 1:
-        limit = 2 * after + (chunks - 1) * group_size(stages, micro_batches) + 1
+        limit = 2 * after + (chunks - 1) * choose_group_size(stages, micro_batches) + 1
     elif schedule in ("1f1b", "interleaved"):
         limit = after + 1
     elif schedule == "delay-aware":
@@ -156,7 +156,7 @@ def _limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_w
 
 def _chunk_sequence(stages: int, micro_batches: int, chunks: int) -> tuple[Ints, Ints]:
     """Micro-batch and chunk of each forward pass of a stage: group after group, in a group chunk after chunk."""
-    group = group_size(stages, micro_batches) if chunks > 1 else micro_batches
+    group = choose_group_size(stages, micro_batches) if chunks > 1 else micro_batches
     micro_batch, chunk = np.divmod(np.arange(micro_batches * chunks), chunks)
     order = np.lexsort((micro_batch, chunk, micro_batch // group))
     return micro_batch[order].astype(np.int32), chunk[order].astype(np.int32)
@@ -269,7 +269,7 @@ def _frozen(array: Ints) -> Ints:
 SAME_TIME = 1e-9  # Relative difference below which two times are one: rounding must not decide who is first
 
 
-def eager_orders(
+def build_eager_orders(
     limits: NDArray[np.int32], micro_batches: int, times: NDArray[np.float64], blocking: bool = False
 ) -> Orders:
     """The orders that eager stages come to with these times, `limits` micro-batches in flight on each. [S4]

@@ -16,14 +16,23 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from crosszone.schedule.orders import BACKWARD, FORWARD, WEIGHT, Extra, Orders, orders, stages_in_order, virtual_stages
+from crosszone.schedule.orders import (
+    BACKWARD,
+    FORWARD,
+    WEIGHT,
+    Extra,
+    Orders,
+    build_orders,
+    list_stages_in_order,
+    map_virtual_stages,
+)
 
 Ints = NDArray[np.int32]
 NOTHING = 0  # The node that stands for no wait: it ends at time zero
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class DependencyGraph:
     """Nodes 1 .. n, each after those that it waits for; nodes of one level do not wait for each other."""
 
     orders: Orders
@@ -83,14 +92,14 @@ class Shape:
 
 
 @lru_cache(maxsize=256)
-def shape_of(
+def build_dependency_graph(
     schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0, blocking: bool = False
-) -> Shape:
+) -> DependencyGraph:
     """The shape of one schedule and size, made once."""
-    return shape_from(orders(schedule, stages, micro_batches, chunks, extra_warmup), blocking)
+    return build_graph_from_orders(build_orders(schedule, stages, micro_batches, chunks, extra_warmup), blocking)
 
 
-def shape_from(made: Orders, blocking: bool = False) -> Shape:
+def build_graph_from_orders(made: Orders, blocking: bool = False) -> DependencyGraph:
     """The shape that follows from the orders of the stages.
 
     The table of times has a row for each kind and part (forward, backward, weight), then for each boundary: send
@@ -98,9 +107,9 @@ def shape_from(made: Orders, blocking: bool = False) -> Shape:
     """
     schedule, stages, micro_batches, chunks = made.schedule, made.stages, made.micro_batches, made.chunks
     parts, boundaries = stages * chunks, stages * chunks - 1
-    held_by = stages_in_order(schedule, stages, chunks)
+    held_by = list_stages_in_order(schedule, stages, chunks)
     crossing = np.flatnonzero(held_by[1:] != held_by[:-1])
-    part = virtual_stages(schedule, stages, chunks)[np.arange(stages)[:, None], made.chunk].ravel()
+    part = map_virtual_stages(schedule, stages, chunks)[np.arange(stages)[:, None], made.chunk].ravel()
     kind, micro_batch = made.kind.ravel(), made.micro_batch.ravel()
     count = len(kind)
     at = np.zeros((3, parts, micro_batches), np.int64)  # operation of a kind, part and micro-batch
@@ -142,8 +151,8 @@ def shape_from(made: Orders, blocking: bool = False) -> Shape:
     order, levels = _levels(first, second)
     node = np.empty(len(order) + 1, np.int32)  # the last one is what -1 finds
     node[order], node[-1] = np.arange(1, len(order) + 1), NOTHING
-    last = at[WEIGHT if made.splits else BACKWARD, :, -1][virtual_stages(schedule, stages, chunks)]
-    return Shape(
+    last = at[WEIGHT if made.splits else BACKWARD, :, -1][map_virtual_stages(schedule, stages, chunks)]
+    return DependencyGraph(
         orders=made,
         blocking=blocking,
         first=node[first][order],

@@ -20,8 +20,16 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from crosszone.schedule.orders import BACKWARD, SPLIT, WEIGHT, Extra, eager_orders, in_flight, virtual_stages
-from crosszone.schedule.shape import Shape, shape_from, shape_of
+from crosszone.schedule.orders import (
+    BACKWARD,
+    SPLITS_WEIGHT_GRAD,
+    WEIGHT,
+    Extra,
+    build_eager_orders,
+    count_in_flight,
+    map_virtual_stages,
+)
+from crosszone.schedule.shape import DependencyGraph, build_dependency_graph, build_graph_from_orders
 
 Floats = NDArray[np.float64]
 
@@ -34,7 +42,7 @@ COLUMNS = 64  # Steps of a batch that are walked through together: more do not f
 class Simulation:
     """Start and end of everything in a step (or in a batch of steps: the leading dimensions `...` of every array)."""
 
-    shape: Shape
+    shape: DependencyGraph
     batch: tuple[int, ...]
     times: Floats
     """The table of times: array [rows, steps]."""
@@ -129,15 +137,17 @@ def simulate(
     """
     compute = tuple(np.asarray(time, float) for time in (forward_s, backward_s, weight_s))
     links = (send_forward_s, send_backward_s, latency_forward_s, latency_backward_s)
-    place = virtual_stages(schedule, stages, chunks)
-    batch, times = _table(place, compute, tuple(np.asarray(time, float) for time in links), schedule in SPLIT)
+    place = map_virtual_stages(schedule, stages, chunks)
+    batch, times = _table(
+        place, compute, tuple(np.asarray(time, float) for time in links), schedule in SPLITS_WEIGHT_GRAD
+    )
     if schedule == "delay-aware":
         if times.shape[1] != 1:
             raise ValueError("delay-aware stages choose their order by the times: simulate one step at a time")
-        limits = in_flight(schedule, stages, micro_batches, chunks, extra_warmup)
-        shape = shape_from(eager_orders(limits, micro_batches, times[:, 0], blocking), blocking)
+        limits = count_in_flight(schedule, stages, micro_batches, chunks, extra_warmup)
+        shape = build_graph_from_orders(build_eager_orders(limits, micro_batches, times[:, 0], blocking), blocking)
     else:
-        shape = shape_of(schedule, stages, micro_batches, chunks, extra_warmup, blocking)
+        shape = build_dependency_graph(schedule, stages, micro_batches, chunks, extra_warmup, blocking)
     return Simulation(shape, batch, times, _ends(shape, times))
 
 
@@ -161,7 +171,7 @@ def _table(
     return batch, table
 
 
-def _ends(shape: Shape, times: Floats) -> Floats:
+def _ends(shape: DependencyGraph, times: Floats) -> Floats:
     """End of each node: the later of the two it waits for, plus its own time. [S3]"""
     nodes, steps = len(shape.first), times.shape[1]
     ends = np.zeros((nodes + 1, steps))
@@ -174,7 +184,7 @@ def _ends(shape: Shape, times: Floats) -> Floats:
     return ends
 
 
-def _walk(shape: Shape, times: Floats) -> list[float]:
+def _walk(shape: DependencyGraph, times: Floats) -> list[float]:
     """End of each node of one step, node after node."""
     ends = [0.0]
     took, delay = times[shape.took].tolist(), times[shape.delay].tolist()
@@ -185,7 +195,7 @@ def _walk(shape: Shape, times: Floats) -> list[float]:
     return ends
 
 
-def _walk_levels(shape: Shape, times: Floats) -> Floats:
+def _walk_levels(shape: DependencyGraph, times: Floats) -> Floats:
     """End of each node of many steps, level after level."""
     ends = np.zeros((len(shape.first) + 1, times.shape[1]))
     took, delay = times[shape.took], times[shape.delay]

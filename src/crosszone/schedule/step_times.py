@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosszone.schedule.orders import Extra, group_size
+from crosszone.schedule.orders import Extra, choose_group_size
 from crosszone.schedule.simulation import Simulation, simulate
 
 Floats = NDArray[np.float64]
@@ -61,7 +61,7 @@ class StepTimes:
         return np.asarray(self.makespan_s[..., None] - self.busy_s)
 
 
-def step_times(
+def simulate_step_times(
     schedule: str,
     *,
     stages: int,
@@ -168,7 +168,9 @@ class _Case:
 
     def group(self, micro_batches: int) -> int:
         """Micro-batches that are dealt with together."""
-        return group_size(self.stages, micro_batches) if self.chunks > 1 and self.schedule == "interleaved" else 1
+        return (
+            choose_group_size(self.stages, micro_batches) if self.chunks > 1 and self.schedule == "interleaved" else 1
+        )
 
     def short_steps(self, micro_batches: int) -> list[int]:
         """Numbers of micro-batches to try."""

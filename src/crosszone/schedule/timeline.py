@@ -45,7 +45,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import parse
-from crosszone.schedule.orders import BACKWARD, KIND_NAMES, stages_in_order
+from crosszone.schedule.orders import BACKWARD, KIND_NAMES, list_stages_in_order
 from crosszone.schedule.simulation import Simulation
 from crosszone.schedule.trace import Lane, SpanKind, Trace
 
@@ -137,7 +137,7 @@ class Timeline:
         return parse(Trace, document | {"spans": spans, "steps": steps, "meta": meta})
 
 
-def timeline_of(simulation: Simulation, stage_names: tuple[str, ...] | None = None) -> Timeline:
+def build_timeline(simulation: Simulation, stage_names: tuple[str, ...] | None = None) -> Timeline:
     """The timeline of one simulated step: a lane for each stage, and one for each link and direction that is used.
 
     Where sends block, they stand on the lane of the stage that sends.
@@ -149,7 +149,7 @@ def timeline_of(simulation: Simulation, stage_names: tuple[str, ...] | None = No
     stages = tuple(Lane(id=f"stage-{index}", name=name, group=STAGES) for index, name in enumerate(names))
     begun, left = simulation.send_start_s.ravel(), simulation.send_end_s.ravel()
     used = np.flatnonzero(left > begun)
-    held_by = stages_in_order(made.schedule, shape.stages, shape.chunks)
+    held_by = list_stages_in_order(made.schedule, shape.stages, shape.chunks)
     back = shape.send_kind[used] == BACKWARD
     boundary = shape.send_boundary[used]
     sender, taker = held_by[boundary + back], held_by[boundary + 1 - back]
@@ -207,7 +207,7 @@ class Phase:
         return self.end_s - self.start_s
 
 
-def phases_of(timeline: Timeline) -> tuple[Phase, ...]:
+def list_phases(timeline: Timeline) -> tuple[Phase, ...]:
     """The four phases, which add up to the step; one that a schedule does not have is 0 s long. [S13]
 
     GPipe has no steady phase: its first backward pass begins when the last forward pass has ended.
@@ -221,17 +221,17 @@ def phases_of(timeline: Timeline) -> tuple[Phase, ...]:
     return tuple(_phase(timeline, name, *between) for name, between in zip(PHASES, pairwise(marks), strict=True))
 
 
-def within_s(timeline: Timeline, start_s: ArrayLike, end_s: ArrayLike) -> NDArray[np.float64]:
+def measure_busy_s(timeline: Timeline, start_s: ArrayLike, end_s: ArrayLike) -> NDArray[np.float64]:
     """Seconds of each span that lie between two times, the same for all spans or one pair for each."""
     inside = np.minimum(timeline.end_s, end_s) - np.maximum(timeline.start_s, start_s)
     return np.asarray(np.maximum(0.0, inside))
 
 
-def exposed_s(timeline: Timeline, start_s: float, end_s: float) -> float:
+def measure_exposed_s(timeline: Timeline, start_s: float, end_s: float) -> float:
     """Seconds between two times in which something communicates and no stage computes. [S13]"""
     sends = _of_kinds(timeline, COMMUNICATION)
     works = _of_kinds(timeline, COMPUTE) & np.isin(timeline.lane, timeline.stages)
-    used = (sends | works) & (within_s(timeline, start_s, end_s) > 0)
+    used = (sends | works) & (measure_busy_s(timeline, start_s, end_s) > 0)
     begins, ends = np.maximum(timeline.start_s[used], start_s), np.minimum(timeline.end_s[used], end_s)
     at = np.concatenate([begins, ends])
     order = np.argsort(at, kind="stable")
@@ -243,7 +243,7 @@ def exposed_s(timeline: Timeline, start_s: float, end_s: float) -> float:
 
 def _phase(timeline: Timeline, name: str, start_s: float, end_s: float) -> Phase:
     on_stages = np.isin(timeline.lane, timeline.stages)
-    busy = float(within_s(timeline, start_s, end_s)[on_stages].sum()) / max(1, len(timeline.stages))
+    busy = float(measure_busy_s(timeline, start_s, end_s)[on_stages].sum()) / max(1, len(timeline.stages))
     idle = end_s - start_s - busy
     return Phase(
         phase=name,
@@ -251,7 +251,7 @@ def _phase(timeline: Timeline, name: str, start_s: float, end_s: float) -> Phase
         end_s=end_s,
         busy_s=busy,
         idle_s=idle if idle > (end_s - start_s) * NOISE else 0.0,
-        exposed_s=exposed_s(timeline, start_s, end_s),
+        exposed_s=measure_exposed_s(timeline, start_s, end_s),
     )
 
 
@@ -259,11 +259,11 @@ def _of_kinds(timeline: Timeline, kinds: tuple[SpanKind, ...]) -> NDArray[np.boo
     return np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
 
 
-MOST_SPANS = 20_000  # Spans drawn at once; the rest of a longer step is a window further
+MAX_VIEW_SPANS = 20_000  # Spans drawn at once; the rest of a longer step is a window further
 IDLE = "idle"
 
 
-def view_of(timeline: Timeline, *, from_s: float = 0.0, most: int = MOST_SPANS) -> dict[str, Any]:
+def build_view(timeline: Timeline, *, from_s: float = 0.0, most: int = MAX_VIEW_SPANS) -> dict[str, Any]:
     """The drawable document of one step; spans and bubbles from `from_s` on, at most `most` spans."""
     shown, window = _window(timeline, from_s, most)
     phases = _phases(timeline)
@@ -271,17 +271,17 @@ def view_of(timeline: Timeline, *, from_s: float = 0.0, most: int = MOST_SPANS) 
         "step_s": timeline.step_s,
         "summary": _summary(timeline, phases),
         "kinds": list(KINDS),
-        "lanes": lanes_of(timeline),
+        "lanes": list_lanes(timeline),
         "spans": columns(timeline, shown),
         "bubbles": _bubbles(timeline, window["from_s"], window["to_s"]),
         "window": window,
         "phases": phases,
-        "totals": totals_of(timeline),
+        "totals": list_lane_totals(timeline),
         "micro_batches": int(timeline.micro_batch.max(initial=NONE)) + 1,
     }
 
 
-def lanes_of(timeline: Timeline) -> list[dict[str, Any]]:
+def list_lanes(timeline: Timeline) -> list[dict[str, Any]]:
     """Each lane with its time by kind; parts and idle time add up to the step. [S10]"""
     parts, step = _parts(timeline), timeline.step_s
     return [
@@ -298,7 +298,7 @@ def lanes_of(timeline: Timeline) -> list[dict[str, Any]]:
     ]
 
 
-def totals_of(timeline: Timeline) -> list[dict[str, Any]]:
+def list_lane_totals(timeline: Timeline) -> list[dict[str, Any]]:
     """What the average stage does, by kind, and how long it waits; they add up to the step. [S10]"""
     step, stages = timeline.step_s, timeline.stages
     mean = _parts(timeline)[stages].mean(axis=0) if len(stages) else np.zeros(len(KINDS))
@@ -373,11 +373,11 @@ def _phases(timeline: Timeline) -> list[dict[str, Any]]:
             "exposed_s": one.exposed_s,
             "utilisation": one.busy_s / one.seconds if one.seconds else None,
         }
-        for one in phases_of(timeline)
+        for one in list_phases(timeline)
     ]
 
 
-def micro_batch_view(timeline: Timeline, number: int) -> dict[str, Any]:
+def build_micro_batch_view(timeline: Timeline, number: int) -> dict[str, Any]:
     """Every span of one micro-batch in order, its stages and links, and how busy the GPUs are meanwhile. [S14]"""
     here = np.flatnonzero(timeline.micro_batch == number)
     if not len(here):
@@ -444,7 +444,7 @@ def _links(timeline: Timeline, here: NDArray[np.int64], seconds: float) -> list[
 
 def _computed_s(timeline: Timeline, first: Floats, last: Floats) -> Floats:
     """Seconds each lane computes, for any micro-batch, between two times of its own."""
-    inside = within_s(timeline, first[timeline.lane], last[timeline.lane]) * _computes(timeline)
+    inside = measure_busy_s(timeline, first[timeline.lane], last[timeline.lane]) * _computes(timeline)
     return np.bincount(timeline.lane, weights=inside, minlength=len(timeline.lanes)).astype(float)
 
 
@@ -456,17 +456,17 @@ def _share(part: float, whole: float) -> float:
     return min(1.0, part / whole) if whole else 0.0
 
 
-def difference(predicted: Timeline, measured: Timeline) -> dict[str, Any]:
+def compare_timelines(predicted: Timeline, measured: Timeline) -> dict[str, Any]:
     """Seconds of both and by how many % the prediction lies above what was measured. [S15]
 
     Kinds are compared as the mean over the lanes that do them, so that a trace of some ranks can be compared too.
     """
-    theirs = {one.phase: one.seconds for one in phases_of(measured)}
+    theirs = {one.phase: one.seconds for one in list_phases(measured)}
     ours, kinds = _by_kind(predicted), _by_kind(measured)
     busy = {lane.id: float(s) for lane, s in zip(measured.lanes, measured.busy_s, strict=True)}
     return {
         "step": _row("step", predicted.step_s, measured.step_s),
-        "phases": [_row(one.phase, one.seconds, theirs[one.phase]) for one in phases_of(predicted)],
+        "phases": [_row(one.phase, one.seconds, theirs[one.phase]) for one in list_phases(predicted)],
         "kinds": [_row(k, ours.get(k, 0.0), kinds.get(k, 0.0)) for k in (*KINDS, IDLE) if k in ours or k in kinds],
         "lanes": [
             _row(lane.id, float(seconds), busy[lane.id])

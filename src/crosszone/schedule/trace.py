@@ -151,7 +151,7 @@ US_PER_S = 1e6
 STEPS = "steps"
 
 
-def trace_events(trace: Trace) -> dict[str, Any]:
+def build_trace_events(trace: Trace) -> dict[str, Any]:
     """The document as plain values, ready for JSON."""
     groups = list(dict.fromkeys([*([STEPS] if trace.steps else []), *(lane.group for lane in trace.lanes)]))
     process = {group: number for number, group in enumerate(groups, 1)}
@@ -172,9 +172,9 @@ def trace_events(trace: Trace) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
 
 
-def perfetto_json(trace: Trace) -> str:
+def format_perfetto_json(trace: Trace) -> str:
     """The text of a file that Perfetto opens."""
-    return json.dumps(trace_events(trace), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(build_trace_events(trace), ensure_ascii=False, separators=(",", ":"))
 
 
 def _names(what: str, pid: int, tid: int, **arguments: str | int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.schema import json_schema
 from crosszone.inputs.value import Value, parse
 from crosszone.plan.plan import Objective
-from crosszone.plan.planner import MOST_TOP
+from crosszone.plan.planner import MAX_TOP
 from crosszone.report.answer import Form
 from crosszone.web.refusals import refused
 
@@ -64,7 +64,7 @@ class PlanBody(ScenarioBody):
     """What to plan, and how."""
 
     objective: Objective = Field(default="time", description="What to rank by.")
-    top: int = Field(default=5, ge=1, le=MOST_TOP, description="Plans to answer.")
+    top: int = Field(default=5, ge=1, le=MAX_TOP, description="Plans to answer.")
     pins: dict[str, Any] = Field(default={}, max_length=100, description="Parts of the strategy to keep, by key.")
     front: bool = Field(default=False, description="Also what fewer GPUs cost: time against $.")
     crossover: bool = Field(default=False, description="Also the rate between zones at which local updates win.")

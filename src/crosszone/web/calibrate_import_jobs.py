@@ -12,7 +12,7 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import answer, predictor_of
-from crosszone.schedule.timeline import view_of
+from crosszone.schedule.timeline import build_view
 from crosszone.store.table import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
 from crosszone.web.calibrate_found import RunFound, StepColumns
@@ -42,11 +42,11 @@ def run_job(
     view = predicted = against = None
     if found.timeline is not None:
         timeline, _ = found.measured().timeline(one.step)
-        view = {**view_of(timeline), "micro_batch": None}
+        view = {**build_view(timeline), "micro_batch": None}
         if loaded is not None:
             predictor = predictor_of(loaded)
             ours = predictor.timeline(language)
-            predicted, against = {**view_of(ours), "micro_batch": None}, beside(ours, timeline, pipeline=True)
+            predicted, against = {**build_view(ours), "micro_batch": None}, beside(ours, timeline, pipeline=True)
             differs = notices_of(found, predictor, timeline, ours) if found.kind == "measured" else []
             found = found.model_copy(update={"notices": (*differs, *found.notices)})
     answered = RunFound(

@@ -13,8 +13,8 @@ from crosszone.analyse.sweep_cells import Axis
 from crosszone.deploy.answer import answer as bundle_of
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario
-from crosszone.plan.answer import answer as plans_of
-from crosszone.plan.cache import Common
+from crosszone.plan.answer import plan_loaded as plans_of
+from crosszone.plan.cache import PlanCache
 from crosszone.plan.search import Progress
 from crosszone.report.answer import answer as report_of
 from crosszone.web.answers import json_bytes
@@ -36,7 +36,7 @@ def prepare() -> None:
 def plan_job(loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """The plans of a scenario."""
     found = _placed(
-        loaded, lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, common=_common(), **how)
+        loaded, lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, cache=_plan_cache(), **how)
     )
     return json_bytes(found.model_dump(mode="json"))
 
@@ -92,15 +92,15 @@ def bundle_job(
             Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params={"limit": MOST_NODES})
         )
     found = _placed(
-        loaded, lambda: bundle_of(loaded, language, progress=progress, cancelled=cancelled, common=_common(), **how)
+        loaded, lambda: bundle_of(loaded, language, progress=progress, cancelled=cancelled, cache=_plan_cache(), **how)
     )
     return json_bytes(found.model_dump(mode="json"))
 
 
 @cache
-def _common() -> Common:
+def _plan_cache() -> PlanCache:
     """What the plans of this worker have in common: a slider changes one thing at a time."""
-    return Common(lasting=True)
+    return PlanCache(lasting=True)
 
 
 def _placed(loaded: Loaded, work: Callable[[], Any]) -> Any:

@@ -28,7 +28,15 @@ from crosszone.predict.prediction import Prediction, Triple
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import RecordedPrediction, record_prediction
 from crosszone.predict.traffic import FIELDS, tier_of
-from crosszone.schedule.timeline import IDLE, PHASES, Timeline, lanes_of, micro_batch_view, totals_of, view_of
+from crosszone.schedule.timeline import (
+    IDLE,
+    PHASES,
+    Timeline,
+    build_micro_batch_view,
+    build_view,
+    list_lane_totals,
+    list_lanes,
+)
 from crosszone.text import DEFAULT_LANGUAGE
 
 
@@ -57,7 +65,7 @@ def _name_figure(path: str, name: str, value: Any, **about: str) -> Any:
 
 def _build_lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
     """Work, waiting or the share of work of one lane. [S10]"""
-    drawn = lanes_of(timeline)[int(at)]
+    drawn = list_lanes(timeline)[int(at)]
     lane = {"lane": drawn["id"]}
     parts = [named("lane_part", seconds, kind=kind, **lane) for kind, seconds in drawn["parts"].items()]
     busy = _name_figure(f"lanes[{at}].busy_s", "lane_busy", sum(parts), **lane)
@@ -70,7 +78,7 @@ def _build_lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
 
 def _build_phase(timeline: Timeline, step: Any, which: str, name: str) -> Any:
     """Length of a phase, work and waiting of the average stage in it, and communication exposed in it. [S13]"""
-    drawn = view_of(timeline, most=0)["phases"][PHASES.index(which)]
+    drawn = build_view(timeline, most=0)["phases"][PHASES.index(which)]
     phase = {"phase": which}
     start, end = (named(f"at_{key}", drawn[f"{key}_s"], **phase) for key in ("start", "end"))
     seconds = _name_figure(f"phases.{which}.seconds", "of_seconds", end - start, **phase)
@@ -92,7 +100,7 @@ def _count_stages(timeline: Timeline) -> Any:
 
 def _average_kind(timeline: Timeline, step: Any, kind: str) -> Any:
     """Seconds of one kind on the average stage; waiting is what is left. [S10]"""
-    seconds_by_kind = {kind_total["kind"]: kind_total["seconds"] for kind_total in totals_of(timeline)}
+    seconds_by_kind = {kind_total["kind"]: kind_total["seconds"] for kind_total in list_lane_totals(timeline)}
     if kind != IDLE:
         every = named("all_of_kind", seconds_by_kind[kind] * len(timeline.stages), kind=kind)
         return _name_figure(f"totals.{kind}.seconds", "mean_of_kind", every / _count_stages(timeline), kind=kind)
@@ -110,14 +118,14 @@ def _build_summary(timeline: Timeline, step: Any, name: str) -> Any:
     """Share of the step in which the average stage works, or in which communication is exposed. [S10] [S13]"""
     if name == "utilisation":
         return named("stages_at_work", 1.0 - _average_kind(timeline, step, IDLE) / step)
-    phases = view_of(timeline, most=0)["phases"]
+    phases = build_view(timeline, most=0)["phases"]
     exposed = sum(named("of_exposed", phase["exposed_s"], phase=phase["phase"]) for phase in phases)
     return named("exposed_share", exposed / step)
 
 
 def _build_micro_batch(timeline: Timeline, _: Any, at: str, stage: str | None = None) -> Any:
     """How much of the time a micro-batch is on its way the GPUs compute: all stages, or one. [S14]"""
-    view = micro_batch_view(timeline, int(at))
+    view = build_micro_batch_view(timeline, int(at))
     about = {"number": at}
     if stage is not None:
         stage_view, about = view["stages"][int(stage)], about | {"stage": stage}

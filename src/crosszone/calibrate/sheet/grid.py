@@ -14,7 +14,7 @@ from crosszone.calibrate.sheet.book import Book, Text
 from crosszone.calibrate.sheet.formulas import FormulaCell
 from crosszone.cost.record import Recorded
 from crosszone.predict.recorded import PassTimes
-from crosszone.schedule.orders import FORWARD, KIND_NAMES, stages_in_order, virtual_stages
+from crosszone.schedule.orders import FORWARD, KIND_NAMES, list_stages_in_order, map_virtual_stages
 
 SHEET = "Pipeline"
 WIDTH = 16
@@ -39,8 +39,8 @@ def lay_out(passes: Mapping[int, PassTimes], top: int = 3) -> Grid:
         columns: dict[str, int] = {}
         cells: dict[int, tuple[str, int]] = {}
         shape, orders = one.shape, one.shape.orders
-        place = virtual_stages(orders.schedule, orders.stages, orders.chunks)
-        held_by = stages_in_order(orders.schedule, orders.stages, orders.chunks).tolist()
+        place = map_virtual_stages(orders.schedule, orders.stages, orders.chunks)
+        held_by = list_stages_in_order(orders.schedule, orders.stages, orders.chunks).tolist()
         for stage in range(orders.stages):
             for kind, chunk in sorted(set(zip(orders.kind[stage].tolist(), orders.chunk[stage].tolist(), strict=True))):
                 columns[_pass_heading(stage, kind, chunk, orders.chunks)] = len(columns)

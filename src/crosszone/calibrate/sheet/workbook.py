@@ -38,7 +38,7 @@ from crosszone.inputs.scenario import Loaded, read_scenario
 from crosszone.predict.answer import predictor_of
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import RecordedScenario, record_scenario
-from crosszone.schedule.orders import stages_in_order
+from crosszone.schedule.orders import list_stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
 
 # Passes of a step (both ways as one) that are laid out in cells; beyond, the pipeline's times stand as simulated.
@@ -214,7 +214,7 @@ class _Writer:
         if len(shape) != 2 or shape[1] <= s.pp:
             return entry
         return Cell(
-            entry.node, (entry.at[0], int(stages_in_order(s.pipeline_schedule, s.pp, s.interleave)[entry.at[1]]))
+            entry.node, (entry.at[0], int(list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave)[entry.at[1]]))
         )
 
     def _note(self, cell: FormulaCell) -> str:

@@ -22,8 +22,8 @@ from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.answer import best_of
-from crosszone.plan.plan import filled
+from crosszone.plan.answer import select_best
+from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import predictor_of
 from crosszone.run.site import cluster_of
@@ -142,10 +142,10 @@ def _planned(loaded: Loaded, wanted: str | None, watched: dict[str, Any]) -> Loa
     if loaded.scenario.strategy is not None or wanted == "ddp":
         return loaded
     try:
-        found = best_of(plan(loaded.scenario, top=1, **watched))
+        found = select_best(plan(loaded.scenario, top=1, **watched))
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None
-    return loaded._replace(scenario=filled(loaded.scenario, found))
+    return loaded._replace(scenario=apply_plan(loaded.scenario, found))
 
 
 def _framework(planned: Loaded, wanted: str | None) -> tuple[str, bool, list[Notice]]:

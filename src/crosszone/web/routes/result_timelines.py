@@ -12,7 +12,7 @@ from crosszone.calibrate.stability import chosen
 from crosszone.errors import InputError
 from crosszone.predict.answer import predictor_of
 from crosszone.schedule.measured import read_measured
-from crosszone.schedule.timeline import Timeline, view_of
+from crosszone.schedule.timeline import Timeline, build_view
 from crosszone.store import Result
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import ScenarioBody, Way
@@ -47,7 +47,7 @@ def routes(state: State) -> APIRouter:
         with kept():
             found = state.store.results.get(id)
         timeline, about = _predicted(state, found, language) if found.kind == "predicted" else _kept(found, iteration)
-        view = view_of(timeline, most=MOST_DRAWN)
+        view = build_view(timeline, most=MOST_DRAWN)
         return Json({**view, "micro_batch": None, "name": found.name, "kind": found.kind, **about})
 
     return router

@@ -13,9 +13,9 @@ from starlette.responses import Response
 from crosszone.errors import Notice
 from crosszone.predict.answer import predictor_of
 from crosszone.predict.predictor import Predictor
-from crosszone.schedule.measured import Measured, read_measured, spans_csv
-from crosszone.schedule.timeline import Timeline, difference, micro_batch_view, view_of
-from crosszone.schedule.trace import perfetto_json
+from crosszone.schedule.measured import MeasuredTimelines, format_spans_csv, read_measured
+from crosszone.schedule.timeline import Timeline, build_micro_batch_view, build_view, compare_timelines
+from crosszone.schedule.trace import format_perfetto_json
 from crosszone.web.answers import Json, NoticeBody, errors_documented
 from crosszone.web.body import EXAMPLE, ScenarioBody, body_documented, read_body
 from crosszone.web.language import Language
@@ -244,7 +244,7 @@ def routes(state: State) -> APIRouter:
             run = read_measured(body.trace)
             number = run.last if body.step is None else body.step
             timeline, cut = run.timeline(number)
-            against = difference(predicted(body, language)[1], timeline) if body.compared else None
+            against = compare_timelines(predicted(body, language)[1], timeline) if body.compared else None
             about = _about(run, number, [*cut, *run.notices], language)
             return Json({**about, **_view(timeline, body.micro_batch, body.from_s), "difference": against})
 
@@ -260,11 +260,11 @@ _FILES = {
 
 
 def _view(timeline: Timeline, micro_batch: int | None, from_s: float) -> dict[str, Any]:
-    one = None if micro_batch is None else micro_batch_view(timeline, micro_batch)
-    return {**view_of(timeline, from_s=from_s), "micro_batch": one}
+    one = None if micro_batch is None else build_micro_batch_view(timeline, micro_batch)
+    return {**build_view(timeline, from_s=from_s), "micro_batch": one}
 
 
-def _about(run: Measured, number: int, notices: list[Notice], language: str) -> dict[str, Any]:
+def _about(run: MeasuredTimelines, number: int, notices: list[Notice], language: str) -> dict[str, Any]:
     """What a measured run is called, its steps, and what was wrong with its rows."""
     steps = {"step": [one.step for one in run.steps], "seconds": [one.end_s - one.start_s for one in run.steps]}
     told = [notice.as_dict(language) for notice in notices]
@@ -274,10 +274,10 @@ def _about(run: Measured, number: int, notices: list[Notice], language: str) -> 
 def _file(found: Predictor, timeline: Timeline, form: str) -> Response:
     """The step in one of the formats, to be kept."""
     if form == "csv":
-        text = spans_csv(timeline)
+        text = format_spans_csv(timeline)
     else:
         kept = timeline.to_trace(found.name, framework=found.framework.name)
-        text = perfetto_json(kept) if form == "perfetto" else kept.to_json()
+        text = format_perfetto_json(kept) if form == "perfetto" else kept.to_json()
     end = "csv" if form == "csv" else "json"
     headers = {"Content-Disposition": f'attachment; filename="timeline-{form}.{end}"'}
     return Response(text, media_type="text/csv" if form == "csv" else "application/json", headers=headers)
