@@ -19,11 +19,11 @@ ORDER = [
     "predict",
     "plan",
     "analyse",
-    "report",
     "calibrate",
     "deploy",
     "store",
     "run",
+    "views",
     "web",
     "cli",
 ]

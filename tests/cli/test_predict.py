@@ -19,9 +19,9 @@ from crosszone.cost.memory import MOMENTS, PARTS
 from crosszone.inputs.document import dump_yaml
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST
 from crosszone.predict.prediction import Bottleneck, Kind, Prediction, StageMemory, Triple
-from crosszone.report.words import Words
 from crosszone.schedule.trace import read_trace
 from crosszone.text import LANGUAGES, texts
+from crosszone.views.words import Words
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 THREE = str(ROOT / "examples" / "three-cities.yaml")

@@ -14,7 +14,7 @@ def undated(text):
 @pytest.mark.parametrize(("form", "kind"), [("md", "text/markdown"), ("html", "text/html")])
 def test_a_report_is_a_file_to_save(client, three_cities, form, kind):
     from crosszone.inputs.scenario import parse_scenario
-    from crosszone.report.answer import answer
+    from crosszone.views.report import render_report
 
     sent = client.post("/api/v1/report", json={"text": three_cities, "format": form})
     assert sent.status_code == 200
@@ -22,7 +22,7 @@ def test_a_report_is_a_file_to_save(client, three_cities, form, kind):
     assert sent.headers["content-disposition"] == (
         f"attachment; filename=\"three-cities.{form}\"; filename*=UTF-8''three%20cities.{form}".replace("%20", "-")
     )
-    assert undated(sent.text) == undated(answer(parse_scenario(three_cities), form=form))
+    assert undated(sent.text) == undated(render_report(parse_scenario(three_cities), form=form))
 
 
 def test_a_report_tells_the_way_of_a_plan_in_the_language_asked_for(client, three_cities):

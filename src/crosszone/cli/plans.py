@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from crosszone.cli.figures import digits, listed, percent, print_lines, signed
 from crosszone.cli.output import amount, console, print_notices, said, table
 from crosszone.cli.prediction import answer_lines, split
-from crosszone.report.words import SMALL
+from crosszone.views.words import SMALL
 
 if TYPE_CHECKING:
     from crosszone.inputs.strategy import Strategy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from crosszone.cli.figures import Line, digits, percent, print_lines
 from crosszone.cli.output import amount, console, language, print_notices, said, table
-from crosszone.report.words import SMALL, Words
+from crosszone.views.words import SMALL, Words
 
 if TYPE_CHECKING:
     from crosszone.predict.answer import Answer

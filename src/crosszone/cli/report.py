@@ -13,7 +13,7 @@ from crosszone.cli.progress import progress_bar
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.report.answer import Form
+    from crosszone.views.report import Form
 
 
 def report(
@@ -36,11 +36,11 @@ def report(
         refuse_to_overwrite(Path(output), force)
 
     from crosszone.inputs.scenario import read_scenario
-    from crosszone.report.answer import answer
+    from crosszone.views.report import render_report
 
     loaded = read_scenario(file)
     with progress_bar() as progress:
-        text = answer(loaded, language(), form=chosen, progress=progress)
+        text = render_report(loaded, language(), form=chosen, progress=progress)
     if output is not None:
         write_file(Path(output), text, force)
     if as_json:
@@ -53,7 +53,7 @@ def report(
 
 def _form(asked: str | None, output: str | None) -> Form:
     """The form that was asked for, else that of the ending of the file to write."""
-    from crosszone.report.answer import FORMS
+    from crosszone.views.report import FORMS
 
     page = output is not None and Path(output).suffix.lower() in (".html", ".htm")
     wanted = asked or ("html" if page else "md")

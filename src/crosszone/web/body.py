@@ -17,7 +17,7 @@ from crosszone.inputs.schema import json_schema
 from crosszone.inputs.value import Value, parse
 from crosszone.plan.plan import Objective
 from crosszone.plan.planner import MAX_TOP
-from crosszone.report.answer import Form
+from crosszone.views.report import Form
 from crosszone.web.refusals import refused
 
 B = TypeVar("B", bound=BaseModel)

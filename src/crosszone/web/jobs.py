@@ -16,7 +16,7 @@ from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.plan.answer import plan_loaded as plans_of
 from crosszone.plan.cache import PlanCache
 from crosszone.plan.search import Progress
-from crosszone.report.answer import answer as report_of
+from crosszone.views.report import render_report
 from crosszone.web.answers import json_bytes
 
 Cancelled = Callable[[], bool]
@@ -78,7 +78,7 @@ def report_job(
     loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
 ) -> bytes:
     """A report: its form and its text."""
-    text = _placed(loaded, lambda: report_of(loaded, language, progress=progress, cancelled=cancelled, **how))
+    text = _placed(loaded, lambda: render_report(loaded, language, progress=progress, cancelled=cancelled, **how))
     return json_bytes({"format": how["form"], "text": text})
 
 

@@ -6,16 +6,16 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from crosszone.report.document import Report
+from crosszone.views.document import Report
 
 
-def html(report: Report) -> str:
+def render_html(report: Report) -> str:
     """The text of a `.html` file."""
     return _template().render(report=report)
 
 
 @cache
 def _template() -> Template:
-    loader = PackageLoader("crosszone.report", ".")
+    loader = PackageLoader("crosszone.views", ".")
     made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return made.get_template("report.html")
+    return made.get_template("document.html")

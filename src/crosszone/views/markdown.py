@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from crosszone.report.document import Report, Section, Table
+from crosszone.views.document import Report, Section, Table
 
 # Characters that may be markup anywhere; an underscore only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
@@ -14,35 +14,35 @@ _LEADING = re.compile(r"^([-+=#]+|\d+[.)])(?=\s|$)")
 _FENCE = re.compile(r"`{3,}")
 
 
-def markdown(report: Report) -> str:
+def render_markdown(report: Report) -> str:
     """The text of a `.md` file."""
-    lines = [f"# {escaped(report.title)}", ""]
+    lines = [f"# {escape_markdown(report.title)}", ""]
     for line in report.about:
-        lines += [escaped(line), ""]
+        lines += [escape_markdown(line), ""]
     for section in report.sections:
         lines += _section(section)
     return "\n".join(lines).rstrip() + "\n"
 
 
-def escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Text that shows as it is: one line, nothing in it is markup."""
     shown = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
     return _LEADING.sub(lambda lead: lead[0][:-1] + "\\" + lead[0][-1], shown)
 
 
 def _section(section: Section) -> Iterator[str]:
-    yield from (f"## {escaped(section.title)}", "")
+    yield from (f"## {escape_markdown(section.title)}", "")
     for line in section.lines:
-        yield from (escaped(line), "")
+        yield from (escape_markdown(line), "")
     for heading, text in section.facts:
-        yield f"- **{escaped(heading)}**: {escaped(text)}"
+        yield f"- **{escape_markdown(heading)}**: {escape_markdown(text)}"
     if section.facts:
         yield ""
     for item in section.items:
-        level = f"**{escaped(item.level)}** " if item.level else ""
-        yield f"- {level}{escaped(item.text)}"
+        level = f"**{escape_markdown(item.level)}** " if item.level else ""
+        yield f"- {level}{escape_markdown(item.text)}"
         if item.hint:
-            yield f"  {escaped(item.hint)}"
+            yield f"  {escape_markdown(item.hint)}"
     if section.items:
         yield ""
     for table in section.tables:
@@ -55,11 +55,11 @@ def _section(section: Section) -> Iterator[str]:
 
 def _table(table: Table) -> Iterator[str]:
     if table.title:
-        yield from (f"### {escaped(table.title)}", "")
-    yield "| " + " | ".join(escaped(heading) for heading, _ in table.headings) + " |"
+        yield from (f"### {escape_markdown(table.title)}", "")
+    yield "| " + " | ".join(escape_markdown(heading) for heading, _ in table.headings) + " |"
     yield "|" + "|".join("---:" if align == "right" else "---" for _, align in table.headings) + "|"
     for row in table.rows:
-        yield "| " + " | ".join(escaped(cell) or " " for cell in row) + " |"
+        yield "| " + " | ".join(escape_markdown(cell) or " " for cell in row) + " |"
     yield ""
     if table.caption:
-        yield from (f"*{escaped(table.caption)}*", "")
+        yield from (f"*{escape_markdown(table.caption)}*", "")

@@ -14,12 +14,11 @@ from crosszone.plan.answer import select_best
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer
-from crosszone.report.answer import answer as report_text
-from crosszone.report.html import html
-from crosszone.report.markdown import escaped, markdown
-from crosszone.report.sections import report
-from crosszone.report.study import study
 from crosszone.text.figures import digits
+from crosszone.views.html import render_html
+from crosszone.views.markdown import escape_markdown, render_markdown
+from crosszone.views.report import build_report, render_report
+from crosszone.views.study import build_study
 
 THREE = ROOT / "examples" / "three-cities.yaml"
 HOSTILE = ("a|b", "<script>alert(1)</script>", "```x``` *y* _z_ [l](javascript:1) &amp; $1$")
@@ -40,14 +39,14 @@ pytestmark = pytest.mark.slow  # plans
 
 @pytest.fixture(scope="module")
 def three():
-    found = study(read_scenario(THREE))
-    return found, report(found, "en", datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    found = build_study(read_scenario(THREE))
+    return found, build_report(found, "en", datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")
 def hostile():
     one, two, name = HOSTILE
-    return report(study(parse_scenario(SCENARIO.format(one=one, two=two, name=name))), "en")
+    return build_report(build_study(parse_scenario(SCENARIO.format(one=one, two=two, name=name))), "en")
 
 
 def section(made, title):
@@ -91,7 +90,7 @@ def test_the_numbers_are_those_of_the_prediction_with_their_range(three):
 
 def test_inputs_plan_and_warnings_are_there(three):
     found, made = three
-    text = markdown(made)
+    text = render_markdown(made)
     best = found.free.plans[0].prediction.step_time_s.expected
     slower = digits(found.answer.prediction.step_time_s.expected - best)
     assert f"CrossZone {__version__}, 2026-01-02 03:04 UTC" in text
@@ -135,10 +134,10 @@ def test_the_file_at_the_end_is_the_scenario(three):
 def test_a_scenario_without_a_strategy_is_reported_as_its_best_plan():
     scenario = load_scenario(THREE).replace(strategy=None)
     best = select_best(plan(scenario))
-    found = study(read_scenario(scenario.to_fields()))
+    found = build_study(read_scenario(scenario.to_fields()))
     assert found.chosen
     assert found.answer.prediction.step_time_s == best.prediction.step_time_s
-    made = report(found, "en")
+    made = build_report(found, "en")
     assert parse_scenario(made.sections[-1].code).scenario.strategy == best.strategy
     assert [one.text for one in section(made, "Why, and what else there is").items][: len(best.reasons)] == [
         reason["message"] for reason in best.reasons
@@ -153,13 +152,13 @@ def test_a_plan_that_is_given_has_the_reasons_of_that_plan():
     reasons = next(
         p.reasons for p in plan(free).plans if (p.strategy, p.placement) == (given.strategy, given.placement)
     )
-    assert study(read_scenario(given.to_fields())).reasons == reasons
+    assert build_study(read_scenario(given.to_fields())).reasons == reasons
 
 
 def test_tensor_parallelism_across_nodes_is_not_praised():
     fields = load_scenario(THREE).to_fields()
     fields["strategy"] = {"tp": 16, "pp": 4, "micro_batch": 1}
-    told = [reason["code"] for reason in study(read_scenario(fields)).reasons]
+    told = [reason["code"] for reason in build_study(read_scenario(fields)).reasons]
     assert "reason_tp" not in told
     assert "reason_bottleneck" in told
 
@@ -167,14 +166,14 @@ def test_tensor_parallelism_across_nodes_is_not_praised():
 def test_a_report_is_written_where_no_plan_fits():
     fields = load_scenario(ROOT / "examples" / "single-node.yaml").to_fields()
     fields |= {"model": "llama-3.1-405b", "strategy": {"tp": 8}}
-    made = report(study(read_scenario(fields)), "en")
-    text = markdown(made)
+    made = build_report(build_study(read_scenario(fields)), "en")
+    text = render_markdown(made)
     assert "does not fit" in text
     assert "## Warnings and notes" in text
 
 
 def test_hostile_names_stay_text_in_markdown(hostile):
-    text = markdown(hostile)
+    text = render_markdown(hostile)
     tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(text)
     inline = [child for token in tokens for child in token.children or []]
     assert {token.type for token in [*tokens, *inline]}.isdisjoint(
@@ -194,7 +193,7 @@ def test_hostile_names_stay_text_in_markdown(hostile):
 
 
 def test_hostile_names_stay_text_in_html(hostile):
-    text = html(hostile)
+    text = render_html(hostile)
     page = Tags(text)
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "img", "iframe", "object", "base", "form", "a"})
     assert not any(
@@ -218,12 +217,12 @@ def test_hostile_names_stay_text_in_html(hostile):
     ],
 )
 def test_text_is_escaped_only_where_it_would_be_markup(given, shown):
-    assert escaped(given) == shown
+    assert escape_markdown(given) == shown
 
 
 @pytest.mark.parametrize("form", ["md", "html"])
 def test_a_chinese_report_is_chinese(form):
-    text = report_text(read_scenario(ROOT / "examples" / "single-node.yaml"), "zh", form=form)
+    text = render_report(read_scenario(ROOT / "examples" / "single-node.yaml"), "zh", form=form)
     assert "数字的依据" in text
     assert "What the numbers rest on" not in text
     assert ('lang="zh-CN"' in text) == (form == "html")

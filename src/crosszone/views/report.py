@@ -5,22 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, get_args
 
 from crosszone import __version__
 from crosszone.analyse.communication import KNOWN_LINKS
 from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.scenario import Loaded
 from crosszone.plan.plan import Plan
 from crosszone.predict.prediction import StageMemory, Triple
-from crosszone.report.document import Align, Item, Report, Section, Table
-from crosszone.report.study import Study
-from crosszone.report.words import SMALL, Words
+from crosszone.text import DEFAULT_LANGUAGE
 from crosszone.text.figures import amount, billions, digits, percent, signed
+from crosszone.views.document import Align, Item, Report, Section, Table
+from crosszone.views.html import render_html
+from crosszone.views.markdown import render_markdown
+from crosszone.views.study import Study, build_study
+from crosszone.views.words import SMALL, Words
 
 MOST_ROWS = 200  # Rows of a table: a report is read, the JSON of the same answer has everything
 
 
-def report(found: Study, language: str, now: datetime | None = None) -> Report:
+Form = Literal["md", "html"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+def render_report(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, form: Form = "md", **options: Any) -> str:
+    """The report of a scenario that was read from a file, as Markdown or HTML; `options` go to `build_study`."""
+    document = build_report(build_study(loaded, language, **options), language)
+    return render_html(document) if form == "html" else render_markdown(document)
+
+
+def build_report(found: Study, language: str, now: datetime | None = None) -> Report:
     """The report of a study, in one language; `now` is the time it is dated."""
     told = _Told(found, Words(language))
     made = (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC")

@@ -50,7 +50,7 @@ class Study:
     """Why there are no such plans."""
 
 
-def study(
+def build_study(
     loaded: Loaded,
     language: str = DEFAULT_LANGUAGE,
     *,

@@ -1,1 +1,0 @@
-"""A scenario with its plan as a document to hand on: Markdown, or one HTML file."""

@@ -1,0 +1,1 @@
+"""An answer as sections and tables, built once; the terminal, Markdown and HTML print them."""
