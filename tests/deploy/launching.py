@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from crosszone.deploy.answer import answer
 from crosszone.deploy.bundle import Bundle
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.launch import Launch
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.scenario import read_scenario
@@ -43,15 +43,17 @@ UNEQUAL = {"a": [group(2, 2)], "b": [group(1, 2), group(1, 1, gpu="h100-80gb-sxm
 
 
 def bundle(launcher: str, given: dict[str, Any], **settings: Any) -> Bundle:
-    return answer(read_scenario(given), framework="ddp", launcher=launcher, settings=LaunchSettings(**settings))
+    return build_bundle(read_scenario(given), framework="ddp", launcher=launcher, settings=LaunchSettings(**settings))
 
 
 def launch_of(given: dict[str, Any], **settings: Any) -> Launch:
     """The launch that a bundle is made from."""
     from unittest import mock
 
-    with mock.patch("crosszone.deploy.answer.bundle_of", lambda launch, _: launch):
-        return answer(read_scenario(given), framework="ddp", launcher="slurm", settings=LaunchSettings(**settings))  # type: ignore[return-value]
+    with mock.patch("crosszone.deploy.deploy.assemble_bundle", lambda launch, _: launch):
+        return build_bundle(
+            read_scenario(given), framework="ddp", launcher="slurm", settings=LaunchSettings(**settings)
+        )  # type: ignore[return-value]
 
 
 def stubbed(folder: Path, text: str = STUB) -> dict[str, str]:

@@ -15,7 +15,7 @@ import yaml
 from builders import scenario, zone
 from conftest import ROOT
 from crosszone.deploy.frameworks import megatron
-from crosszone.deploy.launch import Launch, nodes_of
+from crosszone.deploy.launch import Launch, list_nodes
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.predict.predict import build_prediction, predictor
 
@@ -133,7 +133,7 @@ def of_scenario(given: Any, language: str = "en", **settings: Any) -> Launch:
         prediction=build_prediction(p),
         framework="megatron",
         settings=LaunchSettings(**settings),
-        nodes=nodes_of(p),
+        nodes=list_nodes(p),
         language=language,
     )
 

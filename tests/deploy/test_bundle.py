@@ -17,7 +17,7 @@ import yaml
 
 from conftest import ROOT
 from crosszone import load_scenario
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.environment import variables
 from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS
@@ -38,7 +38,7 @@ INVENTED = (
 
 
 def bundle(fields, **how):
-    return answer(read_scenario(fields), settings=how.pop("settings", SETTINGS), **how)
+    return build_bundle(read_scenario(fields), settings=how.pop("settings", SETTINGS), **how)
 
 
 def test_the_files_of_a_bundle_are_those_its_manifest_counts():

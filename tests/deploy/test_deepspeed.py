@@ -14,8 +14,8 @@ from unittest import mock
 
 import pytest
 
-from crosszone.deploy.answer import answer
 from crosszone.deploy.bundle import Bundle
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.frameworks import deepspeed
 from crosszone.deploy.launch import Launch
 from crosszone.deploy.settings import LaunchSettings
@@ -42,12 +42,12 @@ SEED_003 = {
 
 
 def made(fields: dict[str, Any], **settings: Any) -> Bundle:
-    return answer(read_scenario(fields), framework="deepspeed", **settings)
+    return build_bundle(read_scenario(fields), framework="deepspeed", **settings)
 
 
 def launch_of(fields: dict[str, Any]) -> Launch:
     """The launch that a bundle is made from."""
-    with mock.patch("crosszone.deploy.answer.bundle_of", lambda launch, _: launch):
+    with mock.patch("crosszone.deploy.deploy.assemble_bundle", lambda launch, _: launch):
         return made(fields)  # type: ignore[return-value]
 
 

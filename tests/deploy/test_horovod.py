@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import read_scenario
@@ -38,7 +38,9 @@ FLAGS = {
 
 def bundle(fields, launcher="nodes", **settings):
     """The bundle of a scenario for Horovod."""
-    return answer(read_scenario(fields), framework="horovod", launcher=launcher, settings=LaunchSettings(**settings))
+    return build_bundle(
+        read_scenario(fields), framework="horovod", launcher=launcher, settings=LaunchSettings(**settings)
+    )
 
 
 def refusal(fields, launcher="nodes") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import frameworks
@@ -74,7 +74,7 @@ def told(name, strategy, job):
     fields = scenario(
         zones=2, gpus=4, model=MODEL, strategy=whole, job={"seq_len": 256, "global_batch": 16, "framework": name, **job}
     )
-    made = answer(read_scenario(fields), framework=name, settings=LaunchSettings(steps=10))
+    made = build_bundle(read_scenario(fields), framework=name, settings=LaunchSettings(steps=10))
     plain = {"plan.yaml", "README.md", "settings.json", "bundle.json", "tune-host.sh"}
     tuned = [line for line in made.file("tune-host.sh").splitlines() if line.startswith("set_")]
     files = {one.path: one.text for one in made.files if one.path not in plain and not one.path.startswith("nodes")}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.frameworks import deepspeed
-from crosszone.deploy.launchers import LAUNCHERS, launcher_of
+from crosszone.deploy.launchers import LAUNCHERS, load_launcher
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import load_scenario, read_scenario
@@ -36,11 +36,11 @@ def bundles(request):
     for number, scenario in enumerate(random_plans(request.param, EACH)):
         launcher = LAUNCHERS[number % len(LAUNCHERS)]
         try:
-            made.append(answer(read_scenario(scenario.to_fields()), launcher=launcher, settings=SETTINGS))
+            made.append(build_bundle(read_scenario(scenario.to_fields()), launcher=launcher, settings=SETTINGS))
         except InputError as error:
             # PyTorchJob cannot place unequal nodes or zones; horovodrun must know addresses, which pods have not yet.
             if launcher == "pytorchjob" or error.notices[0].code == "framework_no_address":
-                made.append(answer(read_scenario(scenario.to_fields()), launcher="ssh", settings=SETTINGS))
+                made.append(build_bundle(read_scenario(scenario.to_fields()), launcher="ssh", settings=SETTINGS))
             else:
                 refused[error.notices[0].code] += 1
     return made, refused
@@ -81,7 +81,7 @@ def test_every_node_has_its_own_address_and_interface(bundles):
         addresses = [node.address for node in bundle.nodes]
         if None in addresses:  # a launcher that places nodes as it likes
             assert set(addresses) == {None}
-            assert not launcher_of(bundle.launcher).needs_addresses
+            assert not load_launcher(bundle.launcher).needs_addresses
             continue
         assert len(set(addresses)) == len(addresses)
         for node in bundle.nodes:
@@ -123,7 +123,7 @@ def in_sets(within):
         pinned = load_scenario(fields | {"strategy": asked_for})
         try:
             found = apply_plan(pinned, plan(pinned, top=1).plans[0])
-            yield answer(read_scenario(found.to_fields()), launcher="slurm", settings=SETTINGS)
+            yield build_bundle(read_scenario(found.to_fields()), launcher="slurm", settings=SETTINGS)
         except InputError as error:
             assert error.notices[0].code in ("nothing_fits", "zones_unequal", "deepspeed_mics_ranks")
 

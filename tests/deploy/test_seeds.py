@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError
 from crosszone.inputs.scenario import read_scenario
@@ -33,7 +33,7 @@ def made(strategy, size_b, framework="deepspeed", batch=32, gpus=GPUS, **job):
         "cluster": zones(gpus),
         **({"strategy": strategy} if strategy else {}),
     }
-    return answer(read_scenario(fields), settings=LaunchSettings(steps=10))
+    return build_bundle(read_scenario(fields), settings=LaunchSettings(steps=10))
 
 
 def test_64_ranks_on_14_gpus_are_refused():

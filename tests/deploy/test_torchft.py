@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import read_scenario
@@ -35,7 +35,7 @@ def plan(local=None, *, zones=2, gpus=2, precision="bf16", model=None, framework
 
 
 def bundle(fields, **settings):
-    return answer(read_scenario(fields), framework="torchft", settings=LaunchSettings(**settings))
+    return build_bundle(read_scenario(fields), framework="torchft", settings=LaunchSettings(**settings))
 
 
 def refusal(fields) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import subprocess
 
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.inputs.scenario import read_scenario
 from deploy.conftest import scenario
 
 
 def script(tmp_path, **talk):
     strategy = {"dp": 4, **({"communication": talk} if talk else {})}
-    made = answer(read_scenario(scenario(zones=2, strategy=strategy, job={"framework": "ddp"})))
+    made = build_bundle(read_scenario(scenario(zones=2, strategy=strategy, job={"framework": "ddp"})))
     path = tmp_path / "tune-host.sh"
     path.write_text(made.file("tune-host.sh"))
     return path
@@ -45,5 +45,5 @@ def test_what_the_plan_asks_for_is_what_is_set(tmp_path):
 
 
 def test_one_zone_needs_none():
-    made = answer(read_scenario(scenario(strategy={"dp": 2}, job={"framework": "ddp"})))
+    made = build_bundle(read_scenario(scenario(strategy={"dp": 2}, job={"framework": "ddp"})))
     assert "tune-host.sh" not in {one.path for one in made.files}

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from crosszone.deploy.answer import answer
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.scenario import read_scenario
 from deploy.conftest import scenario
@@ -30,7 +30,7 @@ def folder(tmp_path):
     data.write_bytes(b"\0" * 100)
     settings = LaunchSettings(port=port, data=str(data))
     fields = scenario(zones=2, strategy={"dp": 4}, job={"framework": "ddp"})
-    answer(read_scenario(fields), settings=settings).write(tmp_path / "bundle")
+    build_bundle(read_scenario(fields), settings=settings).write(tmp_path / "bundle")
     gpus(tmp_path, 2)
     return tmp_path / "bundle"
 

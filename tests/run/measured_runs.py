@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import cache
 
-from crosszone.deploy.answer import answer as bundled
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.scenario import parse_scenario
@@ -35,7 +35,7 @@ def work(steps: int = 5000, *, zones: int = 2, gbps: float = 0.5) -> Work:
         "strategy": {"dp": 4},
     }
     loaded = parse_scenario(dump_yaml(fields), "x")
-    bundle = bundled(loaded, "en", framework="ddp", settings=LaunchSettings(steps=steps))
+    bundle = build_bundle(loaded, "en", framework="ddp", settings=LaunchSettings(steps=steps))
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == "plan.yaml"), "plan.yaml")
     found = predicted(plan, "en").prediction.model_dump(mode="json")
     return Work(scenario=plan.scenario.to_yaml(), bundle=bundle, prediction=found, slowdown=None, nodes=())

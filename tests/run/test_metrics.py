@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.deploy.bundle import Bundle, BundleFile
-from crosszone.deploy.trainer.lines import Lines, kinds_s, thinned
+from crosszone.deploy.trainer.metrics_file import MetricsFile, sum_seconds_by_kind, thin_lines
 from crosszone.run import metrics as module
 from crosszone.run import metrics as progress_module
 from crosszone.run.metrics import METRICS, PARTS, Progress, rows_of, stage_nodes
@@ -129,7 +129,7 @@ def test_a_file_stays_within_its_bound_and_keeps_first_and_newest(tmp_path_facto
     path = tmp_path_factory.mktemp("m") / "metrics-stage-0.jsonl"
     written, step = 0, 0
     for count in starts:
-        lines = Lines(path, most)
+        lines = MetricsFile(path, most)
         lines.write(header())
         for _ in range(count):
             step += 1
@@ -147,7 +147,7 @@ def test_a_file_stays_within_its_bound_and_keeps_first_and_newest(tmp_path_facto
 def test_stages_whose_lines_differ_in_length_keep_steps_in_common(tmp_path):
     runner = Folder(tmp_path, pp=2)
     for stage, more in ((0, {}), (1, {"spans": []})):
-        lines = Lines(runner.file(stage, stage), 40_000)
+        lines = MetricsFile(runner.file(stage, stage), 40_000)
         lines.write(header(stage))
         for step in range(1, 3001):
             lines.write(line(step, stage=stage, **more))
@@ -157,17 +157,17 @@ def test_stages_whose_lines_differ_in_length_keep_steps_in_common(tmp_path):
 
 def test_steps_that_lost_their_spans_still_tell_their_parts():
     short = [
-        json.loads(one) for one in thinned([json.dumps(one) for one in (header(), *map(line, range(1, 40)))], 12_000)
+        json.loads(one) for one in thin_lines([json.dumps(one) for one in (header(), *map(line, range(1, 40)))], 12_000)
     ]
     without = [one for one in short if "kinds_s" in one]
     assert without and all("spans" not in one for one in without)
-    assert without[0]["kinds_s"] == kinds_s(line(1)["spans"])
+    assert without[0]["kinds_s"] == sum_seconds_by_kind(line(1)["spans"])
     assert without[0]["kinds_s"] == {"data": 1.0, "forward": 2.0, "backward": 3.0, "gradients": 1.0, "optimizer": 1.0}
 
 
 def test_progress_goes_on_when_a_file_is_thinned_out(tmp_path):
     runner, progress = Folder(tmp_path), Progress()
-    lines = Lines(runner.file(0, 0), 30_000)
+    lines = MetricsFile(runner.file(0, 0), 30_000)
     lines.write(header())
     for step in range(1, 400):
         lines.write(line(step, tokens_per_s=10.0))

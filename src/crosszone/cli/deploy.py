@@ -43,17 +43,17 @@ def deploy(
 
     Example: crosszone deploy examples/two-nodes.yaml --framework fsdp --launcher ssh -o bundle
     """
-    from crosszone.deploy.answer import answer
+    from crosszone.deploy.deploy import build_bundle
     from crosszone.deploy.settings import LaunchSettings
     from crosszone.inputs.scenario import read_scenario
 
     folder = None if output is None else Path(output)
     if folder is not None and folder.exists() and not folder.is_dir():
         raise InvalidError(Notice(code="output_exists", value=str(folder)))
-    chosen = LaunchSettings().changed(settings or [])
+    chosen = LaunchSettings().apply_assignments(settings or [])
     loaded = read_scenario(file)
     with progress_bar() as progress:
-        made = answer(
+        made = build_bundle(
             loaded,
             language(),
             framework=framework,
@@ -74,10 +74,10 @@ def _show(made: Bundle, output: str | None) -> None:
     """What was made and how to start it."""
     from rich.markup import escape
 
-    from crosszone.deploy.readme import title
+    from crosszone.deploy.readme import name_framework
 
     out = console()
-    head = said("deploy_head", framework=title(made.framework), launcher=made.launcher, ranks=made.world_size)
+    head = said("deploy_head", framework=name_framework(made.framework), launcher=made.launcher, ranks=made.world_size)
     columns = ("deploy_node", "deploy_zone", "deploy_address", "deploy_ranks", "deploy_command")
     shown = table(head, [(key, "left") for key in columns])
     for node in made.nodes[:SHOWN]:

@@ -127,4 +127,4 @@ def _settings(there: Any, lines: list[str]) -> dict[str, Any]:
     from crosszone.deploy.settings import LaunchSettings
     from crosszone.inputs.value import parse
 
-    return parse(LaunchSettings, there or {}).changed(lines).to_plain()
+    return parse(LaunchSettings, there or {}).apply_assignments(lines).to_plain()

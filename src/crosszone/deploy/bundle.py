@@ -2,9 +2,9 @@
 
 Option: one thing a framework, a launcher or the system is told, and why.
 
-Parcel: a bundle as a machine takes it: a tar, the same for the same bundle, and its checksum.
+Upload: a bundle as a machine takes it: a tar, the same for the same bundle, and its checksum.
 
-parcel(bundle).data, parcel(bundle).checksum
+pack_upload(bundle).data, pack_upload(bundle).checksum
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def sentence_key(name: str) -> str:
 
 
 MANIFEST = "bundle.json"
-LONG_AGO = (1980, 1, 1, 0, 0, 0)  # Time of every file in an archive, so that equal bundles are equal archives
+ARCHIVE_TIME = (1980, 1, 1, 0, 0, 0)  # Time of every file in an archive, so that equal bundles are equal archives
 
 
 class BundleFile(Value):
@@ -146,7 +146,7 @@ class Bundle(Value):
         whole = io.BytesIO()
         with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
             for one in self.files:
-                entry = zipfile.ZipInfo(f"{folder}/{one.path}", LONG_AGO)
+                entry = zipfile.ZipInfo(f"{folder}/{one.path}", ARCHIVE_TIME)
                 entry.external_attr = (0o755 if one.executable else 0o644) << 16
                 archive.writestr(entry, one.text, zipfile.ZIP_DEFLATED)
         return whole.getvalue()
@@ -166,14 +166,14 @@ def _replaceable(folder: Path, force: bool) -> bool:
     return not any(folder.iterdir()) or (force and (folder / MANIFEST).is_file())
 
 
-class Parcel(NamedTuple):
+class Upload(NamedTuple):
     """What `files.put` is given."""
 
     data: bytes
     checksum: str
 
 
-def parcel(bundle: Bundle) -> Parcel:
+def pack_upload(bundle: Bundle) -> Upload:
     """The files of a bundle in one tar."""
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
@@ -182,4 +182,4 @@ def parcel(bundle: Bundle) -> Parcel:
             data = file.text.encode()
             member.size, member.mode = len(data), 0o755 if file.executable else 0o644
             archive.addfile(member, io.BytesIO(data))
-    return Parcel(held.getvalue(), hashlib.sha256(held.getvalue()).hexdigest())
+    return Upload(held.getvalue(), hashlib.sha256(held.getvalue()).hexdigest())

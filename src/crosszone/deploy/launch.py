@@ -154,7 +154,7 @@ class Launch:
         raise InvalidError(*notices)
 
 
-def nodes_of(predictor: Predictor, *, template: bool = False) -> tuple[Node, ...]:
+def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, ...]:
     """The machines of a placed strategy in rank order, with the launcher processes each one runs."""
     site = predictor.site
     where = site.placement.located(site.cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from crosszone.deploy.frameworks import framework_of
+from crosszone.deploy.frameworks import load_framework
 from crosszone.deploy.launch import Launch
 from crosszone.deploy.pytorch import wire_compression
 from crosszone.predict.batch import chunk_layers
@@ -27,7 +27,7 @@ def program(launch: Launch) -> dict[str, Any]:
         "version": 1,
         "name": launch.scenario.name,
         "framework": launch.framework,
-        "requires": framework_of(launch.framework).requires(launch),
+        "requires": load_framework(launch.framework).requires(launch),
         "zones": [p.site.cluster.zones[zone].name for zone in zones],
         "model": launch.scenario.model.model_dump(mode="json"),
         "job": {

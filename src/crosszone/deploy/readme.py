@@ -17,7 +17,7 @@ from crosszone.text.figures import billions, digits
 LONGEST_VALUE = 80
 
 
-def title(framework: str) -> str:
+def name_framework(framework: str) -> str:
     """What people call a framework; torchft has no abilities of its own to be listed with."""
     known = frameworks().get(framework)
     return known.title if known else framework
@@ -27,7 +27,7 @@ def readme(launch: Launch, bundle: Bundle) -> str:
     """The page, in the launch's language."""
     words = launch.language
     parts = [
-        f"# {_plain(launch.scenario.name)}: {title(launch.framework)}",
+        f"# {_plain(launch.scenario.name)}: {name_framework(launch.framework)}",
         _what(launch),
         f"## {label('bundle_start', words)}",
         _start(launch, bundle),

@@ -95,10 +95,10 @@ class LaunchSettings(Value):
     training: Training = Training()
     """Hyper-parameters."""
 
-    def changed(self, given: Iterable[str]) -> LaunchSettings:
+    def apply_assignments(self, assignments: Iterable[str]) -> LaunchSettings:
         """These settings with `KEY=VALUE` lines applied: `port=29501`, `training.lr=1e-4`, `partitions.zone-a=bj`."""
         fields: dict[str, Any] = self.to_plain()
-        for line in given:
+        for line in assignments:
             name, equals, said = line.partition("=")
             if not equals or not name.strip():
                 raise InvalidError(Notice(code="setting_malformed", field="--set", value=line))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol
 
-from crosszone.deploy.trainer.lines import kinds_s
+from crosszone.deploy.trainer.metrics_file import sum_seconds_by_kind
 from crosszone.run.runners.runner import Runner, Sight
 from crosszone.run.work import Work
 from crosszone.schedule.timeline import COMMUNICATION, COMPUTE
@@ -131,7 +131,7 @@ def _row(document: Mapping[str, Any]) -> Row | None:
         row: Row = {key: document.get(key) for key in _TAKEN}
         row |= {"step": int(document["step"]), "start_s": float(document["start_s"]), "end_s": float(document["end_s"])}
         given = document.get("kinds_s")
-        row["kinds_s"] = dict(given) if isinstance(given, dict) else kinds_s(document.get("spans") or ())
+        row["kinds_s"] = dict(given) if isinstance(given, dict) else sum_seconds_by_kind(document.get("spans") or ())
         row["checkpoint_s"] = document.get("checkpoint_s")
     except (KeyError, TypeError, ValueError):
         return None

@@ -19,8 +19,8 @@ from secrets import token_hex
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from crosszone.deploy.answer import answer as bundled
-from crosszone.deploy.bundle import Bundle, parcel
+from crosszone.deploy.bundle import Bundle, pack_upload
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import MachineError, Notice
 from crosszone.inputs.document import dump_yaml
@@ -81,7 +81,7 @@ def measured_step(environment_id: str, environment: Environment, machine: Machin
     loaded, found = trial_of(work, environment_id)
     steps = min(MOST_STEPS, max(STEPS, WARM + round(COUNTED_S / found.step_time_s.expected)))
     settings = LaunchSettings(python=environment.python, steps=steps)
-    bundle = bundled(loaded, framework=loaded.scenario.job.framework, settings=settings)
+    bundle = build_bundle(loaded, framework=loaded.scenario.job.framework, settings=settings)
     took = _steps(machine, bundle, f"{environment.workdir}/trials/{token_hex(6)}")
     ((_, group),) = loaded.scenario.cluster.groups()
     step_s = median(took)
@@ -145,7 +145,7 @@ def _alone(work: Work, environment_id: str, layers: int, micro_batches: int) -> 
 
 def _steps(machine: Machine, bundle: Bundle, folder: str) -> list[float]:
     """Put the bundle there, run it to its end, and take it away again: seconds of each step that counts."""
-    token, sent = folder.rpartition("/")[2], parcel(bundle)
+    token, sent = folder.rpartition("/")[2], pack_upload(bundle)
     try:
         machine.call("files.put", folder=folder, payload=sent.data, manifest=sent.checksum)
         words = ["bash", bundle.nodes[0].script]

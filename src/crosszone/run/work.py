@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import Field
 
-from crosszone.deploy.answer import answer as bundled
-from crosszone.deploy.bundle import Bundle, Parcel, parcel
+from crosszone.deploy.bundle import Bundle, Upload, pack_upload
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.document import dump_yaml
@@ -129,8 +129,8 @@ class Work(Value):
         return self._parcel.checksum
 
     @cached_property
-    def _parcel(self) -> Parcel:
-        return parcel(self.bundle)
+    def _parcel(self) -> Upload:
+        return pack_upload(self.bundle)
 
     @property
     def predicted_step_s(self) -> float:
@@ -167,7 +167,7 @@ def work_of(asked: Asked, links: Iterable[MeasuredLink], language: str) -> Work:
     best = whole_plan(loaded.scenario, asked.ranks, language)
     loaded = loaded._replace(scenario=led(apply_plan(loaded.scenario, best), asked.environments[asked.master].zone))
     launcher = started_by(asked.environments.values())
-    bundle = bundled(loaded, language, framework=asked.framework, launcher=launcher, settings=settings_of(asked))
+    bundle = build_bundle(loaded, language, framework=asked.framework, launcher=launcher, settings=settings_of(asked))
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
     found = predicted(plan, language).prediction
     environment_of = node_names(asked.environments)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, Literal
 
 from crosszone.deploy.frameworks import FRAMEWORKS
-from crosszone.deploy.launchers import LAUNCHERS, launcher_of
+from crosszone.deploy.launchers import LAUNCHERS, load_launcher
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.schema import json_schema
@@ -103,7 +103,7 @@ def choices(language: str) -> Choices:
                 name=name,
                 title=_told("launcher", name, "title", language),
                 about=_told("launcher", name, "about", language),
-                needs_addresses=launcher_of(name).needs_addresses,
+                needs_addresses=load_launcher(name).needs_addresses,
             )
             for name in LAUNCHERS
         ),

@@ -10,7 +10,7 @@ from crosszone.analyse.answer import answer as analysis_of
 from crosszone.analyse.radar import radar
 from crosszone.analyse.sweep import sweep
 from crosszone.analyse.sweep_cells import Axis
-from crosszone.deploy.answer import answer as bundle_of
+from crosszone.deploy.deploy import build_bundle
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.plan.answer import plan_loaded as plans_of
@@ -92,7 +92,8 @@ def bundle_job(
             Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params={"limit": MOST_NODES})
         )
     found = _placed(
-        loaded, lambda: bundle_of(loaded, language, progress=progress, cancelled=cancelled, cache=_plan_cache(), **how)
+        loaded,
+        lambda: build_bundle(loaded, language, progress=progress, cancelled=cancelled, cache=_plan_cache(), **how),
     )
     return json_bytes(found.model_dump(mode="json"))
 

@@ -27,8 +27,8 @@ import numpy as np  # noqa: E402
 import optimiser  # noqa: E402
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
-from lines import cut_off  # noqa: E402
 from metrics import Metrics  # noqa: E402
+from metrics_file import is_cut_off  # noqa: E402
 from model import build, initialise, loss_of  # noqa: E402
 from outer import split_evenly  # noqa: E402
 from settings_example import settings, write_settings  # noqa: E402
@@ -315,9 +315,9 @@ def check_metrics_are_lines_of_json_and_a_torn_last_line_is_ended():
     run = run_of(out="lines")
     run.out.mkdir()
     file = run.out / "metrics-stage-0.jsonl"
-    assert not cut_off(file)
+    assert not is_cut_off(file)
     file.write_text('{"torn')
-    assert cut_off(file)
+    assert is_cut_off(file)
     metrics = Metrics(run)
     metrics.begin(1)
     with metrics.span("forward", micro_batch=0):

@@ -27,7 +27,7 @@ class Framework(NamedTuple):
     """Packages the plan needs, with a limit on their version (`<0.19.7`) or an empty text; most plans need none."""
 
 
-def framework_of(name: str) -> Framework:
+def load_framework(name: str) -> Framework:
     """The functions of a framework."""
     module = import_module(f"crosszone.deploy.frameworks.{name}")
     return Framework(module.options, module.files, module.command, getattr(module, "requires", lambda _: {}))

@@ -23,7 +23,7 @@ from crosszone.text import label
 
 # The flags, and those of the same kind of run shrunk to seconds (`--tiny`).
 ARGUMENTS, TINY_ARGUMENTS = "megatron.args", "megatron-tiny.args"
-HOOK, LINES, DATA = "megatron_hook.py", "lines.py", "megatron_data.py"
+HOOK, METRICS_FILE, DATA = "megatron_hook.py", "metrics_file.py", "megatron_data.py"
 DATA_PREFIX = "megatron-data/tokens"  # Where megatron_data.py leaves tokens as Megatron reads them
 CHECKPOINTS = "out/checkpoints"
 TINY_STEPS = 5
@@ -87,7 +87,7 @@ def files(launch: Launch) -> dict[str, str]:
         ARGUMENTS: _text(launch, _sections(launch, Shape.of(settings, launch.steps))),
         TINY_ARGUMENTS: _text(launch, _sections(launch, small)),
         HOOK: shipped(HOOK),
-        LINES: shipped(LINES),
+        METRICS_FILE: shipped(METRICS_FILE),
     }
     return added | ({DATA: shipped(DATA)} if launch.settings.data is not None else {})
 

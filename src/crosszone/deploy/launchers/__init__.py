@@ -25,7 +25,7 @@ class Launcher(NamedTuple):
     """It decides which machine is which node, so that addresses and interfaces are known only at the start."""
 
 
-def launcher_of(name: str) -> Launcher:
+def load_launcher(name: str) -> Launcher:
     """The functions of a launcher."""
     module = import_module(f"crosszone.deploy.launchers.{name}")
     return Launcher(module.files, module.how, module.NEEDS_ADDRESSES, module.places_nodes)

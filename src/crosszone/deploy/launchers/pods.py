@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.launchers.request import checked, gpus_asked, job_name
+from crosszone.deploy.launchers.request import check_name, gpus_asked, job_name
 from crosszone.errors import InvalidError, Notice
 
 FOLDER = "/crosszone"  # Where a pod runs the bundle; checkpoints and metrics land here
@@ -25,10 +25,10 @@ def pod_spec(launch: Launch, run: tuple[Node, ...], container: str, script: str,
     spec: dict[str, Any] = {}
     if first.zone in settings.zone_labels:
         value = settings.zone_labels[first.zone]
-        checked(value, LABEL_VALUE, f"zone_labels.{first.zone}", "Kubernetes", "us-east-1a")
+        check_name(value, LABEL_VALUE, f"zone_labels.{first.zone}", "Kubernetes", "us-east-1a")
         spec["nodeSelector"] = {"topology.kubernetes.io/zone": value}
     if settings.service_account is not None:
-        spec["serviceAccountName"] = checked(
+        spec["serviceAccountName"] = check_name(
             settings.service_account, LABEL, "service_account", "Kubernetes", "training"
         )
     spec["containers"] = [
@@ -58,7 +58,7 @@ def pod_spec(launch: Launch, run: tuple[Node, ...], container: str, script: str,
 
 def metadata(launch: Launch) -> dict[str, Any]:
     """Name and namespace of an object."""
-    namespace = checked(launch.settings.namespace, LABEL, "namespace", "Kubernetes", "training")
+    namespace = check_name(launch.settings.namespace, LABEL, "namespace", "Kubernetes", "training")
     return {"name": job_name(launch), "namespace": namespace}
 
 
@@ -84,7 +84,7 @@ def _kept(launch: Launch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Mounts and volumes of what outlives the pods: the trainer's output, where a claim was named for it."""
     if launch.settings.claim is None:
         return [], []
-    claim = checked(launch.settings.claim, LABEL, "claim", "Kubernetes", "checkpoints")
+    claim = check_name(launch.settings.claim, LABEL, "claim", "Kubernetes", "checkpoints")
     return (
         [{"name": "out", "mountPath": f"{FOLDER}/out"}],
         [{"name": "out", "persistentVolumeClaim": {"claimName": claim}}],

@@ -34,7 +34,7 @@ def job_name(launch: Launch) -> str:
     return name if name[0].isalpha() else f"cz-{name}"
 
 
-def checked(value: str, form: re.Pattern[str], field: str, who: str, example: str) -> str:
+def check_name(value: str, form: re.Pattern[str], field: str, who: str, example: str) -> str:
     """A setting that goes into a scheduler's file; one that it would refuse is refused here."""
     if not form.fullmatch(value):
         raise InvalidError(

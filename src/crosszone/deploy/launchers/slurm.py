@@ -9,25 +9,25 @@ from __future__ import annotations
 import re
 
 from crosszone.deploy.launch import Launch, Node, refused
-from crosszone.deploy.launchers.request import checked, gpus_asked, job_name, runs
+from crosszone.deploy.launchers.request import check_name, gpus_asked, job_name, runs
 from crosszone.deploy.shell import Raw, command_line, comment
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
 NODE_FILE = "slurm-node.sh"
 FILE = "job.sbatch"
-MOST_COMPONENTS = 128  # Of a heterogeneous job (MAX_HET_JOB_COMPS, Slurm 22.05)
+MAX_COMPONENTS = 128  # Of a heterogeneous job (MAX_HET_JOB_COMPS, Slurm 22.05)
 WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]*")
-HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, ...
-TIME = re.compile(r"\d+(:\d\d?){0,2}|\d+-\d+(:\d\d?){0,2}")
+TIME_LIMIT = re.compile(r"\d+(:\d\d?){0,2}|\d+-\d+(:\d\d?){0,2}")
 
 
 def files(launch: Launch) -> dict[str, str]:
     """The batch script."""
     components = list(runs(launch))
-    if len(components) > MOST_COMPONENTS:
-        params = {"count": len(components), "limit": MOST_COMPONENTS}
+    if len(components) > MAX_COMPONENTS:
+        params = {"count": len(components), "limit": MAX_COMPONENTS}
         raise refused("launch_many_components", "placement", None, **params)
     lines = ["#!/bin/bash", comment(label("bundle_slurm", launch.language))]
     for number, run in enumerate(components):
@@ -77,9 +77,9 @@ def _job(launch: Launch, *, first: bool) -> list[str]:
     settings = launch.settings
     made = [f"--job-name={job_name(launch)}", "--output=slurm-%j.out"] if first else []
     if settings.account is not None:
-        made.append(f"--account={checked(settings.account, WORD, 'account', 'Slurm', 'research')}")
+        made.append(f"--account={check_name(settings.account, WORD, 'account', 'Slurm', 'research')}")
     if settings.time_limit is not None:
-        made.append(f"--time={checked(settings.time_limit, TIME, 'time_limit', 'Slurm', '2-00:00:00')}")
+        made.append(f"--time={check_name(settings.time_limit, TIME_LIMIT, 'time_limit', 'Slurm', '2-00:00:00')}")
     return made
 
 
@@ -90,7 +90,7 @@ def _component(launch: Launch, run: tuple[Node, ...]) -> list[str]:
     if launch.settings.gres:
         made.append(f"--gres=gpu:{gpus_asked(run[0])}")
     if zone in launch.settings.partitions:
-        partition = checked(launch.settings.partitions[zone], WORD, f"partitions.{zone}", "Slurm", "gpu")
+        partition = check_name(launch.settings.partitions[zone], WORD, f"partitions.{zone}", "Slurm", "gpu")
         made.append(f"--partition={partition}")
     if _all_named(launch.nodes):
         made.append(f"--nodelist={','.join(str(node.host) for node in run)}")
@@ -100,7 +100,7 @@ def _component(launch: Launch, run: tuple[Node, ...]) -> list[str]:
 def _all_named(nodes: tuple[Node, ...]) -> bool:
     """The scenario gives every machine a name of its own, which is its name in Slurm."""
     names = [node.host or "" for node in nodes]
-    return len(set(names)) == len(names) and all(HOST.fullmatch(name) for name in names)
+    return len(set(names)) == len(names) and all(HOST_NAME.fullmatch(name) for name in names)
 
 
 def _master(launch: Launch, first: str) -> list[str]:

@@ -33,7 +33,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from lines import Lines
+from metrics_file import MetricsFile
 
 FLAGS, TINY_FLAGS, SETTINGS = "megatron.args", "megatron-tiny.args", "settings.json"
 # Functions that are wrapped, as attributes of the module that calls them.
@@ -119,7 +119,7 @@ class Watch:
         self.counts: dict[str, int] = {}
         self.steps, self.previous = 0, 0.0
         self.optimizer: Any = None
-        self.lines: Lines | None = None
+        self.lines: MetricsFile | None = None
 
     def mark(self) -> Any:
         """The present moment: on a GPU, when the work queued so far is done."""
@@ -201,9 +201,9 @@ class Watch:
         """How large a file of results may become."""
         return int(self.settings.get("training", {}).get("metrics_mib", METRICS_MIB) * MIB)
 
-    def written(self) -> Lines:
+    def written(self) -> MetricsFile:
         """The file of metrics."""
-        self.lines = self.lines or Lines(self.out / f"metrics-{self.lane}.jsonl", self.most_bytes)
+        self.lines = self.lines or MetricsFile(self.out / f"metrics-{self.lane}.jsonl", self.most_bytes)
         return self.lines
 
     def append(self, name: str, text: str) -> None:

@@ -7,8 +7,8 @@
 
 `OUT/metrics-stage-K.jsonl` is written by the first rank of each pipeline stage: every start appends a header line (the
 lanes, and what the times count from) and then its steps, so nothing is lost by a crash. Beyond training.metrics_mib
-older steps are thinned out (`lines.py`). Times are seconds since all ranks of that start were ready. On a GPU, spans
-lie between CUDA events, read once a step. `checkpoint_s` of a step is what a checkpoint took since the step before.
+older steps are thinned out (`metrics_file.py`). Times are seconds since all ranks of that start were ready. On a GPU,
+spans lie between CUDA events, read once a step. `checkpoint_s` of a step is the time of a checkpoint before it.
 Kinds of spans: forward backward weight send tensor experts gradients parameters optimizer data other.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from lines import Lines
+from metrics_file import MetricsFile
 from run import Run
 
 GIB, MIB = 2**30, 2**20
@@ -44,7 +44,7 @@ class Metrics:
         self.lines = None
         if self.writes:
             most = int(run.training.get("metrics_mib", METRICS_MIB) * MIB)
-            self.lines = Lines(run.out / f"metrics-{self.lane}.jsonl", most)
+            self.lines = MetricsFile(run.out / f"metrics-{self.lane}.jsonl", most)
         run.barrier()
         self.zero = time.perf_counter()
         if self.lines:

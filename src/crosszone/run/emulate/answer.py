@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.cost.tiers import figure
-from crosszone.deploy.answer import answer as bundled
+from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings, Training
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.document import dump_yaml
@@ -202,7 +202,7 @@ def _work(
     loaded = parse_scenario(dump_yaml(dict(scenario)), "emulated.yaml")
     rates = Training(lr=LEARNING_RATE, min_lr=LEARNING_RATE / 10, warmup_steps=0, checkpoint_every=10 * steps)
     settings = LaunchSettings(python=next(iter(nodes.values())).python, steps=steps, port=PORT, training=rates)
-    bundle = bundled(loaded, language, framework=framework, settings=settings)
+    bundle = build_bundle(loaded, language, framework=framework, settings=settings)
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
     return Work(
         scenario=plan.scenario.to_yaml(),

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crosszone.deploy.bundle import LONG_AGO
+from crosszone.deploy.bundle import ARCHIVE_TIME
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
 from crosszone.run.request import is_allocated
@@ -240,7 +240,7 @@ class Ray:
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
             for path, data in sorted(held.items()):
-                entry = zipfile.ZipInfo(path, LONG_AGO)
+                entry = zipfile.ZipInfo(path, ARCHIVE_TIME)
                 entry.external_attr = 0o755 << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         return packed.getvalue()

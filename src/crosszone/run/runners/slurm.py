@@ -22,8 +22,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from crosszone.deploy.launchers.request import checked
-from crosszone.deploy.launchers.slurm import HOST, MOST_COMPONENTS, TIME, WORD
+from crosszone.deploy.launchers.request import check_name
+from crosszone.deploy.launchers.slurm import HOST_NAME, MAX_COMPONENTS, TIME_LIMIT, WORD
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
@@ -180,12 +180,12 @@ class Slurm:
             if gpus and self.settings.gres:
                 made.append(f"--gres=gpu:{gpus}")
             if partition:
-                made.append(f"--partition={checked(partition, WORD, 'partition', 'Slurm', 'gpu')}")
+                made.append(f"--partition={check_name(partition, WORD, 'partition', 'Slurm', 'gpu')}")
             if host:
-                made.append(f"--nodelist={checked(host, HOST, 'address', 'Slurm', 'node-1')}")
+                made.append(f"--nodelist={check_name(host, HOST_NAME, 'address', 'Slurm', 'node-1')}")
             found.append(made)
-        if len(found) > MOST_COMPONENTS:
-            params = {"count": len(found), "limit": MOST_COMPONENTS}
+        if len(found) > MAX_COMPONENTS:
+            params = {"count": len(found), "limit": MAX_COMPONENTS}
             raise InvalidError(Notice(code="launch_many_components", field="placement", params=params))
         yield from found
 
@@ -214,9 +214,11 @@ class Slurm:
         """Options of every component."""
         made = [f"--job-name={token}", "--no-requeue", f"--output={self.root}/job.log", "--open-mode=append"]
         if self.settings.account is not None:
-            made.append(f"--account={checked(self.settings.account, WORD, 'account', 'Slurm', 'research')}")
+            made.append(f"--account={check_name(self.settings.account, WORD, 'account', 'Slurm', 'research')}")
         if self.settings.time_limit is not None:
-            made.append(f"--time={checked(self.settings.time_limit, TIME, 'time_limit', 'Slurm', '2-00:00:00')}")
+            made.append(
+                f"--time={check_name(self.settings.time_limit, TIME_LIMIT, 'time_limit', 'Slurm', '2-00:00:00')}"
+            )
         return made
 
     def _submitted(self, token: str) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 from crosszone.deploy.bundle import MANIFEST, Bundle, BundleFile, NodeCommand, manifest
 from crosszone.deploy.environment import FILE as ENVIRONMENT
 from crosszone.deploy.environment import environment_text, variables_of
-from crosszone.deploy.frameworks import FRAMEWORKS, framework_of
-from crosszone.deploy.launch import Command, Launch, Node, node_files, nodes_of
-from crosszone.deploy.launchers import LAUNCHERS, Launcher, launcher_of
+from crosszone.deploy.frameworks import FRAMEWORKS, load_framework
+from crosszone.deploy.launch import Command, Launch, Node, list_nodes, node_files
+from crosszone.deploy.launchers import LAUNCHERS, Launcher, load_launcher
 from crosszone.deploy.program import FILE as PROGRAM
 from crosszone.deploy.program import program_text
 from crosszone.deploy.readme import readme
@@ -32,7 +32,7 @@ from crosszone.text import DEFAULT_LANGUAGE, label
 TORCHFT, BY_HAND = "torchft", "nodes"
 
 
-def answer(
+def build_bundle(
     loaded: Loaded,
     language: str = DEFAULT_LANGUAGE,
     *,
@@ -47,7 +47,7 @@ def answer(
     `framework`: null: the plan's own. `template`: addresses that are missing are marked, to be filled in later.
     """
     wanted = None if framework is None else _one_of("--framework", framework_of_alias(framework), FRAMEWORKS)
-    started_by = launcher_of(_one_of("--launcher", launcher, LAUNCHERS))
+    started_by = load_launcher(_one_of("--launcher", launcher, LAUNCHERS))
     planned = _planned(loaded, wanted, watched)
     found = predicted(planned, language)
     own = found.predictor.framework.name
@@ -69,7 +69,7 @@ def answer(
     if started_by.needs_addresses and len(launch.nodes) > 1:
         launch.require_addresses(label("launch_by_hand", language) if launcher == BY_HAND else launcher)
     if wanted is not None or found.predictor.strategy.local_update is None:
-        return bundle_of(launch, launcher)
+        return assemble_bundle(launch, launcher)
     return _of_local_updates(launch, launcher)
 
 
@@ -78,16 +78,16 @@ def _of_local_updates(launch: Launch, launcher: str) -> Bundle:
     framework's own trainer averages, and a note says why.
     """
     try:
-        return bundle_of(replace(launch, framework=TORCHFT), launcher)
+        return assemble_bundle(replace(launch, framework=TORCHFT), launcher)
     except InputError as error:
         told = error.notices[0].message(launch.language)
         note = Notice(code="torchft_cannot", level="note", params={"reason": told, "framework": launch.framework})
-    return bundle_of(launch, launcher, note)
+    return assemble_bundle(launch, launcher, note)
 
 
-def bundle_of(launch: Launch, launcher: str, *notes: Notice) -> Bundle:
+def assemble_bundle(launch: Launch, launcher: str, *notes: Notice) -> Bundle:
     """All files of a launch; `notes`: what was decided on the way."""
-    framework, started_by = framework_of(launch.framework), launcher_of(launcher)
+    framework, started_by = load_framework(launch.framework), load_launcher(launcher)
     options = (*framework.options(launch), *variables_of(launch))
     files = {
         "plan.yaml": launch.scenario.to_yaml(),
@@ -125,10 +125,10 @@ def bundle_of(launch: Launch, launcher: str, *notes: Notice) -> Bundle:
 
 def _nodes(predictor: Predictor, started_by: Launcher, template: bool) -> tuple[Node, ...]:
     """The machines; where a launcher places nodes as it likes, none has an address yet."""
-    known = nodes_of(predictor)
+    known = list_nodes(predictor)
     if started_by.places_nodes(known):
         return tuple(replace(node, address=None, interface=None) for node in known)
-    return nodes_of(predictor, template=template)
+    return list_nodes(predictor, template=template)
 
 
 def _one_of(field: str, value: str, allowed: tuple[str, ...]) -> str:

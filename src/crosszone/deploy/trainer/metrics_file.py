@@ -1,6 +1,6 @@
-"""Lines: a file of JSON lines that never grows beyond a size, however long a run is.
+"""Metrics file: a file of JSON lines that never grows beyond a size, however long a run is.
 
-    lines = Lines(Path("out/metrics-stage-0.jsonl"), most_bytes=16 * 2**20)
+    lines = MetricsFile(Path("out/metrics-stage-0.jsonl"), most_bytes=16 * 2**20)
     lines.write(header)                     # {"lanes": ...}: a start begins
     lines.write({"step": 1, "spans": [...], ...})
 
@@ -24,13 +24,13 @@ ORDER = (
 )  # fmt: skip
 
 
-class Lines:
+class MetricsFile:
     """One file, appended to line by line."""
 
     def __init__(self, path: Path, most_bytes: int) -> None:
         self.path, self.most = path, most_bytes
         path.parent.mkdir(parents=True, exist_ok=True)
-        if cut_off(path):
+        if is_cut_off(path):
             self.append("\n")
 
     def write(self, document: dict[str, Any]) -> None:
@@ -48,7 +48,7 @@ class Lines:
 
     def thin(self) -> None:
         """Bring the file down to half of what it may have."""
-        kept = thinned(self.path.read_text(encoding="utf-8", errors="replace").split("\n"), self.most // 2)
+        kept = thin_lines(self.path.read_text(encoding="utf-8", errors="replace").split("\n"), self.most // 2)
         fresh = self.path.with_suffix(".new")
         with fresh.open("w", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in kept)
@@ -57,7 +57,7 @@ class Lines:
         fresh.replace(self.path)
 
 
-def thinned(lines: list[str], most: int) -> list[str]:
+def thin_lines(lines: list[str], most: int) -> list[str]:
     """The lines that fit into some bytes: as many of the newest as fill half of it whole, older ones shortened."""
     whole = [line for line in lines if line.strip() and readable(line) is not None]
     newest, room = len(whole), most // 2
@@ -98,10 +98,10 @@ def short(row: dict[str, Any]) -> dict[str, Any]:
     if "spans" not in row:
         return row
     left = {key: value for key, value in row.items() if key != "spans"}
-    return left | {"kinds_s": {kind: round(seconds, 6) for kind, seconds in kinds_s(row["spans"]).items()}}
+    return left | {"kinds_s": {kind: round(seconds, 6) for kind, seconds in sum_seconds_by_kind(row["spans"]).items()}}
 
 
-def kinds_s(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+def sum_seconds_by_kind(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Seconds of each kind of span; no moment is counted twice."""
     edges = sorted({edge for one in spans for edge in (one["start_s"], one["end_s"])})
     at = {edge: place for place, edge in enumerate(edges)}
@@ -125,7 +125,7 @@ def readable(line: str) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def cut_off(path: Path) -> bool:
+def is_cut_off(path: Path) -> bool:
     """The last line of a file was not written to its end."""
     if not path.exists() or path.stat().st_size == 0:
         return False
