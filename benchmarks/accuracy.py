@@ -32,7 +32,7 @@ from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
-from crosszone.calibrate.stability import stability_table
+from crosszone.calibrate.stability import read_stability_table
 from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
 from crosszone.cost.coefficients import pair_spread
 from crosszone.cost.memory import memory_profiles
@@ -278,8 +278,8 @@ def steady(path: Path, jobs: ComponentScores) -> list[str]:
     names = {scored.run.id: job_of(scored) for scored in jobs.runs}
     columns = {"iterations": "count", "mean to min %": "mean", "deviation to min %": "std", "max to min %": "max"}
     lines = []
-    for one in stability_table(path):
-        found, job = one.steadiness, names.get(one.id)
+    for one in read_stability_table(path):
+        found, job = one.stability, names.get(one.id)
         over = {
             "count": found.count,
             "mean": found.mean_to_min_pct,

@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from crosszone import measured
-from crosszone.calibrate.collective_apply import collective_profile, measured_collectives
+from crosszone.calibrate.collective_apply import build_collective_profile, measure_collectives
 from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.calibrate.components import score_components
 from crosszone.calibrate.components_fit import fastest, fit_cluster
@@ -50,7 +50,7 @@ def fit_kernels_and_links(name: str, folder: Path) -> OwnProfile:
         for_stacks=NEOX_STACKS,
     )
     rows = read_collectives(folder / "collectives.csv", cluster=name).rows
-    timed = collective_profile(name, measured_collectives(rows, gpu=gpu).collectives, of_kernels.source)
+    timed = build_collective_profile(name, measure_collectives(rows, gpu=gpu).collectives, of_kernels.source)
     return join_profiles(of_kernels, timed)
 
 

@@ -26,7 +26,13 @@ from crosszone import measured
 from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
 from crosszone.calibrate.predicted import Steps, gpu_of, predicted_s
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.single_run_estimate import MODEL, PROMISE, Estimate, beliefs_of, estimate
+from crosszone.calibrate.single_run_estimate import (
+    MODEL,
+    PROMISE,
+    SingleRunEstimate,
+    build_priors,
+    estimate_coefficients,
+)
 from crosszone.cost.profile import Profiles
 from results import RESULTS, write_section
 
@@ -58,14 +64,14 @@ def scale_coefficients(profiles: Profiles, run: Run, factors: Mapping[str, float
     return profiles.with_values(_scale_values(profiles, _locate_coefficients(profiles, run), factors))
 
 
-def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> Estimate:
+def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> SingleRunEstimate:
     """What the measured step of one run says of the coefficients.
 
     The closed form of the step is moved, times what the simulated step differs from it; that is looked up again
     with the coefficients found.
     """
     family, measured = profiles.gpu_profile(gpu_of(run))
-    priors = beliefs_of(profiles, [family], run.stack, gpu_measured=measured, errors=errors)
+    priors = build_priors(profiles, [family], run.stack, gpu_measured=measured, errors=errors)
     steps, places = Steps([run], profiles), _locate_coefficients(profiles, run)
     target = run.step_time_s or 0.0
     before = simulated = float(predicted_s([run], profiles)[0])
@@ -75,7 +81,7 @@ def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> Estimate:
         def predict_at(factors: Mapping[str, float], ratio: float = ratio) -> list[float]:
             return [ratio * float(steps.at(_scale_values(profiles, places, factors))[0])]
 
-        estimated = estimate(predict_at, priors, [target], [MODEL])
+        estimated = estimate_coefficients(predict_at, priors, [target], [MODEL])
         moved = scale_coefficients(profiles, run, estimated.factors)
         simulated = float(predicted_s([run], moved)[0])
         if abs(simulated / target - 1.0) <= PROMISE:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.trace_files import format_of, read_run
+from crosszone.calibrate.trace_files import detect_format, read_run
 from crosszone.errors import FileError, InputError
 from crosszone.store import open_store
 from kineto_traces import EXPECTED_US, steps
@@ -79,7 +79,7 @@ def test_each_format_is_known_from_its_first_lines(tmp_path, form, packed):
     if packed:
         path.with_suffix(".gz").write_bytes(gzip.compress(path.read_bytes()))
         path = path.with_suffix(".gz")
-    assert format_of(path) == {"table": "trace"}.get(form, form)
+    assert detect_format(path) == {"table": "trace"}.get(form, form)
     found = read_run([path])
     assert found.kind == "measured"
     assert all(sum(one.phases_s.values()) == pytest.approx(one.seconds) for one in found.steps)
@@ -89,7 +89,7 @@ def test_what_is_no_trace_is_refused_with_how_it_begins(tmp_path):
     path = tmp_path / "x.txt"
     path.write_text("dear reader\n")
     with pytest.raises(FileError) as error:
-        format_of(path)
+        detect_format(path)
     assert "dear reader" in error.value.notices[0].message()
 
 

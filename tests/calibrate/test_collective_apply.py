@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.collective_apply import applied
-from crosszone.calibrate.collective_fit import LinkFigures, collective_s, fitted, link_figures
+from crosszone.calibrate.collective_apply import apply_link_figures
+from crosszone.calibrate.collective_fit import LinkFigures, derive_link_figures, estimate_collective_s, fit_links
 from crosszone.calibrate.collective_samples import Sample, Topology
 from crosszone.cost.tiers import Tier, node_tiers, ring_tier
 from crosszone.cost.wan import Transport, wan_tier
@@ -29,12 +29,12 @@ def measured(scope, link: Tier, *, op="send_recv", zone="", nodes=2, width=1, gr
         groups=groups,
         backend=backend,
     )
-    times = ((size, float(collective_s(op, size, where.ranks, link))) for size in sizes)
+    times = ((size, float(estimate_collective_s(op, size, where.ranks, link))) for size in sizes)
     return [Sample(where=where, size_bytes=size, time_s=time) for size, time in times]
 
 
 def figures(*rows) -> LinkFigures:
-    return link_figures(fitted([one for part in rows for one in part])[0])
+    return derive_link_figures(fit_links([one for part in rows for one in part])[0])
 
 
 def scenario_of(told):
@@ -47,7 +47,7 @@ BACK = measured("shanghai>beijing", Tier(0.6033125e9, 10.05e-3))
 
 def test_measured_figures_take_the_place_of_typed_ones_and_are_told_as_measured():
     """[K12] 1.206625 GB/s of payload over TCP are 10 Gbit/s; 10.05 ms each way with 0.05 ms of the hosts: RTT 20 ms."""
-    told = applied(EXAMPLE, "example.yaml", figures(THERE, BACK))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(THERE, BACK))
     link = scenario_of(told).links[0, 1]
     assert (link.gbps, link.gbps_back, link.rtt_ms.expected) == (10, 5, 20)
     assert link.origins["gbps"] == link.origins["gbps_back"] == link.origins["rtt_ms"] == "measured"
@@ -63,14 +63,14 @@ def test_the_model_gives_the_measured_latency_and_rate_back(backend, library):
     link = Tier(0.05e9, 10.05e-3)
     rows = [measured(scope, link, backend=backend) for scope in ("beijing>shanghai", "shanghai>beijing")]
     text = EXAMPLE.replace("loss_pct: 0.01", "loss_pct: 0").replace("jitter_ms: 0.5", "jitter_ms: 0")
-    told = applied(text, "example.yaml", figures(*rows))
+    told = apply_link_figures(text, "example.yaml", figures(*rows))
     tier = wan_tier(scenario_of(told).links[0, 1], Transport(library=library))
     assert tier.bytes_per_s[1] == pytest.approx(link.bytes_per_s, rel=1e-3)
     assert tier.latency_s[1] == pytest.approx(link.latency_s, rel=1e-3)
 
 
 def test_comments_and_layout_are_kept():
-    told = applied(EXAMPLE, "example.yaml", figures(THERE, BACK))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(THERE, BACK))
     old, new = EXAMPLE.splitlines(), told.text.splitlines()
     assert [line for line in old if line not in new and "rtt_ms" not in line and "flow_gbps" not in line] == []
     assert "# any name; links refer to it" in told.text and "# round-trip time; left out" in told.text
@@ -78,13 +78,13 @@ def test_comments_and_layout_are_kept():
 
 def test_a_link_that_is_listed_the_other_way_round_keeps_its_directions():
     turned = EXAMPLE.replace("[beijing, shanghai]", "[shanghai, beijing]")
-    link = scenario_of(applied(turned, "example.yaml", figures(THERE, BACK))).links[0, 1]
+    link = scenario_of(apply_link_figures(turned, "example.yaml", figures(THERE, BACK))).links[0, 1]
     assert link.between == ("beijing", "shanghai") and (link.gbps, link.gbps_back) == (10, 5)
 
 
 def test_a_pair_that_is_not_listed_gets_an_entry():
     text = EXAMPLE[: EXAMPLE.index("  links:")] + "  default_link: {gbps: 1, rtt_ms: 5, usd_per_gb: 0.5}\n"
-    link = scenario_of(applied(text, "example.yaml", figures(THERE, BACK))).links[0, 1]
+    link = scenario_of(apply_link_figures(text, "example.yaml", figures(THERE, BACK))).links[0, 1]
     assert (link.gbps, link.rtt_ms.expected, link.usd_per_gb) == (10, 20, 0.5)
     assert link.origins["gbps"] == "measured" and link.origins["usd_per_gb"] == "default_link"
 
@@ -96,19 +96,19 @@ def test_groups_together_show_the_link_and_one_alone_its_connection():
         measured(s, single, groups=g, backend="gloo") for s in ("beijing>shanghai", "shanghai>beijing") for g in (1, 4)
     ]
     text = EXAMPLE.replace("flow_gbps: 5 ", "km: 1200 ")
-    link = scenario_of(applied(text, "example.yaml", figures(*rows))).links[0, 1]
+    link = scenario_of(apply_link_figures(text, "example.yaml", figures(*rows))).links[0, 1]
     assert (link.gbps, link.flow_gbps) == (10, 2.5)
 
 
 def test_collectives_show_a_link_where_no_messages_were_timed():
     rows = measured("beijing>shanghai", Tier(1.206625e9, 10.05e-3), op="all_reduce")
-    link = scenario_of(applied(EXAMPLE, "example.yaml", figures(rows))).links[0, 1]
+    link = scenario_of(apply_link_figures(EXAMPLE, "example.yaml", figures(rows))).links[0, 1]
     assert (link.gbps, link.gbps_back, link.rtt_ms.expected) == (10, 10, 20)
 
 
 def test_what_the_sizes_do_not_show_stays_and_is_told():
     rows = [measured(s, Tier(1.206625e9, 1e-6), sizes=SIZES[5:]) for s in ("beijing>shanghai", "shanghai>beijing")]
-    told = applied(EXAMPLE, "example.yaml", figures(*rows))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(*rows))
     assert scenario_of(told).links[0, 1].rtt_ms.expected == 28.6
     assert "links_rtt_unknown" in [notice.code for notice in told.notices]
 
@@ -117,7 +117,7 @@ def test_nics_and_fast_links_take_what_rings_show_and_the_model_gives_it_back():
     """[K12] Rings of a zone in the model run at the measured rates."""
     network = measured("network", Tier(80e9, 20e-6), op="all_reduce", zone="beijing", nodes=4, width=8, backend="nccl")
     inside = measured("node", Tier(120e9, 5e-6), op="all_reduce", zone="beijing", nodes=1, width=8, backend="nccl")
-    told = applied(EXAMPLE, "example.yaml", figures(network, inside))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(network, inside))
     scenario = scenario_of(told)
     (group,), (other,) = (zone.nodes for zone in scenario.cluster.zones)
     tiers = node_tiers(group)
@@ -138,32 +138,32 @@ def test_groups_side_by_side_add_up_to_the_nic_of_a_node():
         measured("network", Tier(1.206625e9 / groups, 20e-6), op="all_reduce", zone="beijing", nodes=4, groups=groups)
         for groups in (1, 8)
     ]
-    told = applied(text, "example.yaml", figures(*rows))
+    told = apply_link_figures(text, "example.yaml", figures(*rows))
     assert scenario_of(told).cluster.zones[0].nodes[0].nic_gbps == 10
 
 
 def test_samples_without_a_zone_need_one_where_there_are_several():
     rows = measured("network", Tier(40e9, 20e-6), op="all_reduce", nodes=4, width=8)
     with pytest.raises(InputError) as caught:
-        applied(EXAMPLE, "example.yaml", figures(rows))
+        apply_link_figures(EXAMPLE, "example.yaml", figures(rows))
     assert [notice.code for notice in caught.value.notices] == ["links_nothing", "links_zone_needed"]
-    told = applied(EXAMPLE, "example.yaml", figures(rows), zone="shanghai")
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(rows), zone="shanghai")
     assert [change.field for change in told.changes] == ["cluster.zones[1].nodes[0].nic_gbps_per_gpu"]
     with pytest.raises(InputError):
-        applied(EXAMPLE, "example.yaml", figures(rows), zone="nowhere")
+        apply_link_figures(EXAMPLE, "example.yaml", figures(rows), zone="nowhere")
 
 
 def test_zones_that_the_scenario_does_not_have_are_told():
     rows = measured("beijing>tokyo", Tier(1e9, 1e-3))
-    told = applied(EXAMPLE, "example.yaml", figures(THERE, BACK, rows))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(THERE, BACK, rows))
     assert [n.value for n in told.notices if n.code == "links_zone_unknown"] == ["tokyo"]
     with pytest.raises(InputError):
-        applied(EXAMPLE, "example.yaml", figures(rows))
+        apply_link_figures(EXAMPLE, "example.yaml", figures(rows))
 
 
 def test_an_rtt_that_light_cannot_reach_is_warned_of():
     rows = [measured(s, Tier(1e9, 0.2e-3)) for s in ("beijing>shanghai", "shanghai>beijing")]
-    told = applied(EXAMPLE, "example.yaml", figures(*rows))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(*rows))
     assert "rtt_below_floor" in [notice.code for notice in told.notices]
 
 
@@ -171,14 +171,14 @@ def test_the_cluster_of_another_file_is_copied(tmp_path):
     start, end = EXAMPLE.index("cluster:\n"), EXAMPLE.index("strategy:")
     (tmp_path / "cluster.yaml").write_text(EXAMPLE[start:end], encoding="utf-8")
     text = EXAMPLE[:start] + "cluster: {file: cluster.yaml}\n" + EXAMPLE[end:]
-    told = applied(text, str(tmp_path / "scenario.yaml"), figures(THERE, BACK))
+    told = apply_link_figures(text, str(tmp_path / "scenario.yaml"), figures(THERE, BACK))
     assert scenario_of(told).links[0, 1].rtt_ms.expected == 20
     assert "links_cluster_copied" in [notice.code for notice in told.notices]
 
 
 def test_a_direction_that_was_not_measured_keeps_what_was_typed_for_both():
     rows = measured("beijing>shanghai", Tier(0.6033125e9, 10.05e-3))
-    link = scenario_of(applied(EXAMPLE, "example.yaml", figures(rows))).links[0, 1]
+    link = scenario_of(apply_link_figures(EXAMPLE, "example.yaml", figures(rows))).links[0, 1]
     assert (link.gbps, link.gbps_back, link.rtt_ms.expected) == (5, 10, 20)
 
 
@@ -186,7 +186,7 @@ def test_a_direction_that_was_not_measured_keeps_what_was_typed_for_both():
 def test_links_of_gpus_take_what_was_measured_on_cpus_only_when_asked(asked):
     inside = measured("node", Tier(2e9, 30e-6), op="all_reduce", zone="beijing", nodes=1, width=4, backend="gloo")
     wire = measured("network", Tier(1e9, 60e-6), op="all_reduce", zone="beijing", nodes=2, width=1, backend="gloo")
-    told = applied(EXAMPLE, "example.yaml", figures(THERE, BACK, inside, wire), cpu_for_gpus=asked)
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(THERE, BACK, inside, wire), cpu_for_gpus=asked)
     fields = {change.field for change in told.changes}
     set_on_gpus = {field for field in fields if "nic_gbps" in field or "gb_per_s_both_ways" in field}
     assert bool(set_on_gpus) == asked
@@ -200,13 +200,13 @@ def test_links_of_gpus_take_what_was_measured_on_cpus_only_when_asked(asked):
 def test_only_cpu_figures_for_gpus_are_refused_by_name():
     inside = measured("node", Tier(2e9, 30e-6), op="all_reduce", zone="beijing", nodes=1, width=4, backend="gloo")
     with pytest.raises(InputError) as caught:
-        applied(EXAMPLE, "example.yaml", figures(inside))
+        apply_link_figures(EXAMPLE, "example.yaml", figures(inside))
     notice = caught.value.notices[0]
     assert (notice.code, notice.level) == ("links_cpu_left_out", "error") and "--cpu-for-gpus" in notice.hint()
 
 
 def test_figures_between_zones_that_were_measured_on_cpus_are_used_and_named():
     ways = [measured(s, Tier(1e9, 9e-3), backend="gloo") for s in ("beijing>shanghai", "shanghai>beijing")]
-    told = applied(EXAMPLE, "example.yaml", figures(*ways))
+    told = apply_link_figures(EXAMPLE, "example.yaml", figures(*ways))
     (note,) = [one for one in told.notices if one.code == "links_cpu_between"]
     assert "cluster.links[0].rtt_ms" in note.params["fields"] and note.level == "note"

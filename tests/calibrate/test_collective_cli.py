@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.collective_fit import collective_s
+from crosszone.calibrate.collective_fit import estimate_collective_s
 from crosszone.cost.tiers import Tier
 from crosszone.text import LANGUAGES
 
@@ -23,7 +23,7 @@ def written(folder: Path, *more: str) -> Path:
     for scope in ("beijing>shanghai", "shanghai>beijing"):
         for groups in (1, 2):
             for size in (4096, 2**20, 2**26):
-                time_us = 1e6 * float(collective_s("send_recv", size, 2, Tier(1.206625e9 / groups, 10.05e-3)))
+                time_us = 1e6 * float(estimate_collective_s("send_recv", size, 2, Tier(1.206625e9 / groups, 10.05e-3)))
                 rows.append(f"gloo,send_recv,{scope},,2,1,2,{groups},{size},{time_us},")
     path = folder / "collectives.csv"
     path.write_text("\n".join((HEAD, *rows, *more)) + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.collective_fit import LinkFit, collective_s, concurrency, fitted
+from crosszone.calibrate.collective_fit import LinkFit, estimate_collective_s, fit_links, measure_concurrency
 from crosszone.calibrate.collective_samples import OPS, Sample, Topology
 from crosszone.cost.collectives import Ring, all_gather, all_reduce
 from crosszone.cost.tiers import Tier
@@ -26,7 +26,8 @@ def samples(where: Topology, link: Tier, noise=0.0, sizes=SIZES, copies=1) -> li
         Sample(
             where=where,
             size_bytes=size,
-            time_s=float(collective_s(where.op, size, where.ranks, link)) * float(np.exp(noise * random.normal())),
+            time_s=float(estimate_collective_s(where.op, size, where.ranks, link))
+            * float(np.exp(noise * random.normal())),
         )
         for size in sizes
         for _ in range(copies)
@@ -34,7 +35,7 @@ def samples(where: Topology, link: Tier, noise=0.0, sizes=SIZES, copies=1) -> li
 
 
 def only(rows) -> LinkFit:
-    fits, few = fitted(rows)
+    fits, few = fit_links(rows)
     assert not few
     (fit,) = fits
     return fit
@@ -61,8 +62,8 @@ def test_two_messages_give_the_line_through_them():
 def test_bytes_are_what_a_rank_passes_in():
     """[K10] An all-gather of shares ends with n times as much; an all-reduce keeps its size."""
     link = Tier(1e9, 1e-5)
-    assert collective_s("all_gather", 1e6, 4, link) == all_gather(4e6, Ring(ranks=4.0, link=link)).seconds
-    assert collective_s("all_reduce", 1e6, 4, link) == all_reduce(1e6, Ring(ranks=4.0, link=link)).seconds
+    assert estimate_collective_s("all_gather", 1e6, 4, link) == all_gather(4e6, Ring(ranks=4.0, link=link)).seconds
+    assert estimate_collective_s("all_reduce", 1e6, 4, link) == all_reduce(1e6, Ring(ranks=4.0, link=link)).seconds
 
 
 def test_noise_of_ten_percent_moves_the_rate_by_a_few():
@@ -97,7 +98,7 @@ def test_a_bend_in_the_times_shows_at_sizes_held_out():
 
 
 def test_one_size_is_not_fitted_but_told():
-    fits, few = fitted(samples(topology(), Tier(25e9, 30e-6), sizes=(4096,), copies=5))
+    fits, few = fit_links(samples(topology(), Tier(25e9, 30e-6), sizes=(4096,), copies=5))
     assert not fits and few == [topology()]
 
 
@@ -107,10 +108,10 @@ def test_groups_at_once_are_compared_with_one_alone():
     times = {4096: (1e-3, 2e-3), 8192: (10e-3, 30e-3), 16384: (4e-3, 8e-3)}
     rows = [Sample(where=alone, size_bytes=size, time_s=one) for size, (one, _) in times.items()]
     rows += [Sample(where=both, size_bytes=size, time_s=two) for size, (_, two) in times.items()]
-    (found,) = concurrency([*rows, Sample(where=both, size_bytes=1.0, time_s=9.0)])
+    (found,) = measure_concurrency([*rows, Sample(where=both, size_bytes=1.0, time_s=9.0)])
     assert (found.factor, found.low, found.high, found.sizes) == (2.0, pytest.approx(2), pytest.approx(3), 3)
     assert found.where.groups == 2
-    assert concurrency(rows[:3]) == []
+    assert measure_concurrency(rows[:3]) == []
 
 
 times = st.lists(

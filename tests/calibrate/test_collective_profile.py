@@ -13,8 +13,8 @@ from builders import scenario
 from commands import call
 from component_rows import TIMED
 from component_rows import written as jobs_written
-from crosszone.calibrate.collective_apply import measured_collectives
-from crosszone.calibrate.collective_fit import collective_s, keep_quiet
+from crosszone.calibrate.collective_apply import measure_collectives
+from crosszone.calibrate.collective_fit import estimate_collective_s, keep_quiet
 from crosszone.calibrate.collective_samples import Sample, Topology, read_collectives
 from crosszone.calibrate.components import predict_components
 from crosszone.calibrate.components_read import read_components
@@ -41,7 +41,7 @@ def timings(where: Topology, slower: tuple[float, ...] = (1.0,), sizes=SIZES) ->
         Sample(
             where=where,
             size_bytes=size,
-            time_s=factor * float(collective_s(where.op, size, where.ranks, LINK)),
+            time_s=factor * float(estimate_collective_s(where.op, size, where.ranks, LINK)),
         )
         for size in sizes
         for factor in slower
@@ -55,7 +55,7 @@ def test_the_fastest_quarter_of_each_size_counts():
     assert [(one.size_bytes, one.time_s) for one in kept] == [
         (one.size_bytes, one.time_s) for one in timings(topology())
     ]
-    (found,) = measured_collectives(rows, gpu=GPU).collectives
+    (found,) = measure_collectives(rows, gpu=GPU).collectives
     assert (found.gb_per_s, found.latency_us) == (pytest.approx(50, rel=1e-3), pytest.approx(20, rel=1e-2))
     assert (found.low_bytes, found.high_bytes, found.rows) == (2**20, 2**29, 10)
 
@@ -67,7 +67,7 @@ def test_few_timings_all_stay():
 
 def test_a_gather_is_kept_by_the_size_of_the_whole_tensor():
     """It is timed by one rank's share."""
-    (found,) = measured_collectives(timings(topology(op="all_gather")), gpu=GPU).collectives
+    (found,) = measure_collectives(timings(topology(op="all_gather")), gpu=GPU).collectives
     assert (found.low_bytes, found.high_bytes) == (4 * 2**20, 4 * 2**29)
 
 
@@ -81,23 +81,23 @@ def test_a_gather_is_kept_by_the_size_of_the_whole_tensor():
 )
 def test_what_tells_no_rate_is_left_out_with_the_reason(where, sizes, factors, code):
     good = timings(topology(gpus_per_node=2, ranks=2))
-    found = measured_collectives([*good, *timings(where, factors, sizes)], gpu=GPU)
+    found = measure_collectives([*good, *timings(where, factors, sizes)], gpu=GPU)
     assert [one.gpus_per_node for one in found.collectives] == [2]
     assert [notice.code for notice in found.left_out] == [code]
     with pytest.raises(InvalidError) as error:
-        measured_collectives(timings(where, factors, sizes), gpu=GPU)
+        measure_collectives(timings(where, factors, sizes), gpu=GPU)
     assert [notice.code for notice in error.value.notices] == ["collectives_unusable", code]
 
 
 def test_of_zones_timed_alike_the_slowest_counts():
     slow = [replace(one, time_s=2 * one.time_s) for one in timings(topology(zone="b"))]
-    (found,) = measured_collectives([*timings(topology(zone="a")), *slow], gpu=GPU).collectives
+    (found,) = measure_collectives([*timings(topology(zone="a")), *slow], gpu=GPU).collectives
     assert found.gb_per_s == pytest.approx(25, rel=1e-2)
 
 
 def test_links_between_zones_and_groups_at_once_are_no_part_of_a_profile():
     rows = [*timings(topology()), *timings(topology(groups=2)), *timings(topology(scope="a>b"))]
-    assert len(measured_collectives(rows, gpu=GPU).collectives) == 1
+    assert len(measure_collectives(rows, gpu=GPU).collectives) == 1
 
 
 def collectives_file(path: Path, rate: float) -> Path:
@@ -175,7 +175,7 @@ def test_the_shipped_links_of_a_cluster_are_those_of_its_table(data, cluster):
     """[K14] To the digits they are written with, but for sends, which jobs show at less than their lone rate [K62]."""
     shipped = load(cluster)
     rows = read_collectives(data / "gpumodeling25" / "collectives.csv", cluster=cluster).rows
-    made = measured_collectives(rows, gpu=next(iter(shipped.gpus))).collectives
+    made = measure_collectives(rows, gpu=next(iter(shipped.gpus))).collectives
     assert len(made) == len(shipped.collectives)
     for ours, theirs in zip(made, shipped.collectives, strict=True):
         if theirs.origin == "measured":

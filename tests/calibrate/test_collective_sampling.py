@@ -148,19 +148,19 @@ def test_starting_counts_as_part_of_the_budget(monkeypatch):
 
 @pytest.mark.parametrize(("text", "size"), [("4k", 4096), ("64MiB", 64 * 2**20), ("1g", 2**30), ("123", 123)])
 def test_sizes_are_read(text, size):
-    assert sampler.size_of(text) == size
+    assert sampler.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "0", "-4k", "4t", "k", "1.5m"])
 def test_other_sizes_are_refused(text):
     with pytest.raises(argparse.ArgumentTypeError):
-        sampler.size_of(text)
+        sampler.parse_size(text)
 
 
 def test_times_are_read():
-    assert [sampler.seconds_of(text) for text in ("90", "90s", "5m", "1h")] == [90, 90, 300, 3600]
+    assert [sampler.parse_duration(text) for text in ("90", "90s", "5m", "1h")] == [90, 90, 300, 3600]
     with pytest.raises(argparse.ArgumentTypeError):
-        sampler.seconds_of("soon")
+        sampler.parse_duration("soon")
 
 
 def test_zones_are_given_by_node_or_by_rank():

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.collective_apply import applied
-from crosszone.calibrate.collective_fit import fitted, link_figures
+from crosszone.calibrate.collective_apply import apply_link_figures
+from crosszone.calibrate.collective_fit import derive_link_figures, fit_links
 from crosszone.calibrate.collective_samples import read_collectives
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import load_scenario, read_scenario
@@ -52,9 +52,9 @@ def test_rates_of_both_directions_and_the_round_trip_are_found(tmp_path):
         ]
         ends = [agent.communicate(timeout=240) for agent in agents]
     assert [agent.returncode for agent in agents] == [0, 0], ends
-    fits, _ = fitted(read_collectives(out, keep_noisy=True).rows)
+    fits, _ = fit_links(read_collectives(out, keep_noisy=True).rows)
     text = scenario({"gbps": 1, "rtt_ms": 200}).to_yaml()
-    told = applied(text, "typed.yaml", link_figures(fits))
+    told = apply_link_figures(text, "typed.yaml", derive_link_figures(fits))
     link = read_scenario(parse_document(told.text, "new.yaml")).scenario.links[0, 1]
     assert (link.gbps, link.gbps_back) == (pytest.approx(0.1, rel=0.2), pytest.approx(0.05, rel=0.2))
     assert 18 < link.rtt_ms.expected < 40  # hosts that do other work answer late

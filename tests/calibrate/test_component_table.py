@@ -18,7 +18,7 @@ from crosszone.calibrate.components import (
     score_components,
     shares,
 )
-from crosszone.calibrate.stability import stability_table
+from crosszone.calibrate.stability import read_stability_table
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError
 from crosszone.text import LANGUAGES, label
@@ -121,14 +121,14 @@ def test_a_job_that_states_too_little_has_predicted_shares_only(tmp_path):
 def test_stability_by_hand(tmp_path):
     """2, 3 and 4 s: mean 3, deviation 1, the mean 50 % above the fastest; the first and a profiler's are left out."""
     lines = ("a,1,9,9,warmup", "a,2,2,2,steady", "a,3,3,3,steady", "a,4,4,4,steady", "a,5,30,90,profiler_dump")
-    (row,) = stability_table(iterations(tmp_path, *lines))
+    (row,) = read_stability_table(iterations(tmp_path, *lines))
     told = row.as_dict()
     assert (told["count"], told["min_s"], told["max_s"], told["mean_s"], told["std_s"]) == (3, 2, 4, 3, 1)
     assert (told["mean_to_min_pct"], told["best_step"], told["left_out"]) == (50, 2, 2)
 
 
 def test_a_job_without_steady_iterations_has_no_row(tmp_path):
-    assert stability_table(iterations(tmp_path, "a,1,9,9,warmup")) == []
+    assert read_stability_table(iterations(tmp_path, "a,1,9,9,warmup")) == []
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_job_without_steady_iterations_has_no_row(tmp_path):
 def test_a_row_that_cannot_be_read_is_named(tmp_path, line, column):
     """The third line of the file, after the header and one good row."""
     with pytest.raises(InputError) as caught:
-        stability_table(iterations(tmp_path, "a,1,2,2,steady", line))
+        read_stability_table(iterations(tmp_path, "a,1,2,2,steady", line))
     (notice,) = caught.value.notices
     assert (notice.code, notice.field, notice.line) == ("iterations_row", column, 3)
     assert "3" in notice.message("en") and column in notice.message("zh")
@@ -158,10 +158,10 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(InputError) as caught:
-        stability_table(path)
+        read_stability_table(path)
     assert caught.value.notices[0].code == "runs_columns"
     with pytest.raises(FileError):
-        stability_table(tmp_path / "none.csv")
+        read_stability_table(tmp_path / "none.csv")
 
 
 # --- against the measured jobs
@@ -184,7 +184,7 @@ def test_the_measured_stability_is_the_published_one(data):
     """Means and extremes of the log that the jobs' own table states."""
     with (data / "gpumodeling25" / "runs.csv").open(encoding="utf-8", newline="") as file:
         stated = {row["run_id"]: row for row in csv.DictReader(file) if row["iter_log_min_s"]}
-    found = {row.id: row.steadiness for row in stability_table(data / "gpumodeling25" / "iterations.csv")}
+    found = {row.id: row.stability for row in read_stability_table(data / "gpumodeling25" / "iterations.csv")}
     assert set(found) == set(stated)
     for name, row in stated.items():
         one = found[name]

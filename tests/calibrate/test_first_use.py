@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.user_files import LOOK, check_head, grouped
+from crosszone.calibrate.user_files import LOOK, check_head, merge_notices
 from crosszone.cost import own_profiles
 from crosszone.errors import FileError, Notice
 from crosszone.predict.predict import predictor
@@ -70,13 +70,13 @@ def test_a_mistake_of_all_rows_is_said_once(say, tmp_path):
 
 def test_different_mistakes_stay_apart_and_unread_rows_are_not_counted():
     one, two = (Notice(code="must_be_number", field=field, value="x", params={"row": 1}) for field in "ab")
-    told = grouped([one, two, one, one], 10)
+    told = merge_notices([one, two, one, one], 10)
     assert [(notice.code, notice.value) for notice in told] == [
         ("must_be_number", "x"),
         ("rows_alike", 2),
         ("must_be_number", "x"),
     ]
-    assert grouped([one, one], 10, at_least=True)[1].code == "rows_alike_at_least"
+    assert merge_notices([one, one], 10, at_least=True)[1].code == "rows_alike_at_least"
 
 
 def test_progress_of_a_fit_is_told_by_operator_and_before_the_first():
@@ -215,9 +215,9 @@ def test_what_moved_is_not_said_to_stay_and_the_tables_are_not_repeated(say, tmp
 
 def test_a_value_that_ends_at_its_limit_is_said_to():
     from crosszone.calibrate.single_run import _at_limit
-    from crosszone.calibrate.single_run_estimate import Belief
+    from crosszone.calibrate.single_run_estimate import CoefficientPrior
 
-    one = Belief(field="nic", value=0.8, sd=0.1, lower=0.05, upper=1.0, of_gpu=False)
+    one = CoefficientPrior(field="nic", value=0.8, sd=0.1, lower=0.05, upper=1.0, of_gpu=False)
     assert _at_limit(one, 1.0) and _at_limit(one, 0.05) and not _at_limit(one, 0.9)
 
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from crosszone.analyse.outcome import Figures
-from crosszone.calibrate.imported import Imported
+from crosszone.calibrate.imported import ImportedRun
 from crosszone.errors import InvalidError
 from crosszone.inputs.value import parse
 from crosszone.schedule.measured import read_measured
@@ -33,8 +33,8 @@ TRACE = {
 }
 
 
-def brought(**options) -> Imported:
-    return Imported.of_trace(read_trace(json.dumps(TRACE)), **options)
+def brought(**options) -> ImportedRun:
+    return ImportedRun.of_trace(read_trace(json.dumps(TRACE)), **options)
 
 
 def test_a_trace_gives_steps_with_phases_that_add_up():
@@ -74,12 +74,12 @@ def test_it_is_kept_as_a_result_that_survives_a_restart(tmp_path):
 def test_a_sheet_without_a_timeline_can_be_kept_too():
     one = {"count": 1, "min_s": 2.0, "max_s": 2.0, "mean_s": 2.0, "std_s": 0.0, "mean_to_min_pct": 0.0, "best_step": 0}
     steps = ({"step": 0, "seconds": 2.0, "phases_s": {}},)
-    found = Imported(name="a", kind="sheet", figures={"step_time_s": 2.0}, steps=steps, statistics=one)
+    found = ImportedRun(name="a", kind="sheet", figures={"step_time_s": 2.0}, steps=steps, statistics=one)
     assert found.kept()["timeline"] is None
     assert found.kept()["headline"]["step_time_s"]["value"] == 2.0
 
 
-def large(steps: int, spans: int) -> Imported:
+def large(steps: int, spans: int) -> ImportedRun:
     """A run with so many iterations of a second, and spans in each."""
     rows = [
         {"lane": "stage-0", "kind": "forward", "start_s": at + of / spans, "end_s": at + (of + 1) / spans}
@@ -87,10 +87,10 @@ def large(steps: int, spans: int) -> Imported:
         for of in range(spans)
     ]
     marks = [{"step": at, "start_s": float(at), "end_s": at + 1.0} for at in range(steps)]
-    return Imported.of_trace(read_trace(json.dumps({**TRACE, "spans": rows, "steps": marks})))
+    return ImportedRun.of_trace(read_trace(json.dumps({**TRACE, "spans": rows, "steps": marks})))
 
 
-def stored(found: Imported) -> int:
+def stored(found: ImportedRun) -> int:
     return len(as_json(found.kept()["timeline"], "timeline"))
 
 

@@ -19,13 +19,13 @@ from crosszone.calibrate.sampling.kernel_points import (
     counts,
     flag_of,
     linear_shapes,
-    operators,
+    list_operators,
+    parse_duration,
     plan,
     roof_us,
-    seconds_of,
     summary,
 )
-from crosszone.calibrate.sampling.kernel_script import kernel_script
+from crosszone.calibrate.sampling.kernel_script import build_kernel_script
 
 ROOT = Path(__file__).parents[2]
 TORCH = ROOT / ".venv-train" / "bin" / "python"
@@ -43,7 +43,7 @@ def all_points(**options):
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "kernels.py"
-    path.write_text(kernel_script(), encoding="utf-8")
+    path.write_text(build_kernel_script(), encoding="utf-8")
     return path
 
 
@@ -64,9 +64,9 @@ def test_the_columns_are_the_agreed_ones():
 
 
 def test_a_short_budget_samples_every_kernel_operator():
-    kernels = set(operators()) - {"layer", "train_step"}
+    kernels = set(list_operators()) - {"layer", "train_step"}
     assert {one.op for one in plan()["kernels"][:300]} == kernels
-    assert {one.op for one in all_points()} == set(operators())
+    assert {one.op for one in all_points()} == set(list_operators())
 
 
 def test_a_plan_is_the_same_each_time_and_has_no_point_twice():
@@ -207,10 +207,10 @@ def test_suspicious_points_are_flagged():
 
 
 def test_budgets():
-    assert [seconds_of(text) for text in ("90", "90s", "10m", "1h")] == [90, 90, 600, 3600]
+    assert [parse_duration(text) for text in ("90", "90s", "10m", "1h")] == [90, 90, 600, 3600]
     for wrong in ("", "m", "-1", "0", "nan", "inf", "10x"):
         with pytest.raises(argparse.ArgumentTypeError):
-            seconds_of(wrong)
+            parse_duration(wrong)
 
 
 # ---- the one file
@@ -249,7 +249,7 @@ def test_the_one_file_refuses_wrong_options(script, options, said):
 def joined(folder, code):
     """What code that follows the one file prints, in the Python that has torch."""
     made = folder / "check.py"
-    made.write_text(kernel_script().partition('if __name__ == "__main__":')[0] + code, encoding="utf-8")
+    made.write_text(build_kernel_script().partition('if __name__ == "__main__":')[0] + code, encoding="utf-8")
     done = subprocess.run([TORCH, made], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -267,7 +267,7 @@ def sampled(script, path, *options):
 @pytest.mark.framework
 @pytest.mark.slow
 def test_every_operator_runs_and_a_second_run_adds_nothing(script, tmp_path):
-    eager = ",".join(one for one in operators() if one not in ("layer", "train_step"))
+    eager = ",".join(one for one in list_operators() if one not in ("layer", "train_step"))
     path = tmp_path / "samples.csv"
     rows, told = sampled(script, path, "--budget", "5m", "--ops", eager)
     wanted = [one for one in plan(tiny=True, grouped=False)["kernels"] if one.dtype != "fp8"]
@@ -410,7 +410,7 @@ def test_the_command_refuses_wrong_options(say, options, said):
 def test_the_command_writes_the_one_file(say, tmp_path):
     status, _, err = say("--script", tmp_path / "k.py")
     assert status == 0 and "--budget 10m" in err
-    assert (tmp_path / "k.py").read_text(encoding="utf-8") == kernel_script()
+    assert (tmp_path / "k.py").read_text(encoding="utf-8") == build_kernel_script()
     assert say("--script", tmp_path / "no" / "k.py")[0] == 2
 
 
@@ -421,7 +421,7 @@ def test_the_command_does_not_write_over_a_file_unless_told(say, tmp_path):
     assert (status, path.read_text(encoding="utf-8")) == (2, "mine")
     assert "--force" in err
     assert say("--script", path, "--force")[0] == 0
-    assert path.read_text(encoding="utf-8") == kernel_script()
+    assert path.read_text(encoding="utf-8") == build_kernel_script()
 
 
 def test_a_python_without_torch_is_refused_with_the_way_out(say, tmp_path):
@@ -441,7 +441,7 @@ def test_the_slurm_job_runs_all_parts_and_says_how_to_join_them(say, tmp_path):
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_ARRAY_TASK_ID": "2"}
     told = subprocess.run(["bash", "job"], cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout
     assert told.split(" ", 1)[1] == "--device auto --budget 30m --parts 3 --part 2 -o my samples.2.csv\n"
-    assert (tmp_path / "copied.py").read_text(encoding="utf-8") == kernel_script()
+    assert (tmp_path / "copied.py").read_text(encoding="utf-8") == build_kernel_script()
 
 
 @needs_torch

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.kineto_events import Group, collective_of, told_ways, way_of_name, way_of_ranks, way_of_use
+from crosszone.calibrate.kineto_events import (
+    Group,
+    collective_of,
+    parse_group_assignments,
+    way_of_name,
+    way_of_ranks,
+    way_of_use,
+)
 from crosszone.errors import InvalidError
 
 
@@ -86,7 +93,11 @@ def test_collectives_are_known_however_they_are_spelled(text, name):
 
 
 def test_what_the_user_says_of_groups():
-    assert told_ways(["3=tp", "My Group=dp", "x=other"]) == {"3": "tensor", "my group": "data", "x": "other"}
+    assert parse_group_assignments(["3=tp", "My Group=dp", "x=other"]) == {
+        "3": "tensor",
+        "my group": "data",
+        "x": "other",
+    }
     for line in ("tp", "=tp", "3=zp"):
         with pytest.raises(InvalidError):
-            told_ways([line])
+            parse_group_assignments([line])

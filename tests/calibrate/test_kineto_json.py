@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crosszone.calibrate import kineto_json
-from crosszone.calibrate.kineto_json import EVENTS, CutOffError, chunks_of, members
+from crosszone.calibrate.kineto_json import EVENTS, CutOffError, iterate_chunks, iterate_members
 from crosszone.errors import FileError
 
 PLAIN = st.recursive(
@@ -38,7 +38,7 @@ def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
 def whole(chunks) -> dict:
     """What the members are together."""
     found: dict = {}
-    for name, value in members(chunks):
+    for name, value in iterate_members(chunks):
         if name == EVENTS and isinstance(value, list):
             found.setdefault(EVENTS, []).extend(value)
         else:
@@ -76,7 +76,7 @@ def test_what_is_cut_off_gives_what_came_before_and_says_so(document, end, step)
     given_events: list = []
 
     def take():
-        for name, value in members([cut[at : at + step] for at in range(0, len(cut), step)]):
+        for name, value in iterate_members([cut[at : at + step] for at in range(0, len(cut), step)]):
             if name == EVENTS:
                 given_events.extend(value)
 
@@ -121,7 +121,7 @@ def test_one_endless_event_is_refused_before_it_fills_the_memory(monkeypatch):
 def test_a_compressed_trace_reads_as_the_plain_one_also_in_several_members():
     text = json.dumps({EVENTS: [{"n": n} for n in range(1000)]}).encode()
     for packed in (gzip.compress(text), gzip.compress(text[:500]) + gzip.compress(text[500:])):
-        assert b"".join(chunks_of(io.BytesIO(packed))) == text
+        assert b"".join(iterate_chunks(io.BytesIO(packed))) == text
 
 
 def test_a_file_that_expands_without_end_is_refused_after_little_of_it(monkeypatch):
@@ -130,7 +130,7 @@ def test_a_file_that_expands_without_end_is_refused_after_little_of_it(monkeypat
     bomb = b"".join([packer.compress(b"[" + b" " * 2**20) for _ in range(64)]) + packer.flush()
     seen: list[int] = []
     with pytest.raises(FileError) as error:
-        seen.extend(len(part) for part in chunks_of(io.BytesIO(bomb)))
+        seen.extend(len(part) for part in iterate_chunks(io.BytesIO(bomb)))
     assert error.value.notices[0].code == "kineto_bomb"
     assert sum(seen) <= 4 * 2**20
 
@@ -138,7 +138,7 @@ def test_a_file_that_expands_without_end_is_refused_after_little_of_it(monkeypat
 def test_more_than_the_limit_is_refused_compressed_or_not():
     for data in (b"x" * 5000, gzip.compress(b"x" * 5000)):
         with pytest.raises(FileError) as error:
-            list(chunks_of(io.BytesIO(data), most=4000))
+            list(iterate_chunks(io.BytesIO(data), most=4000))
         assert error.value.notices[0].code == "trace_too_large"
 
 
@@ -146,5 +146,5 @@ def test_damaged_compression_is_refused():
     packed = bytearray(gzip.compress(bytes(range(256)) * 100))
     packed[40:60] = b"\xff" * 20
     with pytest.raises(FileError) as error:
-        list(chunks_of(io.BytesIO(bytes(packed))))
+        list(iterate_chunks(io.BytesIO(bytes(packed))))
     assert error.value.notices[0].code == "kineto_not_gzip"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from crosszone.calibrate import log_lines
-from crosszone.calibrate.log_lines import Told, lines_of
+from crosszone.calibrate.log_lines import LogContext, iterate_lines
 from crosszone.calibrate.log_read import TEXT, read_log
 from crosszone.errors import FileError, InputError
 from kineto_traces import steps as kineto_steps
 
-TOLD = Told(file="train.log", gpus=64, global_batch=256, tokens_per_step=1_048_576)
+TOLD = LogContext(file="train.log", gpus=64, global_batch=256, tokens_per_step=1_048_576)
 MEGATRON = " iteration {}/ 100 | elapsed time per iteration (ms): {} | global batch size: 256 |"
 DIGITS = "9" * 5000
 
@@ -165,6 +165,6 @@ def test_reading_a_log_tells_how_far_it_is(tmp_path, form):
 def test_lines_keep_their_numbers_across_pieces(tmp_path, monkeypatch):
     monkeypatch.setattr("crosszone.calibrate.kineto_json.CHUNK", 7)
     path = written(tmp_path, "\ufeffone\ntwo two two\r2\r\n\n\nfünf\n" + "x" * 9000 + "\nlast")
-    found = list(lines_of(path))
+    found = list(iterate_lines(path))
     assert found[:4] == [(1, "one"), (2, "two two two"), (2, "2"), (5, "fünf")]
     assert found[4] == (6, "x" * log_lines.LONGEST_LINE) and found[5] == (7, "last")

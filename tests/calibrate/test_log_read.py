@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.calibrate.log_lines import Told
+from crosszone.calibrate.log_lines import LogContext
 from crosszone.calibrate.log_read import FORMATS, read_log
 from crosszone.errors import FileError, InputError, InvalidError
 from kineto_traces import steps as kineto_steps
@@ -19,8 +19,8 @@ MEGATRON = (
 )
 
 
-def told(**given: int) -> Told:
-    return Told(**{"file": "train.log", "gpus": 64, "global_batch": 256, "tokens_per_step": 1_048_576, **given})
+def told(**given: int) -> LogContext:
+    return LogContext(**{"file": "train.log", "gpus": 64, "global_batch": 256, "tokens_per_step": 1_048_576, **given})
 
 
 def read(tmp_path: Path, text: str, form: str = "auto", name: str = "train.log", **given: int):

@@ -11,18 +11,25 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.single_run import Alternative, calibrate_log, next_runs, observed, variations, with_factors
+from crosszone.calibrate.single_run import (
+    Alternative,
+    calibrate_single_run,
+    iterate_variations,
+    predict_observed_s,
+    rank_next_runs,
+    scale_coefficients,
+)
 from crosszone.calibrate.single_run_estimate import (
     SEEN,
     SITES,
     UNSEEN,
-    Belief,
-    beliefs_of,
-    chosen,
-    estimate,
-    remaining,
-    sensitivities,
-    update,
+    CoefficientPrior,
+    build_priors,
+    condition_covariance,
+    estimate_coefficients,
+    measure_sensitivities,
+    select_coefficients,
+    solve_update,
 )
 from crosszone.cli import run as _run
 from crosszone.cost import own_profiles
@@ -36,8 +43,8 @@ SCENARIO = ROOT / "examples" / "single-node.yaml"
 TOKENS, GPUS = 128 * 4096, 8
 
 
-def belief(field: str, sd: float, value: float = 1.0, lower: float = 0.01, upper: float = 100.0) -> Belief:
-    return Belief(field=field, value=value, sd=sd, lower=lower, upper=upper, of_gpu=False)
+def belief(field: str, sd: float, value: float = 1.0, lower: float = 0.01, upper: float = 100.0) -> CoefficientPrior:
+    return CoefficientPrior(field=field, value=value, sd=sd, lower=lower, upper=upper, of_gpu=False)
 
 
 def parts(**seconds: float):
@@ -60,7 +67,7 @@ def titan(folder: Path, step_s: float, name: str = "titan.log", lines: int = 8) 
 def test_beliefs_are_the_profiles_error_and_how_sites_differ():
     """[K32] The stack has its own host_s (error 0.066): hypot(0.066, 0.2 x 0.6); score_traffic is common."""
     profiles = Profiles.shipped()
-    found = {one.field: one for one in beliefs_of(profiles, ["h100"], "megatron-core")}
+    found = {one.field: one for one in build_priors(profiles, ["h100"], "megatron-core")}
     own, common = profiles.place["stack megatron-core", "host_s"], profiles.place["common", "score_traffic"]
     assert found["host_s"].sd == pytest.approx(math.hypot(profiles.errors[own], SEEN * SITES["host_s"]))
     expected = math.hypot(profiles.errors[common], UNSEEN * SITES["score_traffic"])
@@ -71,30 +78,30 @@ def test_beliefs_are_the_profiles_error_and_how_sites_differ():
 def test_sensitivities_are_shares_of_the_step_and_choose_the_coefficients():
     """[K33] Parts of 6, 3 and 1 s: sensitivities 0.6, 0.3, 0.1; with sd 0.01, 0.2, 0.2 the second holds 0.0036 of 0.0040."""
     beliefs = [belief("a", 0.01), belief("b", 0.2), belief("c", 0.2)]
-    found = sensitivities(parts(a=6.0, b=3.0, c=1.0), beliefs, {})
+    found = measure_sensitivities(parts(a=6.0, b=3.0, c=1.0), beliefs, {})
     assert found[0] == pytest.approx([0.6, 0.3, 0.1], rel=1e-3)
-    assert chosen(found[0], np.array([0.01, 0.2, 0.2]), 3) == [1]
-    assert chosen(found[0], np.array([0.01, 0.2, 0.2]), 3, share=0.95) == [1, 2]
+    assert select_coefficients(found[0], np.array([0.01, 0.2, 0.2]), 3) == [1]
+    assert select_coefficients(found[0], np.array([0.01, 0.2, 0.2]), 3, share=0.95) == [1, 2]
 
 
 def test_a_share_at_its_limit_is_varied_downwards():
     """[K33]"""
     seen = []
-    sensitivities(lambda f: [seen.append(f.get("a", 1.0)) or 1.0], [belief("a", 0.1, upper=1.0)], {})
+    measure_sensitivities(lambda f: [seen.append(f.get("a", 1.0)) or 1.0], [belief("a", 0.1, upper=1.0)], {})
     assert max(seen) <= 1.0
 
 
 def test_one_measurement_moves_each_coefficient_by_sd_squared_times_sensitivity():
     """[K34] r = 0.1, J = (0.6, 0.3), sd = (0.1, 0.2), noise 0: J V J' = 0.0072; changes 0.006 r / 0.0072 and 0.012 r / 0.0072."""
     jacobian, sd = np.array([[0.6, 0.3]]), np.array([0.1, 0.2])
-    change = update(jacobian, sd, np.array([1e-9]), np.array([0.1]))
+    change = solve_update(jacobian, sd, np.array([1e-9]), np.array([0.1]))
     assert change == pytest.approx([0.0006 / 0.0072, 0.0012 / 0.0072])
     assert jacobian @ change == pytest.approx([0.1])
 
 
 def test_what_remains_unknown_after_a_measurement():
     """[K35] One coefficient: 1 / (1 / 0.2^2 + 0.5^2 / 0.05^2); one that is not seen keeps its error."""
-    left = remaining(np.diag([0.04, 0.09]), np.array([[0.5, 0.0]]), np.array([0.05]))
+    left = condition_covariance(np.diag([0.04, 0.09]), np.array([[0.5, 0.0]]), np.array([0.05]))
     assert left[0, 0] == pytest.approx(1.0 / (1.0 / 0.04 + 0.25 / 0.0025))
     assert left[1, 1] == pytest.approx(0.09)
 
@@ -103,7 +110,7 @@ def test_what_remains_unknown_after_a_measurement():
 def test_the_step_is_met_within_three_percent_by_what_is_believed_least(factor):
     """[K34] The well-known part hardly moves."""
     beliefs = [belief("known", 0.01), belief("loose", 0.4), belief("idle", 0.5)]
-    found = estimate(parts(known=6.0, loose=4.0), beliefs, [10.0 * factor], [0.05])
+    found = estimate_coefficients(parts(known=6.0, loose=4.0), beliefs, [10.0 * factor], [0.05])
     assert found.explained and abs(found.after[0] / (10.0 * factor) - 1.0) <= 0.03
     assert abs(math.log(found.factors.get("known", 1.0))) < 0.05
     assert "idle" not in found.factors and found.errors["idle"] == pytest.approx(0.5)
@@ -113,7 +120,7 @@ def test_the_step_is_met_within_three_percent_by_what_is_believed_least(factor):
 def test_what_no_believable_value_explains_is_said():
     """[K34] Even at their limits the parts give 12 s."""
     beliefs = [belief("a", 0.1, upper=1.2), belief("b", 0.1, upper=1.2)]
-    found = estimate(parts(a=6.0, b=4.0), beliefs, [20.0], [0.05])
+    found = estimate_coefficients(parts(a=6.0, b=4.0), beliefs, [20.0], [0.05])
     assert not found.explained and found.after[0] == pytest.approx(12.0, rel=1e-3)
 
 
@@ -128,7 +135,7 @@ def test_the_run_that_tells_plans_apart_comes_first():
         other("", 1.0, 1.0, 0.0),
         [other("a", 9.0, 1.0, 0.0), other("b", 1.1, 0.5, 0.5), other("c", 1.2, 0.9, 0.1)],
     )
-    runs = next_runs(present, others, np.diag([0.0001, 0.04]))
+    runs = rank_next_runs(present, others, np.diag([0.0001, 0.04]))
     assert runs[0].name == "b" and runs[0].sd_after_pct < 0.6 * runs[0].sd_before_pct
     gaps = [(0.5, 0.5), (0.1, 0.1), (0.4, 0.4)]
     now = sum(0.0001 * a * a + 0.04 * b * b for a, b in gaps) / 3
@@ -138,7 +145,7 @@ def test_the_run_that_tells_plans_apart_comes_first():
 def test_variations_keep_the_number_of_gpus():
     """[K36]"""
     s = Strategy(tp=2, pp=4, dp=4, micro_batch=2, recompute="full")
-    found = dict(variations(s))
+    found = dict(iterate_variations(s))
     for change in found.values():
         assert s.replace(**change).ranks == s.ranks
     assert found["tp x2"] == {"tp": 4, "dp": 2} and "recompute none" in found and "micro_batch / 2" in found
@@ -147,25 +154,27 @@ def test_variations_keep_the_number_of_gpus():
 def test_parts_of_a_predicted_step():
     """[K37] Forward, backward and optimizer leave little of the step: its fixed time and jitter."""
     case = predictor(load_scenario(SCENARIO).replace(strategy=Strategy(micro_batch=2, zero=2)))
-    found = observed(case, ["forward", "backward", "optimizer", "forward_backward"])
+    found = predict_observed_s(case, ["forward", "backward", "optimizer", "forward_backward"])
     assert found["forward"] + found["backward"] == pytest.approx(found["forward_backward"])
     assert 0.97 * found["step"] < found["forward_backward"] + found["optimizer"] <= found["step"]
     assert 1.5 < found["backward"] / found["forward"] < 3.5
-    assert "forward" not in observed(predictor(load_scenario(SCENARIO)), ["forward"])  # weights are sharded there
+    assert "forward" not in predict_observed_s(
+        predictor(load_scenario(SCENARIO)), ["forward"]
+    )  # weights are sharded there
 
 
 def test_factors_on_coefficients_change_the_case_and_nothing_else():
     case = predictor(load_scenario(SCENARIO))
-    slower = with_factors(case, {"matmul": 0.5})
+    slower = scale_coefficients(case, {"matmul": 0.5})
     assert slower.step_time.expected > 1.2 * case.step_time.expected
-    assert with_factors(slower, {"matmul": 2.0}).step_time.expected == pytest.approx(case.step_time.expected)
+    assert scale_coefficients(slower, {"matmul": 2.0}).step_time.expected == pytest.approx(case.step_time.expected)
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.0, 1.25])
 def test_a_log_is_met_within_three_percent_through_its_own_profile(tmp_path, factor):
     scenario = load_scenario(SCENARIO)
     before = predictor(scenario, profiles=Profiles.shipped()).step_time.expected
-    found = calibrate_log(titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.shipped())
+    found = calibrate_single_run(titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.shipped())
     own = found.profile
     after = predictor(scenario, profiles=Profiles.shipped().with_own(own)).step_time.expected
     assert after == pytest.approx(factor * before, rel=0.03)
@@ -174,7 +183,8 @@ def test_a_log_is_met_within_three_percent_through_its_own_profile(tmp_path, fac
     assert (factor == 1.0) == (not found.moved)
     assert len(found.moved) <= 3
     assert (
-        found.next_runs and {one.name for one in found.next_runs} <= dict(variations(found_strategy(scenario))).keys()
+        found.next_runs
+        and {one.name for one in found.next_runs} <= dict(iterate_variations(found_strategy(scenario))).keys()
     )
     assert found.memory_gib and found.memory_gib[0] == 58.35
 
@@ -187,7 +197,7 @@ def test_a_step_faster_than_the_peak_and_one_that_nothing_explains_are_refused(t
     scenario = load_scenario(SCENARIO)
     for step_s, code in ((0.5, "log_too_fast"), (2000.0, "log_not_explained")):
         with pytest.raises(InvalidError) as caught:
-            calibrate_log(titan(tmp_path, step_s), scenario)
+            calibrate_single_run(titan(tmp_path, step_s), scenario)
         assert caught.value.notices[0].code == code
 
 
@@ -214,7 +224,7 @@ def test_nothing_is_kept_of_a_log_that_is_wrong(tmp_path, capsys):
 
 
 def test_a_log_that_is_called_as_no_profile_may_be_gives_one_all_the_same(tmp_path):
-    found = calibrate_log(titan(tmp_path, 18.0, name="default.log"), load_scenario(SCENARIO))
+    found = calibrate_single_run(titan(tmp_path, 18.0, name="default.log"), load_scenario(SCENARIO))
     assert found.profile.name == "default-measured"
     assert datetime.strptime(found.profile.created, "%Y-%m-%dT%H:%M:%S%z").tzinfo
     assert found.stack == found.as_dict()["stack"] == predictor(load_scenario(SCENARIO)).stack
@@ -229,7 +239,7 @@ def test_a_name_that_cannot_be_kept_is_refused_before_the_work(tmp_path, capsys,
     assert error["code"] == ("own_profile_exists" if name == "taken" else "own_profile_name")
     if name != "taken":
         with pytest.raises(InvalidError) as caught:
-            calibrate_log(Path(missing), load_scenario(SCENARIO), name=name)
+            calibrate_single_run(Path(missing), load_scenario(SCENARIO), name=name)
         assert caught.value.notices[0].code == "own_profile_name"
 
 
@@ -241,19 +251,19 @@ def test_a_run_that_links_between_zones_decide_is_not_blamed_on_the_gpu(tmp_path
     path = tmp_path / "three.log"
     path.write_text("\n".join(line.format(n, 1e3 * step_s, scenario.job.global_batch) for n in range(1, 9)))
     with pytest.raises(InvalidError) as caught:
-        calibrate_log(path, scenario)
+        calibrate_single_run(path, scenario)
     assert caught.value.notices[0].code in ("log_other_cause", "log_not_explained")
 
 
 def test_a_timer_of_another_thing_is_left_out_and_told(tmp_path):
     scenario = load_scenario(SCENARIO).replace(strategy=Strategy(micro_batch=2, zero=2))
     case = predictor(scenario)
-    step, forward = case.step_time.expected, observed(case, ["forward"])["forward"]
+    step, forward = case.step_time.expected, predict_observed_s(case, ["forward"])["forward"]
     path = tmp_path / "ds.log"
     rate = scenario.job.global_batch / step
     parts_ms = f"[Rank 0] time (ms) | fwd: {1e3 * forward:.2f} | bwd: {2e3 * forward:.2f} | step: {0.4e3 * step:.2f}"
     lines = [f"0/{n}, RunningAvgSamplesPerSec={rate}, CurrSamplesPerSec={rate}\n{parts_ms}" for n in range(3, 9)]
     path.write_text("\n".join(lines))
-    found = calibrate_log(path, scenario)
+    found = calibrate_single_run(path, scenario)
     assert found.format == "deepspeed" and set(found.measured_s) == {"step", "forward", "backward"}
     assert "log_parts_apart" in [notice.code for notice in found.notices]

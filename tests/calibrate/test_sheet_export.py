@@ -11,7 +11,7 @@ from openpyxl import load_workbook
 from calibrate.sheets import CASES, H100, small
 from crosszone.analyse.outcome import outcome_of
 from crosszone.calibrate.sheet import export_result, read_workbook
-from crosszone.calibrate.sheet.export import figures_of_prediction
+from crosszone.calibrate.sheet.export import collect_prediction_figures
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.answer import answer
@@ -48,7 +48,7 @@ def test_a_prediction_keeps_its_formulas_and_comes_back_the_same():
     assert load_workbook(io.BytesIO(data))["Output"]["B3"].value.startswith("=")
     prediction = answer(loaded).prediction
     assert prediction.run.usd is not None
-    same(read_workbook(data, "result.xlsx").figures, figures_of_prediction(prediction))
+    same(read_workbook(data, "result.xlsx").figures, collect_prediction_figures(prediction))
 
 
 def two_zones():
@@ -63,7 +63,7 @@ def test_a_prediction_of_several_zones_keeps_its_formulas_and_comes_back_the_sam
     loaded = two_zones()
     data, formulas = export_result(predicted(loaded))
     assert formulas
-    same(read_workbook(data, "result.xlsx").figures, figures_of_prediction(answer(loaded).prediction))
+    same(read_workbook(data, "result.xlsx").figures, collect_prediction_figures(answer(loaded).prediction))
 
 
 def test_a_prediction_of_other_coefficients_is_not_given_formulas_of_today():
@@ -116,6 +116,6 @@ def test_a_result_from_a_sheet_comes_back():
 def test_figures_of_a_prediction_are_those_of_its_outcome():
     prediction = answer(two_zones()).prediction
     outcome = outcome_of(prediction)
-    for name, value in figures_of_prediction(prediction).items():
+    for name, value in collect_prediction_figures(prediction).items():
         if name in outcome.figures and value is not None:
             assert value == outcome.figures[name].value

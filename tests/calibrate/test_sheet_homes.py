@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from calibrate.sheets import loaded
-from crosszone.calibrate.sheet import read_workbook, workbook_of
+from crosszone.calibrate.sheet import build_workbook, read_workbook
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.predict.answer import answer
@@ -46,7 +46,7 @@ def agree(data, scenario):
 @pytest.mark.parametrize("stack", mostly_long(STACKS, "hf-eager"))
 def test_a_family_counts_for_its_stacks_only(stack):
     scenario = on_h200(stack)
-    agree(workbook_of(scenario), scenario)
+    agree(build_workbook(scenario), scenario)
 
 
 @pytest.mark.slow
@@ -56,5 +56,5 @@ def test_an_own_profile_counts_for_its_stacks_only(own, for_stacks):
     shipped = {stack: answer(on_h200(stack)).prediction.step_time_s.expected for stack in STACKS}
     own(*for_stacks)
     for stack in STACKS:
-        step = agree(workbook_of(on_h200(stack)), on_h200(stack))
+        step = agree(build_workbook(on_h200(stack)), on_h200(stack))
         assert (step > 1.2 * shipped[stack]) is (stack in for_stacks)

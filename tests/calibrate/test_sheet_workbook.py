@@ -12,10 +12,10 @@ from openpyxl import load_workbook
 
 from calibrate.sheets import CASES, H100, edited, loaded
 from conftest import ROOT
-from crosszone.calibrate.sheet import read_workbook, workbook_of
+from crosszone.calibrate.sheet import build_workbook, read_workbook
 from crosszone.calibrate.sheet.evaluation import Cells
-from crosszone.calibrate.sheet.reading import opened
-from crosszone.calibrate.sheet.workbook import MOST_PASSES, example
+from crosszone.calibrate.sheet.reading import open_workbook
+from crosszone.calibrate.sheet.workbook import MOST_PASSES, read_example
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import read_scenario
@@ -40,7 +40,7 @@ def agree(found, prediction):
 @pytest.mark.parametrize("case", mostly_long(CASES, "tensor and pipeline parallel", "experts"))
 def test_the_cells_come_to_what_predict_says(case):
     scenario = CASES[case]()
-    found = read_workbook(workbook_of(scenario), "book.xlsx")
+    found = read_workbook(build_workbook(scenario), "book.xlsx")
     prediction = answer(scenario).prediction
     agree(found, prediction)
     assert found.notices == ()
@@ -104,7 +104,7 @@ def test_changed_inputs_come_to_the_prediction_of_the_changed_scenario(change):
     given, cells, edit = CHANGES[change]
     before, after = given(), given()
     edit(after)
-    data = workbook_of(read_scenario(before))
+    data = build_workbook(read_scenario(before))
     named = load_workbook(io.BytesIO(data)).defined_names
     zone = before["cluster"]["zones"][0]["name"]
     cells = {name.replace("_lab", f"_{zone}".replace("-", "_")): value for name, value in cells.items()}
@@ -144,17 +144,17 @@ FIGURES = {
 @pytest.mark.parametrize("cell", FIGURES)
 def test_a_changed_width_or_rate_moves_everything_that_follows_from_it(cell):
     (value,) = FIGURES[cell].values()
-    found = read_workbook(edited(workbook_of(own_figures()), {cell: value}), "book.xlsx")
+    found = read_workbook(edited(build_workbook(own_figures()), {cell: value}), "book.xlsx")
     prediction = answer(own_figures(**FIGURES[cell])).prediction
     assert prediction.step_time_s.expected != answer(own_figures()).prediction.step_time_s.expected
     agree(found, prediction)
 
 
 def test_a_changed_coefficient_comes_to_the_prediction_with_that_coefficient():
-    scenario = example()
+    scenario = read_example()
     p = predictor_of(scenario)
     k = p.coefficients.matmul
-    found = read_workbook(edited(workbook_of(scenario), {"k_matmul": 0.9 * k}), "book.xlsx")
+    found = read_workbook(edited(build_workbook(scenario), {"k_matmul": 0.9 * k}), "book.xlsx")
     p.parts["coefficients"] = replace(p.coefficients, matmul=0.9 * k)
     agree(found, build_prediction(p))
 
@@ -194,7 +194,7 @@ COVERED = {
 @pytest.mark.parametrize("case", mostly_long(COVERED, "two zones", "interleaved", "zbv"))
 def test_whatever_predict_takes_has_a_workbook(case):
     scenario = COVERED[case]()
-    found = read_workbook(workbook_of(scenario), "book.xlsx")
+    found = read_workbook(build_workbook(scenario), "book.xlsx")
     agree(found, answer(scenario).prediction)
     assert found.notices == ()
 
@@ -202,7 +202,7 @@ def test_whatever_predict_takes_has_a_workbook(case):
 def test_a_pipeline_too_long_to_lay_out_stands_as_simulated_and_says_when_it_no_longer_holds():
     strategy = {"tp": 4, "pp": 8, "dp": 1, "micro_batch": 1}
     scenario = loaded("llama-2-7b", {"global_batch": MOST_PASSES // 4}, H100, strategy)
-    data = workbook_of(scenario)
+    data = build_workbook(scenario)
     agree(read_workbook(data, "book.xlsx"), answer(scenario).prediction)
     changed = read_workbook(edited(data, {"seq_len": 2048}), "book.xlsx")
     assert "check_simulated" in [notice.value for notice in changed.notices]
@@ -210,8 +210,8 @@ def test_a_pipeline_too_long_to_lay_out_stands_as_simulated_and_says_when_it_no_
 
 @pytest.mark.slow
 def test_a_custom_formula_in_the_middle_moves_what_rests_on_it():
-    plain = read_workbook(workbook_of(example()), "book.xlsx")
-    found = read_workbook(edited(workbook_of(example()), {"tp_collective_s": "=0"}), "book.xlsx")
+    plain = read_workbook(build_workbook(read_example()), "book.xlsx")
+    found = read_workbook(edited(build_workbook(read_example()), {"tp_collective_s": "=0"}), "book.xlsx")
     assert found.figures["breakdown_s"]["tensor"] == 0
     saved = plain.figures["breakdown_s"]["tensor"]
     assert saved > 0
@@ -220,8 +220,8 @@ def test_a_custom_formula_in_the_middle_moves_what_rests_on_it():
 
 def test_a_check_says_that_a_batch_does_not_divide():
     scenario = CASES["sharded weights, no pipeline"]()
-    data = edited(workbook_of(scenario), {"global_batch": 72, "micro_batch": 5})
-    assert Cells(opened(data, "b"), "b").named("check_batch") == "wrong"
+    data = edited(build_workbook(scenario), {"global_batch": 72, "micro_batch": 5})
+    assert Cells(open_workbook(data, "b"), "b").named("check_batch") == "wrong"
     with pytest.raises(InvalidError) as refused:
         read_workbook(data, "book.xlsx")
     assert refused.value.notices[0].code == "sheet_no_count"
@@ -229,8 +229,8 @@ def test_a_check_says_that_a_batch_does_not_divide():
 
 @pytest.mark.parametrize("case", mostly_long(CASES, "experts"))
 def test_the_file_holds_what_every_formula_comes_to(case):
-    data = workbook_of(CASES[case]())
-    cells, kept = Cells(opened(data, "b"), "b"), load_workbook(io.BytesIO(data), data_only=True)
+    data = build_workbook(CASES[case]())
+    cells, kept = Cells(open_workbook(data, "b"), "b"), load_workbook(io.BytesIO(data), data_only=True)
     count = 0
     for sheet in load_workbook(io.BytesIO(data)):
         for row in sheet.iter_rows():
@@ -244,7 +244,7 @@ def test_the_file_holds_what_every_formula_comes_to(case):
 
 
 def test_only_cells_that_may_be_changed_are_yellow():
-    book = load_workbook(io.BytesIO(workbook_of(example())))
+    book = load_workbook(io.BytesIO(build_workbook(read_example())))
     colours = {row[3].value: row[1].fill.fgColor.rgb[-6:] for row in book["Input"].iter_rows() if row[3].value}
     assert all(colours[name] == "FFF4CE" for name in ("seq_len", "micro_batch", "hidden", "nic_gbps_lab_0"))
     assert all(colours[name] != "FFF4CE" for name in ("tp", "pp", "dp", "schedule", "stack", "global_batch"))
@@ -252,7 +252,7 @@ def test_only_cells_that_may_be_changed_are_yellow():
 
 @pytest.mark.slow
 def test_every_name_leads_to_a_cell_and_every_formula_is_live():
-    book = load_workbook(io.BytesIO(workbook_of(example())))
+    book = load_workbook(io.BytesIO(build_workbook(read_example())))
     for name, defined in book.defined_names.items():
         sheet, _, cells = defined.attr_text.rpartition("!")
         assert book[sheet.strip("'")][cells.replace("$", "")], name
@@ -262,7 +262,7 @@ def test_every_name_leads_to_a_cell_and_every_formula_is_live():
 
 
 def test_names_are_such_as_spreadsheets_allow():
-    book = load_workbook(io.BytesIO(workbook_of(example())))
+    book = load_workbook(io.BytesIO(build_workbook(read_example())))
     names = list(book.defined_names)
     assert len(names) > 200
     assert [name for name in names if not re.fullmatch(r"[a-z][a-z0-9_]*", name)] == []
@@ -273,7 +273,7 @@ def test_names_are_such_as_spreadsheets_allow():
 
 
 def test_chinese_workbooks_speak_chinese():
-    book = load_workbook(io.BytesIO(workbook_of(example(), "zh")))
+    book = load_workbook(io.BytesIO(build_workbook(read_example(), "zh")))
     labels = [row[0].value for row in book["Input"].iter_rows(max_col=1) if row[0].value]
     assert "隐藏层宽度" in labels
     assert "hidden width" not in labels
@@ -289,6 +289,6 @@ def test_a_name_that_looks_like_a_formula_stays_a_text():
             "strategy": {"micro_batch": 1},
         }
     )
-    book = load_workbook(io.BytesIO(workbook_of(scenario)))
+    book = load_workbook(io.BytesIO(build_workbook(scenario)))
     sheet, _, cell = book.defined_names["scenario_name"].attr_text.rpartition("!")
     assert book[sheet.strip("'")][cell.replace("$", "")].data_type == "s"

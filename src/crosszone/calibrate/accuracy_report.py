@@ -42,7 +42,7 @@ from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import doubtful_of
 from crosszone.calibrate.published import FamilySummary, read_published, summarize_families
 from crosszone.calibrate.rig import RigReport, rig_report
-from crosszone.calibrate.stability import Steadiness, stability_table
+from crosszone.calibrate.stability import JobStability, read_stability_table
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
@@ -77,7 +77,7 @@ class Found:
     runs: Mapping[str, Accuracy] = field(default_factory=dict)
     """By name of the file."""
     components: ComponentScores | None = None
-    stability: Sequence[Steadiness] = ()
+    stability: Sequence[JobStability] = ()
     rig: RigReport | None = None
     published: Sequence[FamilySummary] = ()
     """Published results across zones, by publication."""
@@ -132,7 +132,7 @@ def found_in(
         raise InputError(Notice(code="accuracy_empty_folder", value=str(folder), params={"files": list(FILES)}))
     profiles, at = Profiles.load(), set(FILES) - set(missing)
     apart = doubtful_of(folder / MAIN, doubtful)
-    steady = stability_table(folder / ITERATIONS) if ITERATIONS in at else ()
+    steady = read_stability_table(folder / ITERATIONS) if ITERATIONS in at else ()
     return Found(
         folder=folder,
         missing=missing,
@@ -293,7 +293,7 @@ def _skipped(found: Found) -> list[dict[str, Any]]:
     return lines + [{"file": RIG, "id": str(line), "source": "", "reason": reason} for line, reason in rig]
 
 
-def _stability(found: Sequence[Steadiness], jobs: ComponentScores | None) -> list[dict[str, Any]]:
+def _stability(found: Sequence[JobStability], jobs: ComponentScores | None) -> list[dict[str, Any]]:
     """Statistics of each job; its cluster and name where the jobs' file knows it."""
     from crosszone.calibrate.components import job_of
 

@@ -24,7 +24,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from crosszone.calibrate.imported import Imported
+from crosszone.calibrate.imported import ImportedRun
 from crosszone.errors import FileError, InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.trace import MAX_LANES, MAX_SPANS, MAX_TRACE_BYTES, Trace
@@ -184,7 +184,9 @@ class _Reader:
         return found
 
 
-def read_benchmark(text: str | bytes, *, name: str = "benchmark.csv", chosen_step: str | int | None = None) -> Imported:
+def read_benchmark(
+    text: str | bytes, *, name: str = "benchmark.csv", chosen_step: str | int | None = None
+) -> ImportedRun:
     """The iterations of a benchmark; an `InputError` where there is none.
 
     Rows that cannot be used are told with their number, and their iteration is left out.
@@ -212,7 +214,7 @@ def read_benchmark(text: str | bytes, *, name: str = "benchmark.csv", chosen_ste
     if bare:
         notices.append(Notice(code="benchmark_no_phases", level="warning", params={"count": bare}, file=name))
     notices.append(Notice(code="benchmark_host_clock", level="note", file=name))
-    return Imported.of_trace(
+    return ImportedRun.of_trace(
         _trace(kept, name),
         phases={one.number: one.phases_s() for one in kept},
         notices=tuple(notices),

@@ -1,6 +1,6 @@
 """A scenario whose links are those that were measured: the same text with other figures, and what changed.
 
-    told = applied(text, "two-zones.yaml", link_figures(fits))
+    told = apply_link_figures(text, "two-zones.yaml", link_figures(fits))
     told.text                                # comments kept; the links say measured: true
     told.changes                             # cluster.links[0].gbps: 10 -> 8.1 Gbit/s
 
@@ -10,7 +10,7 @@ on CPUs: links of GPUs take its figures only where that is asked for (`cpu_for_g
 
 Timed collectives as part of an own profile, which predictions and plans use in place of the catalogue's rates.
 
-    found = measured_collectives(read_collectives(path).rows, gpu="a100-80gb-sxm")
+    found = measure_collectives(read_collectives(path).rows, gpu="a100-80gb-sxm")
     own_profiles.save(OwnProfile(name="my-cluster", collectives=found.collectives, ...), add=True)
 
 Rings and sends inside one zone; links between zones belong to a scenario (`collective_apply`), which names the zones.
@@ -28,7 +28,7 @@ from crosszone.calibrate.collective_fit import (
     LinkFit,
     RingFigures,
     ZoneFigures,
-    fitted,
+    fit_links,
     flow_gbps,
     gbps,
     keep_quiet,
@@ -36,7 +36,7 @@ from crosszone.calibrate.collective_fit import (
     rtt_ms,
 )
 from crosszone.calibrate.collective_samples import Sample, Topology
-from crosszone.calibrate.user_files import not_one_of
+from crosszone.calibrate.user_files import build_choice_error
 from crosszone.cost.measured_links import SECONDS_PER_US, MeasuredCollective
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.tiers import BYTES_PER_S_PER_GB_PER_S, figure, link_figures
@@ -65,7 +65,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Applied:
+class ScenarioWithLinks:
     """The new scenario, what changed in it, and what should be known of it."""
 
     text: str
@@ -110,7 +110,7 @@ class _Edit:
         self.notices.append(Notice(code=code, field=field, value=value, params=params, level="note"))
 
 
-def applied(
+def apply_link_figures(
     text: str,
     file: str,
     measured: LinkFigures,
@@ -118,7 +118,7 @@ def applied(
     zone: str | None = None,
     output: str | None = None,
     cpu_for_gpus: bool = False,
-) -> Applied:
+) -> ScenarioWithLinks:
     """The text of a scenario with measured links in place of typed ones. [K12]
 
     `zone`: where samples that name none were taken. `output`: the file it will be, read as such before it is answered.
@@ -132,7 +132,7 @@ def applied(
         edit.note("links_cluster_copied", "cluster.file", fields["cluster"]["file"])
     names = [one.name for one in edit.cluster.zones]
     if zone is not None and zone not in names:
-        raise not_one_of("--zone", zone, names)
+        raise build_choice_error("--zone", zone, names)
     _between(edit, measured, names)
     _network(edit, _placed(edit, measured.network, names, zone))
     _inside(edit, _placed(edit, measured.inside, names, zone))
@@ -144,7 +144,7 @@ def applied(
     changed = edited_text(text, edit.fields)
     scenario = read_scenario(parse_document(changed, output or file)).scenario
     found = [one for one in link_notices(scenario.cluster, scenario.links) if one.code in WARNED]
-    return Applied(text=changed, changes=tuple(edit.changes), notices=(*edit.notices, *found))
+    return ScenarioWithLinks(text=changed, changes=tuple(edit.changes), notices=(*edit.notices, *found))
 
 
 def _told_of_cpus(edit: _Edit) -> None:
@@ -305,14 +305,14 @@ class MeasuredCluster:
     left_out: tuple[Notice, ...]
 
 
-def measured_collectives(rows: Iterable[Sample], *, gpu: str, cpu_for_gpus: bool = False) -> MeasuredCluster:
+def measure_collectives(rows: Iterable[Sample], *, gpu: str, cpu_for_gpus: bool = False) -> MeasuredCluster:
     """Latency and rate of every timed op and layout, of its quiet timings; `InvalidError` where none can be used. [K14]
 
     A group timed alone counts: the formulas share links among groups themselves. Of zones that were timed alike the
     slowest counts, for a GPU kind has one figure. `cpu_for_gpus`: also timings between processes on CPUs.
     """
     alone = [one for one in rows if one.where.scope in SCOPES and one.where.groups == 1]
-    fits, few = fitted(keep_quiet(alone))
+    fits, few = fit_links(keep_quiet(alone))
     found: dict[tuple[object, ...], MeasuredCollective] = {}
     left_out = [_left_out(where, "collective_few_sizes") for where in few]
     for fit in fits:
@@ -332,7 +332,7 @@ def measured_collectives(rows: Iterable[Sample], *, gpu: str, cpu_for_gpus: bool
     return MeasuredCluster(collectives=tuple(found.values()), left_out=tuple(left_out))
 
 
-def collective_profile(name: str, collectives: Sequence[MeasuredCollective], source: str) -> OwnProfile:
+def build_collective_profile(name: str, collectives: Sequence[MeasuredCollective], source: str) -> OwnProfile:
     """An own profile of them alone."""
     return OwnProfile(name=name, source=source, created=now(), collectives=tuple(collectives))
 

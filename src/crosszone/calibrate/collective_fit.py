@@ -1,14 +1,14 @@
 """Latency and rate of links, fitted to timed collectives in the forms that predictions use.
 
-    fits, few = fitted(read_collectives(Path("collectives.csv")).rows)
+    fits, few = fit_links(read_collectives(Path("collectives.csv")).rows)
     fits[0].latency_s, fits[0].bytes_per_s, fits[0].error_pct, fits[0].unseen_pct
-    factors = concurrency(rows)              # how much slower a group is when all of its kind run
+    factors = measure_concurrency(rows)              # how much slower a group is when all of its kind run
 
 One fit a topology: op, scope, nodes, GPUs of each, groups at once (and sweep of sizes, where a table has several).
 
 What fitted collectives say of a scenario's links: figures to type in their place, with their names and units.
 
-    told = link_figures(fits)
+    told = derive_link_figures(fits)
     told.between[("a", "b")]                 # ZoneFigures(bytes_per_s, latency_s, ...)
     told.network["a"], told.inside["a"]      # of a zone; "" where the samples name no zone
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.collective_samples import Sample, Topology, exchange_of
+from crosszone.calibrate.collective_samples import Sample, Topology, estimate_collective_cost
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Floats, Numbers, Tier, figure
 
 ROBUST = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
@@ -65,18 +65,18 @@ class LinkFit:
 
     def seconds(self, size_bytes: Numbers) -> Floats:
         """What the fit says for other sizes; more bytes are never faster."""
-        return collective_s(self.where.op, size_bytes, self.where.ranks, self.tier)
+        return estimate_collective_s(self.where.op, size_bytes, self.where.ranks, self.tier)
 
     @property
     def latency_known(self) -> bool:
         """The smallest size shows the latency: it is a tenth of the time or more."""
-        steps_s = collective_s(self.where.op, self.low_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
+        steps_s = estimate_collective_s(self.where.op, self.low_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
         return float(steps_s) >= SHOWN_SHARE * float(self.seconds(self.low_bytes)) and self.latency_s > 0
 
     @property
     def rate_known(self) -> bool:
         """The largest size shows the rate: moving the bytes is half of the time or more."""
-        steps_s = collective_s(self.where.op, self.high_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
+        steps_s = estimate_collective_s(self.where.op, self.high_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
         return self.bytes_per_s is not None and float(steps_s) <= 0.5 * float(self.seconds(self.high_bytes))
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,12 +103,12 @@ class Concurrency:
         return {**asdict(self.where), **{key: value for key, value in asdict(self).items() if key != "where"}}
 
 
-def collective_s(op: str, size_bytes: Numbers, ranks: Numbers, link: Tier) -> Floats:
+def estimate_collective_s(op: str, size_bytes: Numbers, ranks: Numbers, link: Tier) -> Floats:
     """Seconds of a collective by the bytes each rank passes in, in the forms [C1], [C2], [C5] and [C6]. [K10]"""
-    return np.asarray(exchange_of(op, size_bytes, ranks, link).seconds)
+    return np.asarray(estimate_collective_cost(op, size_bytes, ranks, link).seconds)
 
 
-def fitted(rows: Iterable[Sample]) -> tuple[list[LinkFit], list[Topology]]:
+def fit_links(rows: Iterable[Sample]) -> tuple[list[LinkFit], list[Topology]]:
     """A fit for every topology, and the topologies with fewer than two sizes, which tell nothing apart. [K10]"""
     found: list[LinkFit] = []
     few: list[Topology] = []
@@ -121,7 +121,7 @@ def fitted(rows: Iterable[Sample]) -> tuple[list[LinkFit], list[Topology]]:
     return found, few
 
 
-def concurrency(rows: Iterable[Sample]) -> list[Concurrency]:
+def measure_concurrency(rows: Iterable[Sample]) -> list[Concurrency]:
     """Time with all groups at once over time alone, at the sizes measured both ways, for every topology. [K11]"""
     tables = {where: _medians(samples) for where, samples in _by_topology(rows).items()}
     found = []
@@ -151,8 +151,8 @@ def _medians(samples: Sequence[Sample]) -> dict[float, float]:
 def _fit(where: Topology, size: Floats, time: Floats) -> LinkFit:
     share = np.stack(
         [
-            collective_s(where.op, size, where.ranks, Tier(np.inf, 1.0)) / time,
-            collective_s(where.op, size, where.ranks, Tier(1.0, 0.0)) / time,
+            estimate_collective_s(where.op, size, where.ranks, Tier(np.inf, 1.0)) / time,
+            estimate_collective_s(where.op, size, where.ranks, Tier(1.0, 0.0)) / time,
         ],
         axis=1,
     )
@@ -312,7 +312,7 @@ class LinkFigures:
     inside: dict[str, RingFigures] = field(default_factory=dict)
 
 
-def link_figures(fits: Iterable[LinkFit]) -> LinkFigures:
+def derive_link_figures(fits: Iterable[LinkFit]) -> LinkFigures:
     """The figures of every link that the fits show. [K12]"""
     fits = list(fits)
     ways = dict.fromkeys(fit.where.scope for fit in fits if fit.where.scope not in ("node", "network"))

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.user_files import RowNotices, check_head, not_one_of
+from crosszone.calibrate.user_files import RowNotices, build_choice_error, check_head
 from crosszone.cost.collectives import (
     CollectiveCost,
     Ring,
@@ -134,7 +134,7 @@ def parse_samples(text: str, file: str = "<text>", *, keep_noisy: bool = False, 
     if wrong:
         raise InvalidError(*wrong.told())
     if cluster is not None and cluster not in clusters:
-        raise not_one_of("--cluster", cluster, clusters)
+        raise build_choice_error("--cluster", cluster, clusters)
     if not found:
         left = [f"{flag} {count}" for flag, count in flagged.items()] or ["-"]
         raise InvalidError(Notice(code="collective_none", value=file, params={"flags": left}))
@@ -200,7 +200,7 @@ def _topology(line: int, row: Mapping[str, str]) -> Topology:
     )
 
 
-def exchange_of(op: str, size_bytes: Any, ranks: Any, link: Tier) -> CollectiveCost:
+def estimate_collective_cost(op: str, size_bytes: Any, ranks: Any, link: Tier) -> CollectiveCost:
     """What a collective costs by the bytes each rank passes in, in the forms of predictions. [K10]"""
     size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
     if op == "send_recv":
@@ -213,7 +213,7 @@ def exchange_of(op: str, size_bytes: Any, ranks: Any, link: Tier) -> CollectiveC
 
 def bus_bytes(where: Topology, size_bytes: float) -> float:
     """Bytes over the busiest link of a ring, as `bus_gb_per_s` counts them."""
-    return float(exchange_of(where.op, size_bytes, where.ranks, FREE).sent_bytes)
+    return float(estimate_collective_cost(where.op, size_bytes, where.ranks, FREE).sent_bytes)
 
 
 def _check_rate(line: int, row: Mapping[str, str], where: Topology, size: float, time_us: float) -> None:

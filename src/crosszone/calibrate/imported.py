@@ -1,6 +1,6 @@
 """Imported: what a file that was brought in says of a run, ready to be shown, compared and saved.
 
-    found = Imported.of_trace(read_trace(text), name="run 7")
+    found = ImportedRun.of_trace(read_trace(text), name="run 7")
     found.statistics.mean_to_min_pct           # how steady its iterations are
     found.at("best").phases_s                  # seconds from filling the pipeline to the end of the step
     store.results.add(**found.kept())          # a result among the saved ones
@@ -9,8 +9,8 @@ Whatever the format (a table of marks, a trace, a profiler's file, a workbook) t
 
 A measured run beside the predicted step of a scenario: what of both is compared, and whether they are one run.
 
-    beside(predicted, measured, pipeline=False)         # parts, each with the difference in %
-    notices_of(found, predictor, measured, predicted)   # the trace has other micro-batches than the scenario
+    compare_timelines(predicted, measured, pipeline=False)         # parts, each with the difference in %
+    check_same_run(found, predictor, measured, predicted)   # the trace has other micro-batches than the scenario
 
 Time is counted once: a stage is idle where nothing of its own runs, and nothing that is told as another part.
 """
@@ -26,7 +26,7 @@ from pydantic import Field
 
 from crosszone.analyse.outcome import Figures, figures_of, headline_of, outcome_of_figures, seconds_of
 from crosszone.calibrate.kineto_events import total_s
-from crosszone.calibrate.stability import Stability, chosen, stability
+from crosszone.calibrate.stability import Stability, measure_stability, resolve_iteration
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import Name, NotNegative, Positive, Value, parse
 from crosszone.schedule.measured import MeasuredTimelines, read_measured
@@ -51,7 +51,7 @@ class ImportedStep(Value):
     """Seconds by phase, as the format tells them apart; they add up to the step, or it has none."""
 
 
-class Imported(Value):
+class ImportedRun(Value):
     """A run as a file tells it."""
 
     name: Name
@@ -87,7 +87,7 @@ class Imported(Value):
         notices: tuple[Notice, ...] = (),
         bad_rows: int = 0,
         chosen_step: str | int | None = None,
-    ) -> Imported:
+    ) -> ImportedRun:
         """What a trace says; `phases` by step are the format's own, `figures` what else is known of a step."""
         document = trace.model_dump(mode="json", exclude_none=True)
         measured = read_measured(trace.to_json())
@@ -116,14 +116,14 @@ class Imported(Value):
         notices: tuple[Notice, ...] = (),
         bad_rows: int = 0,
         chosen_step: str | int | None = None,
-    ) -> Imported:
+    ) -> ImportedRun:
         """What a trace that was read row by row says; `document` is what of it is kept as its timeline.
 
         Its figures are those of `chosen_step`; none: of the step of median length. [A30]
         """
         seconds = {step.step: step.end_s - step.start_s for step in measured.steps}
         own = {number: phases_within(measured, number) for number in seconds} if phases is None else phases
-        at = None if chosen_step is None else chosen(chosen_step, seconds)
+        at = None if chosen_step is None else resolve_iteration(chosen_step, seconds)
         only = measured if at is None else _one_step(measured, at)
         found, lasting = figures_of(only)
         known = found.model_dump(mode="json", exclude_none=True) | (figures or {})
@@ -134,7 +134,7 @@ class Imported(Value):
             timeline=document,
             phases_s=seconds_of(lasting),
             steps=tuple(ImportedStep(step=s, seconds=t, phases_s=own.get(s, {})) for s, t in seconds.items()),
-            statistics=stability(seconds),
+            statistics=measure_stability(seconds),
             notices=(*notices, *measured.notices),
             bad_rows=bad_rows + measured.bad,
             meta=dict(document.get("meta") or {}),
@@ -147,10 +147,10 @@ class Imported(Value):
 
     def at(self, word: str | int) -> ImportedStep:
         """The iteration that is called `first`, `last`, `best` or by its number."""
-        number = chosen(word, self.seconds)
+        number = resolve_iteration(word, self.seconds)
         return next(one for one in self.steps if one.step == number)
 
-    def skipping(self, count: int) -> Imported:
+    def skipping(self, count: int) -> ImportedRun:
         """The same without its first iterations, which a run needs to warm up; one must be left."""
         left = self.steps[count:]
         if count < 0 or not left:
@@ -160,14 +160,14 @@ class Imported(Value):
         timeline = self.timeline
         if timeline is not None:
             timeline = {**timeline, "steps": [row for row in timeline.get("steps", ()) if row["step"] in rows]}
-        statistics = stability({one.step: one.seconds for one in left})
+        statistics = measure_stability({one.step: one.seconds for one in left})
         return self.model_copy(update={"steps": left, "timeline": timeline, "statistics": statistics})
 
     def measured(self) -> MeasuredTimelines:
         """Its trace, ready to be drawn; only where there is one."""
         return read_measured(json.dumps(self.timeline))
 
-    def bounded(self, step: int, most: int) -> Imported:
+    def bounded(self, step: int, most: int) -> ImportedRun:
         """The same with a timeline that takes at most so many bytes as it is stored; a notice says what is lost.
 
         Kept is all of it, else the iteration `step` alone, else nothing.
@@ -227,7 +227,7 @@ SAME = ("micro_batch", "tp", "pp", "dp", "cp", "ep")  # Fields of a strategy tha
 WITHOUT_MARKS = "benchmark.csv"  # The format whose marks do not count all micro-batches
 
 
-def beside(predicted: Timeline, measured: Timeline, *, pipeline: bool) -> dict[str, Any]:
+def compare_timelines(predicted: Timeline, measured: Timeline, *, pipeline: bool) -> dict[str, Any]:
     """The difference [S15] with idle time counted once, and without the phases of a pipeline that there is not."""
     found = compare_timelines(predicted, measured)
     kinds = [row for row in found["kinds"] if row["part"] != IDLE]
@@ -252,7 +252,7 @@ def waiting_s(timeline: Timeline) -> float:
     return float(np.mean(left)) if left else 0.0
 
 
-def notices_of(found: Imported, predictor: Predictor, measured: Timeline, predicted: Timeline) -> list[Notice]:
+def check_same_run(found: ImportedRun, predictor: Predictor, measured: Timeline, predicted: Timeline) -> list[Notice]:
     """A warning for each thing that the trace has otherwise than the scenario."""
     job, meta = predictor.case.job, found.meta
     told: dict[str, tuple[Any, Any]] = {key: (meta.get(key), getattr(predictor.strategy, key, None)) for key in SAME}

@@ -54,7 +54,7 @@ from crosszone.calibrate.kineto_events import (
     way_of_ranks,
     way_of_use,
 )
-from crosszone.calibrate.kineto_json import chunks_of, members
+from crosszone.calibrate.kineto_json import iterate_chunks, iterate_members
 from crosszone.errors import FileError, Notice
 from crosszone.schedule.trace import MAX_LANES
 
@@ -329,7 +329,7 @@ def gathered(path: Path, progress: Progress | None = None) -> Events:
         size = path.stat().st_size
         with path.open("rb") as file:
             told = None if progress is None else (lambda done: progress("trace", done, size))
-            return gather(members(chunks_of(file, path.name, progress=told), path.name), path.name)
+            return gather(iterate_members(iterate_chunks(file, path.name, progress=told), path.name), path.name)
     except OSError as error:
         params = {"reason": error.strerror or str(error)}
         raise FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path))) from None

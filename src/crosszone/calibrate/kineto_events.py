@@ -1,6 +1,6 @@
 """Kineto events: what matters of a profiler's trace, gathered into columns in one pass.
 
-    events = gather(members(chunks_of(file)))
+    events = gather(iterate_members(iterate_chunks(file)))
     events.kernel_start, events.kernel_end, events.launch_at, events.steps
 
 Of two GB of text some hundred MB of columns are left: kernels with what launched them, host operators with the thread
@@ -135,7 +135,7 @@ def way_of_use(uses: Collection[tuple[str, str]]) -> str:
     return "data" if kinds else "other"
 
 
-def told_ways(lines: Sequence[str] | None) -> dict[str, str]:
+def parse_group_assignments(lines: Sequence[str] | None) -> dict[str, str]:
     """`NAME=WAY` lines as ways by group name; `InvalidError` for a way that is none."""
     found: dict[str, str] = {}
     for line in lines or ():

@@ -1,7 +1,7 @@
 """Kineto JSON: a profiler's trace read piece by piece, so that its size does not matter.
 
     with open(path, "rb") as file:
-        for name, value in members(chunks_of(file)):
+        for name, value in iterate_members(iterate_chunks(file)):
             ...                    # ("traceEvents", [event, ...]) again and again, ("schemaVersion", 1), ...
 
 The document is an object with one long array, or that array alone; only a few MiB of it are held at a time. It may be
@@ -37,7 +37,7 @@ class CutOffError(FileError):
     """The file ends in the middle: what came before has been given."""
 
 
-def chunks_of(
+def iterate_chunks(
     file: BinaryIO, name: str = "<file>", *, most: int = MAX_BYTES, progress: Callable[[int], None] | None = None
 ) -> Iterator[bytes]:
     """The bytes of a file, expanded where it is compressed; `FileError` beyond the limits.
@@ -78,7 +78,7 @@ def chunks_of(
                 yield part
 
 
-def members(chunks: Iterable[bytes], name: str = "<file>", *, key: str = EVENTS) -> Iterator[tuple[str, Any]]:
+def iterate_members(chunks: Iterable[bytes], name: str = "<file>", *, key: str = EVENTS) -> Iterator[tuple[str, Any]]:
     """Members of a document: those of the long array as lists of elements, one list after the other.
 
     `FileError` says which event is wrong; `CutOffError` that the file ends in the middle of it.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.calibrate.imported import MOST_NAME, Imported, ImportedStep
+from crosszone.calibrate.imported import MOST_NAME, ImportedRun, ImportedStep
 from crosszone.calibrate.kineto import (
     FIRST_WAY,
     MESSAGES,
@@ -31,7 +31,7 @@ from crosszone.calibrate.kineto import (
     gathered,
 )
 from crosszone.calibrate.kineto_events import runs
-from crosszone.calibrate.stability import chosen, middle, stability
+from crosszone.calibrate.stability import find_median_iteration, measure_stability, resolve_iteration
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import parse
 from crosszone.schedule.trace import Trace
@@ -77,10 +77,10 @@ def read_kineto(
     degrees: Mapping[str, int] | None = None,
     chosen_step: str | int | None = None,
     progress: Progress | None = None,
-) -> Imported:
+) -> ImportedRun:
     """Profiler traces, one for each rank, as a run; `InputError` where one cannot be read.
 
-    `groups` are ways by the name of a process group (`told_ways`), `degrees` those of the strategy (tp, cp, dp, pp).
+    `groups` are ways by the name of a process group, `degrees` those of the strategy (tp, cp, dp, pp).
     """
     if len(files) > MOST_RANKS:
         raise InvalidError(Notice(code="too_long", field="files", value=len(files), params={"limit": MOST_RANKS}))
@@ -90,7 +90,7 @@ def read_kineto(
     return run_of(ranks, name=name or Path(files[0]).name, chosen_step=chosen_step)
 
 
-def run_of(ranks: Sequence[Decoded], *, name: str, chosen_step: str | int | None = None) -> Imported:
+def run_of(ranks: Sequence[Decoded], *, name: str, chosen_step: str | int | None = None) -> ImportedRun:
     """Several ranks together: an iteration begins with its first rank and ends with its last."""
     offsets = _offsets(ranks)
     steps = _common(ranks, offsets)
@@ -98,13 +98,13 @@ def run_of(ranks: Sequence[Decoded], *, name: str, chosen_step: str | int | None
         raise InvalidError(Notice(code="kineto_no_common_step", params={"files": len(ranks)}))
     phases = {step[0]: _phases(ranks, step) for step in steps}
     seconds = {number: end - start for number, start, end in steps}
-    shown = middle(seconds) if chosen_step is None else chosen(chosen_step, seconds)
+    shown = find_median_iteration(seconds) if chosen_step is None else resolve_iteration(chosen_step, seconds)
     trace = _trace(ranks, offsets, steps, name, shown)
     notices = [notice for rank in ranks for notice in rank.notices]
     if len(trace.steps) < len(steps):
         params = {"count": len(steps), "shown": len(trace.steps)}
         notices.append(Notice(code="kineto_drawn_part", level="note", params=params))
-    made = Imported.of_trace(
+    made = ImportedRun.of_trace(
         trace,
         phases=phases,
         figures=_figures(ranks, phases[shown], seconds[shown]),
@@ -118,7 +118,7 @@ def run_of(ranks: Sequence[Decoded], *, name: str, chosen_step: str | int | None
         "events": sum(rank.events for rank in ranks),
     }
     every = tuple(ImportedStep(step=n, seconds=t, phases_s=phases[n]) for n, t in seconds.items())
-    whole = {"steps": every, "statistics": stability(seconds), "meta": {**made.meta, **own}}
+    whole = {"steps": every, "statistics": measure_stability(seconds), "meta": {**made.meta, **own}}
     return made.model_copy(update=whole)
 
 

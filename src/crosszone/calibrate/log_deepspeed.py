@@ -19,8 +19,8 @@ from crosszone.calibrate.log_lines import (
     LONGEST_S,
     Lines,
     Log,
+    LogContext,
     LogStep,
-    Told,
     number_of,
     refuse_time,
     room_for,
@@ -50,7 +50,7 @@ def looks_like(line: str) -> bool:
     return bool(_rate(line) or _pipe(line) or _breakdown(line))
 
 
-def read(lines: Lines, told: Told) -> Log:
+def read(lines: Lines, told: LogContext) -> Log:
     """Steps from the pipeline engine where it wrote them, else from the throughput timer, else from the breakdown."""
     piped: list[LogStep] = []
     rated: list[LogStep] = []
@@ -95,13 +95,13 @@ def _breakdown(line: str) -> str:
     return found if _FORWARD.search(found) else ""
 
 
-def _rounding(seconds: str, rate: str, told: Told) -> float:
+def _rounding(seconds: str, rate: str, told: LogContext) -> float:
     """Samples that three digits after the point leave open."""
     lost = 5e-4 / max(number_of(seconds), 5e-4) + 5e-4 / max(number_of(rate), 5e-4)
     return max(0.5, told.global_batch * max(PIPE_SLACK, lost))
 
 
-def _timed(text: str, number: int, told: Told) -> LogStep:
+def _timed(text: str, number: int, told: LogContext) -> LogStep:
     """The breakdown of one update."""
     parts: dict[str, float] = {}
     for name, value in _TIMER.findall(text):

@@ -20,9 +20,9 @@ from typing import Any
 from crosszone.calibrate.log_lines import (
     Lines,
     Log,
+    LogContext,
     LogStep,
-    Told,
-    bytes_of,
+    iterate_bytes,
     number_of,
     refuse_time,
     room_for,
@@ -48,7 +48,7 @@ def looks_like(line: str) -> bool:
     return bool(_BAR.search(line) or _summary(line))
 
 
-def read(lines: Lines, told: Told) -> Log:
+def read(lines: Lines, told: LogContext) -> Log:
     """Steps from the progress bar of the training, else one from the summary."""
     bars: dict[int, list[tuple[int, int, float, float]]] = defaultdict(list)
     """By number of steps in all: line, step, seconds since the bar began, seconds a step."""
@@ -74,7 +74,7 @@ def read(lines: Lines, told: Told) -> Log:
     return _of_whole(summary)
 
 
-def read_state(state: dict[str, Any], told: Told) -> Log:
+def read_state(state: dict[str, Any], told: LogContext) -> Log:
     """The mean step of a trainer_state.json."""
     return _of_whole(_of_state(state, told))
 
@@ -96,13 +96,13 @@ def _summary(line: str) -> str:
 def state_of(path: Path) -> dict[str, Any] | None:
     """The document, where the file is a trainer_state.json."""
     try:
-        document = json.loads(b"".join(bytes_of(path, MOST_STATE)).decode("utf-8-sig", "replace"))
+        document = json.loads(b"".join(iterate_bytes(path, MOST_STATE)).decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError, FileError):
         return None  # the reader of lines says what is wrong
     return document if isinstance(document, dict) and isinstance(document.get("log_history"), list) else None
 
 
-def _of_state(state: dict[str, Any], told: Told) -> LogStep | None:
+def _of_state(state: dict[str, Any], told: LogContext) -> LogStep | None:
     """The summary among the entries of a trainer_state.json; its line is not known."""
     found = None
     for entry in state["log_history"]:
@@ -127,7 +127,7 @@ def _entry(text: str) -> dict[str, Any]:
     return {}
 
 
-def _of_summary(entry: dict[str, Any], line: int, steps: int | None, told: Told) -> LogStep | None:
+def _of_summary(entry: dict[str, Any], line: int, steps: int | None, told: LogContext) -> LogStep | None:
     """Seconds of a mean step: run time / steps, or batch / samples a second where the steps are not told. [K31]"""
     runtime, samples, rate = (
         number_of(str(entry.get(key, "")))

@@ -1,6 +1,6 @@
 """Lines of a training log: what a reader of one format is given, and what it finds.
 
-    for number, line in lines_of(Path("train.log")):       # without colours, a progress bar's states as lines
+    for number, line in iterate_lines(Path("train.log")):       # without colours, a progress bar's states as lines
         ...
     LogStep(line=12, step=40, seconds=seconds_of("1234.5", 12, "train.log", per_s=1e3))
 
@@ -8,7 +8,7 @@ Times are checked as they are read: what is no number, not above 0 or longer tha
 
 Steady steps: the time of a step once a run has warmed up, without the steps that something else held up.
 
-steady = steady_of(log)
+steady = measure_steady_step(log)
 steady.step_s, steady.used, steady.of            # 2.51 s from 43 of 50 lines
 """
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from crosszone.calibrate.kineto_json import chunks_of
+from crosszone.calibrate.kineto_json import iterate_chunks
 from crosszone.errors import FileError, Notice
 
 LONGEST_LINE = 4_000  # Characters of a line that are looked at
@@ -39,7 +39,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class LogContext:
     """What the scenario says that a log leaves out."""
 
     file: str
@@ -73,14 +73,14 @@ class Log:
     notices: tuple[Notice, ...] = ()
 
 
-def lines_of(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
+def iterate_lines(path: Path, progress: Progress | None = None) -> Iterator[tuple[int, str]]:
     """Number and text of each line that is not empty, of a file that may be compressed.
 
     Colours are taken out, and what a carriage return writes over is a line too. The file is never held whole.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     number, rest = 1, ""
-    for chunk in bytes_of(path, MOST_BYTES, progress):
+    for chunk in iterate_bytes(path, MOST_BYTES, progress):
         *lines, rest = (rest + decoder.decode(chunk)).split("\n")
         for line in lines:
             if line:
@@ -98,7 +98,7 @@ def _parts(number: int, parts: Iterable[str]) -> Iterator[tuple[int, str]]:
             yield number, shown
 
 
-def bytes_of(path: Path, most: int, progress: Progress | None = None) -> Iterator[bytes]:
+def iterate_bytes(path: Path, most: int, progress: Progress | None = None) -> Iterator[bytes]:
     """The bytes of a file, expanded where it is compressed; `FileError` where there are more or it cannot be read."""
     name = str(path)
     with _readable(name):
@@ -108,7 +108,7 @@ def bytes_of(path: Path, most: int, progress: Progress | None = None) -> Iterato
             raise FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
         told = None if progress is None else (lambda done: progress("trace", done, size))
         with path.open("rb") as file:
-            yield from chunks_of(file, name, most=most, progress=told)
+            yield from iterate_chunks(file, name, most=most, progress=told)
 
 
 @contextmanager
@@ -123,7 +123,7 @@ def _readable(name: str) -> Iterator[None]:
         raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
 
 
-def room_for(count: int, told: Told) -> None:
+def room_for(count: int, told: LogContext) -> None:
     """`FileError` where a log has more steps than can be held."""
     if count >= MOST_STEPS:
         params = {"limit": MOST_STEPS}
@@ -160,7 +160,7 @@ def refuse_time(text: str, line: int, file: str) -> None:
     raise FileError(Notice(code="log_time", field="log", value=text, params=params, file=file, line=line))
 
 
-def same_batch(given: float, line: int, told: Told, *, slack: float = 0.5) -> None:
+def same_batch(given: float, line: int, told: LogContext, *, slack: float = 0.5) -> None:
     """The batch of the log must be the scenario's; `slack` samples are left to rounding."""
     if math.isfinite(given) and abs(given - told.global_batch) > slack:
         params = {"line": line, "batch": told.global_batch}
@@ -177,7 +177,7 @@ NORMAL = 1.4826  # Standard deviation of a normal distribution over its median a
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steady:
+class SteadyStep:
     """The steady step of a log."""
 
     step_s: float
@@ -193,7 +193,7 @@ class Steady:
     """Median of each part over the same steps."""
 
 
-def steady_of(log: Log) -> Steady:
+def measure_steady_step(log: Log) -> SteadyStep:
     """Median of the steps after warm-up and without outliers. [K30]
 
     Left out: the first line (it holds compilation, allocation and the first fetch), further ones at the beginning
@@ -208,7 +208,7 @@ def steady_of(log: Log) -> Steady:
     within = max(DEVIATIONS * deviation, NARROW * middle)
     used = [one for one in kept if abs(one.seconds - middle) <= within] if len(kept) >= FEW else kept
     names = {name for one in used for name in one.parts_s}
-    return Steady(
+    return SteadyStep(
         step_s=median(one.seconds for one in used),
         spread=deviation / middle,
         used=len(used),

@@ -21,8 +21,8 @@ from crosszone.calibrate.log_lines import (
     MIB_PER_GIB,
     Lines,
     Log,
+    LogContext,
     LogStep,
-    Told,
     number_of,
     refuse_time,
     room_for,
@@ -48,7 +48,7 @@ def looks_like(line: str) -> bool:
     return "elapsed" in line and bool(_ELAPSED.search(line) and _ITERATION.search(line))
 
 
-def read(lines: Lines, told: Told) -> Log:
+def read(lines: Lines, told: LogContext) -> Log:
     """The iterations of the scenario's batch; those that skipped their update are left out."""
     steps: list[LogStep] = []
     batches: dict[int, int] = {}

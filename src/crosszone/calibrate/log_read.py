@@ -1,6 +1,6 @@
 """Read a training log of any format.
 
-    log = read_log(Path("train.log"), Told(file="train.log", gpus=64, global_batch=256, tokens_per_step=1_048_576))
+    log = read_log(Path("train.log"), LogContext(file="train.log", gpus=64, global_batch=256, tokens_per_step=2**20))
     log.format, log.steps[-1].seconds, log.memory_gib
 
 `auto` takes the format whose lines are there; where a log has lines of two (Megatron over DeepSpeed), the first of
@@ -19,14 +19,14 @@ from crosszone.calibrate.log_lines import (
     LONGEST_S,
     SHORTEST_S,
     Log,
+    LogContext,
     LogStep,
     Progress,
-    Told,
-    bytes_of,
-    lines_of,
+    iterate_bytes,
+    iterate_lines,
     refuse_time,
 )
-from crosszone.calibrate.user_files import check_head, not_one_of
+from crosszone.calibrate.user_files import build_choice_error, check_head
 from crosszone.errors import FileError, Notice
 
 TEXT: dict[str, ModuleType] = {
@@ -40,16 +40,16 @@ FORMATS = (*TEXT, OWN, KINETO)
 _HEAD = 4096
 
 
-def read_log(path: Path, told: Told, form: str = AUTO, *, progress: Progress | None = None) -> Log:
+def read_log(path: Path, told: LogContext, form: str = AUTO, *, progress: Progress | None = None) -> Log:
     """The steps of a log; an `InputError` names the line that is wrong, or says that no step was found."""
     if form not in (AUTO, *FORMATS):
-        raise not_one_of("--format", form, (AUTO, *FORMATS))
+        raise build_choice_error("--format", form, (AUTO, *FORMATS))
     if path.is_dir() and not _metrics_of(path):
         raise FileError(Notice(code="log_folder_empty", field="log", value=str(path), file=told.file))
     if not path.is_dir():
         check_head(_whole_head(path), path.name)
     found = form if form != AUTO else _kind(path)
-    special: dict[str, Callable[[Path, Told, Progress | None], Log]] = {OWN: _own, KINETO: _kineto}
+    special: dict[str, Callable[[Path, LogContext, Progress | None], Log]] = {OWN: _own, KINETO: _kineto}
     if found in special:
         return special[found](path, told, progress)
     state = log_hf.state_of(path) if found in (AUTO, log_hf.FORMAT) and _head(path).startswith(b"{") else None
@@ -57,7 +57,7 @@ def read_log(path: Path, told: Told, form: str = AUTO, *, progress: Progress | N
         found, log = log_hf.FORMAT, log_hf.read_state(state, told)
     else:
         found = found if found != AUTO else _text_kind(path, told, progress)
-        log = TEXT[found].read(lines_of(path, progress), told)
+        log = TEXT[found].read(iterate_lines(path, progress), told)
     if not log.steps:
         read_as = {"format": found}
         raise FileError(Notice(code="log_no_steps", field="log", value=path.name, params=read_as, file=told.file))
@@ -78,10 +78,10 @@ def _kind(path: Path) -> str:
     return KINETO if any(mark in head for mark in marks) else AUTO
 
 
-def _text_kind(path: Path, told: Told, progress: Progress | None) -> str:
+def _text_kind(path: Path, told: LogContext, progress: Progress | None) -> str:
     """The first of the formats whose lines are there."""
     there: set[str] = set()
-    for _, line in lines_of(path, progress):
+    for _, line in iterate_lines(path, progress):
         there |= {name for name, reader in TEXT.items() if name not in there and reader.looks_like(line)}
         if next(iter(TEXT)) in there:
             break
@@ -98,19 +98,19 @@ def _head(path: Path) -> bytes:
 
 
 def _whole_head(path: Path) -> bytes:
-    return next(bytes_of(path, MAX_BYTES), b"")
+    return next(iterate_bytes(path, MAX_BYTES), b"")
 
 
 def _metrics_of(folder: Path) -> list[Path]:
     return sorted(folder.glob("metrics-stage-*.jsonl"))
 
 
-def _own(path: Path, told: Told, progress: Progress | None) -> Log:
+def _own(path: Path, told: LogContext, progress: Progress | None) -> Log:
     """Our metrics: one file of a stage, or a folder with those of all stages."""
     from crosszone.schedule.measured import MAX_METRICS_BYTES, read_metrics
 
     files = _metrics_of(path) if path.is_dir() else [path]
-    whole = [b"".join(bytes_of(file, MAX_METRICS_BYTES, progress)) for file in files]
+    whole = [b"".join(iterate_bytes(file, MAX_METRICS_BYTES, progress)) for file in files]
     texts = [one.decode("utf-8-sig", "replace") for one in whole]
     _, rows = read_metrics(texts, [str(file) for file in files])
     steps = [LogStep(line=row.step, step=row.step, seconds=row.end_s - row.start_s) for row in rows]
@@ -119,7 +119,7 @@ def _own(path: Path, told: Told, progress: Progress | None) -> Log:
     return _whole(Log(format=OWN, steps=tuple(steps), memory_gib=memory, memory_kind=kind), told)
 
 
-def _kineto(path: Path, told: Told, progress: Progress | None) -> Log:
+def _kineto(path: Path, told: LogContext, progress: Progress | None) -> Log:
     """A profiler's trace: its iterations, and the time of the optimizer within them."""
     from crosszone.calibrate.trace_files import read_run
 
@@ -132,7 +132,7 @@ def _kineto(path: Path, told: Told, progress: Progress | None) -> Log:
     return _whole(Log(format=KINETO, steps=tuple(steps), notices=found.notices), told)
 
 
-def _whole(log: Log, told: Told) -> Log:
+def _whole(log: Log, told: LogContext) -> Log:
     """The same; a step whose time cannot be is refused with its number."""
     for step in log.steps:
         if not SHORTEST_S <= step.seconds <= LONGEST_S:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 
-from crosszone.calibrate.log_lines import Lines, Log, LogStep, Told, number_of, room_for, seconds_of_rate
+from crosszone.calibrate.log_lines import Lines, Log, LogContext, LogStep, number_of, room_for, seconds_of_rate
 
 FORMAT = "torchtitan"
 _STEP = re.compile(r"(?<!validate )\bstep:\s*(\d[\d,]{0,14})\s")
@@ -24,7 +24,7 @@ def looks_like(line: str) -> bool:
     return _found(line) is not None
 
 
-def read(lines: Lines, told: Told) -> Log:
+def read(lines: Lines, told: LogContext) -> Log:
     """Seconds of a step from the tokens a second of one GPU. [K31]"""
     steps: list[LogStep] = []
     memory = 0.0
@@ -47,6 +47,6 @@ def _found(line: str) -> tuple[int, str] | None:
     return (int(step[1].replace(",", "")), tokens[1]) if step and tokens else None
 
 
-def step_of_tokens(per_gpu: str, told: Told, line: int) -> float:
+def step_of_tokens(per_gpu: str, told: LogContext, line: int) -> float:
     """Seconds of a step: tokens of a step / (tokens a second of one GPU x GPUs). [K31]"""
     return seconds_of_rate(per_gpu, told.tokens_per_step / told.gpus, line, told.file)

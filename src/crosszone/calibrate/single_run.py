@@ -1,6 +1,6 @@
 """Calibrate from one log: the coefficients that matter for a run are moved until its step is predicted.
 
-    found = calibrate_log(Path("train.log"), load_scenario("run.yaml"), name="my-cluster")
+    found = calibrate_single_run(Path("train.log"), load_scenario("run.yaml"), name="my-cluster")
     found.moved[0].field, found.moved[0].after       # which coefficients moved, and to what
     found.next_runs[0].name                          # the short run that would tell most
     own_profiles.save(found.profile)
@@ -10,7 +10,7 @@ learned of it. What the log cannot tell stays as it was, and is named.
 
 The next short run: which other strategy on the same cluster would tell most about the order of the best plans.
 
-runs = next_runs(alternatives, covariance)
+runs = rank_next_runs(alternatives, covariance)
 runs[0].name, runs[0].sd_after_pct             # "tp x2": 4.1 % would become 2.2 %
 """
 
@@ -26,17 +26,17 @@ from typing import Any
 import numpy as np
 
 from crosszone.calibrate.fit import Vector
-from crosszone.calibrate.log_lines import FEW, Log, Steady, Told, only_warm_up, steady_of
+from crosszone.calibrate.log_lines import FEW, Log, LogContext, SteadyStep, measure_steady_step, only_warm_up
 from crosszone.calibrate.log_read import AUTO, KINETO, read_log
 from crosszone.calibrate.single_run_estimate import (
     MODEL,
     PART,
-    Belief,
-    Estimate,
-    beliefs_of,
-    estimate,
-    remaining,
-    sensitivities,
+    CoefficientPrior,
+    SingleRunEstimate,
+    build_priors,
+    condition_covariance,
+    estimate_coefficients,
+    measure_sensitivities,
 )
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile, check_name, name_from, now
@@ -76,7 +76,7 @@ class NextRun:
     """Standard deviation of the difference between two of the best plans, now and after the run."""
 
 
-def variations(strategy: Strategy) -> Iterator[tuple[str, dict[str, Any]]]:
+def iterate_variations(strategy: Strategy) -> Iterator[tuple[str, dict[str, Any]]]:
     """Strategies one change away that use as many GPUs: name and changed fields."""
     dp, tp, pp = strategy.dp or 1, strategy.tp, strategy.pp
     for name, degree in (("tp", tp), ("pp", pp)):
@@ -96,7 +96,7 @@ def variations(strategy: Strategy) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"recompute {kind}", {"recompute": kind}
 
 
-def next_runs(present: Alternative, others: Sequence[Alternative], covariance: Vector) -> list[NextRun]:
+def rank_next_runs(present: Alternative, others: Sequence[Alternative], covariance: Vector) -> list[NextRun]:
     """What each of the others would tell, the most useful first. [K36]
 
     Variance of the difference of two plans: (j_a - j_b)' P (j_a - j_b) with the sensitivities j of their steps and the
@@ -113,7 +113,7 @@ def next_runs(present: Alternative, others: Sequence[Alternative], covariance: V
     now = spread_pct(covariance)
     found = []
     for one in others:
-        after = remaining(covariance, one.sensitivity[None, :], np.array([MODEL]))
+        after = condition_covariance(covariance, one.sensitivity[None, :], np.array([MODEL]))
         run = NextRun(name=one.name, step_s=one.step_s, sd_before_pct=now, sd_after_pct=spread_pct(after))
         found.append(run)
     return sorted(found, key=lambda run: (run.sd_after_pct, run.step_s))
@@ -161,13 +161,13 @@ class Untold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneLog:
+class SingleRunCalibration:
     """What one log has taught."""
 
     format: str
     stack: str
     """Software stack that the run was predicted with."""
-    steady: Steady
+    steady: SteadyStep
     before_s: dict[str, float]
     measured_s: dict[str, float]
     after_s: dict[str, float]
@@ -200,7 +200,7 @@ class OneLog:
         }
 
 
-def calibrate_log(
+def calibrate_single_run(
     path: Path,
     scenario: Scenario,
     *,
@@ -208,26 +208,26 @@ def calibrate_log(
     name: str | None = None,
     profiles: Profiles | None = None,
     progress: Progress | None = None,
-) -> OneLog:
+) -> SingleRunCalibration:
     """Everything that a log of a run of this scenario teaches; an `InputError` where it cannot be that run's."""
     called = name_from(path.stem) if name is None else name
     check_name(called)
     case = predictor(scenario, profiles=profiles)
     job = case.case.job
-    told = Told(
+    told = LogContext(
         file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
     )
     log = read_log(path, told, form, progress=progress)
     _warmed_up(log, str(path))
-    steady = steady_of(log)
+    steady = measure_steady_step(log)
     _possible(case, steady)
-    there = observed(case, steady.parts_s)
+    there = predict_observed_s(case, steady.parts_s)
     names = [part for part, seconds in steady.parts_s.items() if part in there and _like(seconds, there[part])]
     apart = [part for part in steady.parts_s if part in there and part not in names]
     measured = [steady.step_s, *(steady.parts_s[part] for part in names)]
     believed = _beliefs(case)
     at = _predict(case, names)
-    found = estimate(at, believed, measured, [max(MODEL, steady.spread), *(PART for _ in names)])
+    found = estimate_coefficients(at, believed, measured, [max(MODEL, steady.spread), *(PART for _ in names)])
     if not found.explained:
         params = {"predicted": _short(found.before[0]), "nearest": _short(found.after[0])}
         far = Notice(code="log_not_explained", field="log", value=_short(steady.step_s), params=params)
@@ -247,18 +247,18 @@ def calibrate_log(
         name="",
         strategy=case.strategy,
         step_s=found.after[0],
-        sensitivity=sensitivities(_predict(case, []), believed, found.factors)[0],
+        sensitivity=measure_sensitivities(_predict(case, []), believed, found.factors)[0],
     )
     memory = (log.memory_gib, case.memory().peak.expected) if log.memory_gib else None
     hardly = _untold(believed, found, [present, *others])
     names_moved = {one.field for one in moved}
     untold = [one for one in hardly if one.field not in names_moved]
     loose = [one.field for one in hardly if one.field in names_moved]
-    runs = next_runs(present, others, found.covariance)
+    runs = rank_next_runs(present, others, found.covariance)
     parts = ["step", *names]
     notices = (*log.notices, *_doubts(farthest, apart), *_notes(log, steady, moved, loose, untold, runs, memory))
     profile = _profile(called, case, log, steady, found, moved, believed, notices, memory)
-    return OneLog(
+    return SingleRunCalibration(
         format=log.format,
         stack=case.stack,
         steady=steady,
@@ -274,7 +274,7 @@ def calibrate_log(
     )
 
 
-def with_factors(case: Predictor, factors: Mapping[str, float]) -> Predictor:
+def scale_coefficients(case: Predictor, factors: Mapping[str, float]) -> Predictor:
     """The same case with some coefficients times a factor."""
     changed: dict[str, Any] = {field: getattr(case.coefficients, field) * factor for field, factor in factors.items()}
     other = replace(case)
@@ -283,7 +283,7 @@ def with_factors(case: Predictor, factors: Mapping[str, float]) -> Predictor:
     return other
 
 
-def observed(case: Predictor, parts: Mapping[str, float] | list[str]) -> dict[str, float]:
+def predict_observed_s(case: Predictor, parts: Mapping[str, float] | list[str]) -> dict[str, float]:
     """Predicted seconds of the step and of those parts that the case can tell apart. [K37]
 
     forward_backward: from the first pass to the end of the gradients' exchange; optimizer: update and gathering of
@@ -307,13 +307,13 @@ def observed(case: Predictor, parts: Mapping[str, float] | list[str]) -> dict[st
 
 def _predict(case: Predictor, names: list[str]) -> Callable[[Mapping[str, float]], list[float]]:
     def at(factors: Mapping[str, float]) -> list[float]:
-        found = observed(with_factors(case, factors), names)
+        found = predict_observed_s(scale_coefficients(case, factors), names)
         return [found["step"], *(found[name] for name in names)]
 
     return at
 
 
-def _possible(case: Predictor, steady: Steady) -> None:
+def _possible(case: Predictor, steady: SteadyStep) -> None:
     """A step that would need more than the peak of all GPUs is another run's, or in another unit."""
     least = case.model_flops / case.peak_flops
     if steady.step_s < least:
@@ -328,21 +328,21 @@ def _warmed_up(log: Log, file: str) -> None:
         raise InvalidError(Notice(code="log_only_warm_up", field="log", value=len(log.steps), params=params, file=file))
 
 
-def _few(steady: Steady, predicted_s: float) -> list[Notice]:
+def _few(steady: SteadyStep, predicted_s: float) -> list[Notice]:
     """What else may be the cause where few steps are logged, and they are slower than predicted."""
     if steady.of >= FEW or steady.step_s < predicted_s:
         return []
     return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": FEW})]
 
 
-def _beliefs(case: Predictor) -> list[Belief]:
+def _beliefs(case: Predictor) -> list[CoefficientPrior]:
     """Of the coefficients that the case reads."""
     profiles = list(case.profile.values())
     measured = all(one.gpu_measured for one in profiles)
-    return beliefs_of(case.profiles, [one.family for one in profiles], case.stack, gpu_measured=measured)
+    return build_priors(case.profiles, [one.family for one in profiles], case.stack, gpu_measured=measured)
 
 
-def _moved(case: Predictor, believed: list[Belief], found: Estimate) -> list[Moved]:
+def _moved(case: Predictor, believed: list[CoefficientPrior], found: SingleRunEstimate) -> list[Moved]:
     kept = {True: ", ".join(_gpus(case)), False: case.stack}
     return [
         Moved(
@@ -360,7 +360,7 @@ def _moved(case: Predictor, believed: list[Belief], found: Estimate) -> list[Mov
     ]
 
 
-def _at_limit(one: Belief, value: float) -> bool:
+def _at_limit(one: CoefficientPrior, value: float) -> bool:
     return any(math.isclose(value, limit, rel_tol=1e-6) for limit in (one.lower, one.upper))
 
 
@@ -369,10 +369,14 @@ def _gpus(case: Predictor) -> list[str]:
 
 
 def _alternatives(
-    case: Predictor, scenario: Scenario, believed: list[Belief], found: Estimate, progress: Progress | None
+    case: Predictor,
+    scenario: Scenario,
+    believed: list[CoefficientPrior],
+    found: SingleRunEstimate,
+    progress: Progress | None,
 ) -> list[Alternative]:
     """Strategies one change away that are legal and fit, with what their steps depend on."""
-    changes = list(variations(case.strategy))
+    changes = list(iterate_variations(case.strategy))
     alternatives = []
     for done, (name, change) in enumerate(changes):
         if progress:
@@ -391,7 +395,7 @@ def _alternatives(
                     name=name,
                     strategy=other.strategy,
                     step_s=at(found.factors)[0],
-                    sensitivity=sensitivities(at, believed, found.factors)[0],
+                    sensitivity=measure_sensitivities(at, believed, found.factors)[0],
                 )
             )
     if progress:
@@ -399,7 +403,7 @@ def _alternatives(
     return alternatives
 
 
-def _untold(believed: list[Belief], found: Estimate, others: list[Alternative]) -> list[Untold]:
+def _untold(believed: list[CoefficientPrior], found: SingleRunEstimate, others: list[Alternative]) -> list[Untold]:
     """Coefficients whose error the log has hardly narrowed, though it is worth a percent of some step. [K35]"""
     left = []
     for at, one in enumerate(believed):
@@ -436,7 +440,7 @@ def _doubts(farthest: Moved | None, apart: list[str]) -> list[Notice]:
 
 def _notes(
     log: Log,
-    steady: Steady,
+    steady: SteadyStep,
     moved: list[Moved],
     loose: list[str],
     untold: list[Untold],
@@ -472,10 +476,10 @@ def _profile(
     name: str,
     case: Predictor,
     log: Log,
-    steady: Steady,
-    found: Estimate,
+    steady: SteadyStep,
+    found: SingleRunEstimate,
     moved: list[Moved],
-    believed: list[Belief],
+    believed: list[CoefficientPrior],
     notices: tuple[Notice, ...],
     memory: tuple[float, float] | None,
 ) -> OwnProfile:

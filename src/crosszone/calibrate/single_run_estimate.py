@@ -1,13 +1,13 @@
 """Estimate the few coefficients that explain one measured run.
 
-    found = estimate(predict, beliefs, measured=[2.5], sd=[0.05])
+    found = estimate_coefficients(predict, beliefs, measured=[2.5], sd=[0.05])
     found.factors["elementwise"], found.errors["elementwise"]
 
 `predict` gives the predicted seconds of everything that was measured (the step first) from factors on coefficients.
 
 Beliefs before one log: how far each coefficient of a case may lie from the profile's value at a new site.
 
-    believed = beliefs_of(Profiles.load(), ["a100"], "megatron-core")
+    believed = build_priors(Profiles.load(), ["a100"], "megatron-core")
     believed[0].field, believed[0].sd
 
 A profile's own error says how well its runs determine a value; another site adds to it. `SITES` says how much.
@@ -64,7 +64,7 @@ GPU = ("matmul", "matmul_fp8", "flash", "flash_backward", "tile", "batched", "me
 
 
 @dataclass(frozen=True, kw_only=True)
-class Belief:
+class CoefficientPrior:
     """What is believed of one coefficient of the case."""
 
     field: str
@@ -77,14 +77,14 @@ class Belief:
     """Kept with the GPU kind."""
 
 
-def beliefs_of(
+def build_priors(
     profiles: Profiles,
     families: Sequence[str],
     stack: str,
     *,
     gpu_measured: bool = True,
     errors: Sequence[float] | Vector = (),
-) -> list[Belief]:
+) -> list[CoefficientPrior]:
     """What is believed of each coefficient that a log may move. [K32]
 
     sd^2 = (error of the profile)^2 + (share x spread among sites)^2, the share 0.5 where the stack has no value of its
@@ -107,7 +107,7 @@ def beliefs_of(
         limits = known.get(field)
         lower, upper = (limits.lower, limits.upper) if limits else SHARES
         found.append(
-            Belief(
+            CoefficientPrior(
                 field=field,
                 value=value,
                 sd=math.hypot(error, site),
@@ -135,7 +135,7 @@ LEAST_NOISE = 2e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class SingleRunEstimate:
     """What one run says of the coefficients."""
 
     factors: dict[str, float]
@@ -153,7 +153,9 @@ class Estimate:
     """The predicted step is within 3 % of the measured one."""
 
 
-def sensitivities(predict: Predict, beliefs: Sequence[Belief], factors: Mapping[str, float]) -> Vector:
+def measure_sensitivities(
+    predict: Predict, beliefs: Sequence[CoefficientPrior], factors: Mapping[str, float]
+) -> Vector:
     """D log(predicted) / d log(coefficient) by finite differences: a row for each prediction. [K33]"""
     base = np.log(np.asarray(predict(factors)))
     columns = []
@@ -165,7 +167,7 @@ def sensitivities(predict: Predict, beliefs: Sequence[Belief], factors: Mapping[
     return np.array(columns).T
 
 
-def chosen(sensitivity: Vector, sd: Vector, most: int, share: float = SHARE) -> list[int]:
+def select_coefficients(sensitivity: Vector, sd: Vector, most: int, share: float = SHARE) -> list[int]:
     """The coefficients that matter: those with the largest part of the step's believed variance. [K33]
 
     Part of coefficient k: (sensitivity_k x sd_k)^2. They are taken, largest first, until they hold 80 % of the sum.
@@ -177,7 +179,7 @@ def chosen(sensitivity: Vector, sd: Vector, most: int, share: float = SHARE) -> 
     return [int(at) for at in order[:count] if part[at] > 0]
 
 
-def update(jacobian: Vector, sd: Vector, noise: Vector, residual: Vector) -> Vector:
+def solve_update(jacobian: Vector, sd: Vector, noise: Vector, residual: Vector) -> Vector:
     """The most probable change of the logarithms: V J' (J V J' + R)^-1 r, V and R diagonal. [K34]
 
     With one measurement each coefficient moves in proportion to sd^2 x sensitivity.
@@ -186,15 +188,20 @@ def update(jacobian: Vector, sd: Vector, noise: Vector, residual: Vector) -> Vec
     return np.asarray(sd**2 * (jacobian.T @ np.linalg.solve(spread, residual)))
 
 
-def remaining(covariance: Vector, jacobian: Vector, noise: Vector) -> Vector:
+def condition_covariance(covariance: Vector, jacobian: Vector, noise: Vector) -> Vector:
     """Covariance of the logarithms after a measurement: P - P J' (J P J' + R)^-1 J P. [K35]"""
     seen = covariance @ jacobian.T
     return np.asarray(covariance - seen @ np.linalg.solve(jacobian @ seen + np.diag(noise**2), seen.T))
 
 
-def estimate(
-    predict: Predict, beliefs: Sequence[Belief], measured: Sequence[float], sd: Sequence[float], *, near: float = NEAR
-) -> Estimate:
+def estimate_coefficients(
+    predict: Predict,
+    beliefs: Sequence[CoefficientPrior],
+    measured: Sequence[float],
+    sd: Sequence[float],
+    *,
+    near: float = NEAR,
+) -> SingleRunEstimate:
     """Move the few coefficients that matter until the predicted step is near the measured one. [K34]
 
     Gauss-Newton rounds from the profile's values. The measurement is first trusted as far as the model can be; where
@@ -205,9 +212,9 @@ def estimate(
     lower = np.log([one.lower / one.value for one in beliefs])
     upper = np.log([one.upper / one.value for one in beliefs])
     before = tuple(float(x) for x in predict({}))
-    first = sensitivities(predict, beliefs, {})
+    first = measure_sensitivities(predict, beliefs, {})
     most = FEWEST + len(measured) - 1
-    free = chosen(first[0], spread, most)
+    free = select_coefficients(first[0], spread, most)
     theta, held = np.zeros(len(beliefs)), np.zeros(len(beliefs), dtype=bool)
     quiet, after = 0, before
     for _ in range(ROUNDS):
@@ -222,21 +229,23 @@ def estimate(
                 noise[0] /= 2.0
             elif most < len(beliefs):
                 most += FEWEST
-                free, quiet = chosen(first[0], spread, most, share=1.0), 0
+                free, quiet = select_coefficients(first[0], spread, most, share=1.0), 0
                 continue
             else:
                 break
-        jacobian = sensitivities(predict, some, factors)
+        jacobian = measure_sensitivities(predict, some, factors)
         jacobian[:, held[free]] = 0.0
         residual = target - np.log(np.asarray(after)) + jacobian @ theta[free]
-        new = np.where(held[free], theta[free], update(jacobian, spread[free], noise, residual))
+        new = np.where(held[free], theta[free], solve_update(jacobian, spread[free], noise, residual))
         moved = theta[free] + np.clip(new - theta[free], -LONGEST_MOVE, LONGEST_MOVE)
         kept = np.clip(moved, lower[free], upper[free])
         held[free] |= kept != moved
         theta[free], quiet = kept, quiet + 1
     factors = {beliefs[k].field: float(np.exp(theta[k])) for k in free}
-    left = remaining(np.diag(spread**2), sensitivities(predict, beliefs, factors), np.asarray(sd, dtype=float))
-    return Estimate(
+    left = condition_covariance(
+        np.diag(spread**2), measure_sensitivities(predict, beliefs, factors), np.asarray(sd, dtype=float)
+    )
+    return SingleRunEstimate(
         factors=factors,
         errors={one.field: float(np.sqrt(max(0.0, left[k, k]))) for k, one in enumerate(beliefs)},
         covariance=left,

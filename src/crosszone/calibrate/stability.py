@@ -1,12 +1,12 @@
 """Stability: how steady the iterations of a run are, and which of them is the best.
 
-stability({1: 3.4, 2: 3.1, 3: 3.3}).mean_to_min_pct     # 5.4
-chosen("best", {1: 3.4, 2: 3.1, 3: 3.3})                # 2
+measure_stability({1: 3.4, 2: 3.1, 3: 3.3}).mean_to_min_pct     # 5.4
+resolve_iteration("best", {1: 3.4, 2: 3.1, 3: 3.3})                # 2
 
 The table of iteration stability: how steady the iterations of each job are, from a CSV of their times.
 
-    rows = stability_table(Path("iterations.csv"))
-    rows[0].id, rows[0].steadiness.mean_to_min_pct
+    rows = read_stability_table(Path("iterations.csv"))
+    rows[0].id, rows[0].stability.mean_to_min_pct
 
 Columns: run_id, iteration, iter_time_s and, where there is one, kind: only `steady` iterations count (not the first,
 not one in which a profiler wrote its file). A row that cannot be read is refused by its line.
@@ -50,7 +50,7 @@ class Stability(Value):
     """Number of the fastest; of equal ones the first."""
 
 
-def stability(seconds: Mapping[int, float]) -> Stability:
+def measure_stability(seconds: Mapping[int, float]) -> Stability:
     """Statistics of iterations given by their number; there must be one. [K40]
 
     The deviation divides by n - 1; mean to min = 100 (mean - min) / min.
@@ -71,15 +71,15 @@ def stability(seconds: Mapping[int, float]) -> Stability:
     )
 
 
-def middle(seconds: Mapping[int, float]) -> int:
+def find_median_iteration(seconds: Mapping[int, float]) -> int:
     """The number of the iteration of median length; of an even count the shorter of the two."""
     return sorted(seconds, key=lambda step: seconds[step])[(len(seconds) - 1) // 2]
 
 
-def chosen(word: str | int, seconds: Mapping[int, float]) -> int:
+def resolve_iteration(word: str | int, seconds: Mapping[int, float]) -> int:
     """The number of the iteration that is called `first`, `last`, `best` or by its number; else `InvalidError`."""
     steps: Sequence[int] = list(seconds)
-    named = {"first": steps[0], "last": steps[-1], "best": stability(seconds).best_step}
+    named = {"first": steps[0], "last": steps[-1], "best": measure_stability(seconds).best_step}
     if isinstance(word, str) and word in named:
         return named[word]
     text = str(word).strip()
@@ -100,11 +100,11 @@ LONGEST_ID = 100
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steadiness:
+class JobStability:
     """One job's iterations."""
 
     id: str
-    steadiness: Stability
+    stability: Stability
     left_out: int
     """Iterations that do not count: the first, and those in which a profiler wrote its file."""
     seconds: tuple[float, ...]
@@ -114,13 +114,13 @@ class Steadiness:
         """Plain values for JSON."""
         return {
             "id": self.id,
-            **self.steadiness.model_dump(),
+            **self.stability.model_dump(),
             "left_out": self.left_out,
             "seconds": list(self.seconds),
         }
 
 
-def stability_table(path: Path) -> list[Steadiness]:
+def read_stability_table(path: Path) -> list[JobStability]:
     """Min, max, mean, standard deviation and mean-to-min of the steady iterations of every job that has any."""
     reader = csv.DictReader(io.StringIO(read_text(path)), restval="")
     steady: dict[str, dict[int, float]] = {}
@@ -145,7 +145,9 @@ def stability_table(path: Path) -> list[Steadiness]:
     except csv.Error as error:
         raise FileError(Notice(code="runs_not_csv", value=str(path), params={"reason": str(error)})) from None
     return [
-        Steadiness(id=job, steadiness=stability(times), left_out=others.get(job, 0), seconds=tuple(times.values()))
+        JobStability(
+            id=job, stability=measure_stability(times), left_out=others.get(job, 0), seconds=tuple(times.values())
+        )
         for job, times in steady.items()
     ]
 

@@ -1,4 +1,4 @@
-"""Trace files: any file that tells of a measured run, whatever its format, as one `Imported`.
+"""Trace files: any file that tells of a measured run, whatever its format, as one `ImportedRun`.
 
     read_run(["benchmark.csv"])                       # marks of a patched Megatron-LM
     read_run(["out/metrics-stage-0.jsonl"])           # what the shipped trainer writes, one file a stage
@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.calibrate.benchmark_csv import LABELS, read_benchmark
-from crosszone.calibrate.imported import Imported
+from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.kineto import Progress
-from crosszone.calibrate.kineto_json import chunks_of
+from crosszone.calibrate.kineto_json import iterate_chunks
 from crosszone.calibrate.kineto_trace import read_kineto
-from crosszone.calibrate.stability import chosen, middle
-from crosszone.calibrate.user_files import check_head, not_one_of
+from crosszone.calibrate.stability import find_median_iteration, resolve_iteration
+from crosszone.calibrate.user_files import build_choice_error, check_head
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, MeasuredTimelines, read_measured, read_metrics
@@ -52,7 +52,7 @@ def read_run(
     groups: Mapping[str, str] | None = None,
     degrees: Mapping[str, int] | None = None,
     progress: Progress | None = None,
-) -> Imported:
+) -> ImportedRun:
     """What the files say of a run; an `InputError` names what is wrong and where.
 
     The first `skip` iterations are left out. Figures are of the `iteration` (first, last, best or its number) among
@@ -62,7 +62,7 @@ def read_run(
     if not skip:
         return _read(files, form, iteration=iteration, **about)
     whole = _read(files, form, iteration=None, **about).skipping(skip)
-    at = middle(whole.seconds) if iteration is None else chosen(iteration, whole.seconds)
+    at = find_median_iteration(whole.seconds) if iteration is None else resolve_iteration(iteration, whole.seconds)
     return _read(files, form, iteration=at, **about).skipping(skip)
 
 
@@ -75,15 +75,15 @@ def _read(
     groups: Mapping[str, str] | None,
     degrees: Mapping[str, int] | None,
     progress: Progress | None,
-) -> Imported:
+) -> ImportedRun:
     if form not in (AUTO, *FORMATS):
-        raise not_one_of("format", form, (AUTO, *FORMATS))
+        raise build_choice_error("format", form, (AUTO, *FORMATS))
     paths = [path for file in files for path in _within(Path(file), form)]
     if not paths:
         raise InvalidError(Notice(code="trace_no_file"))
     for path in paths:
         check_head(_head(path), path.name)
-    told = form if form != AUTO else format_of(paths[0])
+    told = form if form != AUTO else detect_format(paths[0])
     if len(paths) > 1 and told in ALONE:
         raise InvalidError(Notice(code="trace_one_file", value=told, params={"files": len(paths)}))
     title = name or paths[0].name
@@ -97,7 +97,7 @@ def _read(
     return _own(data, paths[0].name, name, iteration)
 
 
-def degrees_of(strategy: Strategy) -> dict[str, int]:
+def collect_degrees(strategy: Strategy) -> dict[str, int]:
     """The ways of splitting, by which process groups of a profiler's trace are told apart."""
     found = {key: getattr(strategy, key, None) for key in ("tp", "cp", "dp", "pp")}
     return {key: value for key, value in found.items() if isinstance(value, int)}
@@ -111,7 +111,7 @@ def _within(path: Path, form: str) -> list[Path]:
     for one in sorted(path.iterdir()):
         if one.is_file() and not one.name.startswith(".") and one.name.removesuffix(".gz").endswith(ENDINGS):
             with contextlib.suppress(InputError):
-                by_form.setdefault(format_of(one), []).append(one)
+                by_form.setdefault(detect_format(one), []).append(one)
     if form != AUTO:
         by_form = {told: found for told, found in by_form.items() if told == form}
     if not by_form:
@@ -123,7 +123,7 @@ def _within(path: Path, form: str) -> list[Path]:
     return found
 
 
-def format_of(path: Path) -> str:
+def detect_format(path: Path) -> str:
     """What a file holds, from its first bytes; `FileError` where it is nothing known."""
     whole = _head(path)
     check_head(whole, path.name)
@@ -153,7 +153,7 @@ def _head(path: Path) -> bytes:
     found = b""
     try:
         with path.open("rb") as file:
-            for part in chunks_of(file, path.name):
+            for part in iterate_chunks(file, path.name):
                 found += part
                 if len(found) >= LOOK:
                     break
@@ -165,7 +165,7 @@ def _head(path: Path) -> bytes:
 def _whole(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return b"".join(chunks_of(file, path.name, most=most))
+            return b"".join(iterate_chunks(file, path.name, most=most))
     except OSError as error:
         raise _unreadable(path, error) from None
 
@@ -175,7 +175,7 @@ def _unreadable(path: Path, error: OSError) -> FileError:
     return FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path)))
 
 
-def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | None) -> Imported:
+def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | None) -> ImportedRun:
     """What the shipped trainer wrote, one file a stage."""
     texts = [_whole(path, MAX_METRICS_BYTES).decode("utf-8-sig", "replace") for path in paths]
     trace, rows = read_metrics(texts, [path.name for path in paths])
@@ -183,7 +183,7 @@ def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | Non
     seconds = {row.step: row.end_s - row.start_s for row in rows if row.step in shown and row.end_s > row.start_s}
     if not seconds:
         raise InvalidError(Notice(code="metrics_empty", file=paths[0].name))
-    at = middle(seconds) if iteration is None else chosen(iteration, seconds)
+    at = find_median_iteration(seconds) if iteration is None else resolve_iteration(iteration, seconds)
     row = next(one for one in rows if one.step == at)
     figures: dict[str, Any] = {key: getattr(row, key) for key in ("tokens_per_s", "memory_gib") if getattr(row, key)}
     figures |= _known(trace.meta)
@@ -193,10 +193,10 @@ def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | Non
         notices.append(Notice(code="trace_steps_left_out", level="warning", params=params, file=paths[0].name))
     if not trace.spans:
         raise InvalidError(Notice(code="trace_empty", field="trace", file=paths[0].name))
-    return Imported.of_trace(trace, name=name, figures=figures, notices=tuple(notices), chosen_step=at)
+    return ImportedRun.of_trace(trace, name=name, figures=figures, notices=tuple(notices), chosen_step=at)
 
 
-def _own(data: bytes, file: str, name: str | None, iteration: str | int | None) -> Imported:
+def _own(data: bytes, file: str, name: str | None, iteration: str | int | None) -> ImportedRun:
     """Our own trace, as JSON or CSV: rows that are wrong are told and left out."""
     try:
         measured = read_measured(data)
@@ -204,7 +204,7 @@ def _own(data: bytes, file: str, name: str | None, iteration: str | int | None) 
         raise type(error)(*(notice.at(file, notice.line) for notice in error.notices)) from None
     document = _document(data, measured)
     meta = document.get("meta") or {}
-    return Imported.of_measured(
+    return ImportedRun.of_measured(
         measured,
         document,
         name=name or (measured.name if measured.name != "trace" else file),

@@ -5,8 +5,8 @@ check_text(Path("samples.csv"))           # the whole file; `FileError` names th
 
 Words of which some are allowed: another one is refused, with what may have been meant only where that is near.
 
-raise not_one_of("--format", "kinto", ("auto", "kineto"))      # Did you mean kineto?
-raise not_one_of("--format", "xyz", ("auto", "kineto"))        # Choose one of them.
+raise build_choice_error("--format", "kinto", ("auto", "kineto"))      # Did you mean kineto?
+raise build_choice_error("--format", "xyz", ("auto", "kineto"))        # Choose one of them.
 
 Wrong rows of a table: what is wrong with many rows in the same way is said once, with how many there are.
 
@@ -58,7 +58,7 @@ def check_text(path: Path) -> None:
         return
 
 
-def not_one_of(field: str, value: str, allowed: Iterable[str]) -> InvalidError:
+def build_choice_error(field: str, value: str, allowed: Iterable[str]) -> InvalidError:
     """What to raise for a word that is none of the allowed."""
     known = list(allowed)
     likely = near(value, known)[:1]
@@ -102,7 +102,7 @@ class RowNotices:
         return found
 
 
-def grouped(notices: Iterable[Notice], most: int, *, at_least: bool = False) -> list[Notice]:
+def merge_notices(notices: Iterable[Notice], most: int, *, at_least: bool = False) -> list[Notice]:
     """The same notices, equal ones once."""
     alike = RowNotices(most=most)
     for notice in notices:

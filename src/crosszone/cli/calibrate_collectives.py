@@ -18,7 +18,7 @@ from crosszone.cli.output import amount, console, language, print_json, print_no
 from crosszone.errors import InvalidError, MachineError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.collective_apply import Applied, MeasuredCluster
+    from crosszone.calibrate.collective_apply import MeasuredCluster, ScenarioWithLinks
     from crosszone.calibrate.collective_fit import Concurrency, LinkFit
     from crosszone.calibrate.collective_samples import Topology
 
@@ -118,8 +118,8 @@ def links(
 
     Example: crosszone calibrate links collectives.csv --scenario two-zones.yaml -o measured.yaml
     """
-    from crosszone.calibrate.collective_apply import applied, collective_profile, measured_collectives
-    from crosszone.calibrate.collective_fit import concurrency, fitted, link_figures
+    from crosszone.calibrate.collective_apply import apply_link_figures, build_collective_profile, measure_collectives
+    from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, measure_concurrency
     from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.cli.files import refuse_to_overwrite, write_file
     from crosszone.cost import own_profiles
@@ -140,20 +140,20 @@ def links(
     if (scenario is not None or save is not None) and cluster is None and len(read.clusters) > 1:
         names = {"names": list(read.clusters)}
         raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params=names))
-    fits, few = fitted(read.rows)
-    together = concurrency(read.rows)
-    told: Applied | None = None
+    fits, few = fit_links(read.rows)
+    together = measure_concurrency(read.rows)
+    told: ScenarioWithLinks | None = None
     if scenario is not None:
         name = "<stdin>" if scenario == "-" else scenario
         place = None if output is None else str(output)
-        told = applied(
-            read_text(scenario), name, link_figures(fits), zone=zone, output=place, cpu_for_gpus=cpu_for_gpus
+        told = apply_link_figures(
+            read_text(scenario), name, derive_link_figures(fits), zone=zone, output=place, cpu_for_gpus=cpu_for_gpus
         )
     made: MeasuredCluster | None = None
     if save is not None:
-        made = measured_collectives(read.rows, gpu=catalogue().gpu(gpu or "").name, cpu_for_gpus=cpu_for_gpus)
+        made = measure_collectives(read.rows, gpu=catalogue().gpu(gpu or "").name, cpu_for_gpus=cpu_for_gpus)
         source = f"collectives: {samples.name}" + (f", {cluster}" if cluster else "")
-        own_profiles.save(collective_profile(save, made.collectives, source), replace=force, add=add)
+        own_profiles.save(build_collective_profile(save, made.collectives, source), replace=force, add=add)
     if told is not None and output is not None:
         write_file(output, told.text, force)
     if as_json:
@@ -174,15 +174,15 @@ def _asked(backend: str, zones: str | None, sizes: str | None, ops: str | None, 
     """Options of the sampler, checked before anything is started."""
     from argparse import ArgumentTypeError
 
-    from crosszone.calibrate.sampling.collectives import OPS, seconds_of, size_of
+    from crosszone.calibrate.sampling.collectives import OPS, parse_duration, parse_size
 
     _one_of("--backend", backend, BACKENDS)
     for op in (ops or "").split(",") if ops is not None else ():
         _one_of("--ops", op.strip(), OPS)
     try:
-        seconds_of(budget)
+        parse_duration(budget)
         for one in ("4k" if sizes is None else sizes).split(","):
-            size_of(one)
+            parse_size(one)
     except ArgumentTypeError as error:
         notice = Notice(code="collectives_option", field="--sizes, --budget", value=None, params={"reason": str(error)})
         raise InvalidError(notice) from None
@@ -192,9 +192,9 @@ def _asked(backend: str, zones: str | None, sizes: str | None, ops: str | None, 
 
 def _one_of(option: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
-        from crosszone.calibrate.user_files import not_one_of
+        from crosszone.calibrate.user_files import build_choice_error
 
-        raise not_one_of(option, value, allowed)
+        raise build_choice_error(option, value, allowed)
 
 
 def _sampler() -> str:
@@ -288,7 +288,7 @@ def _document(
     fits: Sequence[LinkFit],
     few: Sequence[Topology],
     together: Sequence[Concurrency],
-    told: Applied | None,
+    told: ScenarioWithLinks | None,
     output: Path | None,
 ) -> dict[str, Any]:
     from dataclasses import asdict
@@ -337,7 +337,7 @@ def _place(where: Topology) -> tuple[str, str, str, str]:
     return where.op, name, f"{where.nodes} x {where.gpus_per_node}", amount(where.groups)
 
 
-def _show_changes(told: Applied, output: Path | None) -> None:
+def _show_changes(told: ScenarioWithLinks, output: Path | None) -> None:
     columns = (("links_field", "left"), ("links_before", "right"), ("links_after", "right"), ("links_unit", "left"))
     shown = table(said("links_changes"), (*columns, ("op", "left")))
     for change in told.changes:

@@ -30,7 +30,7 @@ def jobs(
     from crosszone.calibrate.components import predict_components
     from crosszone.calibrate.components_fit import fastest, fit_cluster
     from crosszone.calibrate.components_read import read_components
-    from crosszone.calibrate.user_files import not_one_of
+    from crosszone.calibrate.user_files import build_choice_error
     from crosszone.cost import own_profiles
     from crosszone.cost.profile import Profiles
     from crosszone.errors import InvalidError, Notice
@@ -42,7 +42,7 @@ def jobs(
     runs, skipped = read_components(file)
     names = list(dict.fromkeys(run.cluster for run in runs))
     if cluster is not None and cluster not in names:
-        raise not_one_of("--cluster", cluster, names)
+        raise build_choice_error("--cluster", cluster, names)
     if cluster is None and len(names) > 1:
         raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params={"names": names}))
     runs = [run for run in runs if cluster in (None, run.cluster)]

@@ -77,15 +77,15 @@ def _options(gpu: str, budget: str, parts: int, part: int, dtypes: str, ops: str
     """The sampler's own options; a wrong one is refused before anything starts."""
     from argparse import ArgumentTypeError
 
-    from crosszone.calibrate.sampling.kernel_points import DTYPES, operators, seconds_of
+    from crosszone.calibrate.sampling.kernel_points import DTYPES, list_operators, parse_duration
 
     try:
-        seconds_of(budget)
+        parse_duration(budget)
     except ArgumentTypeError:
         raise _refused("kernels_budget", "--budget", budget) from None
     if part > parts:
         raise _refused("kernels_part", "--part", part, parts=parts)
-    for field, given, known in (("--dtypes", dtypes, DTYPES), ("--ops", ops, operators())):
+    for field, given, known in (("--dtypes", dtypes, DTYPES), ("--ops", ops, list_operators())):
         for one in given.split(",") if given else ():
             if one not in known:
                 raise _refused("not_one_of", field, one, allowed=known, nearest=_nearest(one, known))
@@ -109,10 +109,10 @@ def _refused(code: str, field: str, value: Any, **params: Any) -> Exception:
 
 
 def _write(script: Path, force: bool, as_json: bool) -> None:
-    from crosszone.calibrate.sampling.kernel_script import kernel_script
+    from crosszone.calibrate.sampling.kernel_script import build_kernel_script
     from crosszone.cli.files import write_file
 
-    write_file(script, kernel_script(), force)
+    write_file(script, build_kernel_script(), force)
     if as_json:
         print_json({"script": str(script)})
     else:
@@ -122,15 +122,15 @@ def _write(script: Path, force: bool, as_json: bool) -> None:
 def _print_slurm(
     output: Path, options: Sequence[str], parts: int, budget: str, python: str | None, as_json: bool
 ) -> None:
-    from crosszone.calibrate.sampling.kernel_points import seconds_of
-    from crosszone.calibrate.sampling.kernel_script import kernel_script
+    from crosszone.calibrate.sampling.kernel_points import parse_duration
+    from crosszone.calibrate.sampling.kernel_script import build_kernel_script
 
     stem = output.with_suffix("")
     text = SBATCH.format(
         title=said("kernels_slurm", stem=shlex.quote(str(stem))),
         parts=parts,
-        minutes=int(seconds_of(budget) / 60) + MARGIN_MIN,
-        sampler=kernel_script(),
+        minutes=int(parse_duration(budget) / 60) + MARGIN_MIN,
+        sampler=build_kernel_script(),
         python=shlex.quote(python or "python3"),
         options=shlex.join(options),
         stem=shlex.quote(str(stem)),
@@ -146,13 +146,13 @@ def _run(output: Path, options: Sequence[str], python: str | None) -> None:
     import subprocess
     import tempfile
 
-    from crosszone.calibrate.sampling.kernel_script import kernel_script
+    from crosszone.calibrate.sampling.kernel_script import build_kernel_script
     from crosszone.errors import MachineError, Notice
 
     chosen = _python(python)
     with tempfile.TemporaryDirectory(prefix="crosszone-") as folder:
         sampler = Path(folder) / "kernels.py"
-        sampler.write_text(kernel_script(), encoding="utf-8")
+        sampler.write_text(build_kernel_script(), encoding="utf-8")
         status = subprocess.run([chosen, sampler, *options, "-o", output], stdout=STDERR, check=False).returncode
     if status:
         raise MachineError(Notice(code="kernels_failed", value=status, params={"python": chosen}))

@@ -12,7 +12,7 @@ from crosszone.cli.output import amount, console, language, print_json, print_no
 from crosszone.cli.progress import progress_bar
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.single_run import OneLog
+    from crosszone.calibrate.single_run import SingleRunCalibration
 
 IN_TABLES = ("log_moved", "log_next_run")  # What the tables say already
 Columns = Sequence[tuple[str, str]]
@@ -37,7 +37,7 @@ def log(
 
     Example: crosszone calibrate log train.log --scenario run.yaml --save my-cluster --use
     """
-    from crosszone.calibrate.single_run import calibrate_log
+    from crosszone.calibrate.single_run import calibrate_single_run
     from crosszone.cost import own_profiles
     from crosszone.errors import InvalidError, Notice
     from crosszone.inputs.scenario import load_scenario
@@ -48,7 +48,7 @@ def log(
         own_profiles.check_free(save, replace=force)
     given = load_scenario(scenario)
     with progress_bar() as advance:
-        found = calibrate_log(file, given, form=form, name=save, progress=advance)
+        found = calibrate_single_run(file, given, form=form, name=save, progress=advance)
     if save is not None:
         own_profiles.save(found.profile, replace=force)
         if use:
@@ -61,7 +61,7 @@ def log(
         console().print(said("log_saved", name=save), soft_wrap=True)
 
 
-def _print(found: OneLog) -> None:
+def _print(found: SingleRunCalibration) -> None:
     columns: Columns = (
         ("part", "left"),
         ("log_before_s", "right"),

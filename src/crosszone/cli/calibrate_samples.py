@@ -26,7 +26,7 @@ DEVICE = "device"
 def checked_samples(paths: Sequence[Path], gpu: str | None) -> Read:
     """The samples of some files; what is wrong with many rows in the same way is said once."""
     from crosszone.calibrate.operator_samples import MOST_MISTAKES, read_samples
-    from crosszone.calibrate.user_files import check_text, grouped
+    from crosszone.calibrate.user_files import check_text, merge_notices
     from crosszone.inputs.catalogue import catalogue
 
     if gpu is not None:
@@ -37,7 +37,7 @@ def checked_samples(paths: Sequence[Path], gpu: str | None) -> Read:
         return read_samples(paths, gpu)
     except InputError as error:
         stopped = len(error.notices) >= MOST_MISTAKES
-        told = grouped((_device(_listed(one), gpu) for one in error.notices), MOST_MISTAKES, at_least=stopped)
+        told = merge_notices((_device(_listed(one), gpu) for one in error.notices), MOST_MISTAKES, at_least=stopped)
         raise (InvalidError if isinstance(error, UnknownNameError) else type(error))(*told) from None
 
 

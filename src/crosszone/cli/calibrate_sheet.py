@@ -18,7 +18,7 @@ from crosszone.cli.output import console, language, print_json, print_notices, s
 from crosszone.errors import FileError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.imported import Imported
+    from crosszone.calibrate.imported import ImportedRun
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 OutputOption = Annotated[str, typer.Option("-o", "--output", metavar="BOOK.xlsx", help="Where to write it.")]
@@ -46,12 +46,12 @@ def sheet(
         return
     refuse_to_overwrite(Path(output), force)
 
-    from crosszone.calibrate.sheet import workbook_of
-    from crosszone.calibrate.sheet.workbook import example
+    from crosszone.calibrate.sheet import build_workbook
+    from crosszone.calibrate.sheet.workbook import read_example
     from crosszone.inputs.scenario import read_scenario
 
-    loaded = example() if scenario is None else read_scenario(scenario)
-    data = workbook_of(loaded, language())
+    loaded = read_example() if scenario is None else read_scenario(scenario)
+    data = build_workbook(loaded, language())
     write_bytes(Path(output), data, force)
     if as_json:
         print_json({"output": output, "bytes": len(data), "scenario": loaded.scenario.name})
@@ -128,12 +128,12 @@ def _content(path: Path) -> bytes:
         raise FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path))) from None
 
 
-def _document(found: Imported, saved: str | None) -> dict[str, Any]:
+def _document(found: ImportedRun, saved: str | None) -> dict[str, Any]:
     plain = found.model_dump(mode="json", exclude={"notices"})
     return {**plain, "saved": saved, "notices": [notice.as_dict(language()) for notice in found.notices]}
 
 
-def _print(found: Imported) -> None:
+def _print(found: ImportedRun) -> None:
     console().print(said("sheet_read", name=found.name, step=f"{found.figures['step_time_s']:.6g}"), soft_wrap=True)
     rows = table(said("sheet_phases"), [("sheet_phase", "left"), ("sheet_seconds", "right")])
     for phase, seconds in (found.steps[0].phases_s or found.phases_s).items():

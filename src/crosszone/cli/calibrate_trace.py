@@ -13,7 +13,7 @@ from crosszone.cli.output import console, language, print_json, print_notices, s
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.imported import Imported
+    from crosszone.calibrate.imported import ImportedRun
     from crosszone.predict.predictor import Predictor
 
 PIPELINE = ("warm_up", "steady", "cool_down", "tail")
@@ -53,17 +53,17 @@ def trace(
 
     Example: crosszone calibrate trace rank0.pt.trace.json.gz --iteration best --scenario examples/three-cities.yaml
     """
-    from crosszone.calibrate.kineto_events import told_ways
-    from crosszone.calibrate.trace_files import AUTO, FORMATS, degrees_of, read_run
-    from crosszone.calibrate.user_files import not_one_of
+    from crosszone.calibrate.kineto_events import parse_group_assignments
+    from crosszone.calibrate.trace_files import AUTO, FORMATS, collect_degrees, read_run
+    from crosszone.calibrate.user_files import build_choice_error
     from crosszone.cli.progress import progress_bar
 
     if form not in (AUTO, *FORMATS):
-        raise not_one_of("--format", form, (AUTO, *FORMATS))
+        raise build_choice_error("--format", form, (AUTO, *FORMATS))
     if output is not None:
         refuse_to_overwrite(Path(output), force)
 
-    ways = told_ways(group)
+    ways = parse_group_assignments(group)
     predictor = None if scenario is None else _predictor(scenario)
     with progress_bar() as progress:
         found = read_run(
@@ -72,7 +72,7 @@ def trace(
             iteration=iteration,
             skip=skip,
             groups=ways,
-            degrees=None if predictor is None else degrees_of(predictor.strategy),
+            degrees=None if predictor is None else collect_degrees(predictor.strategy),
             progress=progress,
         )
     beside = None
@@ -103,17 +103,17 @@ def _predictor(scenario: str) -> Predictor:
     return predictor_of(read_scenario(scenario))
 
 
-def _difference(predictor: Predictor, found: Imported, iteration: str) -> tuple[dict[str, Any], list[Notice]]:
+def _difference(predictor: Predictor, found: ImportedRun, iteration: str) -> tuple[dict[str, Any], list[Notice]]:
     """The predicted step beside the measured one, phase by phase and kind by kind [S15], and where the runs differ."""
-    from crosszone.calibrate.imported import beside, notices_of
+    from crosszone.calibrate.imported import check_same_run, compare_timelines
 
     measured, _ = found.measured().timeline(found.at(iteration).step)
     predicted = predictor.timeline(language())
-    compared = beside(predicted, measured, pipeline=predictor.strategy.pp > 1 and _pipelined(found))
-    return compared, notices_of(found, predictor, measured, predicted)
+    compared = compare_timelines(predicted, measured, pipeline=predictor.strategy.pp > 1 and _pipelined(found))
+    return compared, check_same_run(found, predictor, measured, predicted)
 
 
-def _pipelined(found: Imported) -> bool:
+def _pipelined(found: ImportedRun) -> bool:
     """The run has a pipeline: it says so, its phases are of one, or it has several stages."""
     stages = found.meta.get("pp") or found.meta.get("pipeline_group")
     if isinstance(stages, int):
@@ -125,8 +125,8 @@ def _pipelined(found: Imported) -> bool:
 
 
 def _saved(
-    found: Imported, iteration: str, name: str, scenario: str | None, store: str | None, skip_bad: bool
-) -> tuple[Imported, str]:
+    found: ImportedRun, iteration: str, name: str, scenario: str | None, store: str | None, skip_bad: bool
+) -> tuple[ImportedRun, str]:
     """Keep it among the saved results; what of it is told, and its id."""
     from crosszone.store.table import MAX_DOCUMENT
 
@@ -140,14 +140,14 @@ def _saved(
     return found.model_copy(update={"notices": short.notices}), added
 
 
-def _document(found: Imported, iteration: str, beside: dict[str, Any] | None, saved: str | None) -> dict[str, Any]:
+def _document(found: ImportedRun, iteration: str, beside: dict[str, Any] | None, saved: str | None) -> dict[str, Any]:
     plain = found.model_dump(mode="json", exclude={"timeline", "notices"})
     told = [notice.as_dict(language()) for notice in found.notices]
     own = {"iteration": found.at(iteration).model_dump(mode="json"), "difference": beside, "saved": saved}
     return {**plain, **own, "notices": told}
 
 
-def _print(found: Imported, iteration: str, beside: dict[str, Any] | None) -> None:
+def _print(found: ImportedRun, iteration: str, beside: dict[str, Any] | None) -> None:
     terminal = console()
     terminal.print(said("trace_title", name=found.name, count=found.statistics.count), soft_wrap=True)
     device = found.meta.get("device")
@@ -173,7 +173,7 @@ def _print(found: Imported, iteration: str, beside: dict[str, Any] | None) -> No
     print_notices((notice.as_dict(language()) for notice in found.notices), stderr=True)
 
 
-def _print_phases(found: Imported, iteration: str) -> None:
+def _print_phases(found: ImportedRun, iteration: str) -> None:
     one = found.at(iteration)
     messages = found.meta.get("messages_s") or {}
     columns = [("trace_phase", "left"), ("trace_seconds", "right"), ("share", "right")]
@@ -191,7 +191,7 @@ def _print_phases(found: Imported, iteration: str) -> None:
     console().print(shown)
 
 
-def _print_kinds(found: Imported, iteration: str) -> None:
+def _print_kinds(found: ImportedRun, iteration: str) -> None:
     """What the average stage does, by kind, for formats whose phases are those of a pipeline."""
     from crosszone.schedule.timeline import list_lane_totals
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosszone.calibrate.collective_samples import exchange_of
+from crosszone.calibrate.collective_samples import estimate_collective_cost
 from crosszone.cost.tiers import Tier
 
 SAMPLE_COLUMNS = (
@@ -27,7 +27,7 @@ def _matmul(m: int, n: int, k: int, which: str) -> str:
 
 
 def _all_reduce(size: int, ranks: int = 16) -> str:
-    time = float(exchange_of("all_reduce", size, ranks, Tier(BYTES_PER_US, STEP_US)).seconds)
+    time = float(estimate_collective_cost("all_reduce", size, ranks, Tier(BYTES_PER_US, STEP_US)).seconds)
     return f"all_reduce,network,2,8,{ranks},1,{size},{time:.2f},,"
 
 

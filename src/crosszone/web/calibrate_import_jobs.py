@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.analyse.outcome import headline_of, outcome_of
-from crosszone.calibrate.imported import Imported
+from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.sheet.reading import MOST_BYTES
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Loaded
@@ -35,7 +35,7 @@ def run_job(
     cancelled: Cancelled,
 ) -> bytes:
     """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
-    from crosszone.calibrate.imported import beside, notices_of
+    from crosszone.calibrate.imported import check_same_run, compare_timelines
 
     form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
     one = found.at(iteration)
@@ -46,8 +46,11 @@ def run_job(
         if loaded is not None:
             predictor = predictor_of(loaded)
             ours = predictor.timeline(language)
-            predicted, against = {**build_view(ours), "micro_batch": None}, beside(ours, timeline, pipeline=True)
-            differs = notices_of(found, predictor, timeline, ours) if found.kind == "measured" else []
+            predicted, against = (
+                {**build_view(ours), "micro_batch": None},
+                compare_timelines(ours, timeline, pipeline=True),
+            )
+            differs = check_same_run(found, predictor, timeline, ours) if found.kind == "measured" else []
             found = found.model_copy(update={"notices": (*differs, *found.notices)})
     answered = RunFound(
         name=found.name,
@@ -103,13 +106,15 @@ def kept_job(
 
 def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """The workbook of a scenario: not JSON, but the file itself."""
-    from crosszone.calibrate.sheet import workbook_of
+    from crosszone.calibrate.sheet import build_workbook
 
     watched(progress, cancelled)("writing", 0, 1)
-    return workbook_of(loaded, language)
+    return build_workbook(loaded, language)
 
 
-def _read(source: Source, what: str, iteration: str, loaded: Loaded | None, progress: Progress) -> tuple[str, Imported]:
+def _read(
+    source: Source, what: str, iteration: str, loaded: Loaded | None, progress: Progress
+) -> tuple[str, ImportedRun]:
     """The run that a file tells of, and what kind of file it is."""
     path = Path(source.path)
     progress("reading", 0, 1)
@@ -119,9 +124,9 @@ def _read(source: Source, what: str, iteration: str, loaded: Loaded | None, prog
 
             with path.open("rb") as file:
                 return "sheet", read_workbook(file.read(MOST_BYTES + 1), source.name)
-        from crosszone.calibrate.trace_files import degrees_of, format_of, read_run
+        from crosszone.calibrate.trace_files import collect_degrees, detect_format, read_run
 
-        form = format_of(path)
-        degrees = None if loaded is None else degrees_of(predictor_of(loaded).strategy)
+        form = detect_format(path)
+        degrees = None if loaded is None else collect_degrees(predictor_of(loaded).strategy)
         name = source.name[:100]
         return form, read_run([path], form, name=name, iteration=iteration, degrees=degrees, progress=progress)

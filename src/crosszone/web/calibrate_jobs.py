@@ -20,7 +20,7 @@ from crosszone.web.calibrate_source import Source
 from crosszone.web.jobs import Cancelled
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.single_run import OneLog
+    from crosszone.calibrate.single_run import SingleRunCalibration
     from crosszone.web.calibrate_found import ErrorRow, IterationsFound
 
 
@@ -76,8 +76,8 @@ def collectives_job(
     source: Source, scenario: tuple[str, str] | None, language: str, *, progress: Progress, cancelled: Cancelled
 ) -> bytes:
     """Timed collectives fitted; `scenario`: text and file of one whose links take the measured figures."""
-    from crosszone.calibrate.collective_apply import applied
-    from crosszone.calibrate.collective_fit import concurrency, fitted, link_figures
+    from crosszone.calibrate.collective_apply import apply_link_figures
+    from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, measure_concurrency
     from crosszone.calibrate.collective_samples import read_collectives
     from crosszone.web.calibrate_found import LinksFound
 
@@ -85,12 +85,12 @@ def collectives_job(
     tell("reading", 0, 2)
     with renamed(source):
         read = read_collectives(Path(source.path))
-    fits, few = fitted(read.rows)
+    fits, few = fit_links(read.rows)
     tell("reading", 1, 2)
     changed, notices = None, list[Notice]()
     if scenario is not None:
         try:
-            changed = applied(*scenario, link_figures(fits))
+            changed = apply_link_figures(*scenario, derive_link_figures(fits))
             notices += changed.notices
         except InputError as error:
             notices += [dataclasses.replace(notice, level="warning") for notice in error.notices]
@@ -99,7 +99,7 @@ def collectives_job(
         rows=len(read.rows),
         left_out=dict(read.flagged),
         fits=tuple(fit.as_dict() for fit in fits),
-        together=tuple(one.as_dict() for one in concurrency(read.rows)),
+        together=tuple(one.as_dict() for one in measure_concurrency(read.rows)),
         few=tuple(dataclasses.asdict(one) for one in few),
         changes=tuple(dataclasses.asdict(change) for change in changed.changes) if changed else (),
         text=changed.text if changed else None,
@@ -110,14 +110,14 @@ def collectives_job(
 
 def log_job(source: Source, loaded: Loaded, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """What the log of one run teaches: its steps, the values that move, what stays unknown, the next run."""
-    from crosszone.calibrate.single_run import calibrate_log
+    from crosszone.calibrate.single_run import calibrate_single_run
     from crosszone.web.calibrate_found import FitFound, StepFound, values_of
 
     tell = watched(progress, cancelled)
     tell("reading", 0, 1)
     with renamed(source):
         name = name_from(Path(source.name).stem)
-        found = calibrate_log(Path(source.path), loaded.scenario, name=name, progress=tell)
+        found = calibrate_single_run(Path(source.path), loaded.scenario, name=name, progress=tell)
         iterations = _iterations(Path(source.path), loaded, found.format, tell)
     measured, before, after = (one["step"] for one in (found.measured_s, found.before_s, found.after_s))
     apart = {code: [one for one in found.notices if one.code == code] for code in ("log_untold", "log_next_run")}
@@ -146,7 +146,7 @@ def log_job(source: Source, loaded: Loaded, language: str, *, progress: Progress
     return json_bytes(answer.model_dump(mode="json"))
 
 
-def _log_facts(found: OneLog) -> dict[str, Any]:
+def _log_facts(found: SingleRunCalibration) -> dict[str, Any]:
     steady = found.steady
     facts: dict[str, Any] = {"format": found.format, "steps_used": steady.used, "steps": steady.of}
     facts |= {"warm_up": steady.warm_up, "outliers": steady.outliers}
@@ -155,7 +155,7 @@ def _log_facts(found: OneLog) -> dict[str, Any]:
     return facts
 
 
-def _part_errors(found: OneLog, language: str) -> tuple[ErrorRow, ...]:
+def _part_errors(found: SingleRunCalibration, language: str) -> tuple[ErrorRow, ...]:
     """Errors of the parts that a log tells apart, before and after."""
     from crosszone.text import label
     from crosszone.web.calibrate_found import ErrorRow
@@ -176,9 +176,9 @@ def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> Iterat
 
     A run that was started again tells some numbers twice: each time counts.
     """
-    from crosszone.calibrate.log_lines import Told
+    from crosszone.calibrate.log_lines import LogContext
     from crosszone.calibrate.log_read import KINETO, read_log
-    from crosszone.calibrate.stability import stability
+    from crosszone.calibrate.stability import measure_stability
     from crosszone.predict.answer import predictor_of
     from crosszone.web.calibrate_found import IterationsFound, StepColumns
 
@@ -186,11 +186,11 @@ def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> Iterat
         return None
     case = predictor_of(loaded)
     job, gpus = case.case.job, case.strategy.ranks
-    given = Told(file=str(path), gpus=gpus, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step)
+    given = LogContext(file=str(path), gpus=gpus, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step)
     steps = read_log(path, given, form, progress=tell).steps
     numbers = tuple(at if one.step is None else one.step for at, one in enumerate(steps, 1))
     columns = StepColumns(step=numbers, seconds=tuple(one.seconds for one in steps))
-    found = stability(dict(enumerate(columns.seconds)))
+    found = measure_stability(dict(enumerate(columns.seconds)))
     statistics = found.model_copy(update={"best_step": numbers[found.best_step]})
     return IterationsFound(steps=columns, statistics=statistics)
 

@@ -60,14 +60,14 @@ def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: C
 def parts_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """The same of the jobs that were timed part by part alone, which takes a moment."""
     from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, Found, found_of, report_of
-    from crosszone.calibrate.stability import stability_table
+    from crosszone.calibrate.stability import read_stability_table
 
     watched(progress, cancelled)("parts", 0, 1)
     home = Path(folder)
     there = (home / COMPONENTS).is_file()
     found = found_of(home / COMPONENTS) if there else Found(folder=home, missing=(), own=Profiles.load().own)
     if (home / ITERATIONS).is_file():
-        found = replace(found, stability=stability_table(home / ITERATIONS))
+        found = replace(found, stability=read_stability_table(home / ITERATIONS))
     return _answer(report_of(found, language))
 
 

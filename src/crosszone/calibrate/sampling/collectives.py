@@ -402,7 +402,7 @@ def _free_bytes(world: World) -> float:
     return -world.most([-free * MEMORY_SHARE])[0]
 
 
-def size_of(text: str) -> int:
+def parse_size(text: str) -> int:
     """`4k`, `64MiB`, `1g` or `4096` in bytes; units are powers of 1024."""
     found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)i?b?", text.strip().lower())
     if not found or not int(found[1]):
@@ -410,7 +410,7 @@ def size_of(text: str) -> int:
     return int(found[1]) * int(1024 ** " kmg".index(found[2] or " "))
 
 
-def seconds_of(text: str) -> float:
+def parse_duration(text: str) -> float:
     """`90`, `90s`, `5m` or `1h` in seconds."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smh]?)", text.strip().lower())
     if not found or not float(found[1]):
@@ -423,9 +423,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("-o", "--output", type=Path, required=True, help="CSV file that rank 0 writes")
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
     parser.add_argument("--zones", help="zone of every node (or of every rank), e.g. a,a,b,b")
-    parser.add_argument("--sizes", type=lambda text: [size_of(one) for one in text.split(",")], default=list(SIZES))
+    parser.add_argument("--sizes", type=lambda text: [parse_size(one) for one in text.split(",")], default=list(SIZES))
     parser.add_argument("--ops", default=",".join(OPS), help=f"of {','.join(OPS)}")
-    parser.add_argument("--budget", type=seconds_of, default=300.0, help="time to take, e.g. 90s, 5m")
+    parser.add_argument("--budget", type=parse_duration, default=300.0, help="time to take, e.g. 90s, 5m")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
     found = parser.parse_args(given)
     found.ops = [one.strip() for one in found.ops.split(",")]

@@ -324,7 +324,7 @@ def flag_of(time_us: float, spread_pct: float, roof: float | None) -> str:
     return "noisy" if spread_pct > 10 else ""
 
 
-def seconds_of(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds of a budget such as 90, 90s, 10m or 1h."""
     number, unit = (text[:-1], text[-1:]) if text[-1:] in ("s", "m", "h") else (text, "s")
     try:
@@ -336,6 +336,6 @@ def seconds_of(text: str) -> float:
     return value
 
 
-def operators() -> tuple[str, ...]:
+def list_operators() -> tuple[str, ...]:
     """Names of all operators."""
     return ("matmul", "grouped_matmul", "attention", *SIMPLE, "adamw", "copy", "layer", "train_step")

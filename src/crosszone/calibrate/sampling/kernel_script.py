@@ -15,7 +15,7 @@ OWN = re.compile(r"^from crosszone\.\S+ import (?:\([^)]*\)|[^\n(]*)\n", re.MULT
 FUTURE = "from __future__ import annotations\n"
 
 
-def kernel_script() -> str:
+def build_kernel_script() -> str:
     """The text of the one-file sampler."""
     texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in SOURCES]
     parts = [OWN.sub("", text).partition(FUTURE) for text in texts]
@@ -24,4 +24,4 @@ def kernel_script() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(kernel_script())
+    sys.stdout.write(build_kernel_script())

@@ -45,10 +45,10 @@ from crosszone.calibrate.sampling.kernel_points import (
     Point,
     counts,
     flag_of,
-    operators,
+    list_operators,
+    parse_duration,
     plan,
     roof_us,
-    seconds_of,
     summary,
 )
 
@@ -228,7 +228,9 @@ def run(b: Bench, phases: dict[str, list[Point]], budget: float, path: Path) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("-o", "--output", type=Path, help="CSV to write, or to continue")
-    parser.add_argument("--budget", type=seconds_of, default=600.0, help="time to spend: 90s, 10m, 1h (default 10m)")
+    parser.add_argument(
+        "--budget", type=parse_duration, default=600.0, help="time to spend: 90s, 10m, 1h (default 10m)"
+    )
     parser.add_argument("--device", default="auto", help="auto, cuda, cuda:1, or cpu (tiny shapes: tries the code)")
     parser.add_argument("--parts", type=int, default=1, help="how many shards the points are dealt into")
     parser.add_argument("--part", type=int, default=1, help="which shard to measure, 1 to PARTS")
@@ -237,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--plan", action="store_true", help="print the points instead of measuring them")
     given = parser.parse_args(arguments)
     tiny = given.device == "cpu"
-    for name, text, known in (("--dtypes", given.dtypes, DTYPES), ("--ops", given.ops, operators())):
+    for name, text, known in (("--dtypes", given.dtypes, DTYPES), ("--ops", given.ops, list_operators())):
         for one in filter(None, text.split(",")):
             if one not in known:
                 parser.error(name + ": '" + one + "' is not one of " + ", ".join(known))
@@ -252,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             one
             for one in points
             if one.part(given.parts) == given.part
-            and one.op in (wanted["op"] or operators())
+            and one.op in (wanted["op"] or list_operators())
             and one.dtype in (wanted["dtype"] or DTYPES)
             and (b is None or one.dtype in b.dtypes)
         ]

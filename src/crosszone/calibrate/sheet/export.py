@@ -16,7 +16,7 @@ from crosszone.analyse.outcome import Figures
 from crosszone.calibrate.sheet.book import Book, Heading, Line, Text, line
 from crosszone.calibrate.sheet.evaluation import Cells
 from crosszone.calibrate.sheet.output import FIGURES, SHEET
-from crosszone.calibrate.sheet.workbook import workbook_of_predictor
+from crosszone.calibrate.sheet.workbook import build_predictor_workbook
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import Loaded, parse_scenario
@@ -107,15 +107,15 @@ def export_result(
         return workbook_of_values(name, _known(document), _trace(fields), language), False
     prediction = Prediction.model_validate(document, strict=False)
     p = _predictor(fields, loaded)
-    figures = figures_of_prediction(prediction)
+    figures = collect_prediction_figures(prediction)
     if p is None:
         return workbook_of_values(name, figures, None, language), False
     if abs(float(p.step_time.expected) - prediction.step_time_s.expected) <= SAME * prediction.step_time_s.expected:
-        return workbook_of_predictor(p, language), True
+        return build_predictor_workbook(p, language), True
     return workbook_of_values(name, figures, _drawn(p), language), False
 
 
-def figures_of_prediction(prediction: Prediction) -> dict[str, Any]:
+def collect_prediction_figures(prediction: Prediction) -> dict[str, Any]:
     """What `outcome.Figures` keeps of a prediction."""
     run = prediction.run
     return {

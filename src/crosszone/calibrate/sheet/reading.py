@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from typing import IO, TYPE_CHECKING, Any
 
-from crosszone.calibrate.imported import Imported
+from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.sheet.evaluation import Cells, cell_name
 from crosszone.calibrate.sheet.export import is_values, trace_of_values
 from crosszone.calibrate.sheet.output import BREAKDOWN, CHECKS, FIGURES, PHASES, STEP_PARTS
@@ -45,7 +45,7 @@ CHUNK = 2**16  # Bytes of a part that are looked at together
 PASSWORD = "EncryptedPackage".encode("utf-16-le")
 
 
-def opened(data: bytes, file: str, *, values: bool = False) -> Workbook:
+def open_workbook(data: bytes, file: str, *, values: bool = False) -> Workbook:
     """The workbook; `values`: what a spreadsheet program has computed in place of the formulas."""
     require_extra("excel")
     from openpyxl import load_workbook
@@ -125,9 +125,9 @@ META = ("model", "gpu", "framework", "stack", "precision", "recompute", "tp", "p
 META_NUMBERS = ("seq_len", "global_batch", "micro_batch")
 
 
-def read_workbook(data: bytes, name: str) -> Imported:
+def read_workbook(data: bytes, name: str) -> ImportedRun:
     """What a workbook says; an `InputError` names the sheet and the cell that is wrong."""
-    cells = Cells(opened(data, name), name)
+    cells = Cells(open_workbook(data, name), name)
     if is_values(cells):
         return _values(cells, name)
     seconds = {phase: _number(cells, f"out_{phase}") for phase in PHASES}
@@ -154,7 +154,7 @@ def read_workbook(data: bytes, name: str) -> Imported:
         notices.append(Notice(code="sheet_breakdown_left_out", level="warning", field=name, params=params))
     trace = trace_of_phases(_name(cells, name), seconds, micro_batches, _meta(cells))
     phases = {0: phases_told(seconds, micro_batches)} if adds_up else {}
-    return Imported.of_trace(
+    return ImportedRun.of_trace(
         trace, name=_name(cells, name), kind="sheet", phases=phases, figures=figures, notices=tuple(notices)
     )
 
@@ -215,13 +215,13 @@ def _span(lane: str, kind: Any, start: float, end: float, number: int | None, na
     return Span(lane=lane, kind=kind, start_s=start, end_s=max(start, end), micro_batch=number, name=name)
 
 
-def _values(cells: Cells, name: str) -> Imported:
+def _values(cells: Cells, name: str) -> ImportedRun:
     """A result that was exported as numbers."""
     figures: dict[str, Any] = {"step_time_s": _number(cells, "out_iteration_s"), **_figures(cells)}
     parts = [one for one in cells.book.defined_names if one.startswith("part_")]
     figures["breakdown_s"] = {one.removeprefix("part_"): _number(cells, one) for one in parts}
     trace = trace_of_values(cells, _name(cells, name), figures["step_time_s"])
-    return Imported.of_trace(trace, name=_name(cells, name), kind="sheet", figures=figures)
+    return ImportedRun.of_trace(trace, name=_name(cells, name), kind="sheet", figures=figures)
 
 
 def _figures(cells: Cells) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _checks(cells: Cells) -> list[Notice]:
 
 def _stale(cells: Cells, data: bytes, name: str) -> list[Notice]:
     """Values that a program has left in the file, but the formulas do not come to."""
-    kept = opened(data, name, values=True)
+    kept = open_workbook(data, name, values=True)
     found = []
     for one in ("out_iteration_s", *(f"out_{phase}" for phase in PHASES), *FIGURES.values()):
         if not cells.has(one):

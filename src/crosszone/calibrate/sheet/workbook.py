@@ -1,6 +1,6 @@
 """Workbook: a scenario's prediction as a spreadsheet whose formulas are live: change an input, or a formula.
 
-data = workbook_of(read_scenario("examples/single-node.yaml"))
+data = build_workbook(read_scenario("examples/single-node.yaml"))
 Path("book.xlsx").write_bytes(data)
 
 No formula is written by hand: the prediction is computed once with numbers that remember their arithmetic
@@ -76,12 +76,12 @@ TEXTS = ("scenario_name", "model", "gpu", "framework", "stack", "precision", "op
 FIXED = ("tp", "pp", "dp", "cp", "ep", "zero")
 
 
-def workbook_of(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> bytes:
+def build_workbook(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> bytes:
     """The workbook of a scenario."""
-    return workbook_of_predictor(predictor_of(loaded), language)
+    return build_predictor_workbook(predictor_of(loaded), language)
 
 
-def workbook_of_predictor(p: Predictor, language: str = DEFAULT_LANGUAGE) -> bytes:
+def build_predictor_workbook(p: Predictor, language: str = DEFAULT_LANGUAGE) -> bytes:
     """The same of a placed strategy."""
     recorded = record_scenario(p, most_passes=MOST_PASSES)
     return _Writer(p, recorded, Book(language)).write()
@@ -302,7 +302,7 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-def example() -> Loaded:
+def read_example() -> Loaded:
     """LLaMA-2 7B on two nodes of eight A100, tensor and pipeline parallel: every sheet of the workbook has work."""
     return read_scenario(
         {

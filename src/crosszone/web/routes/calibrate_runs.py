@@ -79,10 +79,10 @@ def routes(state: State) -> APIRouter:
     @router.get("/sheet", response_class=Response, responses={200: _BOOK, **errors_documented()})
     def template(language: Language) -> Response:
         """Give the workbook of an example: drop-downs, named cells, every formula editable."""
-        from crosszone.calibrate.sheet import workbook_of
-        from crosszone.calibrate.sheet.workbook import example
+        from crosszone.calibrate.sheet import build_workbook
+        from crosszone.calibrate.sheet.workbook import read_example
 
-        data = workbook_of(example(), language)
+        data = build_workbook(read_example(), language)
         return Response(data, media_type=BOOK, headers=attachment("crosszone sheet", "xlsx", "sheet"))
 
     @router.get(

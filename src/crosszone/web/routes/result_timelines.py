@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from crosszone.calibrate.stability import chosen
+from crosszone.calibrate.stability import resolve_iteration
 from crosszone.errors import InputError
 from crosszone.predict.answer import predictor_of
 from crosszone.schedule.measured import read_measured
@@ -72,6 +72,6 @@ def _kept(result: Result, iteration: str) -> tuple[Timeline, dict[str, Any]]:
         raise refused(404, "result_no_timeline", field="id", value=result.name)
     run = read_measured(trace if isinstance(trace, str) else json.dumps(trace))
     seconds = {one.step: one.end_s - one.start_s for one in run.steps}
-    number = chosen(iteration, seconds)
+    number = resolve_iteration(iteration, seconds)
     steps = {"step": list(seconds), "seconds": list(seconds.values())}
     return run.timeline(number)[0], {"step": number, "steps": steps}
