@@ -9,7 +9,7 @@ Whatever the format (a table of marks, a trace, a profiler's file, a workbook) t
 
 A measured run beside the predicted step of a scenario: what of both is compared, and whether they are one run.
 
-    compare_timelines(predicted, measured, pipeline=False)         # parts, each with the difference in %
+    compare_with_prediction(predicted, measured, pipeline=False)         # parts, each with the difference in %
     check_same_run(found, predictor, measured, predicted)   # the trace has other micro-batches than the scenario
 
 Time is counted once: a stage is idle where nothing of its own runs, and nothing that is told as another part.
@@ -227,7 +227,7 @@ SAME = ("micro_batch", "tp", "pp", "dp", "cp", "ep")  # Fields of a strategy tha
 WITHOUT_MARKS = "benchmark.csv"  # The format whose marks do not count all micro-batches
 
 
-def compare_timelines(predicted: Timeline, measured: Timeline, *, pipeline: bool) -> dict[str, Any]:
+def compare_with_prediction(predicted: Timeline, measured: Timeline, *, pipeline: bool) -> dict[str, Any]:
     """The difference [S15] with idle time counted once, and without the phases of a pipeline that there is not."""
     found = compare_timelines(predicted, measured)
     kinds = [row for row in found["kinds"] if row["part"] != IDLE]

@@ -105,11 +105,11 @@ def _predictor(scenario: str) -> Predictor:
 
 def _difference(predictor: Predictor, found: ImportedRun, iteration: str) -> tuple[dict[str, Any], list[Notice]]:
     """The predicted step beside the measured one, phase by phase and kind by kind [S15], and where the runs differ."""
-    from crosszone.calibrate.imported import check_same_run, compare_timelines
+    from crosszone.calibrate.imported import check_same_run, compare_with_prediction
 
     measured, _ = found.measured().timeline(found.at(iteration).step)
     predicted = predictor.timeline(language())
-    compared = compare_timelines(predicted, measured, pipeline=predictor.strategy.pp > 1 and _pipelined(found))
+    compared = compare_with_prediction(predicted, measured, pipeline=predictor.strategy.pp > 1 and _pipelined(found))
     return compared, check_same_run(found, predictor, measured, predicted)
 
 

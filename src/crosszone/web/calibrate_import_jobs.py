@@ -35,7 +35,7 @@ def run_job(
     cancelled: Cancelled,
 ) -> bytes:
     """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
-    from crosszone.calibrate.imported import check_same_run, compare_timelines
+    from crosszone.calibrate.imported import check_same_run, compare_with_prediction
 
     form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
     one = found.at(iteration)
@@ -48,7 +48,7 @@ def run_job(
             ours = predictor.timeline(language)
             predicted, against = (
                 {**build_view(ours), "micro_batch": None},
-                compare_timelines(ours, timeline, pipeline=True),
+                compare_with_prediction(ours, timeline, pipeline=True),
             )
             differs = check_same_run(found, predictor, timeline, ours) if found.kind == "measured" else []
             found = found.model_copy(update={"notices": (*differs, *found.notices)})
