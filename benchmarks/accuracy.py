@@ -29,11 +29,10 @@ from crosszone.calibrate.components import (
     shares,
 )
 from crosszone.calibrate.components_read import STACK
-from crosszone.calibrate.fit import doubtful_of, training, usable
+from crosszone.calibrate.fit import FOLDS, CrossValidation, cross_validate, doubtful_of, training, usable
 from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.stability import read_stability_table
-from crosszone.calibrate.validation import FOLDS, CrossValidation, cross_validate
 from crosszone.cost.coefficients import pair_spread
 from crosszone.cost.memory import memory_profiles
 from crosszone.cost.operator_profile import operator_profile, operator_profiles

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from crosszone import measured
 from crosszone.calibrate.collective_apply import build_collective_profile, measure_collectives
-from crosszone.calibrate.collective_samples import read_collectives
+from crosszone.calibrate.collective_fit import read_collectives
 from crosszone.calibrate.components import score_components
 from crosszone.calibrate.components_fit import fastest, fit_cluster
 from crosszone.calibrate.components_read import ComponentRun, read_components
-from crosszone.calibrate.operator_coefficients import coefficients_of
-from crosszone.calibrate.operator_profiles import NEOX_STACKS
-from crosszone.calibrate.operator_samples import read_samples
+from crosszone.calibrate.operator_fit import read_samples
+from crosszone.calibrate.operator_profiles import NEOX_STACKS, coefficients_of
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile, join_profiles
 from crosszone.cost.profile import Profiles

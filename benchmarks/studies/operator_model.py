@@ -23,10 +23,9 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # results.py lies beside the other benchmarks
 
 from crosszone import measured
-from crosszone.calibrate.fit import Beliefs, Vector, beliefs, doubtful_of, fit, start, usable
+from crosszone.calibrate.fit import ROUNDS, Beliefs, Vector, beliefs, doubtful_of, fit, folds, start, usable
 from crosszone.calibrate.predicted import Steps, gpu_of
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.validation import ROUNDS, folds
 from crosszone.cost import layer as layer_module
 from crosszone.cost.layer import Layer, LayerCost, matmul_s
 from crosszone.cost.operator_profile import OperatorProfile, operator_profile

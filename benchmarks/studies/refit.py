@@ -20,10 +20,21 @@ import numpy as np
 from uncertainty import fit_memory_width, fit_pair_spread, fit_step_widths, pair_strategies
 
 from crosszone.calibrate.accuracy import score_runs
-from crosszone.calibrate.fit import Fit, Training, Vector, beliefs, doubtful_of, fit, start, training, usable
+from crosszone.calibrate.fit import (
+    FOLDS,
+    Fit,
+    Training,
+    Vector,
+    beliefs,
+    cross_validate,
+    doubtful_of,
+    fit,
+    start,
+    training,
+    usable,
+)
 from crosszone.calibrate.predicted import Steps
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.validation import FOLDS, cross_validate
 from crosszone.cost import profile
 from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles

@@ -26,7 +26,7 @@ from crosszone import measured
 from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
 from crosszone.calibrate.predicted import Steps, gpu_of, predicted_s
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.single_run_estimate import (
+from crosszone.calibrate.single_run import (
     MODEL,
     PROMISE,
     SingleRunEstimate,

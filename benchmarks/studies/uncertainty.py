@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.calibrate.accuracy import MOST_STRATEGIES, Outcome, ScoredRow, mean_times, setup_of, strategy_of
-from crosszone.calibrate.validation import CrossValidation
+from crosszone.calibrate.fit import CrossValidation
 from crosszone.plan.comparison import compute_win_probability
 
 Floats = npt.NDArray[np.float64]

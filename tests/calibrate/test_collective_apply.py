@@ -6,8 +6,14 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.collective_apply import apply_link_figures
-from crosszone.calibrate.collective_fit import LinkFigures, derive_link_figures, estimate_collective_s, fit_links
-from crosszone.calibrate.collective_samples import Sample, Topology
+from crosszone.calibrate.collective_fit import (
+    LinkFigures,
+    Sample,
+    Topology,
+    derive_link_figures,
+    estimate_collective_s,
+    fit_links,
+)
 from crosszone.cost.tiers import Tier, node_tiers, ring_tier
 from crosszone.cost.wan import Transport, wan_tier
 from crosszone.errors import InputError

@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.collective_fit import LinkFit, estimate_collective_s, fit_links, measure_concurrency
-from crosszone.calibrate.collective_samples import OPS, Sample, Topology
+from crosszone.calibrate.collective_fit import (
+    OPS,
+    LinkFit,
+    Sample,
+    Topology,
+    estimate_collective_s,
+    fit_links,
+    measure_concurrency,
+)
 from crosszone.cost.collectives import Ring, all_gather, all_reduce
 from crosszone.cost.tiers import Tier
 from effort import examples

@@ -14,8 +14,7 @@ from commands import call
 from component_rows import TIMED
 from component_rows import written as jobs_written
 from crosszone.calibrate.collective_apply import measure_collectives
-from crosszone.calibrate.collective_fit import estimate_collective_s, keep_quiet
-from crosszone.calibrate.collective_samples import Sample, Topology, read_collectives
+from crosszone.calibrate.collective_fit import Sample, Topology, estimate_collective_s, keep_quiet, read_collectives
 from crosszone.calibrate.components import predict_components
 from crosszone.calibrate.components_read import read_components
 from crosszone.cost.own_profiles import load

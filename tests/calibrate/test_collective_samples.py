@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.collective_samples import parse_samples, read_collectives
+from crosszone.calibrate.collective_fit import parse_samples, read_collectives
 from crosszone.errors import FileError, InputError, InvalidError
 from crosszone.text import LANGUAGES
 

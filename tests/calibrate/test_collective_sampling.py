@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.collective_samples import read_collectives
+from crosszone.calibrate.collective_fit import read_collectives
 from crosszone.calibrate.sampling import collectives as sampler
 from crosszone.cli import run as _run
 

@@ -9,8 +9,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.collective_apply import apply_link_figures
-from crosszone.calibrate.collective_fit import derive_link_figures, fit_links
-from crosszone.calibrate.collective_samples import read_collectives
+from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, read_collectives
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import load_scenario, read_scenario
 from crosszone.run.emulate.network import INTERFACE, Network

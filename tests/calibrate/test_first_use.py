@@ -214,8 +214,7 @@ def test_what_moved_is_not_said_to_stay_and_the_tables_are_not_repeated(say, tmp
 
 
 def test_a_value_that_ends_at_its_limit_is_said_to():
-    from crosszone.calibrate.single_run import _at_limit
-    from crosszone.calibrate.single_run_estimate import CoefficientPrior
+    from crosszone.calibrate.single_run import CoefficientPrior, _at_limit
 
     one = CoefficientPrior(field="nic", value=0.8, sd=0.1, lower=0.05, upper=1.0, of_gpu=False)
     assert _at_limit(one, 1.0) and _at_limit(one, 0.05) and not _at_limit(one, 0.9)

@@ -12,22 +12,20 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.single_run import (
-    Alternative,
-    calibrate_single_run,
-    iterate_variations,
-    predict_observed_s,
-    rank_next_runs,
-    scale_coefficients,
-)
-from crosszone.calibrate.single_run_estimate import (
     SEEN,
     SITES,
     UNSEEN,
+    Alternative,
     CoefficientPrior,
     build_priors,
+    calibrate_single_run,
     condition_covariance,
     estimate_coefficients,
+    iterate_variations,
     measure_sensitivities,
+    predict_observed_s,
+    rank_next_runs,
+    scale_coefficients,
     select_coefficients,
     solve_update,
 )

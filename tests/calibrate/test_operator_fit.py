@@ -9,10 +9,25 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.operator_coefficients import coefficients_of, estimated, layer_parts
-from crosszone.calibrate.operator_fit import Settings, fit_operator, fitted_form, fitted_trees, held_out_errors, search
-from crosszone.calibrate.operator_profiles import fitted_profile, kept, make_checks, own_profile, text_of
-from crosszone.calibrate.operator_samples import read_samples
+from crosszone.calibrate.operator_fit import (
+    Settings,
+    fit_operator,
+    fitted_form,
+    fitted_trees,
+    held_out_errors,
+    read_samples,
+    search,
+)
+from crosszone.calibrate.operator_profiles import (
+    coefficients_of,
+    estimated,
+    fitted_profile,
+    kept,
+    layer_parts,
+    make_checks,
+    own_profile,
+    text_of,
+)
 from crosszone.cost import own_profiles
 from crosszone.cost.operator_profile import checked, operator_profile, read_operator_profile
 from crosszone.cost.profile import Profiles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.operator_samples import catalogue_name, model_shape, processors_of, read_samples
+from crosszone.calibrate.operator_fit import catalogue_name, model_shape, processors_of, read_samples
 from crosszone.errors import InputError
 from operator_tables import HEAD, memory_bound, products, row, written
 

@@ -11,7 +11,7 @@ from openpyxl import load_workbook
 from openpyxl.workbook.defined_name import DefinedName
 
 from calibrate.sheets import small
-from crosszone.calibrate.sheet import evaluation, read_workbook, reading
+from crosszone.calibrate.sheet import read_workbook, reading
 from crosszone.errors import FileError, InvalidError
 from crosszone.schedule.trace import Trace
 
@@ -160,7 +160,7 @@ def test_texts_have_a_limit_inside_formulas_too(formula, told):
 
 
 def test_all_computed_texts_together_have_a_limit(monkeypatch):
-    monkeypatch.setattr(evaluation, "MOST_TEXTS", 50_000)
+    monkeypatch.setattr(reading, "MOST_TEXTS", 50_000)
     book = load_workbook(io.BytesIO(small(out_forward_s="=LEN(C2)+LEN(C3)+LEN(C4)")))
     book["Output"]["C1"] = "x" * 20_000
     for row in (2, 3, 4):

@@ -13,8 +13,7 @@ from openpyxl import load_workbook
 from calibrate.sheets import CASES, H100, edited, loaded
 from conftest import ROOT
 from crosszone.calibrate.sheet import build_workbook, read_workbook
-from crosszone.calibrate.sheet.evaluation import Cells
-from crosszone.calibrate.sheet.reading import open_workbook
+from crosszone.calibrate.sheet.reading import Cells, open_workbook
 from crosszone.calibrate.sheet.workbook import MOST_PASSES, read_example
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue

@@ -13,11 +13,19 @@ from hypothesis import strategies as st
 from refit import fit_profiles, fit_stacks
 from uncertainty import fit_memory_width, fit_step_widths
 
-from crosszone.calibrate import validation
+from crosszone.calibrate import fit
 from crosszone.calibrate.accuracy import ScoredRow
-from crosszone.calibrate.fit import Training, doubtful_of, training, usable
+from crosszone.calibrate.fit import (
+    CrossValidation,
+    Training,
+    cross_validate,
+    doubtful_of,
+    folds,
+    thinned,
+    training,
+    usable,
+)
 from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.validation import CrossValidation, cross_validate, folds, thinned
 from crosszone.cost.profile import Profiles
 from effort import examples
 
@@ -58,7 +66,7 @@ def test_large_kinds_are_spread_over_the_parts():
 @pytest.mark.slow
 def test_sources_are_predicted_without_themselves(few, monkeypatch):
     """[Q8] Figures ten times as high move the predictions of other sources, never those of their own."""
-    monkeypatch.setattr(validation, "ROUNDS", 1)
+    monkeypatch.setattr(fit, "ROUNDS", 1)
     profiles = Profiles.load()
     changed = [replace(run, step_time_s=10 * run.step_time_s) if run.source == FEW[0] else run for run in few.runs]
     found, other = (cross_validate(rows, profiles, "source", workers=1) for rows in (few, training(changed)))
@@ -77,7 +85,7 @@ def test_one_source_alone_cannot_be_left_out(runs):
 
 
 def test_long_files_are_thinned(few, monkeypatch):
-    monkeypatch.setattr(validation, "MOST_FITTED", 10)
+    monkeypatch.setattr(fit, "MOST_FITTED", 10)
     found = thinned(few)
     assert len(found.runs) == 10 and found.runs[0] is few.runs[0] and found.runs[-1] is few.runs[-1]
 
@@ -149,7 +157,7 @@ def test_memory_that_was_predicted_too_low_widens_the_upper_side():
 def test_models_are_kept_whole(runs):
     """[Q8] No model is both in a fit and left out of it."""
     rows = training(runs)
-    for part in validation.parts_of(rows, Profiles.load(), "model"):
+    for part in fit.parts_of(rows, Profiles.load(), "model"):
         left = Counter(run.case.model.name for run, out in zip(runs, part, strict=True) if out)
         kept = {run.case.model.name for run, out in zip(runs, part, strict=True) if not out}
         assert not set(left) & kept

@@ -82,10 +82,10 @@ def test_files_of_components_and_of_the_rig_are_known_by_their_columns(say, data
 
 
 def test_cross_validation_of_one_source_leaves_out_models_and_rows_only(say, tmp_path, monkeypatch):
-    from crosszone.calibrate import validation
+    from crosszone.calibrate import fit
 
-    monkeypatch.setattr(validation, "ROUNDS", 1)
-    monkeypatch.setattr(validation.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr(fit, "ROUNDS", 1)
+    monkeypatch.setattr(fit.os, "cpu_count", lambda: 1)
     status, out, _ = say("accuracy", written(tmp_path, *ROWS), "--cv", "--json")
     assert status == 0
     assert [one["kind"] for one in json.loads(out)["cross_validation"]] == ["row"]

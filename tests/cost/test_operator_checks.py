@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from crosszone.calibrate.operator_fit import read_samples
 from crosszone.calibrate.operator_profiles import MOST_SHAPES, make_checks
-from crosszone.calibrate.operator_samples import read_samples
 from crosszone.cost.operator_checks import CheckTable, formula_errors, formula_s
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.profile import Profiles

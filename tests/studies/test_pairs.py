@@ -10,9 +10,8 @@ from refit import FOLDER, replace_pair_spread
 from uncertainty import Pairs, fit_pair_spread, pair_strategies, score_chances
 
 from crosszone.calibrate.accuracy import setup_of, strategy_of
-from crosszone.calibrate.fit import usable
+from crosszone.calibrate.fit import CrossValidation, usable
 from crosszone.calibrate.runs import read_runs
-from crosszone.calibrate.validation import CrossValidation
 from crosszone.cost.coefficients import pair_spread
 
 

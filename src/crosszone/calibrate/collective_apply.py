@@ -27,6 +27,8 @@ from crosszone.calibrate.collective_fit import (
     LinkFigures,
     LinkFit,
     RingFigures,
+    Sample,
+    Topology,
     ZoneFigures,
     fit_links,
     flow_gbps,
@@ -35,7 +37,6 @@ from crosszone.calibrate.collective_fit import (
     rounded,
     rtt_ms,
 )
-from crosszone.calibrate.collective_samples import Sample, Topology
 from crosszone.calibrate.user_files import build_choice_error
 from crosszone.cost.measured_links import SECONDS_PER_US, MeasuredCollective
 from crosszone.cost.own_profiles import OwnProfile, now

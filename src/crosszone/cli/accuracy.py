@@ -17,8 +17,8 @@ from crosszone.errors import InputError, Notice
 if TYPE_CHECKING:
     from crosszone.calibrate.accuracy import Accuracy
     from crosszone.calibrate.accuracy_report import Found
+    from crosszone.calibrate.fit import CrossValidation
     from crosszone.calibrate.published import TwoSites
-    from crosszone.calibrate.validation import CrossValidation
 
 MOST_ROWS = 60  # Rows of a table shown in the terminal; --json has all
 MOST_ASSUMED = 20
@@ -177,9 +177,8 @@ def _print_checks(checks: Sequence[CrossValidation]) -> None:
 
 
 def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
-    from crosszone.calibrate.fit import training, usable
+    from crosszone.calibrate.fit import Kind, cross_validate, parts_of, training, usable
     from crosszone.calibrate.runs import read_runs
-    from crosszone.calibrate.validation import Kind, cross_validate, parts_of
     from crosszone.cost.profile import Profiles
 
     rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.shipped()

@@ -19,8 +19,7 @@ from crosszone.errors import InvalidError, MachineError, Notice
 
 if TYPE_CHECKING:
     from crosszone.calibrate.collective_apply import MeasuredCluster, ScenarioWithLinks
-    from crosszone.calibrate.collective_fit import Concurrency, LinkFit
-    from crosszone.calibrate.collective_samples import Topology
+    from crosszone.calibrate.collective_fit import Concurrency, LinkFit, Topology
 
 PORT = 29500
 SCRIPT = "collectives.py"
@@ -119,8 +118,7 @@ def links(
     Example: crosszone calibrate links collectives.csv --scenario two-zones.yaml -o measured.yaml
     """
     from crosszone.calibrate.collective_apply import apply_link_figures, build_collective_profile, measure_collectives
-    from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, measure_concurrency
-    from crosszone.calibrate.collective_samples import read_collectives
+    from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, measure_concurrency, read_collectives
     from crosszone.cli.files import refuse_to_overwrite, write_file
     from crosszone.cost import own_profiles
     from crosszone.inputs.catalogue import catalogue

@@ -13,8 +13,7 @@ from crosszone.cli.output import amount, console, language, print_json, print_no
 from crosszone.text.figures import digits
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.operator_fit import Search, Settings
-    from crosszone.calibrate.operator_samples import Read
+    from crosszone.calibrate.operator_fit import Read, Search, Settings
     from crosszone.cli.progress import Progress
     from crosszone.cost.operator_profile import OperatorFit, OperatorProfile, OperatorTime
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.operator_samples import Read
+    from crosszone.calibrate.operator_fit import Read
     from crosszone.cost.own_profiles import OwnProfile
 
 UNKNOWN = "unknown_name"
@@ -25,7 +25,7 @@ DEVICE = "device"
 
 def checked_samples(paths: Sequence[Path], gpu: str | None) -> Read:
     """The samples of some files; what is wrong with many rows in the same way is said once."""
-    from crosszone.calibrate.operator_samples import MOST_MISTAKES, read_samples
+    from crosszone.calibrate.operator_fit import MOST_MISTAKES, read_samples
     from crosszone.calibrate.user_files import check_text, merge_notices
     from crosszone.inputs.catalogue import catalogue
 
@@ -63,7 +63,7 @@ def worth_saving(profile: OwnProfile) -> OwnProfile:
 
 def gpu_notices(read: Read, gpu: str | None) -> list[Notice]:
     """A warning where --gpu names another GPU than the samples do."""
-    from crosszone.calibrate.operator_samples import MODEL_GPUS, catalogue_name
+    from crosszone.calibrate.operator_fit import MODEL_GPUS, catalogue_name
 
     own = {MODEL_GPUS.get(one) or catalogue_name(one) for one in read.device.split(", ")}
     if gpu is None or own == {read.gpu}:

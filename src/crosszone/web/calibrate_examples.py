@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crosszone.calibrate.collective_samples import estimate_collective_cost
+from crosszone.calibrate.collective_fit import estimate_collective_cost
 from crosszone.cost.tiers import Tier
 
 SAMPLE_COLUMNS = (

@@ -28,8 +28,8 @@ def samples_job(
     source: Source, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
 ) -> bytes:
     """Kernel samples fitted: errors of every operator, and the values that the cost formulas take from them."""
+    from crosszone.calibrate.operator_fit import read_samples
     from crosszone.calibrate.operator_profiles import fittable, fitted_profile, kept, own_profile
-    from crosszone.calibrate.operator_samples import read_samples
     from crosszone.web.calibrate_found import ErrorRow, FitFound, values_of
 
     tell = watched(progress, cancelled)
@@ -77,8 +77,7 @@ def collectives_job(
 ) -> bytes:
     """Timed collectives fitted; `scenario`: text and file of one whose links take the measured figures."""
     from crosszone.calibrate.collective_apply import apply_link_figures
-    from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, measure_concurrency
-    from crosszone.calibrate.collective_samples import read_collectives
+    from crosszone.calibrate.collective_fit import derive_link_figures, fit_links, measure_concurrency, read_collectives
     from crosszone.web.calibrate_found import LinksFound
 
     tell = watched(progress, cancelled)

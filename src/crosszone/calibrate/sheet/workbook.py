@@ -8,52 +8,49 @@ No formula is written by hand: the prediction is computed once with numbers that
 whatever it is today. Inputs are cells to type in; what changes the structure (degrees, schedule, placement) is a cell
 without colour, for its number is part of which formulas there are.
 
-Example: the scenario that a workbook holds when none is given.
+The sheet Output is what an import reads: the step as a timeline, its parts, memory, the run and its communication. The
+timeline is that of the last pipeline stage: it waits while the pipeline fills (warm-up), runs one forward and one
+backward pass for every micro-batch, and waits while the pipeline empties (cool-down).
+
+The sheet Pipeline holds when every pass and message ends, one cell each, in the order of the schedule. [S3] A block is
+the pipeline of one replica class: rows are micro-batches, columns the passes of each stage and the messages between
+stages. A pass starts when the pass before it on its stage has ended and its input has arrived; messages of one link
+follow each other. The formulas are those that the simulation was recorded with.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from crosszone.analyse.explain.description import Described, Descriptions, described, said
-from crosszone.calibrate.sheet import grid
 from crosszone.calibrate.sheet.book import Book, Heading, Line, Text
 from crosszone.calibrate.sheet.formulas import LONGEST, SHARE, FormulaCell, FormulaCells, Term, write_number
-from crosszone.calibrate.sheet.output import (
-    SHEET,
-    Figure,
-    checks,
-    memory_figures,
-    part_figures,
-    run_figures,
-    timeline_figures,
-    traffic_figures,
-)
 from crosszone.cost.expression import Cell
-from crosszone.cost.record import Recorded
+from crosszone.cost.memory import GIB
+from crosszone.cost.record import Recorded, plain
 from crosszone.inputs.scenario import Loaded, read_scenario
 from crosszone.predict.answer import predictor_of
+from crosszone.predict.batch import cell as read_cell
+from crosszone.predict.breakdown import ORDER as BREAKDOWN
+from crosszone.predict.memory import fullest_of
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.recorded import RecordedScenario, record_scenario
-from crosszone.schedule.orders import list_stages_in_order
+from crosszone.predict.recorded import PassTimes, RecordedScenario, record_scenario
+from crosszone.predict.traffic import FIELDS
+from crosszone.schedule.orders import FORWARD, KIND_NAMES, list_stages_in_order, map_virtual_stages
 from crosszone.text import DEFAULT_LANGUAGE
 
 # Passes of a step (both ways as one) that are laid out in cells; beyond, the pipeline's times stand as simulated.
 MOST_PASSES = 4096
-INPUT, LAYER, STAGES, EXCHANGE, MEMORY, RUN, COEFFICIENTS = (
-    "Input",
-    "Layer",
-    "Stages",
-    "Exchange",
-    "Memory",
-    "Run",
-    "Coefficients",
-)
+INPUT, OUTPUT, LAYER, STAGES = "Input", "Output", "Layer", "Stages"
+EXCHANGE, MEMORY, PIPELINE, RUN, COEFFICIENTS = "Exchange", "Memory", "Pipeline", "Run", "Coefficients"
 # Sheets as they lie in the workbook.
-ORDER = (INPUT, SHEET, LAYER, STAGES, EXCHANGE, MEMORY, grid.SHEET, RUN, COEFFICIENTS)
+SHEET_ORDER = (INPUT, OUTPUT, LAYER, STAGES, EXCHANGE, MEMORY, PIPELINE, RUN, COEFFICIENTS)
 # Sheets by the formula that a number is of; the others lie with the layer.
 TOPICS = (
     (re.compile(r"X8|V\d|S\d+|O7|R\d"), STAGES),
@@ -74,6 +71,43 @@ NAMES = {
 }
 TEXTS = ("scenario_name", "model", "gpu", "framework", "stack", "precision", "optimizer", "schedule", "recompute")
 FIXED = ("tp", "pp", "dp", "cp", "ep", "zero")
+# Cells that every workbook has, in seconds.
+PHASES = (
+    "warm_up_s",
+    "forward_s",
+    "backward_s",
+    "steady_s",
+    "cool_down_s",
+    "all_reduce_s",
+    "optimizer_s",
+    "weights_s",
+    "other_s",
+    "iteration_s",
+)
+# Of these, those that add up to the iteration.
+STEP_PARTS = ("warm_up_s", "steady_s", "cool_down_s", "all_reduce_s", "optimizer_s", "weights_s", "other_s")
+# Figures of a result, and the cells that hold them where they are known.
+FIGURES = {
+    "tokens_per_s": "out_tokens_per_s",
+    "mfu": "out_mfu",
+    "memory_gib": "out_memory_gib",
+    "gpus": "out_gpus",
+    "days": "out_days",
+    "usd": "out_usd",
+    "kwh": "out_kwh",
+}
+# What must hold for the formulas to be right, after the inputs were changed; a workbook has those that may fail.
+CHECKS = (
+    "check_replica",
+    "check_memory",
+    "check_batch",
+    "check_branches",
+    "check_simulated",
+    "check_zone_order",
+)
+CLOSE = 1e-9  # Share by which sums in another order may differ
+TRAFFIC_UNITS = {"bytes_per_step": "bytes", "messages": "", "busy_s": "s", "exposed_s": "s"}
+PIPELINE_COLUMN_WIDTH = 16
 
 
 def build_workbook(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> bytes:
@@ -101,8 +135,8 @@ class _Writer:
     book: Book
 
     @cached_property
-    def grid(self) -> grid.Grid:
-        return grid.lay_out(self.recorded.passes)
+    def grid(self) -> Grid:
+        return place_passes(self.recorded.passes)
 
     @cached_property
     def formulas(self) -> FormulaCells:
@@ -115,7 +149,7 @@ class _Writer:
     def write(self) -> bytes:
         """The file."""
         book, recorded = self.book, self.recorded
-        for name in ORDER:
+        for name in SHEET_ORDER:
             book.sheet(name)
         sections: dict[str, list[Figure]] = {
             "timeline": timeline_figures(recorded),
@@ -144,8 +178,8 @@ class _Writer:
             Line(name=name, value=f'=IF({text},"ok","wrong")', cached="ok") for name, text in conditions.items() if text
         ]
         self._topics(used, placed)
-        grid.write(book, self.grid, used)
-        book.lines(SHEET, output)
+        write_grid(book, self.grid, used)
+        book.lines(OUTPUT, output)
         return book.saved()
 
     def _condition(self, found: list[tuple[object, bool]]) -> str:
@@ -328,3 +362,255 @@ def read_example() -> Loaded:
             },
         }
     )
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the sheet: a recorded number, or a condition that must hold."""
+
+    name: str
+    value: Any
+    unit: str = ""
+    id: str = ""
+    label: str = ""
+
+
+def timeline_figures(recorded: RecordedScenario) -> list[Figure]:
+    """The phases of an iteration; they add up to it."""
+    p, figures = recorded.predictor, recorded.prediction
+    row, parts, step = p.row, recorded.prediction.breakdown_s, p.step
+    span = step.pipelines.span_s[row]
+    starts, ends = _last_stage(recorded, span)
+    last = p.strategy.pp - 1
+    other = parts["fixed"] + parts["jitter"] + parts["local_update"]
+    count = "micro_batches_of_replica"
+    return [
+        Figure("out_layers", p.case.model.layers),
+        Figure("out_micro_batches", {**recorded.tape.names, **recorded.tape.given}[count], "", "R2"),
+        Figure("span_s", span, "s", "S3"),
+        Figure("out_warm_up_s", starts, "s", "S13"),
+        Figure("out_forward_s", read_cell(step.times.forward, row, last), "s", "V2"),
+        Figure("out_backward_s", read_cell(step.times.backward, row, last), "s", "V2"),
+        Figure("out_steady_s", ends - starts, "s", "S13"),
+        Figure("out_cool_down_s", span - ends, "s", "S13"),
+        Figure("out_all_reduce_s", parts["gradients"], "s", "V2"),
+        Figure("out_optimizer_s", parts["optimizer"], "s", "O10"),
+        Figure("out_weights_s", parts["weights"], "s", "V1"),
+        Figure("out_other_s", other, "s", "V3"),
+        Figure("out_iteration_s", figures.step_time_s.expected, "s", "V3"),
+    ]
+
+
+def _last_stage(recorded: RecordedScenario, span: Any) -> tuple[Any, Any]:
+    """When the last stage of the pipeline starts and is done."""
+    row = recorded.predictor.row
+    if row in recorded.passes:
+        return recorded.passes[row].first_start_s, recorded.passes[row].last_end_s
+    return recorded.simulated.get(row, (0.0, span))
+
+
+def part_figures(recorded: RecordedScenario) -> list[Figure]:
+    """What the step is made of, the stage that works longest setting the pace. [V3]"""
+    return [Figure(f"part_{part}", recorded.prediction.breakdown_s[part], "s", "V3") for part in BREAKDOWN]
+
+
+def memory_figures(recorded: RecordedScenario) -> list[Figure]:
+    """Memory of the fullest stage by part, and of every stage."""
+    memory = recorded.prediction.memory_gib
+    worst = memory.stages[memory.worst_stage]
+    return [
+        *(Figure(f"memory_{part}", value, "GiB", "M7") for part, value in worst.parts.items()),
+        Figure("out_memory_gib", memory.peak.expected, "GiB", "M7"),
+        Figure("memory_limit", memory.limit, "GiB", "M7"),
+        *(
+            Figure(f"memory_stage_{one.stage}", one.total, "GiB", "M7")
+            for one in memory.stages
+            if len(memory.stages) > 1
+        ),
+    ]
+
+
+def run_figures(recorded: RecordedScenario) -> list[Figure]:
+    """Rates, and the whole run where its length is known."""
+    found, names = recorded.prediction, recorded.tape.names
+    run = found.run
+    figures = [
+        Figure("out_gpus", names["gpus"], "GPUs", "R1"),
+        Figure("out_tokens_per_s", found.tokens_per_s.expected, "tokens/s", "J1"),
+        Figure("out_tokens_per_s_per_gpu", found.tokens_per_s_per_gpu.expected, "tokens/s", "J1"),
+        Figure("out_tflops_per_gpu", found.tflops_per_gpu.expected, "TFLOP/s", "F1"),
+        Figure("out_mfu", found.mfu.expected, "", "V6"),
+        Figure("out_hfu", found.hfu.expected, "", "V6"),
+        Figure("out_goodput", run.goodput.share, "", "E1"),
+    ]
+    if run.days is not None:
+        figures += [
+            Figure("out_iterations", names["run.steps"], "", "J2"),
+            Figure("out_days", run.days.expected, "days", "J2"),
+        ]
+    triples = {
+        "gpu_hours": (run.gpu_hours, "GPU-hours", "E2"),
+        "usd": (run.usd, "$", "E2"),
+        "kwh": (run.kwh, "kWh", "E3"),
+    }
+    triples["co2_kg"] = (run.co2_kg, "kg", "E3")
+    for name, (triple, unit, id_) in triples.items():
+        if triple is not None:
+            figures.append(Figure(f"out_{name}", triple.expected, unit, id_))
+    if run.usd_egress is not None:
+        figures.append(Figure("out_usd_egress", run.usd_egress, "$", "E2"))
+    return figures
+
+
+def traffic_figures(recorded: RecordedScenario) -> list[Figure]:
+    """Bytes, messages, busy and exposed time of every kind of communication on every link. [A1]"""
+    return [
+        Figure(f"traffic_{at}_{name}", getattr(row, name), TRAFFIC_UNITS[name], "A1", f"{row.kind}, {row.link}")
+        for at, row in enumerate(recorded.prediction.communication)
+        for name in FIELDS
+    ]
+
+
+def checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bool]]]]:
+    """Conditions that the expressions rest on: recorded, and what they must be.
+
+    A prediction decides some things from its numbers: which replica is slowest, which stage is fullest. The cells
+    compute for what was decided; where changed inputs would decide otherwise, the check says so.
+    """
+    p = recorded.predictor
+    site = p.site
+    kinds, first = len(site.kinds[0]), p.row - p.slowest
+    totals = p.step.total_s[first : first + kinds]
+    yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
+    yield "check_memory", _memory_conditions(recorded)
+    count = p.batch.work.micro_batches
+    whole = [(np.absolute(count - np.floor(count + 0.5)) < CLOSE, True)] if not np.ndim(plain(count)) else []
+    yield "check_batch", whole
+    yield "check_branches", [(node, truth) for node, truth in recorded.tape.decisions]
+    yield (
+        "check_simulated",
+        [
+            (np.absolute(now[at] - was[at]) <= CLOSE * was[at], True)
+            for now, was in recorded.durations
+            for at in np.ndindex(*now.shape)
+            if isinstance(now, Recorded)
+        ],
+    )
+    leaves = [node for key, node in recorded.tape.names.items() if key.startswith(("input.zone_gbps", "input.rtt_ms"))]
+    several = leaves if len(site.ring) > 3 else []  # up to three zones there is one ring
+    yield "check_zone_order", [(np.absolute(leaf - plain(leaf)) <= CLOSE * plain(leaf), True) for leaf in several]
+
+
+def _is_largest(values: Any, at: int) -> tuple[Any, bool]:
+    return values[at] >= np.max(values) * (1.0 - CLOSE), True
+
+
+def _memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]]:
+    """The replicas and the stage that were fullest still are."""
+    p, memory = recorded.predictor, recorded.prediction.memory_gib
+    found, fullest = fullest_of(p)
+    kinds = len(p.site.kinds[0])
+    conditions = []
+    room = np.array([group.gpu.memory_gib for group in p.site.groups])[p.site.group[:, p.site.kinds[0], 0, 0].T]
+    if kinds > 1:
+        totals = np.broadcast_to(found.total / GIB, p.batch.counts.shape)
+        for stage in range(p.strategy.pp):
+            own = np.stack([totals[kind, stage] - float(room[kind, stage]) for kind in range(kinds)])
+            conditions.append((own[int(fullest[stage])] >= np.max(own) - CLOSE, True))
+    if len(memory.stages) > 1:
+        over = np.stack([one.total - float(plain(one.limit)) for one in memory.stages])
+        conditions.append((over[memory.worst_stage] >= np.max(over) - CLOSE, True))
+    return conditions
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Places of the passes and messages of some pipelines, by id of their recorded ends."""
+
+    places: dict[int, str]
+    blocks: list[tuple[int, int, list[str]]]
+    """Row of the headings, number of micro-batches, headings."""
+
+
+def place_passes(passes: Mapping[int, PassTimes], top: int = 3) -> Grid:
+    """A place for every end, block below block."""
+    from openpyxl.utils import get_column_letter  # type: ignore[import-untyped]
+
+    places: dict[int, str] = {}
+    blocks = []
+    for one in passes.values():
+        columns: dict[str, int] = {}
+        cells: dict[int, tuple[str, int]] = {}
+        shape, orders = one.shape, one.shape.orders
+        place = map_virtual_stages(orders.schedule, orders.stages, orders.chunks)
+        held_by = list_stages_in_order(orders.schedule, orders.stages, orders.chunks).tolist()
+        for stage in range(orders.stages):
+            for kind, chunk in sorted(set(zip(orders.kind[stage].tolist(), orders.chunk[stage].tolist(), strict=True))):
+                columns[_pass_heading(stage, kind, chunk, orders.chunks)] = len(columns)
+            for boundary in sorted({int(at) for at in shape.send_boundary}):
+                for kind in (0, 1):
+                    heading = _send_heading(held_by, boundary, kind)
+                    if held_by[boundary + kind] == stage and place.size > 1:
+                        columns.setdefault(heading, len(columns))
+        for stage in range(orders.stages):
+            row = zip(
+                *(a[stage].tolist() for a in (shape.operations, orders.kind, orders.chunk, orders.micro_batch)),
+                strict=True,
+            )
+            for node, kind, chunk, number in row:
+                cells[node] = _pass_heading(stage, kind, chunk, orders.chunks), number
+        sends = zip(
+            *(a.tolist() for a in (shape.sends, shape.send_kind, shape.send_boundary, shape.send_micro_batch)),
+            strict=True,
+        )
+        for node, kind, boundary, number in sends:
+            cells[node] = _send_heading(held_by, boundary, kind), number
+        for node, (heading, number) in cells.items():
+            end = one.ends[node]
+            if isinstance(end, Recorded):
+                places[id(end)] = f"{PIPELINE}!{get_column_letter(2 + columns[heading])}{top + 1 + number}"
+        blocks.append((top, orders.micro_batches, list(columns)))
+        top += orders.micro_batches + 3
+    return Grid(places, blocks)
+
+
+def _pass_heading(stage: int, kind: int, chunk: int, chunks: int) -> str:
+    part = f" chunk {chunk}" if chunks > 1 else ""
+    return f"stage {stage}{part} {KIND_NAMES[kind]}"
+
+
+def _send_heading(held_by: list[int], boundary: int, kind: int) -> str:
+    ends = held_by[boundary], held_by[boundary + 1]
+    a, b = ends if kind == FORWARD else ends[::-1]
+    return f"send {a} > {b}" + (f" ({boundary})" if len(set(held_by)) != len(held_by) else "")
+
+
+def write_grid(book: Book, grid: Grid, cells: Mapping[str, FormulaCell]) -> None:
+    """The sheet; blocks whose passes are all those of another one are left out."""
+    from openpyxl.styles import Font, PatternFill  # type: ignore[import-untyped]
+    from openpyxl.utils import get_column_letter
+
+    to = book.sheet(PIPELINE)
+    to.cell(1, 1, book.words("pipeline_note" if grid.places else "pipeline_simulated"))
+    filled = {one.address.partition("!")[2]: one for one in cells.values() if one.address is not None}
+    for top, micro_batches, headings in grid.blocks:
+        columns = range(2, 2 + len(headings))
+        names = [f"{get_column_letter(c)}{top + 1 + m}" for c in columns for m in range(micro_batches)]
+        if not any(name in filled for name in names):
+            continue
+        for column, heading in enumerate(["micro-batch", *headings], 1):
+            head = to.cell(top, column, Text(heading))
+            head.font, head.fill = Font(bold=True), PatternFill("solid", fgColor="DDEBF7")
+            to.column_dimensions[get_column_letter(column)].width = PIPELINE_COLUMN_WIDTH
+        for number in range(micro_batches):
+            to.cell(top + 1 + number, 1, number)
+    for address, one in filled.items():
+        formula = write_grid_value(one)
+        to[address] = formula
+        book.cache(PIPELINE, address, one.value if isinstance(formula, str) else None)
+    book.freeze(PIPELINE, "B4")
+
+
+def write_grid_value(cell: FormulaCell) -> str | float:
+    """What stands in a cell of the grid: its formula, in which places of the same sheet need no sheet."""
+    return float(cell.value) if cell.formula is None else "=" + cell.formula.replace(f"{PIPELINE}!", "")
