@@ -15,9 +15,9 @@ from crosszone.analyse.sweep import Sweep, lines, places, sweep
 from crosszone.analyse.sweep_cells import Axis, Cell, Choice, Outcome, Refusal, better_of, read_axis
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
-from crosszone.plan.cache import PlanCache
 from crosszone.plan.candidates import simulate_over_links
 from crosszone.plan.planner import build_problem, plan, search_plans
+from crosszone.plan.problem import PlanCache
 from crosszone.predict.predict import predict
 from crosszone.predict.prediction import Triple
 

@@ -96,7 +96,7 @@ def search(plans, monkeypatch):
 
     found, module = Search(), ModuleType("crosszone.plan.planner")
     module.plan = found.plan  # type: ignore[attr-defined]
-    monkeypatch.setattr("crosszone.plan.answer.plan", module.plan)
+    monkeypatch.setattr("crosszone.plan.planner.plan", module.plan)
     return found
 
 

@@ -18,8 +18,8 @@ from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import dump_yaml
-from crosszone.plan.cache import PlanCache
 from crosszone.plan.planner import plan
+from crosszone.plan.problem import PlanCache
 from crosszone.predict.predict import build_prediction, predict, predictor
 from crosszone.predict.recorded import record_prediction
 from effort import examples

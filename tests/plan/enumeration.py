@@ -12,8 +12,7 @@ from crosszone.inputs.rules import Case, broken_rules
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layouts import Chain, StageMap
 from crosszone.plan.options import MIN_TOKENS_PER_RANK
-from crosszone.plan.problem import Problem
-from crosszone.plan.setting import compute_rank_bucket_mb
+from crosszone.plan.problem import Problem, compute_rank_bucket_mb
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
 

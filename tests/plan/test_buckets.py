@@ -10,7 +10,7 @@ from builders import scenario
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.plan.planner import build_problem, plan
-from crosszone.plan.setting import choose_wan_bucket_mb
+from crosszone.plan.problem import choose_wan_bucket_mb
 from crosszone.predict.predict import predict
 from predict.given import MEGATRON, one_zone, zones
 

@@ -10,9 +10,8 @@ from markdown_it import MarkdownIt
 from conftest import ROOT
 from crosszone import __version__
 from crosszone.inputs.scenario import load_scenario, parse_scenario, read_scenario
-from crosszone.plan.answer import select_best
 from crosszone.plan.plan import apply_plan
-from crosszone.plan.planner import plan
+from crosszone.plan.planner import plan, select_best
 from crosszone.predict.answer import answer
 from crosszone.text.figures import digits
 from crosszone.views.html import render_html

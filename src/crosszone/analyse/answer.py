@@ -14,9 +14,8 @@ from crosszone.analyse.suggest import Suggestions, suggestions
 from crosszone.errors import InputError
 from crosszone.inputs.scenario import Loaded
 from crosszone.inputs.value import Value
-from crosszone.plan.answer import select_best
 from crosszone.plan.plan import apply_plan
-from crosszone.plan.planner import plan
+from crosszone.plan.planner import plan, select_best
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import Answer
 from crosszone.predict.answer import answer as predicted

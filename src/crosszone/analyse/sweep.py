@@ -19,7 +19,7 @@ from crosszone.analyse.sweep_cells import MOST_VALUES as MOST_CELLS
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.objectives import require_objective_figures
+from crosszone.plan.candidates import require_objective_figures
 from crosszone.plan.plan import OBJECTIVES, Objective
 from crosszone.plan.planner import build_problem
 from crosszone.plan.search import Progress

@@ -36,11 +36,10 @@ from crosszone.extras import install_command
 from crosszone.inputs.document import scalar
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.cache import PlanCache
-from crosszone.plan.objectives import compute_objective
+from crosszone.plan.candidates import compute_objective
 from crosszone.plan.plan import Objective
 from crosszone.plan.planner import build_problem, iterate_local_update_plans, search_plans
-from crosszone.plan.problem import Problem
+from crosszone.plan.problem import PlanCache, Problem
 from crosszone.plan.search import CancelledError, Progress
 from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Triple

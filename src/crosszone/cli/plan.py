@@ -87,7 +87,7 @@ def plan(
     most = top if rank is None else max(top, rank.number)
     how = {"objective": objective, "top": most, "front": front, "budget_s": budget, "crossover": crossover}
     found = _search(loaded, pins, why=None if rank is None else rank.of, **how)
-    from crosszone.plan.answer import select_best
+    from crosszone.plan.planner import select_best
 
     if output is not None:
         from crosszone.plan.plan import apply_plan
@@ -154,7 +154,7 @@ def _at_option(notice: Notice) -> Notice:
 
 
 def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
-    from crosszone.plan.answer import plan_loaded
+    from crosszone.plan.planner import plan_loaded
 
     try:
         with progress_bar() as progress:

@@ -22,9 +22,8 @@ from crosszone.deploy.tuning import tuning_text
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.scenario import Loaded
-from crosszone.plan.answer import select_best
 from crosszone.plan.plan import Plans, apply_plan
-from crosszone.plan.planner import plan
+from crosszone.plan.planner import plan, select_best
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE, label

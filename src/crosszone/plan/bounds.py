@@ -38,6 +38,7 @@ from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layout_table import LayoutTable, ScheduleChoice
 from crosszone.plan.options import FIELDS, OptionTable
+from crosszone.plan.problem import SearchSettings, compute_rank_bucket_mb
 from crosszone.plan.search_nodes import (
     NodeBlock,
     SearchNodes,
@@ -46,7 +47,6 @@ from crosszone.plan.search_nodes import (
     replace_links,
     split_into_batches,
 )
-from crosszone.plan.setting import SearchSettings, compute_rank_bucket_mb
 from crosszone.predict.batch import (
     Batch,
     buckets,

@@ -6,20 +6,28 @@ Flows: TCP connections that plans open between zones, so that windows do not hol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
 from typing import Any
 
 import numpy as np
 
+from crosszone.cost.coefficients import Coefficients, band_factors
+from crosszone.cost.collectives import best_bucket_bytes
+from crosszone.cost.columns import Numbers
+from crosszone.cost.memory import GIB
 from crosszone.cost.profile import Profiles
+from crosszone.cost.tiers import Tier
 from crosszone.cost.wan import EXPECTED, zone_paths
 from crosszone.errors import Notice
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.frameworks import Framework, frameworks
-from crosszone.inputs.job import Job, compute_precision
+from crosszone.inputs.job import Job, compute_precision, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
+from crosszone.inputs.parameters import parameters
 from crosszone.inputs.rules import (
     Case,
     framework_has_axes,
@@ -29,7 +37,6 @@ from crosszone.inputs.rules import (
 )
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
-from crosszone.plan.cache import PlanCache, ProblemCache
 from crosszone.plan.layout_table import LayoutTable, WanLinks, balance_layers_by_speed
 from crosszone.plan.layouts import (
     Breadth,
@@ -41,6 +48,8 @@ from crosszone.plan.layouts import (
     iterate_layouts,
     list_zone_orders,
 )
+from crosszone.predict.batch import buckets
+from crosszone.predict.memory import host_gib
 from crosszone.predict.parts import part
 from crosszone.predict.site import transport_of
 
@@ -71,6 +80,57 @@ def choose_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[in
 
 def _ways(links: Mapping[tuple[int, int], ZoneLink]) -> list[tuple[int, int]]:
     return [*links, *((b, a) for a, b in links)]
+
+
+MOST_GROUNDS = 6  # Grounds that are remembered; the one used longest ago goes first
+
+
+class ProblemCache(dict[Hashable, Any]):
+    """What is known of one ground: spaces, shapes, placed strategies."""
+
+    most_placed = 2_000_000
+    """Ranks of placed strategies that are remembered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._placed: dict[Hashable, Any] = {}
+        self._ranks = 0
+        self.ahead: dict[int, Any] = {}
+        """Links of the problems that come next, this one among them, by a number of their own."""
+        self._numbers = count()
+
+    def look_ahead(self, ways: Iterable[Any]) -> None:
+        """Links of the problems that come next: what is simulated for one is simulated for all of them at once."""
+        self.ahead = {next(self._numbers): one for one in ways}
+
+    def placed(self, key: Hashable) -> Any:
+        """What was put under the key of a placed strategy."""
+        return self._placed.get(key)
+
+    def place(self, key: Hashable, value: Any, ranks: int) -> None:
+        """Remember something of a placed strategy of so many ranks."""
+        if self._ranks + ranks > self.most_placed:
+            self._placed, self._ranks = {}, 0
+        self._placed[key] = value
+        self._ranks += ranks
+
+
+class PlanCache:
+    """What is known, by the ground it stands on: everything of a problem but its links."""
+
+    def __init__(self, *, lasting: bool = False) -> None:
+        self.lasting = lasting
+        """More than one problem will ask."""
+        self._grounds: list[tuple[tuple[Any, ...], ProblemCache]] = []
+
+    def on(self, *ground: Any) -> ProblemCache:
+        """What is known of a ground."""
+        for at, (known, kept) in enumerate(self._grounds):
+            if known == ground:
+                self._grounds.append(self._grounds.pop(at))
+                return kept
+        self._grounds = [*self._grounds[1 - MOST_GROUNDS :], (ground, ProblemCache())]
+        return self._grounds[-1][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,3 +292,70 @@ def _pins(problem: Problem, notice: Notice) -> bool:
     reason = str(notice.params.get("reason", ""))
     fields = [notice.field.removeprefix("strategy."), *(part.split("=")[0] for part in reason.split(" and "))]
     return all(name.split(".")[0] in problem.pinned.pinned for name in fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """What all strategies of a search have in common."""
+
+    model: Model
+    job: Job
+    groups: tuple[NodeGroup, ...]
+    framework: Framework
+    profiles: Profiles
+    stack: str
+    release: float | None
+    pinned: Strategy
+    wan_bucket_mb: float | None = None
+    """MB of a whole model's gradients that go together between zones (`buckets`); None: as pinned or usual."""
+    safe: bool = False
+    """Memory must suffice even at the high end of its range."""
+
+    @cached_property
+    def memory_share(self) -> float:
+        """Share of a GPU's memory that the expected peak may take."""
+        if not self.safe:
+            return 1.0
+        measured = all(self.profiles.select(group.gpu, self.stack).stack_measured for group in self.groups)
+        return 1.0 / float(band_factors(stack_measured=measured, memory=True)[1])
+
+    @cached_property
+    def memory_bytes(self) -> list[tuple[float, float]]:
+        """What a GPU of each node group has for the expected peak, on itself and in its node."""
+        return [(self.memory_share * group.gpu.memory_gib * GIB, host_gib(group) * GIB) for group in self.groups]
+
+    @cached_property
+    def coefficients(self) -> list[Coefficients]:
+        """Of each node group."""
+        return [self.profiles.select(one.gpu, self.stack, one.speed).coefficients for one in self.groups]
+
+
+MB = 1e6
+
+
+def choose_wan_bucket_mb(problem: Problem, framework: Framework) -> float | None:
+    """MB of a whole model's gradients that go together between zones; None: nobody may choose, or it costs memory. [W6]
+
+    n buckets of S bytes pay n latencies of A and leave S / (n B) at the end: n = sqrt(S / (A B)), for a ring over all
+    zones, so that it depends on the links and the model only.
+    """
+    asked = problem.pinned.communication.bucket_mb is not None or problem.pinned.local_update is not None
+    zones = tuple(range(len(problem.cluster.zones)))
+    if asked or len(zones) < 2 or not framework.has_buckets or framework.bucket_buffer:
+        return None
+    crossings = problem.ways.crossings
+    ranks = min(zone.gpus for zone in problem.cluster.zones)
+    ring = crossings.ring_link(crossings.ring(zones, ranks), ranks)
+    size = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients
+    late = 2 * (len(zones) - 1) * float(ring.latency_s[EXPECTED])
+    if late <= 0:
+        return size / MB
+    return float(best_bucket_bytes(size, Tier(float(ring.bytes_per_s[EXPECTED]), late))) / MB
+
+
+def compute_rank_bucket_mb(setting: SearchSettings, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:
+    """MB of gradients of one rank that go together between zones: at least what the framework takes anyway. [W6]"""
+    assert setting.wan_bucket_mb is not None
+    kept = state_bytes(setting.job, framework=setting.framework.name).gradients
+    usual = buckets(setting.model, None, setting.framework.name, kept, tp, dp) / MB
+    return np.maximum(usual, np.ceil(setting.wan_bucket_mb / (np.asarray(tp) * pp)))

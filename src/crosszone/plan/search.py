@@ -18,11 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.plan.bounds import BoundTable
-from crosszone.plan.candidates import Candidate
+from crosszone.plan.candidates import Candidate, bound_cost_per_second, compute_objective
 from crosszone.plan.frontier import ALL_GROUPS, CLOSE, LOOSE, NEAR, BestCandidates, Frontier, OptionGroups, ParetoFront
 from crosszone.plan.layout_table import EVEN_SHARES
 from crosszone.plan.layouts import Breadth
-from crosszone.plan.objectives import bound_cost_per_second, compute_objective
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem
 from crosszone.plan.search_nodes import SearchNodes

@@ -28,9 +28,8 @@ from crosszone.plan.bounds import BoundTable
 from crosszone.plan.layout_table import ANY_V_SHAPED, EVEN_SHARES, LayoutTable, ScheduleChoice, build_any_schedule
 from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, Degrees
 from crosszone.plan.options import LayoutTraits, OptionTable, check_policies, list_options
-from crosszone.plan.problem import Problem
+from crosszone.plan.problem import Problem, SearchSettings, choose_wan_bucket_mb
 from crosszone.plan.search_nodes import NodeBlock
-from crosszone.plan.setting import SearchSettings, choose_wan_bucket_mb
 from crosszone.predict.parts import kept, part
 from crosszone.schedule.orders import V_SHAPED
 

@@ -19,10 +19,9 @@ from crosszone.errors import InputError, Notice
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.scenario import Scenario, parse_scenario
 from crosszone.inputs.value import Value
-from crosszone.plan.answer import select_best
 from crosszone.plan.crossover import scale_zone_links
 from crosszone.plan.plan import apply_plan
-from crosszone.plan.planner import plan
+from crosszone.plan.planner import plan, select_best
 from crosszone.predict.breakdown import breakdown_of
 from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Prediction

@@ -16,11 +16,10 @@ from crosszone.inputs.rules import Case
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
-from crosszone.plan.answer import plan_loaded as planned_answer
-from crosszone.plan.answer import select_best
 from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import NoticeDict, Plans, apply_plan
-from crosszone.plan.planner import plan
+from crosszone.plan.planner import plan, select_best
+from crosszone.plan.planner import plan_loaded as planned_answer
 from crosszone.plan.reasons import explain_plan
 from crosszone.plan.search import Progress
 from crosszone.predict.answer import Answer

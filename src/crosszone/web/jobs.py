@@ -13,8 +13,8 @@ from crosszone.analyse.sweep_cells import Axis
 from crosszone.deploy.deploy import build_bundle
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario
-from crosszone.plan.answer import plan_loaded as plans_of
-from crosszone.plan.cache import PlanCache
+from crosszone.plan.planner import plan_loaded as plans_of
+from crosszone.plan.problem import PlanCache
 from crosszone.plan.search import Progress
 from crosszone.views.report import render_report
 from crosszone.web.answers import json_bytes

@@ -22,9 +22,8 @@ from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.links import zone_links
 from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.plan.answer import select_best
 from crosszone.plan.plan import apply_plan
-from crosszone.plan.planner import plan
+from crosszone.plan.planner import plan, select_best
 from crosszone.predict.answer import predictor_of
 from crosszone.run.site import cluster_of
 
