@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.user_files import LOOK, check_head, merge_notices
+from crosszone.calibrate.user_files import HEAD_BYTES, check_head, merge_notices
 from crosszone.cost import own_profiles
 from crosszone.errors import FileError, Notice
 from crosszone.predict.predict import predictor
@@ -119,7 +119,7 @@ def test_empty_and_binary_files_are_called_so(say, tmp_path, verb, content, code
 
 def test_text_with_colours_and_some_odd_bytes_is_text():
     check_head(b"\x1b[32mstep 1\x1b[0m caf\xe9\r\n" * 40, "a.log")
-    check_head(b"\n" * LOOK, "blank.log")  # more may follow
+    check_head(b"\n" * HEAD_BYTES, "blank.log")  # more may follow
     with pytest.raises(FileError) as caught:
         check_head("op,time".encode("utf-16"), "a.csv")
     assert caught.value.notices[0].code == "file_not_utf8"

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crosszone.calibrate import kineto_json
-from crosszone.calibrate.kineto_json import EVENTS, CutOffError, iterate_chunks, iterate_members
+from crosszone.calibrate import kineto_json, user_files
+from crosszone.calibrate.kineto_json import EVENTS, CutOffError, iterate_members
+from crosszone.calibrate.user_files import iterate_chunks
 from crosszone.errors import FileError
 
 PLAIN = st.recursive(
@@ -125,7 +126,7 @@ def test_a_compressed_trace_reads_as_the_plain_one_also_in_several_members():
 
 
 def test_a_file_that_expands_without_end_is_refused_after_little_of_it(monkeypatch):
-    monkeypatch.setattr(kineto_json, "FREE_BYTES", 2**20)
+    monkeypatch.setattr(user_files, "FREE_BYTES", 2**20)
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join([packer.compress(b"[" + b" " * 2**20) for _ in range(64)]) + packer.flush()
     seen: list[int] = []
@@ -138,7 +139,7 @@ def test_a_file_that_expands_without_end_is_refused_after_little_of_it(monkeypat
 def test_more_than_the_limit_is_refused_compressed_or_not():
     for data in (b"x" * 5000, gzip.compress(b"x" * 5000)):
         with pytest.raises(FileError) as error:
-            list(iterate_chunks(io.BytesIO(data), most=4000))
+            list(iterate_chunks(io.BytesIO(data), limit_bytes=4000))
         assert error.value.notices[0].code == "trace_too_large"
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.calibrate import log_lines
-from crosszone.calibrate.log_lines import LogContext, iterate_lines
-from crosszone.calibrate.log_read import TEXT, read_log
+from crosszone.calibrate import training_log
+from crosszone.calibrate.log_formats import TEXT_FORMATS, read_log
+from crosszone.calibrate.training_log import LogContext, iterate_lines
 from crosszone.errors import FileError, InputError
 from kineto_traces import steps as kineto_steps
 
@@ -75,14 +75,14 @@ def test_a_file_of_empty_lines_needs_little_memory(tmp_path):
 
 
 def test_more_steps_than_can_be_held_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(log_lines, "MOST_STEPS", 50)
+    monkeypatch.setattr(training_log, "MOST_STEPS", 50)
     lines = {
         "megatron": MEGATRON.format(1, 2500.0),
         "torchtitan": "step: 1  tps: 8,192",
         "deepspeed": "[Rank 0] time (ms) | fwd: 600.00 | bwd: 1700.00 | step: 150.00",
         "hf-trainer": " 1%| | 1/500 [00:09<15:00,  2.50s/it]",
     }
-    assert set(lines) == set(TEXT)
+    assert set(lines) == set(TEXT_FORMATS)
     for form, line in lines.items():
         assert len(read_log(written(tmp_path, f"{line}\n" * 50), TOLD, form).steps) in (1, 50)
         with pytest.raises(FileError) as caught:
@@ -107,7 +107,7 @@ def test_more_steps_than_can_be_held_are_refused(tmp_path, monkeypatch):
 def test_lines_that_look_like_many_steps_are_done_with_at_once(tmp_path, line):
     """Backtracking over such a line would take minutes; the test's limit is one."""
     path = written(tmp_path, f"{line}\n" * 5)
-    for form in ("auto", *TEXT):
+    for form in ("auto", *TEXT_FORMATS):
         with pytest.raises(InputError):
             read_log(path, TOLD, form)
 
@@ -163,8 +163,8 @@ def test_reading_a_log_tells_how_far_it_is(tmp_path, form):
 
 
 def test_lines_keep_their_numbers_across_pieces(tmp_path, monkeypatch):
-    monkeypatch.setattr("crosszone.calibrate.kineto_json.CHUNK", 7)
+    monkeypatch.setattr("crosszone.calibrate.user_files.CHUNK_BYTES", 7)
     path = written(tmp_path, "\ufeffone\ntwo two two\r2\r\n\n\nfünf\n" + "x" * 9000 + "\nlast")
     found = list(iterate_lines(path))
     assert found[:4] == [(1, "one"), (2, "two two two"), (2, "2"), (5, "fünf")]
-    assert found[4] == (6, "x" * log_lines.LONGEST_LINE) and found[5] == (7, "last")
+    assert found[4] == (6, "x" * training_log.LONGEST_LINE) and found[5] == (7, "last")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.log_lines import Log, LogStep, measure_steady_step
+from crosszone.calibrate.training_log import Log, LogStep, measure_steady_step
 
 
 def log(*seconds: float, parts: dict[str, float] | None = None) -> Log:

@@ -515,7 +515,7 @@ def parse_samples(text: str, file: str = "<text>", *, keep_noisy: bool = False, 
     """The timings of a CSV text, as `read_collectives` reads a file."""
     found: list[Sample] = []
     flagged: Counter[str] = Counter()
-    wrong = RowNotices(most=MOST_TOLD)
+    wrong = RowNotices(limit=MOST_TOLD)
     clusters: dict[str, None] = {}
     for line, row in _rows(text, file):
         clusters[row.get("cluster", "")] = None
@@ -532,7 +532,7 @@ def parse_samples(text: str, file: str = "<text>", *, keep_noisy: bool = False, 
         else:
             found.append(sample)
     if wrong:
-        raise InvalidError(*wrong.told())
+        raise InvalidError(*wrong.build_notices())
     if cluster is not None and cluster not in clusters:
         raise build_choice_error("--cluster", cluster, clusters)
     if not found:

@@ -54,7 +54,8 @@ from crosszone.calibrate.kineto_events import (
     way_of_ranks,
     way_of_use,
 )
-from crosszone.calibrate.kineto_json import iterate_chunks, iterate_members
+from crosszone.calibrate.kineto_json import iterate_members
+from crosszone.calibrate.user_files import iterate_chunks
 from crosszone.errors import FileError, Notice
 from crosszone.schedule.trace import MAX_LANES
 

@@ -13,17 +13,12 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 from crosszone.errors import FileError, Notice
 
-CHUNK = 2**20  # Bytes read at once
-MAX_BYTES = 16 * 2**30  # Bytes of a trace, expanded
 MAX_VALUE_CHARS = 32 * 2**20  # Characters of one event, or of any other member
-MAX_RATIO = 400  # How many times a compressed file may grow: profiler traces grow 10 to 40 times
-FREE_BYTES = 64 * 2**20  # Expanded bytes below which the ratio does not matter
 EVENTS = "traceEvents"
 # Characters before the end of what was read within which a mistake may only be an event that goes on.
 _MARGIN = 16
@@ -35,47 +30,6 @@ _comma = re.compile(r"[ \t\r\n]*,[ \t\r\n]*(?=[^ \t\r\n])").match
 
 class CutOffError(FileError):
     """The file ends in the middle: what came before has been given."""
-
-
-def iterate_chunks(
-    file: BinaryIO, name: str = "<file>", *, most: int = MAX_BYTES, progress: Callable[[int], None] | None = None
-) -> Iterator[bytes]:
-    """The bytes of a file, expanded where it is compressed; `FileError` beyond the limits.
-
-    `progress` is told the bytes of the file that have been read.
-    """
-    plain = _plain_chunks(file, progress)
-    first = next(plain, b"")
-    expanded = given = 0
-    if first[:2] != b"\x1f\x8b":
-        for part in _after(first, plain):
-            given += len(part)
-            if given > most:
-                raise _too_large(name, most)
-            yield part
-        return
-    inflater = zlib.decompressobj(wbits=31)
-    for packed in _after(first, plain):
-        given += len(packed)
-        rest = packed
-        while rest:
-            try:
-                part = inflater.decompress(rest, CHUNK)
-            except zlib.error as error:
-                why = {"reason": str(error)}
-                raise FileError(Notice(code="kineto_not_gzip", value=name, params=why, file=name)) from None
-            rest = inflater.unconsumed_tail
-            if inflater.eof:  # another member may follow
-                rest, inflater = inflater.unused_data, zlib.decompressobj(wbits=31)
-            expanded += len(part)
-            if expanded > most:
-                raise _too_large(name, most)
-            used = given - len(rest)
-            if expanded > FREE_BYTES and expanded > MAX_RATIO * used:
-                params = {"times": expanded // max(1, used), "limit": MAX_RATIO}
-                raise FileError(Notice(code="kineto_bomb", value=name, params=params, file=name))
-            if part:
-                yield part
 
 
 def iterate_members(chunks: Iterable[bytes], name: str = "<file>", *, key: str = EVENTS) -> Iterator[tuple[str, Any]]:
@@ -244,21 +198,3 @@ def _reason(error: BaseException) -> tuple[str, int | None]:
     if isinstance(error, RecursionError):
         return "nested too deeply", -_MARGIN
     return str(error), -_MARGIN  # an integer of too many digits
-
-
-def _plain_chunks(file: BinaryIO, progress: Callable[[int], None] | None) -> Iterator[bytes]:
-    done = 0
-    while chunk := file.read(CHUNK):
-        done += len(chunk)
-        yield chunk
-        if progress is not None:
-            progress(done)
-
-
-def _after(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
-
-
-def _too_large(name: str, most: int) -> FileError:
-    return FileError(Notice(code="trace_too_large", value=name, params={"limit_mib": most // 2**20}, file=name))

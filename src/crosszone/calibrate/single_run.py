@@ -35,8 +35,15 @@ from typing import Any
 import numpy as np
 
 from crosszone.calibrate.fit import Vector, priors
-from crosszone.calibrate.log_lines import FEW, Log, LogContext, SteadyStep, measure_steady_step, only_warm_up
-from crosszone.calibrate.log_read import AUTO, KINETO, read_log
+from crosszone.calibrate.log_formats import AUTO, KINETO, read_log
+from crosszone.calibrate.training_log import (
+    LEAST_STEPS,
+    Log,
+    LogContext,
+    SteadyStep,
+    is_only_warm_up,
+    measure_steady_step,
+)
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile, check_name, name_from, now
 from crosszone.cost.profile import Profiles
@@ -322,16 +329,16 @@ def _possible(case: Predictor, steady: SteadyStep) -> None:
 
 def _warmed_up(log: Log, file: str) -> None:
     """Refuse a log of the first steps of a run alone: they compile, allocate and fetch."""
-    if log.format != KINETO and only_warm_up(log):
-        params = {"file": file, "needed": FEW}
+    if log.format != KINETO and is_only_warm_up(log):
+        params = {"file": file, "needed": LEAST_STEPS}
         raise InvalidError(Notice(code="log_only_warm_up", field="log", value=len(log.steps), params=params, file=file))
 
 
 def _few(steady: SteadyStep, predicted_s: float) -> list[Notice]:
     """What else may be the cause where few steps are logged, and they are slower than predicted."""
-    if steady.of >= FEW or steady.step_s < predicted_s:
+    if steady.of >= LEAST_STEPS or steady.step_s < predicted_s:
         return []
-    return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": FEW})]
+    return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": LEAST_STEPS})]
 
 
 def _beliefs(case: Predictor) -> list[CoefficientPrior]:

@@ -21,10 +21,9 @@ from typing import Any
 from crosszone.calibrate.benchmark_csv import LABELS, read_benchmark
 from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.kineto import Progress
-from crosszone.calibrate.kineto_json import iterate_chunks
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.calibrate.stability import find_median_iteration, resolve_iteration
-from crosszone.calibrate.user_files import build_choice_error, check_head
+from crosszone.calibrate.user_files import build_choice_error, check_head, iterate_chunks
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.strategy import Strategy
 from crosszone.schedule.measured import MAX_METRICS_BYTES, NEEDED, MeasuredTimelines, read_measured, read_metrics
@@ -165,7 +164,7 @@ def _head(path: Path) -> bytes:
 def _whole(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return b"".join(iterate_chunks(file, path.name, most=most))
+            return b"".join(iterate_chunks(file, path.name, limit_bytes=most))
     except OSError as error:
         raise _unreadable(path, error) from None
 

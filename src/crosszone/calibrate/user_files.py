@@ -1,4 +1,8 @@
-"""Text files that a user gives: an empty one, a binary one and one in another encoding are refused by name.
+"""Files that a user gives: read in chunks, checked, and their wrong rows reported.
+
+for chunk in iterate_chunks(file, "rank0.json.gz"): ...     # expanded; what grows without end is refused
+
+Text: an empty file, a binary one and one in another encoding are refused by name.
 
 check_head(data[:65536], "train.log")     # what was read already
 check_text(Path("samples.csv"))           # the whole file; `FileError` names the line that is no UTF-8
@@ -10,35 +14,41 @@ raise build_choice_error("--format", "xyz", ("auto", "kineto"))        # Choose 
 
 Wrong rows of a table: what is wrong with many rows in the same way is said once, with how many there are.
 
-alike = RowNotices(most=10)
-alike.add(notice)                    # for every wrong row
-alike.told()                         # the first row of each mistake, and how many more rows have it
+row_notices = RowNotices(limit=10)
+row_notices.add(notice)                    # for every wrong row
+row_notices.build_notices()                # the first row of each mistake, and how many more rows have it
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from crosszone.errors import FileError, InvalidError, Notice
 from crosszone.inputs.value import near
 
-LOOK = 2**16  # Bytes that tell whether a file is text
-ODD = 0.05  # Share of characters that are no text beyond which a file is binary
-USUAL = frozenset("\t\r\n\f\b\x1b")  # Control characters that logs have
+HEAD_BYTES = 2**16  # Bytes that tell whether a file is text
+CHUNK_BYTES = 2**20  # Read at once
+MAX_BYTES = 16 * 2**30  # Of a trace, expanded
+MAX_RATIO = 400  # How many times a compressed file may grow: profiler traces grow 10 to 40 times
+FREE_BYTES = 64 * 2**20  # Expanded bytes below which the ratio does not matter
+MOST_ODD_SHARE = 0.05  # Share of characters that are no text beyond which a file is binary
+LOG_CONTROLS = frozenset("\t\r\n\f\b\x1b")  # Control characters that logs have
 
 
 def check_head(head: bytes, name: str) -> None:
     """Refuse a file that is empty or binary, by how it begins."""
-    if not head.strip() and len(head) < LOOK:
+    if not head.strip() and len(head) < HEAD_BYTES:
         raise FileError(Notice(code="file_empty", value=name, file=name))
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise FileError(Notice(code="file_not_utf8", value=name, file=name))
-    text = head[:LOOK].decode("utf-8", "replace")
-    odd = sum(one == "\ufffd" or (one < " " and one not in USUAL) for one in text)
-    if odd > ODD * len(text) + 1:
+    text = head[:HEAD_BYTES].decode("utf-8", "replace")
+    odd_count = sum(character == "\ufffd" or (character < " " and character not in LOG_CONTROLS) for character in text)
+    if odd_count > MOST_ODD_SHARE * len(text) + 1:
         raise FileError(Notice(code="file_binary", value=name, file=name))
 
 
@@ -46,7 +56,7 @@ def check_text(path: Path) -> None:
     """Refuse a file that is not UTF-8 text; one that cannot be read is left to its reader."""
     try:
         with path.open("rb") as file:
-            check_head(file.read(LOOK), str(path))
+            check_head(file.read(HEAD_BYTES), str(path))
             file.seek(0)
             for line, text in enumerate(file, 1):
                 try:
@@ -58,53 +68,109 @@ def check_text(path: Path) -> None:
         return
 
 
+def iterate_chunks(
+    file: BinaryIO, name: str = "<file>", *, limit_bytes: int = MAX_BYTES, progress: Callable[[int], None] | None = None
+) -> Iterator[bytes]:
+    """The bytes of a file, expanded where it is compressed; `FileError` beyond the limits.
+
+    `progress` gets the number of bytes of the file that have been read.
+    """
+    plain = _read_chunks(file, progress)
+    first = next(plain, b"")
+    if not first.startswith(b"\x1f\x8b"):  # the magic number of gzip
+        total = 0
+        for chunk in chain((first,), plain):
+            total += len(chunk)
+            if total > limit_bytes:
+                raise _build_size_error(name, limit_bytes)
+            yield chunk
+        return
+    packed_total = expanded_total = 0
+    inflater = zlib.decompressobj(wbits=31)  # 31: a window of 2^15 bytes and the header of gzip
+    for packed in chain((first,), plain):
+        packed_total += len(packed)
+        remaining = packed
+        while remaining:
+            try:
+                chunk = inflater.decompress(remaining, CHUNK_BYTES)
+            except zlib.error as error:
+                params: dict[str, Any] = {"reason": str(error)}
+                raise FileError(Notice(code="kineto_not_gzip", value=name, params=params, file=name)) from None
+            remaining = inflater.unconsumed_tail
+            if inflater.eof:  # another member may follow
+                remaining, inflater = inflater.unused_data, zlib.decompressobj(wbits=31)
+            expanded_total += len(chunk)
+            if expanded_total > limit_bytes:
+                raise _build_size_error(name, limit_bytes)
+            used = packed_total - len(remaining)
+            if expanded_total > FREE_BYTES and expanded_total > MAX_RATIO * used:
+                params = {"times": expanded_total // max(1, used), "limit": MAX_RATIO}
+                raise FileError(Notice(code="kineto_bomb", value=name, params=params, file=name))
+            if chunk:
+                yield chunk
+
+
+def _read_chunks(file: BinaryIO, progress: Callable[[int], None] | None) -> Iterator[bytes]:
+    done = 0
+    while chunk := file.read(CHUNK_BYTES):
+        done += len(chunk)
+        yield chunk
+        if progress is not None:
+            progress(done)
+
+
+def _build_size_error(name: str, limit_bytes: int) -> FileError:
+    params = {"limit_mib": limit_bytes // 2**20}
+    return FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
+
+
 def build_choice_error(field: str, value: str, allowed: Iterable[str]) -> InvalidError:
     """What to raise for a word that is none of the allowed."""
-    known = list(allowed)
-    likely = near(value, known)[:1]
-    params = {"allowed": known, "nearest": likely}
-    code = "not_one_of" if likely else "not_one_of_these"
+    words = list(allowed)
+    nearest = near(value, words)[:1]
+    params = {"allowed": words, "nearest": nearest}
+    code = "not_one_of" if nearest else "not_one_of_these"
     return InvalidError(Notice(code=code, field=field, value=value, params=params))
 
 
-OF_THE_ROW = ("row", "line")  # Parameters that differ from row to row
+ROW_PARAMS = ("row", "line")  # Parameters that differ from row to row
 
 
 @dataclasses.dataclass
 class RowNotices:
-    """Mistakes of rows, equal ones together, in the order in which they were met."""
+    """Mistakes of rows in the order of the file, equal ones together."""
 
-    most: int
-    """Different mistakes that are told."""
-    first: dict[Any, Notice] = dataclasses.field(default_factory=dict)
-    more: dict[Any, int] = dataclasses.field(default_factory=dict)
+    limit: int
+    """Different mistakes that are reported."""
+    first_by_key: dict[Any, Notice] = dataclasses.field(default_factory=dict)
+    repeats: dict[Any, int] = dataclasses.field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.first)
+        return bool(self.first_by_key)
 
     def add(self, notice: Notice) -> None:
         """One more row is wrong."""
-        params = tuple((key, str(value)) for key, value in notice.params.items() if key not in OF_THE_ROW)
+        params = tuple((key, str(value)) for key, value in notice.params.items() if key not in ROW_PARAMS)
         key = (notice.code, notice.field, str(notice.value), notice.file, params)
-        if key in self.first:
-            self.more[key] += 1
-        elif len(self.first) < self.most:
-            self.first[key], self.more[key] = notice, 0
+        if key in self.first_by_key:
+            self.repeats[key] += 1
+        elif len(self.first_by_key) < self.limit:
+            self.first_by_key[key], self.repeats[key] = notice, 0
 
-    def told(self, *, at_least: bool = False) -> list[Notice]:
+    def build_notices(self, *, at_least: bool = False) -> list[Notice]:
         """What to say; `at_least`: rows after these were not looked at."""
-        found = []
-        for key, notice in self.first.items():
-            found.append(notice)
-            if self.more[key]:
+        notices = []
+        for key, notice in self.first_by_key.items():
+            notices.append(notice)
+            if self.repeats[key]:
                 code = "rows_alike_at_least" if at_least else "rows_alike"
-                found.append(Notice(code=code, value=self.more[key], level=notice.level, file=notice.file))
-        return found
+                notices.append(Notice(code=code, value=self.repeats[key], level=notice.level, file=notice.file))
+        return notices
 
 
-def merge_notices(notices: Iterable[Notice], most: int, *, at_least: bool = False) -> list[Notice]:
+def merge_notices(notices: Iterable[Notice], limit: int, *, at_least: bool = False) -> list[Notice]:
     """The same notices, equal ones once."""
-    alike = RowNotices(most=most)
+    row_notices = RowNotices(limit=limit)
     for notice in notices:
-        alike.add(notice)
-    return alike.told(at_least=at_least)
+        row_notices.add(notice)
+    return row_notices.build_notices(at_least=at_least)

@@ -175,9 +175,9 @@ def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> Iterat
 
     A run that was started again tells some numbers twice: each time counts.
     """
-    from crosszone.calibrate.log_lines import LogContext
-    from crosszone.calibrate.log_read import KINETO, read_log
+    from crosszone.calibrate.log_formats import KINETO, read_log
     from crosszone.calibrate.stability import measure_stability
+    from crosszone.calibrate.training_log import LogContext
     from crosszone.predict.answer import predictor_of
     from crosszone.web.calibrate_found import IterationsFound, StepColumns
 

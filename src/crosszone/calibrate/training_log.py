@@ -1,4 +1,4 @@
-"""Lines of a training log: what a reader of one format is given, and what it finds.
+"""Training logs: what a reader of one format gets and returns, and the steady step of a run.
 
     for number, line in iterate_lines(Path("train.log")):       # without colours, a progress bar's states as lines
         ...
@@ -6,10 +6,10 @@
 
 Times are checked as they are read: what is no number, not above 0 or longer than a day is refused with its line.
 
-Steady steps: the time of a step once a run has warmed up, without the steps that something else held up.
+The steady step is the time of a step once a run has warmed up, without those that something else delayed:
 
-steady = measure_steady_step(log)
-steady.step_s, steady.used, steady.of            # 2.51 s from 43 of 50 lines
+    steady = measure_steady_step(log)
+    steady.step_s, steady.used, steady.of            # 2.51 s from 43 of 50 lines
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from crosszone.calibrate.kineto_json import iterate_chunks
+from crosszone.calibrate.user_files import iterate_chunks
 from crosszone.errors import FileError, Notice
 
 LONGEST_LINE = 4_000  # Characters of a line that are looked at
@@ -79,41 +79,41 @@ def iterate_lines(path: Path, progress: Progress | None = None) -> Iterator[tupl
     Colours are taken out, and what a carriage return writes over is a line too. The file is never held whole.
     """
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-    number, rest = 1, ""
+    number, pending = 1, ""
     for chunk in iterate_bytes(path, MOST_BYTES, progress):
-        *lines, rest = (rest + decoder.decode(chunk)).split("\n")
+        *lines, pending = (pending + decoder.decode(chunk)).split("\n")
         for line in lines:
             if line:
-                yield from _parts(number, line.split("\r"))
+                yield from _iterate_segments(number, line.split("\r"))
             number += 1
-        *over, rest = rest.split("\r")
-        yield from _parts(number, over)
-        rest = rest[:LONGEST_LINE]
-    yield from _parts(number, rest.split("\r"))
+        *overwritten, pending = pending.split("\r")
+        yield from _iterate_segments(number, overwritten)
+        pending = pending[:LONGEST_LINE]  # a file without line ends must not fill the memory
+    yield from _iterate_segments(number, pending.split("\r"))
 
 
-def _parts(number: int, parts: Iterable[str]) -> Iterator[tuple[int, str]]:
-    for part in parts:
-        if shown := _COLOUR.sub("", part[:LONGEST_LINE]).rstrip():
-            yield number, shown
+def _iterate_segments(number: int, segments: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for segment in segments:
+        if text := _COLOUR.sub("", segment[:LONGEST_LINE]).rstrip():
+            yield number, text
 
 
-def iterate_bytes(path: Path, most: int, progress: Progress | None = None) -> Iterator[bytes]:
+def iterate_bytes(path: Path, limit_bytes: int, progress: Progress | None = None) -> Iterator[bytes]:
     """The bytes of a file, expanded where it is compressed; `FileError` where there are more or it cannot be read."""
     name = str(path)
-    with _readable(name):
+    with _wrap_read_errors(name):
         size = path.stat().st_size
-        if size > most:
-            params = {"limit_mib": most // 2**20}
+        if size > limit_bytes:
+            params = {"limit_mib": limit_bytes // 2**20}
             raise FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
-        told = None if progress is None else (lambda done: progress("trace", done, size))
+        report = None if progress is None else (lambda done: progress("trace", done, size))
         with path.open("rb") as file:
-            yield from iterate_chunks(file, name, most=most, progress=told)
+            yield from iterate_chunks(file, name, limit_bytes=limit_bytes, progress=report)
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Around the reading of a file: what the system says against it is told in its words."""
+def _wrap_read_errors(name: str) -> Iterator[None]:
+    """Turn errors of the operating system into `FileError`."""
     try:
         yield
     except FileNotFoundError:
@@ -123,14 +123,14 @@ def _readable(name: str) -> Iterator[None]:
         raise FileError(Notice(code="file_unreadable", value=name, params={"reason": reason}, file=name)) from None
 
 
-def room_for(count: int, told: LogContext) -> None:
+def check_step_count(count: int, context: LogContext) -> None:
     """`FileError` where a log has more steps than can be held."""
     if count >= MOST_STEPS:
         params = {"limit": MOST_STEPS}
-        raise FileError(Notice(code="log_too_many", field="log", value=told.file, params=params, file=told.file))
+        raise FileError(Notice(code="log_too_many", field="log", value=context.file, params=params, file=context.file))
 
 
-def number_of(text: str) -> float:
+def parse_number(text: str) -> float:
     """The number a log wrote, thousands parted by commas or not; NaN where it is none."""
     try:
         return float(text.replace(",", "").replace("_", ""))
@@ -138,42 +138,42 @@ def number_of(text: str) -> float:
         return math.nan
 
 
-def seconds_of(text: str, line: int, file: str, *, per_s: float = 1.0) -> float:
+def parse_seconds(text: str, line: int, file: str, *, per_s: float = 1.0) -> float:
     """A time that a step can take, in seconds; `FileError` names the line of one that cannot be."""
-    seconds = number_of(text) / per_s
+    seconds = parse_number(text) / per_s
     if not SHORTEST_S <= seconds <= LONGEST_S:
-        refuse_time(text, line, file)
+        raise_time_error(text, line, file)
     return seconds
 
 
-def seconds_of_rate(text: str, amount: float, line: int, file: str) -> float:
+def parse_rate_s(text: str, amount: float, line: int, file: str) -> float:
     """Seconds for `amount` (samples, tokens) at a rate a second; `FileError` names a line whose rate cannot be."""
-    rate = number_of(text)
+    rate = parse_number(text)
     if not rate > 0 or not SHORTEST_S <= amount / rate <= LONGEST_S:
-        refuse_time(text, line, file)
+        raise_time_error(text, line, file)
     return amount / rate
 
 
-def refuse_time(text: str, line: int, file: str) -> None:
+def raise_time_error(text: str, line: int, file: str) -> None:
     """Say that a line's time or rate cannot be that of a training step."""
     params = {"line": line, "shortest_s": SHORTEST_S, "longest_s": LONGEST_S}
     raise FileError(Notice(code="log_time", field="log", value=text, params=params, file=file, line=line))
 
 
-def same_batch(given: float, line: int, told: LogContext, *, slack: float = 0.5) -> None:
+def check_batch(batch: float, line: int, context: LogContext, *, slack: float = 0.5) -> None:
     """The batch of the log must be the scenario's; `slack` samples are left to rounding."""
-    if math.isfinite(given) and abs(given - told.global_batch) > slack:
-        params = {"line": line, "batch": told.global_batch}
-        notice = Notice(code="log_batch", field="job.global_batch", value=round(given, 1), params=params)
-        raise FileError(notice.at(told.file, line))
+    if math.isfinite(batch) and abs(batch - context.global_batch) > slack:
+        params = {"line": line, "batch": context.global_batch}
+        notice = Notice(code="log_batch", field="job.global_batch", value=round(batch, 1), params=params)
+        raise FileError(notice.at(context.file, line))
 
 
 # Steps at the beginning that take more than this times the median of the second half are warm-up.
-WARM_UP = 1.1
-FEW = 3  # With fewer lines none is left out; the first steps of a run alone say nothing of the others
+WARM_UP_FACTOR = 1.1
+LEAST_STEPS = 3  # With fewer lines none is left out; the first steps of a run alone say nothing of the others
 DEVIATIONS = 4.0
-NARROW = 0.03  # Steps this near to the median are never outliers
-NORMAL = 1.4826  # Standard deviation of a normal distribution over its median absolute deviation
+NEAR_SHARE = 0.03  # Steps this near to the median are never outliers
+STD_PER_MAD = 1.4826  # Standard deviation of a normal distribution over its median absolute deviation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,36 +201,36 @@ def measure_steady_step(log: Log) -> SteadyStep:
     deviation and 3 %. With fewer than three lines all count.
     """
     steps = list(log.steps)
-    warm = _warm_up(steps)
-    kept = steps[warm:]
-    middle = median(one.seconds for one in kept)
-    deviation = NORMAL * median(abs(one.seconds - middle) for one in kept)
-    within = max(DEVIATIONS * deviation, NARROW * middle)
-    used = [one for one in kept if abs(one.seconds - middle) <= within] if len(kept) >= FEW else kept
-    names = {name for one in used for name in one.parts_s}
+    warm_up = _count_warm_up(steps)
+    later = steps[warm_up:]
+    middle = median(step.seconds for step in later)
+    deviation = STD_PER_MAD * median(abs(step.seconds - middle) for step in later)
+    within = max(DEVIATIONS * deviation, NEAR_SHARE * middle)
+    used = [step for step in later if abs(step.seconds - middle) <= within] if len(later) >= LEAST_STEPS else later
+    names = {name for step in used for name in step.parts_s}
     return SteadyStep(
-        step_s=median(one.seconds for one in used),
+        step_s=median(step.seconds for step in used),
         spread=deviation / middle,
         used=len(used),
         of=len(steps),
-        warm_up=warm,
-        outliers=len(kept) - len(used),
-        parts_s={name: median(o.parts_s[name] for o in used if name in o.parts_s) for name in sorted(names)},
+        warm_up=warm_up,
+        outliers=len(later) - len(used),
+        parts_s={name: median(step.parts_s[name] for step in used if name in step.parts_s) for name in sorted(names)},
     )
 
 
-def only_warm_up(log: Log) -> bool:
+def is_only_warm_up(log: Log) -> bool:
     """The log holds nothing but the first steps of a run, fewer than are needed to see how long a later one takes."""
-    numbers = [one.step for one in log.steps]
-    return len(numbers) < FEW and all(number is not None and number < FEW for number in numbers)
+    numbers = [step.step for step in log.steps]
+    return len(numbers) < LEAST_STEPS and all(number is not None and number < LEAST_STEPS for number in numbers)
 
 
-def _warm_up(steps: Sequence[LogStep]) -> int:
+def _count_warm_up(steps: Sequence[LogStep]) -> int:
     """How many steps at the beginning are left out."""
-    if len(steps) < FEW:
+    if len(steps) < LEAST_STEPS:
         return 0
-    later = median(one.seconds for one in steps[len(steps) // 2 :])
+    later = median(step.seconds for step in steps[len(steps) // 2 :])
     count = 1
-    while count < len(steps) // 2 and steps[count].seconds > WARM_UP * later:
+    while count < len(steps) // 2 and steps[count].seconds > WARM_UP_FACTOR * later:
         count += 1
     return count

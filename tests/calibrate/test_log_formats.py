@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.calibrate.log_lines import LogContext
-from crosszone.calibrate.log_read import FORMATS, read_log
+from crosszone.calibrate.log_formats import FORMATS, read_log
+from crosszone.calibrate.training_log import LogContext
 from crosszone.errors import FileError, InputError, InvalidError
 from kineto_traces import steps as kineto_steps
 
