@@ -27,8 +27,8 @@ from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
 from crosszone.calibrate.predicted import Steps, gpu_of, predicted_s
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.calibrate.single_run import (
-    MODEL,
-    PROMISE,
+    EXPLAINED_ERROR,
+    MODEL_ERROR,
     SingleRunEstimate,
     build_priors,
     estimate_coefficients,
@@ -81,10 +81,10 @@ def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> SingleRunEstim
         def predict_at(factors: Mapping[str, float], ratio: float = ratio) -> list[float]:
             return [ratio * float(steps.at(_scale_values(profiles, places, factors))[0])]
 
-        estimated = estimate_coefficients(predict_at, priors, [target], [MODEL])
+        estimated = estimate_coefficients(predict_at, priors, [target], [MODEL_ERROR])
         moved = scale_coefficients(profiles, run, estimated.factors)
         simulated = float(predicted_s([run], moved)[0])
-        if abs(simulated / target - 1.0) <= PROMISE:
+        if abs(simulated / target - 1.0) <= EXPLAINED_ERROR:
             break
         ratio = simulated / float(steps.at(moved.values)[0])
     return replace(estimated, before=(before,), after=(simulated,))

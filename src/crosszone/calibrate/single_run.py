@@ -1,17 +1,17 @@
-"""Calibrate from one log: the coefficients that matter for a run are moved until its step is predicted.
+"""Single-run calibration: move the coefficients that matter for a run until its step is predicted.
 
-    found = calibrate_single_run(Path("train.log"), load_scenario("run.yaml"), name="my-cluster")
-    found.moved[0].field, found.moved[0].after       # which coefficients moved, and to what
-    found.next_runs[0].name                          # the short run that would tell most
-    own_profiles.save(found.profile)
+    calibration = calibrate_single_run(Path("train.log"), load_scenario("run.yaml"), name="my-cluster")
+    calibration.moved[0].field, calibration.moved[0].after   # which coefficients moved, and to what
+    calibration.next_runs[0].name                            # the short run that would tell most
+    own_profiles.save(calibration.profile)
 
-Never the total: each coefficient has a meaning, so another strategy on the same cluster is predicted with what was
-learned of it. What the log cannot tell stays as it was, and is named.
+The total is never scaled: each coefficient has a meaning, so another strategy on the same cluster is predicted with
+what was learned of it. What the log cannot tell stays as it was, and is named.
 
-The next short run: which other strategy on the same cluster would tell most about the order of the best plans.
+`rank_next_runs` says which other strategy on the same cluster would tell most about the order of the best plans:
 
-runs = rank_next_runs(alternatives, covariance)
-runs[0].name, runs[0].sd_after_pct             # "tp x2": 4.1 % would become 2.2 %
+    runs = rank_next_runs(present, alternatives, covariance)
+    runs[0].name, runs[0].sd_after_pct             # "tp x2": 4.1 % would become 2.2 %
 
 The estimate itself needs only `predict`, which gives the predicted seconds of everything that was measured (the step
 first) from factors on coefficients:
@@ -20,7 +20,7 @@ first) from factors on coefficients:
     estimate.factors["elementwise"], estimate.errors["elementwise"]
 
 The priors say how far each coefficient of a case may lie from the profile's value at a new site. A profile's own error
-says how well its runs determine a value; another site adds to it. `SITES` says how much.
+says how well its runs determine a value; another site adds to it. `SITE_SPREADS` says how much.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from crosszone.predict.parts import kept
 from crosszone.predict.predict import predictor
 from crosszone.predict.predictor import OF_LINKS, OF_STEP, Predictor
 
-BEST = 3  # Plans whose order is to be settled
-RECOMPUTE = ("none", "selective", "full")
+BEST_PLANS = 3  # Plans whose order is to be settled
+RECOMPUTE_MODES = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ class Alternative:
     step_s: float
     """Predicted with the coefficients after the log."""
     sensitivity: Vector
-    """Of the logarithm of its step, in the order of the beliefs."""
+    """Of the logarithm of its step, in the order of the priors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,51 +97,56 @@ def iterate_variations(strategy: Strategy) -> Iterator[tuple[str, dict[str, Any]
     yield "micro_batch x2", {"micro_batch": 2 * strategy.micro_batch}
     if strategy.micro_batch % 2 == 0:
         yield "micro_batch / 2", {"micro_batch": strategy.micro_batch // 2}
-    for kind in RECOMPUTE:
+    for kind in RECOMPUTE_MODES:
         if kind != strategy.recompute:
             yield f"recompute {kind}", {"recompute": kind}
 
 
-def rank_next_runs(present: Alternative, others: Sequence[Alternative], covariance: Vector) -> list[NextRun]:
+def rank_next_runs(present: Alternative, alternatives: Sequence[Alternative], covariance: Vector) -> list[NextRun]:
     """What each of the others would tell, the most useful first. [K36]
 
     Variance of the difference of two plans: (j_a - j_b)' P (j_a - j_b) with the sensitivities j of their steps and the
     covariance P of the coefficients; mean over pairs of the three fastest plans, before and after a run of a strategy c
     (P - P j_c j_c' P / (j_c' P j_c + 0.05^2)).
     """
-    best = sorted([present, *others], key=lambda one: one.step_s)[:BEST]
-    gaps = [a.sensitivity - b.sensitivity for a, b in combinations(best, 2)]
+    fastest = sorted([present, *alternatives], key=lambda alternative: alternative.step_s)[:BEST_PLANS]
+    gaps = [a.sensitivity - b.sensitivity for a, b in combinations(fastest, 2)]
 
-    def spread_pct(left: Vector) -> float:
-        mean = sum(float(gap @ left @ gap) for gap in gaps) / max(1, len(gaps))
+    def compute_spread_pct(covariance: Vector) -> float:
+        mean = sum(float(gap @ covariance @ gap) for gap in gaps) / max(1, len(gaps))
         return 100.0 * float(np.sqrt(max(0.0, mean)))
 
-    now = spread_pct(covariance)
-    found = []
-    for one in others:
-        after = condition_covariance(covariance, one.sensitivity[None, :], np.array([MODEL]))
-        run = NextRun(name=one.name, step_s=one.step_s, sd_before_pct=now, sd_after_pct=spread_pct(after))
-        found.append(run)
-    return sorted(found, key=lambda run: (run.sd_after_pct, run.step_s))
+    sd_before_pct = compute_spread_pct(covariance)
+    next_runs = []
+    for alternative in alternatives:
+        after = condition_covariance(covariance, alternative.sensitivity[None, :], np.array([MODEL_ERROR]))
+        run = NextRun(
+            name=alternative.name,
+            step_s=alternative.step_s,
+            sd_before_pct=sd_before_pct,
+            sd_after_pct=compute_spread_pct(after),
+        )
+        next_runs.append(run)
+    return sorted(next_runs, key=lambda run: (run.sd_after_pct, run.step_s))
 
 
-OF_COEFFICIENTS = (*OF_STEP, *OF_LINKS)  # Parts of a predictor that follow from the coefficients
-MOVED = 0.005  # A smaller change of a coefficient is none
-UNTOLD = 0.9  # Share of its error that a coefficient keeps when a log has told nothing of it
-MATTERS = 0.01  # Share of a step that an error must be worth to be named
-WORTH = 0.97  # Share of the doubt between plans that a run may leave to be worth naming
+PARTS_OF_COEFFICIENTS = (*OF_STEP, *OF_LINKS)  # Parts of a predictor that follow from the coefficients
+LEAST_CHANGE = 0.005  # A smaller change of a coefficient is none
+UNINFORMED_SHARE = 0.9  # A coefficient that keeps more of its error than this was not informed by the log
+LEAST_WORTH = 0.01  # Share of a step that an error must be worth to be named
+USEFUL_RUN_SHARE = 0.97  # A next run is suggested if it leaves less of the standard deviation between plans
 # Standard deviations that a coefficient may move before that is doubted, and before the log is refused.
-UNLIKELY, IMPOSSIBLE = 5.0, 10.0
+UNLIKELY_SD, IMPOSSIBLE_SD = 5.0, 10.0
 # A part of the log that differs by this factor from the predicted one is another thing of the same name.
-APART = 3.0
+MOST_PART_RATIO = 3.0
 DIGITS = 4
 
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
-    """A coefficient that the log has moved."""
+class MovedCoefficient:
+    """A coefficient that the log has moved. Field names are keys of the JSON answer."""
 
     field: str
     kept_with: str
@@ -152,12 +157,12 @@ class Moved:
     error_before_pct: float
     error_after_pct: float
     at_limit: bool
-    """It ended at the limit of what is believed possible; what it could not explain moved others."""
+    """It ended at the limit of its prior; what it could not explain moved other coefficients."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Untold:
-    """A coefficient that did not move, for the log says nothing of it, though another strategy depends on it."""
+class UninformedCoefficient:
+    """A coefficient that the log says nothing of, so it did not move, though another strategy depends on it."""
 
     field: str
     error_pct: float
@@ -168,7 +173,7 @@ class Untold:
 
 @dataclass(frozen=True, kw_only=True)
 class SingleRunCalibration:
-    """What one log has taught."""
+    """What was learned from the log of a single run."""
 
     format: str
     stack: str
@@ -180,8 +185,8 @@ class SingleRunCalibration:
     """The step and each part: as the profile had it, as measured, and with the coefficients moved."""
     memory_gib: tuple[float, float] | None
     """Peak memory: measured, predicted; no coefficient of the step has a part in it."""
-    moved: tuple[Moved, ...]
-    untold: tuple[Untold, ...]
+    moved: tuple[MovedCoefficient, ...]
+    untold: tuple[UninformedCoefficient, ...]
     next_runs: tuple[NextRun, ...]
     profile: OwnProfile
     notices: tuple[Notice, ...]
@@ -198,9 +203,9 @@ class SingleRunCalibration:
             "memory_gib": dict(zip(("measured", "predicted"), self.memory_gib, strict=True))
             if self.memory_gib
             else None,
-            "moved": [asdict(one) for one in self.moved],
-            "untold": [asdict(one) for one in self.untold],
-            "next_runs": [asdict(one) for one in self.next_runs],
+            "moved": [asdict(entry) for entry in self.moved],
+            "untold": [asdict(entry) for entry in self.untold],
+            "next_runs": [asdict(entry) for entry in self.next_runs],
             "profile": self.profile.model_dump(mode="json"),
             "notices": [notice.as_dict(language) for notice in self.notices],
         }
@@ -215,62 +220,72 @@ def calibrate_single_run(
     profiles: Profiles | None = None,
     progress: Progress | None = None,
 ) -> SingleRunCalibration:
-    """Everything that a log of a run of this scenario teaches; an `InputError` where it cannot be that run's."""
-    called = name_from(path.stem) if name is None else name
-    check_name(called)
+    """Calibrate from the log of a run of this scenario; an `InputError` where it cannot be that run's."""
+    profile_name = name_from(path.stem) if name is None else name
+    check_name(profile_name)
     case = predictor(scenario, profiles=profiles)
     job = case.case.job
-    told = LogContext(
+    context = LogContext(
         file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
     )
-    log = read_log(path, told, form, progress=progress)
-    _warmed_up(log, str(path))
+    log = read_log(path, context, form, progress=progress)
+    check_log_is_warmed_up(log, str(path))
     steady = measure_steady_step(log)
-    _possible(case, steady)
-    there = predict_observed_s(case, steady.parts_s)
-    names = [part for part, seconds in steady.parts_s.items() if part in there and _like(seconds, there[part])]
-    apart = [part for part in steady.parts_s if part in there and part not in names]
+    check_step_is_possible(case, steady)
+    predicted_parts = predict_observed_s(case, steady.parts_s)
+    names = [
+        part
+        for part, seconds in steady.parts_s.items()
+        if part in predicted_parts and is_same_part(seconds, predicted_parts[part])
+    ]
+    apart = [part for part in steady.parts_s if part in predicted_parts and part not in names]
     measured = [steady.step_s, *(steady.parts_s[part] for part in names)]
-    believed = _beliefs(case)
-    at = _predict(case, names)
-    found = estimate_coefficients(at, believed, measured, [max(MODEL, steady.spread), *(PART for _ in names)])
-    if not found.explained:
-        params = {"predicted": _short(found.before[0]), "nearest": _short(found.after[0])}
-        far = Notice(code="log_not_explained", field="log", value=_short(steady.step_s), params=params)
-        raise InvalidError(far, *_few(steady, found.before[0]))
-    moved = _moved(case, believed, found)
-    farthest = max(moved, key=_distance, default=None)
-    if farthest is not None and _distance(farthest) > IMPOSSIBLE:
+    coefficient_priors = build_case_priors(case)
+    predict = make_predict_function(case, names)
+    estimate = estimate_coefficients(
+        predict, coefficient_priors, measured, [max(MODEL_ERROR, steady.spread), *(PART_ERROR for _ in names)]
+    )
+    if not estimate.explained:
+        params = {"predicted": round_digits(estimate.before[0]), "nearest": round_digits(estimate.after[0])}
+        notice = Notice(code="log_not_explained", field="log", value=round_digits(steady.step_s), params=params)
+        raise InvalidError(notice, *describe_few_steps(steady, estimate.before[0]))
+    moved = list_moved_coefficients(case, coefficient_priors, estimate)
+    farthest = max(moved, key=measure_move_in_sd, default=None)
+    if farthest is not None and measure_move_in_sd(farthest) > IMPOSSIBLE_SD:
         cause = {
             "coefficient": farthest.field,
-            "times": round(_distance(farthest)),
-            "predicted": _short(found.before[0]),
+            "times": round(measure_move_in_sd(farthest)),
+            "predicted": round_digits(estimate.before[0]),
         }
-        far = Notice(code="log_other_cause", field="log", value=_short(steady.step_s), params=cause)
-        raise InvalidError(far, *_few(steady, found.before[0]))
-    others = _alternatives(case, scenario, believed, found, progress)
+        notice = Notice(code="log_other_cause", field="log", value=round_digits(steady.step_s), params=cause)
+        raise InvalidError(notice, *describe_few_steps(steady, estimate.before[0]))
+    alternatives = predict_alternatives(case, scenario, coefficient_priors, estimate, progress)
     present = Alternative(
         name="",
         strategy=case.strategy,
-        step_s=found.after[0],
-        sensitivity=measure_sensitivities(_predict(case, []), believed, found.factors)[0],
+        step_s=estimate.after[0],
+        sensitivity=measure_sensitivities(make_predict_function(case, []), coefficient_priors, estimate.factors)[0],
     )
     memory = (log.memory_gib, case.memory().peak.expected) if log.memory_gib else None
-    hardly = _untold(believed, found, [present, *others])
-    names_moved = {one.field for one in moved}
-    untold = [one for one in hardly if one.field not in names_moved]
-    loose = [one.field for one in hardly if one.field in names_moved]
-    runs = rank_next_runs(present, others, found.covariance)
+    uninformed = list_uninformed_coefficients(coefficient_priors, estimate, [present, *alternatives])
+    moved_fields = {coefficient.field for coefficient in moved}
+    untold = [coefficient for coefficient in uninformed if coefficient.field not in moved_fields]
+    moved_loosely = [coefficient.field for coefficient in uninformed if coefficient.field in moved_fields]
+    runs = rank_next_runs(present, alternatives, estimate.covariance)
     parts = ["step", *names]
-    notices = (*log.notices, *_doubts(farthest, apart), *_notes(log, steady, moved, loose, untold, runs, memory))
-    profile = _profile(called, case, log, steady, found, moved, believed, notices, memory)
+    notices = (
+        *log.notices,
+        *collect_warnings(farthest, apart),
+        *collect_notes(log, steady, moved, moved_loosely, untold, runs, memory),
+    )
+    profile = build_profile(profile_name, case, log, steady, estimate, moved, coefficient_priors, notices, memory)
     return SingleRunCalibration(
         format=log.format,
         stack=case.stack,
         steady=steady,
-        before_s=dict(zip(parts, found.before, strict=True)),
+        before_s=dict(zip(parts, estimate.before, strict=True)),
         measured_s=dict(zip(parts, measured, strict=True)),
-        after_s=dict(zip(parts, found.after, strict=True)),
+        after_s=dict(zip(parts, estimate.after, strict=True)),
         memory_gib=memory,
         moved=tuple(moved),
         untold=tuple(untold),
@@ -283,10 +298,10 @@ def calibrate_single_run(
 def scale_coefficients(case: Predictor, factors: Mapping[str, float]) -> Predictor:
     """The same case with some coefficients times a factor."""
     changed: dict[str, Any] = {field: getattr(case.coefficients, field) * factor for field, factor in factors.items()}
-    other = replace(case)
-    other.parts.update(kept(case.parts, without=OF_COEFFICIENTS))
-    other.parts["coefficients"] = replace(case.coefficients, **changed)
-    return other
+    scaled = replace(case)
+    scaled.parts.update(kept(case.parts, without=PARTS_OF_COEFFICIENTS))
+    scaled.parts["coefficients"] = replace(case.coefficients, **changed)
+    return scaled
 
 
 def predict_observed_s(case: Predictor, parts: Mapping[str, float] | list[str]) -> dict[str, float]:
@@ -295,90 +310,92 @@ def predict_observed_s(case: Predictor, parts: Mapping[str, float] | list[str]) 
     forward_backward: from the first pass to the end of the gradients' exchange; optimizer: update and gathering of
     weights; forward and backward only without a pipeline and with whole weights, where they do not mix.
     """
-    found = {"step": case.step_time.expected}
-    t, row = case.step.times, case.row
-    reduced = float(case.step.reduced_s[row])
+    observed_s = {"step": case.step_time.expected}
+    times, row = case.step.times, case.row
+    reduced_s = float(case.step.reduced_s[row])
     if "forward_backward" in parts:
-        found["forward_backward"] = reduced
+        observed_s["forward_backward"] = reduced_s
     if "optimizer" in parts:
-        last = int(np.argmax(row_of(t.update + t.gather, row)))
-        found["optimizer"] = cell(t.update, row, last) + cell(t.gather, row, last)
+        last = int(np.argmax(row_of(times.update + times.gather, row)))
+        observed_s["optimizer"] = cell(times.update, row, last) + cell(times.gather, row, last)
     if "forward" in parts and case.strategy.pp == 1 and case.strategy.zero != 3:
-        forward = case.row_micro_batches * sum(cell(values, row, 0) for values in t.cost.forward.values())
-        found["forward"] = forward
+        forward = case.row_micro_batches * sum(cell(values, row, 0) for values in times.cost.forward.values())
+        observed_s["forward"] = forward
         if "backward" in parts:
-            found["backward"] = reduced - forward
-    return {part: seconds for part, seconds in found.items() if seconds > 0}
+            observed_s["backward"] = reduced_s - forward
+    return {part: seconds for part, seconds in observed_s.items() if seconds > 0}
 
 
-def _predict(case: Predictor, names: list[str]) -> Callable[[Mapping[str, float]], list[float]]:
-    def at(factors: Mapping[str, float]) -> list[float]:
-        found = predict_observed_s(scale_coefficients(case, factors), names)
-        return [found["step"], *(found[name] for name in names)]
+def make_predict_function(case: Predictor, names: list[str]) -> Callable[[Mapping[str, float]], list[float]]:
+    def predict(factors: Mapping[str, float]) -> list[float]:
+        observed_s = predict_observed_s(scale_coefficients(case, factors), names)
+        return [observed_s["step"], *(observed_s[name] for name in names)]
 
-    return at
-
-
-def _possible(case: Predictor, steady: SteadyStep) -> None:
-    """A step that would need more than the peak of all GPUs is another run's, or in another unit."""
-    least = case.model_flops / case.peak_flops
-    if steady.step_s < least:
-        params = {"least": _short(least), "gpus": case.strategy.ranks}
-        raise InvalidError(Notice(code="log_too_fast", field="log", value=_short(steady.step_s), params=params))
+    return predict
 
 
-def _warmed_up(log: Log, file: str) -> None:
+def check_step_is_possible(case: Predictor, steady: SteadyStep) -> None:
+    """Refuse a step that would need more than the peak of all GPUs: it is another run's, or in another unit."""
+    least_s = case.model_flops / case.peak_flops
+    if steady.step_s < least_s:
+        params = {"least": round_digits(least_s), "gpus": case.strategy.ranks}
+        raise InvalidError(Notice(code="log_too_fast", field="log", value=round_digits(steady.step_s), params=params))
+
+
+def check_log_is_warmed_up(log: Log, file: str) -> None:
     """Refuse a log of the first steps of a run alone: they compile, allocate and fetch."""
     if log.format != KINETO and is_only_warm_up(log):
         params = {"file": file, "needed": LEAST_STEPS}
         raise InvalidError(Notice(code="log_only_warm_up", field="log", value=len(log.steps), params=params, file=file))
 
 
-def _few(steady: SteadyStep, predicted_s: float) -> list[Notice]:
+def describe_few_steps(steady: SteadyStep, predicted_s: float) -> list[Notice]:
     """What else may be the cause where few steps are logged, and they are slower than predicted."""
     if steady.of >= LEAST_STEPS or steady.step_s < predicted_s:
         return []
     return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": LEAST_STEPS})]
 
 
-def _beliefs(case: Predictor) -> list[CoefficientPrior]:
-    """Of the coefficients that the case reads."""
+def build_case_priors(case: Predictor) -> list[CoefficientPrior]:
+    """The priors of the coefficients that the case reads."""
     profiles = list(case.profile.values())
-    measured = all(one.gpu_measured for one in profiles)
-    return build_priors(case.profiles, [one.family for one in profiles], case.stack, gpu_measured=measured)
+    measured = all(profile.gpu_measured for profile in profiles)
+    return build_priors(case.profiles, [profile.family for profile in profiles], case.stack, gpu_measured=measured)
 
 
-def _moved(case: Predictor, believed: list[CoefficientPrior], found: SingleRunEstimate) -> list[Moved]:
-    kept = {True: ", ".join(_gpus(case)), False: case.stack}
+def list_moved_coefficients(
+    case: Predictor, priors: list[CoefficientPrior], estimate: SingleRunEstimate
+) -> list[MovedCoefficient]:
+    kept_with = {True: ", ".join(list_gpus(case)), False: case.stack}
     return [
-        Moved(
-            field=one.field,
-            kept_with=kept[one.of_gpu],
-            before=one.value,
-            after=float(f"{one.value * found.factors[one.field]:.{DIGITS}g}"),
-            change_pct=100.0 * (found.factors[one.field] - 1.0),
-            error_before_pct=100.0 * one.sd,
-            error_after_pct=100.0 * found.errors[one.field],
-            at_limit=_at_limit(one, one.value * found.factors[one.field]),
+        MovedCoefficient(
+            field=prior.field,
+            kept_with=kept_with[prior.of_gpu],
+            before=prior.value,
+            after=float(f"{prior.value * estimate.factors[prior.field]:.{DIGITS}g}"),
+            change_pct=100.0 * (estimate.factors[prior.field] - 1.0),
+            error_before_pct=100.0 * prior.sd,
+            error_after_pct=100.0 * estimate.errors[prior.field],
+            at_limit=is_at_limit(prior, prior.value * estimate.factors[prior.field]),
         )
-        for one in sorted(believed, key=lambda b: -abs(math.log(found.factors.get(b.field, 1.0))))
-        if abs(found.factors.get(one.field, 1.0) - 1.0) > MOVED
+        for prior in sorted(priors, key=lambda b: -abs(math.log(estimate.factors.get(b.field, 1.0))))
+        if abs(estimate.factors.get(prior.field, 1.0) - 1.0) > LEAST_CHANGE
     ]
 
 
-def _at_limit(one: CoefficientPrior, value: float) -> bool:
-    return any(math.isclose(value, limit, rel_tol=1e-6) for limit in (one.lower, one.upper))
+def is_at_limit(prior: CoefficientPrior, value: float) -> bool:
+    return any(math.isclose(value, limit, rel_tol=1e-6) for limit in (prior.lower, prior.upper))
 
 
-def _gpus(case: Predictor) -> list[str]:
+def list_gpus(case: Predictor) -> list[str]:
     return sorted({case.site.groups[g].gpu.name for g in case.site.groups_in_use})
 
 
-def _alternatives(
+def predict_alternatives(
     case: Predictor,
     scenario: Scenario,
-    believed: list[CoefficientPrior],
-    found: SingleRunEstimate,
+    priors: list[CoefficientPrior],
+    estimate: SingleRunEstimate,
     progress: Progress | None,
 ) -> list[Alternative]:
     """Strategies one change away that are legal and fit, with what their steps depend on."""
@@ -395,13 +412,13 @@ def _alternatives(
         except InputError:
             continue
         if fits:
-            at = _predict(other, [])
+            predict = make_predict_function(other, [])
             alternatives.append(
                 Alternative(
                     name=name,
                     strategy=other.strategy,
-                    step_s=at(found.factors)[0],
-                    sensitivity=measure_sensitivities(at, believed, found.factors)[0],
+                    step_s=predict(estimate.factors)[0],
+                    sensitivity=measure_sensitivities(predict, priors, estimate.factors)[0],
                 )
             )
     if progress:
@@ -409,107 +426,124 @@ def _alternatives(
     return alternatives
 
 
-def _untold(believed: list[CoefficientPrior], found: SingleRunEstimate, others: list[Alternative]) -> list[Untold]:
+def list_uninformed_coefficients(
+    priors: list[CoefficientPrior], estimate: SingleRunEstimate, alternatives: list[Alternative]
+) -> list[UninformedCoefficient]:
     """Coefficients whose error the log has hardly narrowed, though it is worth a percent of some step. [K35]"""
-    left = []
-    for at, one in enumerate(believed):
-        error = found.errors[one.field]
-        worst = max(others, key=lambda other: abs(other.sensitivity[at]))
-        worth = abs(float(worst.sensitivity[at])) * error
-        if error > UNTOLD * one.sd and worth >= MATTERS:
-            left.append(
-                Untold(field=one.field, error_pct=100.0 * error, alternative=worst.name, worth_pct=100.0 * worth)
+    uninformed = []
+    for index, prior in enumerate(priors):
+        error = estimate.errors[prior.field]
+        worst = max(alternatives, key=lambda other: abs(other.sensitivity[index]))
+        worth = abs(float(worst.sensitivity[index])) * error
+        if error > UNINFORMED_SHARE * prior.sd and worth >= LEAST_WORTH:
+            uninformed.append(
+                UninformedCoefficient(
+                    field=prior.field, error_pct=100.0 * error, alternative=worst.name, worth_pct=100.0 * worth
+                )
             )
-    return sorted(left, key=lambda one: -one.worth_pct)
+    return sorted(uninformed, key=lambda prior: -prior.worth_pct)
 
 
-def _like(measured: float, predicted: float) -> bool:
+def is_same_part(measured: float, predicted: float) -> bool:
     """A part of a log can be the predicted one."""
-    return 1.0 / APART < measured / predicted < APART
+    return 1.0 / MOST_PART_RATIO < measured / predicted < MOST_PART_RATIO
 
 
-def _distance(one: Moved) -> float:
-    """How far a coefficient moved, in the standard deviations believed before."""
-    return abs(math.log(one.after / one.before)) / (one.error_before_pct / 100.0)
+def measure_move_in_sd(coefficient: MovedCoefficient) -> float:
+    """How far a coefficient moved, in standard deviations of its prior."""
+    return abs(math.log(coefficient.after / coefficient.before)) / (coefficient.error_before_pct / 100.0)
 
 
-def _doubts(farthest: Moved | None, apart: list[str]) -> list[Notice]:
-    """What a reader should not trust."""
+def collect_warnings(farthest: MovedCoefficient | None, apart: list[str]) -> list[Notice]:
+    """Warnings: a coefficient that moved implausibly far, parts of the log that mean something else."""
     doubts = []
-    if farthest is not None and _distance(farthest) > UNLIKELY:
-        params = {"times": round(_distance(farthest))}
+    if farthest is not None and measure_move_in_sd(farthest) > UNLIKELY_SD:
+        params = {"times": round(measure_move_in_sd(farthest))}
         doubts.append(Notice(code="log_far", level="warning", value=farthest.field, params=params))
     if apart:
         doubts.append(Notice(code="log_parts_apart", level="note", params={"parts": apart}))
     return doubts
 
 
-def _notes(
+def collect_notes(
     log: Log,
     steady: SteadyStep,
-    moved: list[Moved],
-    loose: list[str],
-    untold: list[Untold],
+    moved: list[MovedCoefficient],
+    moved_loosely: list[str],
+    uninformed: list[UninformedCoefficient],
     runs: list[NextRun],
     memory: tuple[float, float] | None,
 ) -> list[Notice]:
-    """What was found, in words."""
+    """Notes on the result: steps used, what moved, what the log does not tell, the next run, memory."""
     counts = {"used": steady.used, "of": steady.of, "warm_up": steady.warm_up, "outliers": steady.outliers}
-    notes = [Notice(code="log_steps_used", level="note", value=_short(steady.step_s), params=counts)]
+    notes = [Notice(code="log_steps_used", level="note", value=round_digits(steady.step_s), params=counts)]
     if not moved:
         notes.append(Notice(code="log_nothing_moved", level="note"))
-    for one in moved:
-        params = {"before": _short(one.before), "after": _short(one.after), "error": _short(one.error_after_pct)}
-        notes.append(Notice(code="log_moved", level="note", value=one.field, params=params))
-        if one.at_limit:
+    for coefficient in moved:
+        params = {
+            "before": round_digits(coefficient.before),
+            "after": round_digits(coefficient.after),
+            "error": round_digits(coefficient.error_after_pct),
+        }
+        notes.append(Notice(code="log_moved", level="note", value=coefficient.field, params=params))
+        if coefficient.at_limit:
             notes.append(
-                Notice(code="log_at_limit", level="note", value=one.field, params={"after": _short(one.after)})
+                Notice(
+                    code="log_at_limit",
+                    level="note",
+                    value=coefficient.field,
+                    params={"after": round_digits(coefficient.after)},
+                )
             )
-    if loose:
-        notes.append(Notice(code="log_moved_loosely", level="note", params={"fields": loose}))
-    if untold:
-        notes.append(Notice(code="log_untold", level="note", params={"fields": [one.field for one in untold]}))
-    if runs and runs[0].sd_after_pct < WORTH * runs[0].sd_before_pct:
-        params = {"before": _short(runs[0].sd_before_pct), "after": _short(runs[0].sd_after_pct)}
+    if moved_loosely:
+        notes.append(Notice(code="log_moved_loosely", level="note", params={"fields": moved_loosely}))
+    if uninformed:
+        notes.append(
+            Notice(
+                code="log_untold", level="note", params={"fields": [coefficient.field for coefficient in uninformed]}
+            )
+        )
+    if runs and runs[0].sd_after_pct < USEFUL_RUN_SHARE * runs[0].sd_before_pct:
+        params = {"before": round_digits(runs[0].sd_before_pct), "after": round_digits(runs[0].sd_after_pct)}
         notes.append(Notice(code="log_next_run", level="note", value=runs[0].name, params=params))
     if memory is not None:
-        there = {"predicted": _short(memory[1]), "kind": log.memory_kind}
-        notes.append(Notice(code="log_memory", level="note", value=_short(memory[0]), params=there))
+        memory_params = {"predicted": round_digits(memory[1]), "kind": log.memory_kind}
+        notes.append(Notice(code="log_memory", level="note", value=round_digits(memory[0]), params=memory_params))
     return notes
 
 
-def _profile(
+def build_profile(
     name: str,
     case: Predictor,
     log: Log,
     steady: SteadyStep,
-    found: SingleRunEstimate,
-    moved: list[Moved],
-    believed: list[CoefficientPrior],
+    estimate: SingleRunEstimate,
+    moved: list[MovedCoefficient],
+    priors: list[CoefficientPrior],
     notices: tuple[Notice, ...],
     memory: tuple[float, float] | None,
 ) -> OwnProfile:
     """The coefficients that moved as an own profile."""
-    of_gpu = {one.field: one.of_gpu for one in believed}
+    of_gpu = {one.field: one.of_gpu for one in priors}
     gpus: dict[str, dict[str, Coefficient]] = {}
     stacks: dict[str, dict[str, Coefficient]] = {}
     for one in moved:
-        factor = found.factors[one.field]
-        error = float(f"{found.errors[one.field]:.2g}")
-        for gpu in _gpus(case) if of_gpu[one.field] else ():
+        factor = estimate.factors[one.field]
+        error = float(f"{estimate.errors[one.field]:.2g}")
+        for gpu in list_gpus(case) if of_gpu[one.field] else ():
             kind = next(one.gpu for one in case.site.groups if one.gpu.name == gpu)
             value = float(getattr(case.profiles.select(kind, case.stack).coefficients, one.field))
-            kept = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
-            gpus.setdefault(gpu, {})[one.field] = kept
+            fitted = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
+            gpus.setdefault(gpu, {})[one.field] = fitted
         if not of_gpu[one.field]:
-            kept = Coefficient(value=one.after, error=error, origin="fitted")
-            stacks.setdefault(case.stack, {})[one.field] = kept
+            fitted = Coefficient(value=one.after, error=error, origin="fitted")
+            stacks.setdefault(case.stack, {})[one.field] = fitted
     scores: dict[str, Any] = {
         "step_measured_s": steady.step_s,
-        "step_before_s": found.before[0],
-        "step_after_s": found.after[0],
-        "error_before_pct": 100.0 * (found.before[0] / steady.step_s - 1.0),
-        "error_after_pct": 100.0 * (found.after[0] / steady.step_s - 1.0),
+        "step_before_s": estimate.before[0],
+        "step_after_s": estimate.after[0],
+        "error_before_pct": 100.0 * (estimate.before[0] / steady.step_s - 1.0),
+        "error_after_pct": 100.0 * (estimate.after[0] / steady.step_s - 1.0),
         "steps_used": steady.used,
         "steps_of": steady.of,
     }
@@ -526,14 +560,14 @@ def _profile(
     )
 
 
-def _short(value: float) -> float:
+def round_digits(value: float) -> float:
     """Four significant digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
 # Standard deviation of the logarithm among sites and software, by coefficient: what the fitted stacks differ by
 # (see priors.yaml), little for what the GPU alone decides. Coefficients that are not here stay as they are.
-SITES: dict[str, float] = {
+SITE_SPREADS: dict[str, float] = {
     "matmul": 0.03,
     "matmul_fp8": 0.05,
     "flash": 0.1,
@@ -563,16 +597,16 @@ SITES: dict[str, float] = {
     "selective_share": 0.3,
 }
 # Share of it that adds to the profile's error: where the stack has no value of its own, and where it has.
-UNSEEN, SEEN = 0.5, 0.2
-DERIVED = 0.25  # The same of a GPU's rates where its profile is that of a relative
-SHARES = (0.05, 1.0)  # Limits of what priors.yaml does not have: shares of a rate
+SPREAD_SHARE_UNFITTED, SPREAD_SHARE_FITTED = 0.5, 0.2
+DERIVED_GPU_SD = 0.25  # The same of a GPU's rates where its profile is that of a relative
+DEFAULT_LIMITS = (0.05, 1.0)  # Limits of what priors.yaml does not have: shares of a rate
 # Kept with the GPU; the others with the stack.
-GPU = ("matmul", "matmul_fp8", "flash", "flash_backward", "tile", "batched", "memory")
+GPU_FIELDS = ("matmul", "matmul_fp8", "flash", "flash_backward", "tile", "batched", "memory")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CoefficientPrior:
-    """What is believed of one coefficient of the case."""
+    """The prior of one coefficient of the case."""
 
     field: str
     value: float
@@ -592,53 +626,55 @@ def build_priors(
     gpu_measured: bool = True,
     errors: Sequence[float] | Vector = (),
 ) -> list[CoefficientPrior]:
-    """What is believed of each coefficient that a log may move. [K32]
+    """The prior of each coefficient that a log may move. [K32]
 
     sd^2 = (error of the profile)^2 + (share x spread among sites)^2, the share 0.5 where the stack has no value of its
     own and 0.2 where it has. `errors` take the place of the profile's (a fit's own). Values are the first family's.
     """
-    known = priors()
+    limits_by_field = priors()
     index = profiles.index(list(families)[:1], [stack])
-    found = []
-    for field, spread in SITES.items():
-        at = int(index[field][0, 0])
-        home, value = profiles.names[at][0], float(profiles.values[at])
+    coefficient_priors = []
+    for field, spread in SITE_SPREADS.items():
+        index_at = int(index[field][0, 0])
+        scope, value = profiles.names[index_at][0], float(profiles.values[index_at])
         if value <= 0:
             continue
-        error = float(errors[at]) if len(errors) else float(profiles.errors[at])
-        own = home.startswith("stack ")
-        site = (SEEN if own else UNSEEN) * spread
-        of_gpu = not own and (home.startswith("gpu ") or field in GPU)
+        error = float(errors[index_at]) if len(errors) else float(profiles.errors[index_at])
+        has_stack_value = scope.startswith("stack ")
+        site_sd = (SPREAD_SHARE_FITTED if has_stack_value else SPREAD_SHARE_UNFITTED) * spread
+        of_gpu = not has_stack_value and (scope.startswith("gpu ") or field in GPU_FIELDS)
         if of_gpu and not gpu_measured:
-            site = max(site, DERIVED)
-        limits = known.get(field)
-        lower, upper = (limits.lower, limits.upper) if limits else SHARES
-        found.append(
+            site_sd = max(site_sd, DERIVED_GPU_SD)
+        limits = limits_by_field.get(field)
+        lower, upper = (limits.lower, limits.upper) if limits else DEFAULT_LIMITS
+        coefficient_priors.append(
             CoefficientPrior(
                 field=field,
                 value=value,
-                sd=math.hypot(error, site),
+                sd=math.hypot(error, site_sd),
                 lower=min(lower, value),
                 upper=max(upper, value),
                 of_gpu=of_gpu,
             )
         )
-    return found
+    return coefficient_priors
 
 
-Predict = Callable[[Mapping[str, float]], Sequence[float]]
+PredictFunction = Callable[[Mapping[str, float]], Sequence[float]]
 
-PROMISE, NEAR = 0.03, 0.029  # How far the predicted step may stay from the measured one; where the rounds end
+# How far the predicted step may stay from the measured one, and where the rounds end: a little inside it.
+EXPLAINED_ERROR, TARGET_ERROR = 0.03, 0.029
 # Error of a predicted step that no coefficient explains (one standard deviation of its logarithm).
-MODEL = 0.05
-PART = 0.15  # The same of a part of a step: logs draw its borders in their own ways
-# Coefficients that move hold this share of the believed variance of the step, and are at most so many.
-SHARE, FEWEST = 0.8, 3
-STEP = 1e-3
-LONGEST_MOVE = 0.7  # Largest change of a logarithm in a round
+MODEL_ERROR = 0.05
+PART_ERROR = 0.15  # The same of a part of a step: logs draw its borders in their own ways
+# Coefficients that move hold this share of the step's prior variance; a single measurement moves at first at most so
+# many, and more only where these cannot explain the step.
+VARIANCE_SHARE, FIRST_COEFFICIENTS = 0.8, 3
+RELATIVE_STEP = 1e-3  # Change of a coefficient in finite differences
+LONGEST_MOVE = 0.7  # Largest change of a logarithm in a round: the linearization does not hold farther out
 ROUNDS = 40
-SETTLED = 3  # Rounds before the measurement is trusted more, or more coefficients are let go
-LEAST_NOISE = 2e-3
+ROUNDS_TO_SETTLE = 3  # Rounds before the measurement is trusted more, or more coefficients are let go
+LEAST_NOISE = 2e-3  # The measurement is not trusted further than this; then more coefficients may move
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -648,9 +684,9 @@ class SingleRunEstimate:
     factors: dict[str, float]
     """Of the coefficients that were moved."""
     errors: dict[str, float]
-    """Standard deviation of the logarithm after the run, of every coefficient that was believed in."""
+    """Standard deviation of the logarithm after the run, of every coefficient that has a prior."""
     covariance: Vector
-    """The same for all pairs, in the order of the beliefs."""
+    """The same for all pairs, in the order of the priors."""
     sensitivity: Vector
     """Change of the logarithm of the step for that of each coefficient, before the run."""
     before: tuple[float, ...]
@@ -661,29 +697,31 @@ class SingleRunEstimate:
 
 
 def measure_sensitivities(
-    predict: Predict, beliefs: Sequence[CoefficientPrior], factors: Mapping[str, float]
+    predict: PredictFunction, priors: Sequence[CoefficientPrior], factors: Mapping[str, float]
 ) -> Vector:
     """D log(predicted) / d log(coefficient) by finite differences: a row for each prediction. [K33]"""
-    base = np.log(np.asarray(predict(factors)))
+    base_log = np.log(np.asarray(predict(factors)))
     columns = []
-    for one in beliefs:
-        here = factors.get(one.field, 1.0)
-        change = 1.0 + STEP if one.value * here * (1.0 + STEP) <= one.upper else 1.0 - STEP  # a share stays below 1
-        moved = {**factors, one.field: here * change}
-        columns.append((np.log(np.asarray(predict(moved))) - base) / np.log(change))
+    for prior in priors:
+        factor = factors.get(prior.field, 1.0)
+        change = (
+            1.0 + RELATIVE_STEP if prior.value * factor * (1.0 + RELATIVE_STEP) <= prior.upper else 1.0 - RELATIVE_STEP
+        )  # a share stays below 1
+        changed_factors = {**factors, prior.field: factor * change}
+        columns.append((np.log(np.asarray(predict(changed_factors))) - base_log) / np.log(change))
     return np.array(columns).T
 
 
-def select_coefficients(sensitivity: Vector, sd: Vector, most: int, share: float = SHARE) -> list[int]:
-    """The coefficients that matter: those with the largest part of the step's believed variance. [K33]
+def select_coefficients(sensitivity: Vector, sd: Vector, limit: int, share: float = VARIANCE_SHARE) -> list[int]:
+    """The coefficients that matter: those with the largest part of the step's prior variance. [K33]
 
     Part of coefficient k: (sensitivity_k x sd_k)^2. They are taken, largest first, until they hold 80 % of the sum.
     """
-    part = (sensitivity * sd) ** 2
-    order = np.argsort(-part, kind="stable")
-    held = np.cumsum(part[order]) / max(float(part.sum()), 1e-30)
-    count = min(most, 1 + int(np.searchsorted(held, share)))
-    return [int(at) for at in order[:count] if part[at] > 0]
+    variance_part = (sensitivity * sd) ** 2
+    order = np.argsort(-variance_part, kind="stable")
+    cumulative_share = np.cumsum(variance_part[order]) / max(float(variance_part.sum()), 1e-30)
+    count = min(limit, 1 + int(np.searchsorted(cumulative_share, share)))
+    return [int(index) for index in order[:count] if variance_part[index] > 0]
 
 
 def solve_update(jacobian: Vector, sd: Vector, noise: Vector, residual: Vector) -> Vector:
@@ -697,17 +735,20 @@ def solve_update(jacobian: Vector, sd: Vector, noise: Vector, residual: Vector) 
 
 def condition_covariance(covariance: Vector, jacobian: Vector, noise: Vector) -> Vector:
     """Covariance of the logarithms after a measurement: P - P J' (J P J' + R)^-1 J P. [K35]"""
-    seen = covariance @ jacobian.T
-    return np.asarray(covariance - seen @ np.linalg.solve(jacobian @ seen + np.diag(noise**2), seen.T))
+    cross_covariance = covariance @ jacobian.T
+    return np.asarray(
+        covariance
+        - cross_covariance @ np.linalg.solve(jacobian @ cross_covariance + np.diag(noise**2), cross_covariance.T)
+    )
 
 
 def estimate_coefficients(
-    predict: Predict,
-    beliefs: Sequence[CoefficientPrior],
+    predict: PredictFunction,
+    priors: Sequence[CoefficientPrior],
     measured: Sequence[float],
     sd: Sequence[float],
     *,
-    near: float = NEAR,
+    tolerance: float = TARGET_ERROR,
 ) -> SingleRunEstimate:
     """Move the few coefficients that matter until the predicted step is near the measured one. [K34]
 
@@ -715,49 +756,49 @@ def estimate_coefficients(
     the step stays farther than 3 % off, it is trusted more, and at last more coefficients may move.
     """
     target, noise = np.log(np.asarray(measured)), np.asarray(sd, dtype=float).copy()
-    spread = np.array([one.sd for one in beliefs])
-    lower = np.log([one.lower / one.value for one in beliefs])
-    upper = np.log([one.upper / one.value for one in beliefs])
+    spread = np.array([prior.sd for prior in priors])
+    lower = np.log([prior.lower / prior.value for prior in priors])
+    upper = np.log([prior.upper / prior.value for prior in priors])
     before = tuple(float(x) for x in predict({}))
-    first = measure_sensitivities(predict, beliefs, {})
-    most = FEWEST + len(measured) - 1
-    free = select_coefficients(first[0], spread, most)
-    theta, held = np.zeros(len(beliefs)), np.zeros(len(beliefs), dtype=bool)
-    quiet, after = 0, before
+    first_sensitivities = measure_sensitivities(predict, priors, {})
+    limit = FIRST_COEFFICIENTS + len(measured) - 1
+    free = select_coefficients(first_sensitivities[0], spread, limit)
+    theta, at_limit = np.zeros(len(priors)), np.zeros(len(priors), dtype=bool)
+    rounds_since_change, after = 0, before
     for _ in range(ROUNDS):
-        some = [beliefs[k] for k in free]
-        factors = {one.field: float(np.exp(theta[k])) for one, k in zip(some, free, strict=True)}
+        free_priors = [priors[k] for k in free]
+        factors = {prior.field: float(np.exp(theta[k])) for prior, k in zip(free_priors, free, strict=True)}
         after = tuple(float(x) for x in predict(factors))
-        off = abs(after[0] / measured[0] - 1.0)
-        if quiet >= SETTLED:
-            if off <= near:
+        error = abs(after[0] / measured[0] - 1.0)
+        if rounds_since_change >= ROUNDS_TO_SETTLE:
+            if error <= tolerance:
                 break
             if noise[0] > LEAST_NOISE:
                 noise[0] /= 2.0
-            elif most < len(beliefs):
-                most += FEWEST
-                free, quiet = select_coefficients(first[0], spread, most, share=1.0), 0
+            elif limit < len(priors):
+                limit += FIRST_COEFFICIENTS
+                free, rounds_since_change = select_coefficients(first_sensitivities[0], spread, limit, share=1.0), 0
                 continue
             else:
                 break
-        jacobian = measure_sensitivities(predict, some, factors)
-        jacobian[:, held[free]] = 0.0
+        jacobian = measure_sensitivities(predict, free_priors, factors)
+        jacobian[:, at_limit[free]] = 0.0
         residual = target - np.log(np.asarray(after)) + jacobian @ theta[free]
-        new = np.where(held[free], theta[free], solve_update(jacobian, spread[free], noise, residual))
-        moved = theta[free] + np.clip(new - theta[free], -LONGEST_MOVE, LONGEST_MOVE)
-        kept = np.clip(moved, lower[free], upper[free])
-        held[free] |= kept != moved
-        theta[free], quiet = kept, quiet + 1
-    factors = {beliefs[k].field: float(np.exp(theta[k])) for k in free}
-    left = condition_covariance(
-        np.diag(spread**2), measure_sensitivities(predict, beliefs, factors), np.asarray(sd, dtype=float)
+        proposed = np.where(at_limit[free], theta[free], solve_update(jacobian, spread[free], noise, residual))
+        stepped = theta[free] + np.clip(proposed - theta[free], -LONGEST_MOVE, LONGEST_MOVE)
+        bounded = np.clip(stepped, lower[free], upper[free])
+        at_limit[free] |= bounded != stepped
+        theta[free], rounds_since_change = bounded, rounds_since_change + 1
+    factors = {priors[k].field: float(np.exp(theta[k])) for k in free}
+    covariance = condition_covariance(
+        np.diag(spread**2), measure_sensitivities(predict, priors, factors), np.asarray(sd, dtype=float)
     )
     return SingleRunEstimate(
         factors=factors,
-        errors={one.field: float(np.sqrt(max(0.0, left[k, k]))) for k, one in enumerate(beliefs)},
-        covariance=left,
-        sensitivity=first[0],
+        errors={prior.field: float(np.sqrt(max(0.0, covariance[k, k]))) for k, prior in enumerate(priors)},
+        covariance=covariance,
+        sensitivity=first_sensitivities[0],
         before=before,
         after=after,
-        explained=abs(after[0] / measured[0] - 1.0) <= PROMISE,
+        explained=abs(after[0] / measured[0] - 1.0) <= EXPLAINED_ERROR,
     )

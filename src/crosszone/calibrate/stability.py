@@ -28,7 +28,7 @@ from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.inputs.document import read_text
 from crosszone.inputs.value import NotNegative, Positive, Value
 
-CHOICES = ("first", "last", "best")  # What an iteration is called besides its number
+NAMED_ITERATIONS = ("first", "last", "best")  # Accepted in place of an iteration's number
 
 
 class Stability(Value):
@@ -79,16 +79,16 @@ def find_median_iteration(seconds: Mapping[int, float]) -> int:
 def resolve_iteration(word: str | int, seconds: Mapping[int, float]) -> int:
     """The number of the iteration that is called `first`, `last`, `best` or by its number; else `InvalidError`."""
     steps: Sequence[int] = list(seconds)
-    named = {"first": steps[0], "last": steps[-1], "best": measure_stability(seconds).best_step}
-    if isinstance(word, str) and word in named:
-        return named[word]
+    iterations_by_name = {"first": steps[0], "last": steps[-1], "best": measure_stability(seconds).best_step}
+    if isinstance(word, str) and word in iterations_by_name:
+        return iterations_by_name[word]
     text = str(word).strip()
     if not (text.isascii() and text.isdigit()):
-        params = {"allowed": [*CHOICES, "N"], "nearest": "best"}
+        params = {"allowed": [*NAMED_ITERATIONS, "N"], "nearest": "best"}
         raise InvalidError(Notice(code="not_one_of", field="iteration", value=word, params=params))
     if len(text) > 12 or int(text) not in seconds:
-        known = {"first": steps[0], "last": steps[-1], "steps": len(steps)}
-        raise InvalidError(Notice(code="trace_step_unknown", field="iteration", value=text, params=known))
+        bounds = {"first": steps[0], "last": steps[-1], "steps": len(steps)}
+        raise InvalidError(Notice(code="trace_step_unknown", field="iteration", value=text, params=bounds))
     return int(text)
 
 
@@ -124,7 +124,7 @@ def read_stability_table(path: Path) -> list[JobStability]:
     """Min, max, mean, standard deviation and mean-to-min of the steady iterations of every job that has any."""
     reader = csv.DictReader(io.StringIO(read_text(path)), restval="")
     steady: dict[str, dict[int, float]] = {}
-    others: dict[str, int] = {}
+    left_out: dict[str, int] = {}
     try:
         columns = [(name or "").strip() for name in reader.fieldnames or ()]
         missing = [name for name in NEEDED if name not in columns]
@@ -134,40 +134,40 @@ def read_stability_table(path: Path) -> list[JobStability]:
         reader.fieldnames = columns
         for cells in reader:
             if reader.line_num > MOST_ROWS:
-                raise _refused(path, reader.line_num, "rows", MOST_ROWS)
-            job, step, seconds, counts = _row(path, reader.line_num, cells)
+                raise refuse_row(path, reader.line_num, "rows", MOST_ROWS)
+            job, step, seconds, counts = parse_iteration_row(path, reader.line_num, cells)
             if counts:
                 if step in steady.setdefault(job, {}):
-                    raise _refused(path, reader.line_num, "iteration", step)
+                    raise refuse_row(path, reader.line_num, "iteration", step)
                 steady[job][step] = seconds
             else:
-                others[job] = others.get(job, 0) + 1
+                left_out[job] = left_out.get(job, 0) + 1
     except csv.Error as error:
         raise FileError(Notice(code="runs_not_csv", value=str(path), params={"reason": str(error)})) from None
     return [
         JobStability(
-            id=job, stability=measure_stability(times), left_out=others.get(job, 0), seconds=tuple(times.values())
+            id=job, stability=measure_stability(times), left_out=left_out.get(job, 0), seconds=tuple(times.values())
         )
         for job, times in steady.items()
     ]
 
 
-def _row(path: Path, line: int, cells: dict[str, Any]) -> tuple[str, int, float, bool]:
+def parse_iteration_row(path: Path, line: int, cells: dict[str, Any]) -> tuple[str, int, float, bool]:
     """Job, number of the iteration, seconds, and whether it counts."""
     job, step, seconds, kind = (str(cells.get(key) or "").strip() for key in (*NEEDED, "kind"))
     if None in cells or not job or len(job) > LONGEST_ID:
-        raise _refused(path, line, "run_id", job)
+        raise refuse_row(path, line, "run_id", job)
     if not (step.isascii() and step.isdigit()) or len(step) > 12:
-        raise _refused(path, line, "iteration", step)
+        raise refuse_row(path, line, "iteration", step)
     try:
         value = float(seconds)
     except ValueError:
         value = math.nan
     if not 0 < value <= LONGEST_S:
-        raise _refused(path, line, "iter_time_s", seconds)
+        raise refuse_row(path, line, "iter_time_s", seconds)
     return job, int(step), value, kind in STEADY
 
 
-def _refused(path: Path, line: int, column: str, value: object) -> InputError:
+def refuse_row(path: Path, line: int, column: str, value: object) -> InputError:
     notice = Notice(code="iterations_row", field=column, value=value, params={"line": line}, file=str(path), line=line)
     return InputError(notice)

@@ -1,4 +1,4 @@
-"""Calibrate from one log: the few coefficients that explain it move, the total is never scaled."""
+"""Single-run calibration: the few coefficients that explain it move, the total is never scaled."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.single_run import (
-    SEEN,
-    SITES,
-    UNSEEN,
+    SITE_SPREADS,
+    SPREAD_SHARE_FITTED,
+    SPREAD_SHARE_UNFITTED,
     Alternative,
     CoefficientPrior,
     build_priors,
@@ -41,7 +41,9 @@ SCENARIO = ROOT / "examples" / "single-node.yaml"
 TOKENS, GPUS = 128 * 4096, 8
 
 
-def belief(field: str, sd: float, value: float = 1.0, lower: float = 0.01, upper: float = 100.0) -> CoefficientPrior:
+def build_prior(
+    field: str, sd: float, value: float = 1.0, lower: float = 0.01, upper: float = 100.0
+) -> CoefficientPrior:
     return CoefficientPrior(field=field, value=value, sd=sd, lower=lower, upper=upper, of_gpu=False)
 
 
@@ -62,30 +64,32 @@ def titan(folder: Path, step_s: float, name: str = "titan.log", lines: int = 8) 
     return path
 
 
-def test_beliefs_are_the_profiles_error_and_how_sites_differ():
+def test_priors_are_the_profiles_error_and_how_sites_differ():
     """[K32] The stack has its own host_s (error 0.066): hypot(0.066, 0.2 x 0.6); score_traffic is common."""
     profiles = Profiles.shipped()
-    found = {one.field: one for one in build_priors(profiles, ["h100"], "megatron-core")}
+    result = {one.field: one for one in build_priors(profiles, ["h100"], "megatron-core")}
     own, common = profiles.place["stack megatron-core", "host_s"], profiles.place["common", "score_traffic"]
-    assert found["host_s"].sd == pytest.approx(math.hypot(profiles.errors[own], SEEN * SITES["host_s"]))
-    expected = math.hypot(profiles.errors[common], UNSEEN * SITES["score_traffic"])
-    assert found["score_traffic"].sd == pytest.approx(expected)
-    assert found["matmul"].of_gpu and not found["host_s"].of_gpu
+    assert result["host_s"].sd == pytest.approx(
+        math.hypot(profiles.errors[own], SPREAD_SHARE_FITTED * SITE_SPREADS["host_s"])
+    )
+    expected = math.hypot(profiles.errors[common], SPREAD_SHARE_UNFITTED * SITE_SPREADS["score_traffic"])
+    assert result["score_traffic"].sd == pytest.approx(expected)
+    assert result["matmul"].of_gpu and not result["host_s"].of_gpu
 
 
 def test_sensitivities_are_shares_of_the_step_and_choose_the_coefficients():
     """[K33] Parts of 6, 3 and 1 s: sensitivities 0.6, 0.3, 0.1; with sd 0.01, 0.2, 0.2 the second holds 0.0036 of 0.0040."""
-    beliefs = [belief("a", 0.01), belief("b", 0.2), belief("c", 0.2)]
-    found = measure_sensitivities(parts(a=6.0, b=3.0, c=1.0), beliefs, {})
-    assert found[0] == pytest.approx([0.6, 0.3, 0.1], rel=1e-3)
-    assert select_coefficients(found[0], np.array([0.01, 0.2, 0.2]), 3) == [1]
-    assert select_coefficients(found[0], np.array([0.01, 0.2, 0.2]), 3, share=0.95) == [1, 2]
+    priors = [build_prior("a", 0.01), build_prior("b", 0.2), build_prior("c", 0.2)]
+    result = measure_sensitivities(parts(a=6.0, b=3.0, c=1.0), priors, {})
+    assert result[0] == pytest.approx([0.6, 0.3, 0.1], rel=1e-3)
+    assert select_coefficients(result[0], np.array([0.01, 0.2, 0.2]), 3) == [1]
+    assert select_coefficients(result[0], np.array([0.01, 0.2, 0.2]), 3, share=0.95) == [1, 2]
 
 
 def test_a_share_at_its_limit_is_varied_downwards():
     """[K33]"""
     seen = []
-    measure_sensitivities(lambda f: [seen.append(f.get("a", 1.0)) or 1.0], [belief("a", 0.1, upper=1.0)], {})
+    measure_sensitivities(lambda f: [seen.append(f.get("a", 1.0)) or 1.0], [build_prior("a", 0.1, upper=1.0)], {})
     assert max(seen) <= 1.0
 
 
@@ -105,21 +109,21 @@ def test_what_remains_unknown_after_a_measurement():
 
 
 @pytest.mark.parametrize("factor", [0.8, 0.97, 1.02, 1.3, 1.9])
-def test_the_step_is_met_within_three_percent_by_what_is_believed_least(factor):
+def test_the_step_is_met_within_three_percent_by_the_widest_prior(factor):
     """[K34] The well-known part hardly moves."""
-    beliefs = [belief("known", 0.01), belief("loose", 0.4), belief("idle", 0.5)]
-    found = estimate_coefficients(parts(known=6.0, loose=4.0), beliefs, [10.0 * factor], [0.05])
-    assert found.explained and abs(found.after[0] / (10.0 * factor) - 1.0) <= 0.03
-    assert abs(math.log(found.factors.get("known", 1.0))) < 0.05
-    assert "idle" not in found.factors and found.errors["idle"] == pytest.approx(0.5)
-    assert found.errors["loose"] < 0.4
+    priors = [build_prior("known", 0.01), build_prior("loose", 0.4), build_prior("idle", 0.5)]
+    result = estimate_coefficients(parts(known=6.0, loose=4.0), priors, [10.0 * factor], [0.05])
+    assert result.explained and abs(result.after[0] / (10.0 * factor) - 1.0) <= 0.03
+    assert abs(math.log(result.factors.get("known", 1.0))) < 0.05
+    assert "idle" not in result.factors and result.errors["idle"] == pytest.approx(0.5)
+    assert result.errors["loose"] < 0.4
 
 
 def test_what_no_believable_value_explains_is_said():
     """[K34] Even at their limits the parts give 12 s."""
-    beliefs = [belief("a", 0.1, upper=1.2), belief("b", 0.1, upper=1.2)]
-    found = estimate_coefficients(parts(a=6.0, b=4.0), beliefs, [20.0], [0.05])
-    assert not found.explained and found.after[0] == pytest.approx(12.0, rel=1e-3)
+    priors = [build_prior("a", 0.1, upper=1.2), build_prior("b", 0.1, upper=1.2)]
+    result = estimate_coefficients(parts(a=6.0, b=4.0), priors, [20.0], [0.05])
+    assert not result.explained and result.after[0] == pytest.approx(12.0, rel=1e-3)
 
 
 def test_the_run_that_tells_plans_apart_comes_first():
@@ -143,19 +147,19 @@ def test_the_run_that_tells_plans_apart_comes_first():
 def test_variations_keep_the_number_of_gpus():
     """[K36]"""
     s = Strategy(tp=2, pp=4, dp=4, micro_batch=2, recompute="full")
-    found = dict(iterate_variations(s))
-    for change in found.values():
+    result = dict(iterate_variations(s))
+    for change in result.values():
         assert s.replace(**change).ranks == s.ranks
-    assert found["tp x2"] == {"tp": 4, "dp": 2} and "recompute none" in found and "micro_batch / 2" in found
+    assert result["tp x2"] == {"tp": 4, "dp": 2} and "recompute none" in result and "micro_batch / 2" in result
 
 
 def test_parts_of_a_predicted_step():
     """[K37] Forward, backward and optimizer leave little of the step: its fixed time and jitter."""
     case = predictor(load_scenario(SCENARIO).replace(strategy=Strategy(micro_batch=2, zero=2)))
-    found = predict_observed_s(case, ["forward", "backward", "optimizer", "forward_backward"])
-    assert found["forward"] + found["backward"] == pytest.approx(found["forward_backward"])
-    assert 0.97 * found["step"] < found["forward_backward"] + found["optimizer"] <= found["step"]
-    assert 1.5 < found["backward"] / found["forward"] < 3.5
+    result = predict_observed_s(case, ["forward", "backward", "optimizer", "forward_backward"])
+    assert result["forward"] + result["backward"] == pytest.approx(result["forward_backward"])
+    assert 0.97 * result["step"] < result["forward_backward"] + result["optimizer"] <= result["step"]
+    assert 1.5 < result["backward"] / result["forward"] < 3.5
     assert "forward" not in predict_observed_s(
         predictor(load_scenario(SCENARIO)), ["forward"]
     )  # weights are sharded there
@@ -172,22 +176,22 @@ def test_factors_on_coefficients_change_the_case_and_nothing_else():
 def test_a_log_is_met_within_three_percent_through_its_own_profile(tmp_path, factor):
     scenario = load_scenario(SCENARIO)
     before = predictor(scenario, profiles=Profiles.shipped()).step_time.expected
-    found = calibrate_single_run(titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.shipped())
-    own = found.profile
+    result = calibrate_single_run(titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.shipped())
+    own = result.profile
     after = predictor(scenario, profiles=Profiles.shipped().with_own(own)).step_time.expected
     assert after == pytest.approx(factor * before, rel=0.03)
-    assert after == pytest.approx(found.after_s["step"], rel=1e-3)
+    assert after == pytest.approx(result.after_s["step"], rel=1e-3)
     assert own.scores["error_after_pct"] == pytest.approx(100.0 * (after / (factor * before) - 1.0), abs=0.1)
-    assert (factor == 1.0) == (not found.moved)
-    assert len(found.moved) <= 3
+    assert (factor == 1.0) == (not result.moved)
+    assert len(result.moved) <= 3
     assert (
-        found.next_runs
-        and {one.name for one in found.next_runs} <= dict(iterate_variations(found_strategy(scenario))).keys()
+        result.next_runs
+        and {one.name for one in result.next_runs} <= dict(iterate_variations(default_strategy(scenario))).keys()
     )
-    assert found.memory_gib and found.memory_gib[0] == 58.35
+    assert result.memory_gib and result.memory_gib[0] == 58.35
 
 
-def found_strategy(scenario):
+def default_strategy(scenario):
     return predictor(scenario).strategy
 
 
@@ -222,10 +226,10 @@ def test_nothing_is_kept_of_a_log_that_is_wrong(tmp_path, capsys):
 
 
 def test_a_log_that_is_called_as_no_profile_may_be_gives_one_all_the_same(tmp_path):
-    found = calibrate_single_run(titan(tmp_path, 18.0, name="default.log"), load_scenario(SCENARIO))
-    assert found.profile.name == "default-measured"
-    assert datetime.strptime(found.profile.created, "%Y-%m-%dT%H:%M:%S%z").tzinfo
-    assert found.stack == found.as_dict()["stack"] == predictor(load_scenario(SCENARIO)).stack
+    result = calibrate_single_run(titan(tmp_path, 18.0, name="default.log"), load_scenario(SCENARIO))
+    assert result.profile.name == "default-measured"
+    assert datetime.strptime(result.profile.created, "%Y-%m-%dT%H:%M:%S%z").tzinfo
+    assert result.stack == result.as_dict()["stack"] == predictor(load_scenario(SCENARIO)).stack
 
 
 @pytest.mark.parametrize("name", ["default", "Not A Name", "taken"])
@@ -262,6 +266,6 @@ def test_a_timer_of_another_thing_is_left_out_and_told(tmp_path):
     parts_ms = f"[Rank 0] time (ms) | fwd: {1e3 * forward:.2f} | bwd: {2e3 * forward:.2f} | step: {0.4e3 * step:.2f}"
     lines = [f"0/{n}, RunningAvgSamplesPerSec={rate}, CurrSamplesPerSec={rate}\n{parts_ms}" for n in range(3, 9)]
     path.write_text("\n".join(lines))
-    found = calibrate_single_run(path, scenario)
-    assert found.format == "deepspeed" and set(found.measured_s) == {"step", "forward", "backward"}
-    assert "log_parts_apart" in [notice.code for notice in found.notices]
+    result = calibrate_single_run(path, scenario)
+    assert result.format == "deepspeed" and set(result.measured_s) == {"step", "forward", "backward"}
+    assert "log_parts_apart" in [notice.code for notice in result.notices]
