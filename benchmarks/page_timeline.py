@@ -24,7 +24,8 @@ PORT = 8791
 CHROMIUM = "/usr/bin/chromium"
 STEPS = 30
 ZOOM = """async (steps) => {
-  const { getInstanceByDom } = await import("/vendor/echarts.js");
+  const fetched = performance.getEntriesByType("resource").map(({ name }) => name);
+  const { getInstanceByDom } = await import(fetched.find((name) => name.includes("/assets/echarts.")));
   const chart = getInstanceByDom(document.querySelector('[data-chart="timeline"] .chart-place'));
   const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
   const taken = [];

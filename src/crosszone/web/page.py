@@ -1,48 +1,73 @@
-"""The files of the page, and nothing but them; compressed once, not at each request."""
+"""The files of the page, and nothing but them: joined into assets, or as they stand with `/?debug=1`.
+
+An asset's name holds its hash, so a browser keeps it for good. `index.html`, and each source file at its own address,
+is asked for anew each time (ETag) and mostly not sent again.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
-import mimetypes
+import hashlib
 import os
-import re
-from collections.abc import Sequence
-from functools import cached_property
+import threading
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, QueryParams
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Scope
 
-STATIC = Path(__file__).parent / "static"
-SMALLEST = 1000  # Bytes below which compressing gains nothing
+from crosszone.web.assets import FOLDER, MIN_GZIP_BYTES, Asset, PageAssets, build_assets
 
-# Modules that the frame of the page needs, and those of the first view.
-_FRAME, _VIEW = ("app.js",), ("scenario/pane.js", "plan/place.js")
-_MODULES = "<!-- modules -->"
-_IMPORT = re.compile(r"""^(?:import|export)\b[^"']*?from "(\.[^"]+)";""", re.MULTILINE)
+STATIC = Path(__file__).parent / "static"
+IMMUTABLE = "public, max-age=31536000, immutable"
+
 _PACKED = ("text/", "application/json", "image/svg+xml")
 
 
 class Page(StaticFiles):
-    """Files below one folder; a browser asks each time whether one changed (ETag) and mostly hears that it did not."""
+    """Files below one folder, and the assets made of them."""
 
     def __init__(self, folder: Path = STATIC) -> None:
         super().__init__(directory=folder, html=True)
         self._packed: dict[str, tuple[str, bytes]] = {}
         self._folder = folder
+        self._lock = threading.Lock()
+        self._stamp: tuple[tuple[str, int, int], ...] = ()
+        self._assets = PageAssets(Asset(b"", "text/html"), {})
+        self._previous: dict[str, Asset] = {}  # of the build before, which pages that are open may still ask for
 
-    @cached_property
-    def _modules(self) -> bytes:
-        """Links by which a browser fetches all modules of the first view at once, not one import after the other."""
-        frame = modules(self._folder, _FRAME)
-        view = [path for path in modules(self._folder, _VIEW) if path not in frame]
-        links = [f'<link rel="modulepreload" href="/{path}">' for path in frame]
-        links += [f'<link rel="modulepreload" href="/{path}" fetchpriority="low">' for path in view]
-        return "\n".join(links).encode()
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """What a path holds: the index, an asset, or a file."""
+        if scope["method"] in ("GET", "HEAD"):
+            path = path.replace(os.sep, "/")
+            if path in (".", "index.html") and not QueryParams(scope["query_string"]).get("debug"):
+                assets = await asyncio.to_thread(self.read_assets)
+                return await asyncio.to_thread(_respond, assets.index, scope, "no-cache")
+            if path.startswith(f"{FOLDER}/"):
+                asset = self._find_asset(path)
+                if asset is None:  # nothing has asked this process for the index yet, or the file is of long ago
+                    await asyncio.to_thread(self.read_assets)
+                    asset = self._find_asset(path)
+                if asset is not None:
+                    return await asyncio.to_thread(_respond, asset, scope, IMMUTABLE)
+        return await super().get_response(path, scope)
+
+    def read_assets(self) -> PageAssets:
+        """The assets as the files on disk stand now, made anew when one of them changed."""
+        with self._lock:
+            stamp = _stamp_files(self._folder)
+            if stamp != self._stamp:
+                assets = build_assets(self._folder)
+                self._previous, self._assets, self._stamp = self._assets.files, assets, stamp
+            return self._assets
+
+    def _find_asset(self, path: str) -> Asset | None:
+        return self._assets.files.get(path) or self._previous.get(path)
 
     def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
         """Find a file; a path the file system refuses is a file that is not there."""
@@ -56,14 +81,14 @@ class Page(StaticFiles):
     ) -> Response:
         """The file as the request wants it: not at all if it knows it, compressed if it may be."""
         plain = FileResponse(full_path, status_code=status_code, stat_result=stat_result)
-        asked = Headers(scope=scope)
-        packs = stat_result.st_size >= SMALLEST and plain.headers["content-type"].startswith(_PACKED)
+        headers = Headers(scope=scope)
+        packs = stat_result.st_size >= MIN_GZIP_BYTES and plain.headers["content-type"].startswith(_PACKED)
         if packs:
             plain.headers["Vary"] = "Accept-Encoding"
-        packs = packs and "gzip" in asked.get("accept-encoding", "") and "range" not in asked
+        packs = packs and "gzip" in headers.get("accept-encoding", "") and "range" not in headers
         if packs:
             plain.headers["ETag"] = f'{plain.headers["etag"][:-1]}-gzip"'
-        if self.is_not_modified(plain.headers, asked):
+        if self.is_not_modified(plain.headers, headers):
             return NotModifiedResponse(plain.headers)
         return self._compressed(str(full_path), plain) if packs else plain
 
@@ -71,26 +96,32 @@ class Page(StaticFiles):
         tag = plain.headers["etag"]  # of the time of change and the size
         known = self._packed.get(path)
         if known is None or known[0] != tag:
-            content = Path(path).read_bytes()
-            if path.endswith("index.html"):
-                content = content.replace(_MODULES.encode(), self._modules)
-            known = self._packed[path] = (tag, gzip.compress(content, compresslevel=6, mtime=0))
+            known = self._packed[path] = (tag, gzip.compress(Path(path).read_bytes(), compresslevel=6, mtime=0))
         kept: dict[str, Any] = {name: plain.headers[name] for name in ("etag", "last-modified", "vary", "content-type")}
         return Response(known[1], headers={**kept, "Content-Encoding": "gzip"})
 
 
-def modules(folder: Path, first: Sequence[str]) -> list[str]:
-    """The modules of a page that the first ones import, they included, in the order in which they are met."""
-    found: dict[str, None] = {}
-    waiting = list(first)
-    while waiting:
-        path = waiting.pop(0)
-        if path in found or not (folder / path).is_file():
-            continue
-        found[path] = None
-        source = (folder / path).read_text("utf-8")
-        waiting += [os.path.normpath(Path(path).parent / name) for name in _IMPORT.findall(source)]
-    return list(found)
+def _respond(asset: Asset, scope: Scope, cache_control: str) -> Response:
+    request = Headers(scope=scope)
+    packs = asset.is_compressible and "gzip" in request.get("accept-encoding", "")
+    tag = hashlib.sha256(asset.content).hexdigest()[:24]
+    headers = {"ETag": f'"{tag}-gzip"' if packs else f'"{tag}"', "Cache-Control": cache_control}
+    if asset.is_compressible:
+        headers["Vary"] = "Accept-Encoding"
+    if headers["ETag"] in (known.strip().removeprefix("W/") for known in request.get("if-none-match", "").split(",")):
+        return Response(status_code=304, headers=headers)
+    if packs:
+        headers["Content-Encoding"] = "gzip"
+    return Response(asset.gzipped if packs else asset.content, headers=headers, media_type=asset.media_type)
 
 
-mimetypes.add_type("text/javascript", ".js")
+def _stamp_files(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, time of change and size of every file: other than before, and the assets are made anew."""
+    stamps = []
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(parent, name)
+            with suppress(FileNotFoundError):  # an editor's file that is gone already
+                status = os.lstat(path)
+                stamps.append((path, status.st_mtime_ns, status.st_size))
+    return tuple(stamps)

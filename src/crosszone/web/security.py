@@ -175,6 +175,9 @@ def _add_headers(message: Message, path: str) -> None:
     headers = MutableHeaders(scope=message)
     for name, value in HEADERS.items():
         headers[name] = value
-    headers["Cache-Control"] = "no-store" if path.startswith("/api/") else "no-cache"
+    if path.startswith("/api/"):
+        headers["Cache-Control"] = "no-store"
+    else:
+        headers.setdefault("Cache-Control", "no-cache")  # assets may be kept: their names hold their hash
     if message["status"] in (408, 413, 431):  # the rest of the body may still be on its way, and nobody will read it
         headers["Connection"] = "close"

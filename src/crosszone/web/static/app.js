@@ -93,10 +93,18 @@ function useLoaded(load) {
   const [loaded, setLoaded] = useState({ load: null, Component: null });
   useEffect(() => {
     let wanted = true;
-    load().then((Component) => wanted && setLoaded({ load, Component }));
+    load().then((Component) => wanted && setLoaded({ load, Component }), reloadIfUpdated);
     return () => (wanted = false);
   }, [load]);
   return loaded.load === load ? loaded.Component : null;
+}
+
+/** A place cannot be fetched: where the page is no longer the one the server has, its files are gone, and the new page is wanted. The draft survives. */
+async function reloadIfUpdated(error) {
+  const entry = document.querySelector("script[type=module]").getAttribute("src");
+  const answer = await fetch(location.href, { cache: "no-cache" }).catch(() => null);
+  if (answer?.ok && !(await answer.text()).includes(`src="${entry}"`)) location.reload();
+  else throw error;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -4,6 +4,7 @@ import { useCallback, useEffect, useState } from "./dom.js";
 
 const KEYS = [
   "place", "example", "objective", "plan", "moved", "step", "tab", "zoom", "micro", "x", "y", "results", "framework", "launcher", "template", "bundle", "file", "nodes", "master", "task", "kind", "filter", "entry", "lang", "theme",
+  "debug", // any value: the server sends the source files as they stand
 ];
 
 /** @typedef {Record<string, string | null>} Address */
