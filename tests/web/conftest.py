@@ -39,7 +39,7 @@ def client(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def three_cities():
-    from crosszone.web.examples import examples_folder
+    from crosszone.web.scenarios import examples_folder
 
     return (examples_folder() / "three-cities.yaml").read_text("utf-8")
 

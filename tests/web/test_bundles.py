@@ -14,7 +14,7 @@ from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings, Training
 from crosszone.inputs.schema import json_schema
 from crosszone.web.choices import choices
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 
 HERE = """
 name: {name}

@@ -14,10 +14,9 @@ from crosszone.cost.own_profiles import OwnProfile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import RequestError
 from crosszone.inputs.catalogue import catalogue
-from crosszone.web import calibrate_uploads
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
 from crosszone.web.calibrate_found import values_of
-from crosszone.web.calibrate_uploads import Upload, Uploads
+from crosszone.web.uploads import Upload, Uploads
 
 SCENARIO = """
 name: two nodes
@@ -171,7 +170,7 @@ def test_a_file_that_is_too_large_leaves_nothing_and_old_ones_go(monkeypatch):
     assert uploads.path(first.id).suffix == ".gz"
     second = kept(uploads, "second", b"12345678")
     assert [one.name for one in uploads._made().iterdir()] == [uploads.path(second.id).name]
-    monkeypatch.setattr(calibrate_uploads, "KEPT_S", -1.0)
+    monkeypatch.setattr("crosszone.web.uploads.KEPT_S", -1.0)
     with pytest.raises(Exception, match="kept for an hour"):
         uploads.get(second.id)
     uploads.close()

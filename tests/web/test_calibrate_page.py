@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 
 pytestmark = pytest.mark.browser
 expect = pytest.importorskip("playwright.sync_api").expect

@@ -36,7 +36,7 @@ def asked(server, path, body):
 
 
 def example(name):
-    from crosszone.web.examples import examples_folder
+    from crosszone.web.scenarios import examples_folder
 
     return {"text": (examples_folder() / f"{name}.yaml").read_text("utf-8")}
 

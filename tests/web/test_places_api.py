@@ -2,7 +2,7 @@
 
 import pytest
 
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 
 
 def asked(client, path, **body):

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from commands import call
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 from crosszone.web.workers import _Worker
 
 FILE = str(examples_folder() / "three-cities.yaml")

@@ -10,7 +10,7 @@ import pytest
 
 from commands import call
 from crosszone.inputs.document import parse_document
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 
 pytestmark = pytest.mark.browser
 

@@ -26,7 +26,7 @@ from crosszone.inputs.cluster import MAX_GPUS, MAX_ZONES
 from crosszone.inputs.value import MAX_COUNT
 from crosszone.run.machine import Ssh
 from crosszone.web.app import create_app
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 from effort import amount, mostly_long
 
 CHECKS = [

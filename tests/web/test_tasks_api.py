@@ -18,9 +18,8 @@ from crosszone.predict.answer import answer
 from crosszone.run.remote.processes import processes_of, send_signal
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
-from crosszone.web.app import create_app
+from crosszone.web.app import Driver, create_app
 from crosszone.web.body import EXAMPLE
-from crosszone.web.driver import Driver
 from waiting import PAUSE_S, wait_until
 from web.client import HERE, Api, empty, undriven
 

@@ -9,7 +9,7 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.summary import describe
 from crosszone.text import texts
-from crosszone.web.examples import examples_folder
+from crosszone.web.scenarios import examples_folder
 
 DESCRIBE = "/api/v1/scenarios/describe"
 EXAMPLES = sorted(path.stem for path in examples_folder().glob("*.yaml"))

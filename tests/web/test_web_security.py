@@ -17,7 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from crosszone.web import connection, security
+from crosszone.web import security
+from crosszone.web import server as serving
 from crosszone.web.app import STATIC
 from crosszone.web.page import Page
 
@@ -214,10 +215,10 @@ async def stream(request):
 @pytest.fixture
 def impatient(monkeypatch):
     """A server that waits a fraction of a second for what real ones wait for longer; gives its port."""
-    monkeypatch.setattr(connection, "HEAD_S", 0.5)
+    monkeypatch.setattr(serving, "HEAD_S", 0.5)
     monkeypatch.setattr(security, "BODY_S", 0.5)
     app = security.Guard(Starlette(routes=[Route("/", echo), Route("/", stream, methods=["POST"])]))
-    config = uvicorn.Config(app, http=connection.Connection, ws="none", log_level="error", lifespan="off")
+    config = uvicorn.Config(app, http=serving.Connection, ws="none", log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))

@@ -1,11 +1,15 @@
-"""The application: routes, page and guard put together."""
+"""The application: routes, page, error handlers and middleware put together, and the thread that drives tasks."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -15,19 +19,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone import __version__
-from crosszone.errors import InputError, MachineError, Notice, StoreError
+from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
+from crosszone.run.engine import Engine
 from crosszone.run.service import Service
 from crosszone.store import open_store
 from crosszone.web.answers import error_answer, input_error_answer, machine_error_answer, store_error_answer
-from crosszone.web.driver import Driver
-from crosszone.web.examples import Shelf
 from crosszone.web.jobs import prepare
 from crosszone.web.openapi import complete, operation_id
 from crosszone.web.page import STATIC, Page
 from crosszone.web.routes import api_routes
-from crosszone.web.scenarios import Reader
-from crosszone.web.security import Guard
-from crosszone.web.session import session_routes
+from crosszone.web.scenarios import Reader, Shelf
+from crosszone.web.security import Guard, session_routes
 from crosszone.web.state import State
 from crosszone.web.tokens import Gate
 from crosszone.web.workers import Workers
@@ -128,3 +130,45 @@ def _validation_error(request: Request, error: Exception) -> Response:
         for detail in error.errors()
     ]
     return error_answer(request, 422, notices)
+
+
+log = logging.getLogger("crosszone.web")
+# How long the end waits for steps that are under way; one that is cut off is done again by whoever comes next.
+END_S = 5.0
+AGAIN_S = 2.0  # Pause after the store could not be reached
+
+
+class Driver:
+    """Drives all live tasks between `start` and `close`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Begin nothing more, and wait a little for what is under way."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(END_S)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._engine.run_until(self._stop)
+            except CrossZoneError as error:
+                log.error("tasks are not driven for now: %s", error)
+                self._stop.wait(AGAIN_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

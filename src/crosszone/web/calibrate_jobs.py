@@ -1,23 +1,34 @@
-"""Jobs of calibration, as workers do them: fitting samples, collectives and logs. Each answers JSON.
+"""Calibration jobs that workers run: fit samples, collectives and logs, read traces and workbooks, report accuracy.
 
-What is wrong with a file is told under the name the user gave it, not under the one it is kept by.
+Each answers JSON. What is wrong with a file is told under the name the user gave it, not under the one it is kept by.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from crosszone.analyse.outcome import headline_of, outcome_of
+from crosszone.calibrate.accuracy_report import VARIABLE
+from crosszone.calibrate.imported import ImportedRun
+from crosszone.calibrate.sheet.reading import MOST_BYTES
 from crosszone.cost.own_profiles import name_from
-from crosszone.errors import InputError, Notice
+from crosszone.cost.profile import Profiles
+from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import CancelledError, Progress
+from crosszone.predict.answer import answer, predictor_of
+from crosszone.schedule.timeline import build_view
+from crosszone.store.table import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
-from crosszone.web.calibrate_source import Source
+from crosszone.web.calibrate_found import RunFound, StepColumns
 from crosszone.web.jobs import Cancelled
+from crosszone.web.uploads import Source
 
 if TYPE_CHECKING:
     from crosszone.calibrate.single_run import SingleRunCalibration
@@ -250,3 +261,197 @@ def _counted(tell: Progress, of: int) -> Callable[[], None]:
         tell("fitting", done, of)
 
     return one
+
+
+# Figures of a prediction that are kept beside what was measured.
+SHOWN = ("step_time_s", "tokens_per_s", "memory_gib")
+
+
+def run_job(
+    source: Source,
+    what: str,
+    iteration: str,
+    loaded: Loaded | None,
+    language: str,
+    *,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> bytes:
+    """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
+    from crosszone.calibrate.imported import check_same_run, compare_with_prediction
+
+    form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
+    one = found.at(iteration)
+    view = predicted = against = None
+    if found.timeline is not None:
+        timeline, _ = found.measured().timeline(one.step)
+        view = {**build_view(timeline), "micro_batch": None}
+        if loaded is not None:
+            predictor = predictor_of(loaded)
+            ours = predictor.timeline(language)
+            predicted, against = (
+                {**build_view(ours), "micro_batch": None},
+                compare_with_prediction(ours, timeline, pipeline=True),
+            )
+            differs = check_same_run(found, predictor, timeline, ours) if found.kind == "measured" else []
+            found = found.model_copy(update={"notices": (*differs, *found.notices)})
+    answered = RunFound(
+        name=found.name,
+        kind=found.kind,
+        format=form,
+        steps=StepColumns(step=tuple(found.seconds), seconds=tuple(found.seconds.values())),
+        statistics=found.statistics,
+        step=one.step,
+        phases_s=one.phases_s or found.phases_s,
+        figures=found.figures,
+        meta={key: value for key, value in found.meta.items() if isinstance(value, str | int | float)},
+        bad_rows=found.bad_rows,
+        view=view,
+        predicted=predicted,
+        difference=against,
+        notices=told(found.bounded(one.step, MAX_DOCUMENT).notices, source, language),
+    )
+    return json_bytes(answered.model_dump(mode="json"))
+
+
+def kept_job(
+    source: Source,
+    what: str,
+    iteration: str,
+    loaded: Loaded | None,
+    about: dict[str, Any],
+    language: str,
+    *,
+    progress: Progress,
+    cancelled: Cancelled,
+) -> bytes:
+    """What the store keeps of a trace or a workbook; a file with rows that are wrong is refused, each row named.
+
+    Where its timeline is too large to be kept whole, the note of the result says so.
+    """
+    _, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
+    if found.bad_rows:
+        wrong = [notice for notice in found.notices if notice.level != "note"]
+        with renamed(source):
+            raise InvalidError(
+                Notice(code="trace_not_saved", value=source.name, params={"count": found.bad_rows}), *wrong
+            )
+    short = found.bounded(found.at(iteration).step, MAX_DOCUMENT)
+    kept = short.kept(**about)
+    for lost in short.notices[len(found.notices) :]:
+        note = f"{kept['note']}\n{lost.message(language)} {lost.hint(language)}".strip()
+        kept["note"] = note if len(note.encode()) <= MAX_NOTE else kept["note"]
+    if loaded is not None:
+        said = headline_of(outcome_of(answer(loaded, language).prediction))
+        kept["headline"] |= {"predicted": {key: said[key] for key in SHOWN}}
+    return json_bytes(kept)
+
+
+def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+    """The workbook of a scenario: not JSON, but the file itself."""
+    from crosszone.calibrate.sheet import build_workbook
+
+    watched(progress, cancelled)("writing", 0, 1)
+    return build_workbook(loaded, language)
+
+
+def _read(
+    source: Source, what: str, iteration: str, loaded: Loaded | None, progress: Progress
+) -> tuple[str, ImportedRun]:
+    """The run that a file tells of, and what kind of file it is."""
+    path = Path(source.path)
+    progress("reading", 0, 1)
+    with renamed(source):
+        if what == "sheet":
+            from crosszone.calibrate.sheet import read_workbook
+
+            with path.open("rb") as file:
+                return "sheet", read_workbook(file.read(MOST_BYTES + 1), source.name)
+        from crosszone.calibrate.trace_files import collect_degrees, detect_format, read_run
+
+        form = detect_format(path)
+        degrees = None if loaded is None else collect_degrees(predictor_of(loaded).strategy)
+        name = source.name[:100]
+        return form, read_run([path], form, name=name, iteration=iteration, degrees=degrees, progress=progress)
+
+
+MOST_KEPT = 8  # Answers that are kept: parts and all of it in two languages, with two profiles
+
+
+@dataclass(eq=False)
+class KeptReports:
+    """Answers that were made, the oldest dropped first."""
+
+    _answers: dict[Hashable, bytes] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def get(self, key: Hashable) -> bytes | None:
+        """The answer; None: there is none."""
+        with self._lock:
+            return self._answers.get(key)
+
+    def put(self, key: Hashable, answer: bytes) -> None:
+        """Keep an answer."""
+        with self._lock:
+            while len(self._answers) >= MOST_KEPT:
+                self._answers.pop(next(iter(self._answers)))
+            self._answers[key] = answer
+
+
+def key_of(folder: Path, *asked: str) -> Hashable:
+    """What a report depends on: the files, the profile in use, and what was asked."""
+    from crosszone.calibrate.accuracy_report import state_of
+
+    return (folder, state_of(folder), Profiles.load(), *asked)  # the same profiles are one object
+
+
+def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+    """Errors of predictions against the measured data of a folder."""
+    from crosszone.calibrate.accuracy_report import report_of
+
+    return _answer(report_of(_found(Path(folder), watched(progress, cancelled)), language))
+
+
+def parts_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+    """The same of the jobs that were timed part by part alone, which takes a moment."""
+    from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, Found, found_of, report_of
+    from crosszone.calibrate.stability import read_stability_table
+
+    watched(progress, cancelled)("parts", 0, 1)
+    home = Path(folder)
+    there = (home / COMPONENTS).is_file()
+    found = found_of(home / COMPONENTS) if there else Found(folder=home, missing=(), own=Profiles.load().own)
+    if (home / ITERATIONS).is_file():
+        found = replace(found, stability=read_stability_table(home / ITERATIONS))
+    return _answer(report_of(found, language))
+
+
+def _answer(report: dict[str, Any]) -> bytes:
+    from crosszone.calibrate.accuracy_report import FILES
+
+    told = {key: value for key, value in report.items() if key != "folder"}
+    return json_bytes({"present": True, "variable": VARIABLE, "files": list(FILES), "report": told})
+
+
+def _found(folder: Path, tell: Progress) -> Any:
+    """What a folder holds; the last one is kept, since the other language asks for the same."""
+    from crosszone.calibrate.accuracy_report import RUNS, found_in, rows_in
+
+    key = key_of(folder)
+    if key not in _last:
+        rows = [rows_in(folder / name) for name in RUNS]
+        done, of = 0, sum(rows)
+        tell("scoring", 0, of)
+
+        def count(more: int) -> None:
+            nonlocal done
+            done = min(done + more, of)
+            tell("scoring", done, of)
+
+        found = found_in(folder, count)
+        _last.clear()
+        _last[key] = found
+    return _last[key]
+
+
+_last: dict[Hashable, Any] = {}

@@ -1,12 +1,14 @@
-"""The language of an answer: `?lang=`, else the browser's `Accept-Language`, else English."""
+"""The language of an answer: `?lang=`, else the browser's `Accept-Language`, else English; and stored notices in it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from fastapi import Depends, Query
 from starlette.requests import Request
 
+from crosszone.store.tasks import Event, notice_of
 from crosszone.text import DEFAULT_LANGUAGE, LANGUAGES
 
 
@@ -49,3 +51,18 @@ def _weight(text: str) -> float:
         return float(text) if text else 1.0
     except ValueError:
         return 0.0
+
+
+def worded(kept: Mapping[str, Any] | None, language: str) -> dict[str, Any] | None:
+    """A stored notice in the form every surface sends; None: there is none."""
+    if kept is None:
+        return None
+    return notice_of(kept).as_dict(language)
+
+
+def worded_event(event: Event, language: str) -> dict[str, Any]:
+    """An event whose notice, if it has one, is told in a language."""
+    plain = event.model_dump(mode="json")
+    if "notice" in plain["about"]:
+        plain["about"] = {**plain["about"], "notice": worded(plain["about"]["notice"], language)}
+    return plain

@@ -1,8 +1,9 @@
-"""What keeps the server to those it is meant for: hosts, origins, the token, sizes and headers.
+"""What keeps the server to those it is meant for: hosts, origins, the token, the session, sizes and headers.
 
 On this machine alone it has no password, so it answers only to itself: a foreign `Host` (DNS rebinding) and a foreign
 `Origin` (another site posting through the user's browser) are refused. Reached from elsewhere it answers to any host,
-but only to those who know the token. Nothing the page shows may load from elsewhere.
+but only to those who know the token. A browser sends the token once and gets a session: a cookie that scripts cannot
+read. Nothing the page shows may load from elsewhere.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import asyncio
 import re
 
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crosszone.errors import InputError
-from crosszone.web.answers import failure_answer, input_error_answer
+from crosszone.web.answers import errors_documented, failure_answer, input_error_answer
+from crosszone.web.body import body_documented, read_body
+from crosszone.web.language import Language
 from crosszone.web.refusals import refused
-from crosszone.web.tokens import Gate
+from crosszone.web.tokens import LONGEST, SESSION_S, Gate
 
 MAX_HEAD = 64 * 1024
 MAX_BODY = 4 * 1024 * 1024
@@ -181,3 +187,57 @@ def _add_headers(message: Message, path: str) -> None:
         headers.setdefault("Cache-Control", "no-cache")  # assets may be kept: their names hold their hash
     if message["status"] in (408, 413, 431):  # the rest of the body may still be on its way, and nobody will read it
         headers["Connection"] = "close"
+
+
+class SessionBody(BaseModel):
+    """The token that `crosszone serve` printed."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    token: str = Field(max_length=LONGEST, description="The token that `crosszone serve` printed.")
+
+
+def session_routes(gate: Gate | None) -> APIRouter:
+    """The routes of the session; a server without a gate needs none and says yes to everyone."""
+    router = APIRouter(prefix="/api/v1")
+
+    @router.post(
+        "/session",
+        tags=["session"],
+        status_code=204,
+        response_class=Response,
+        responses=errors_documented(400, 413, 415),
+        openapi_extra=body_documented(SessionBody, {"token": "as-printed-by-crosszone-serve"}),
+    )
+    async def start_session(request: Request, language: Language) -> Response:
+        """Trade the token for a session cookie; a server that asks for no token sets none."""
+        del language
+        body = await read_body(request, SessionBody)
+        answer = Response(status_code=204)
+        if gate is not None:
+            session = gate.opened(body.token, client_address(request))
+            secure = request.url.scheme == "https"
+            answer.set_cookie(
+                SESSION_COOKIE,
+                session,
+                max_age=SESSION_S,
+                path="/api/",
+                httponly=True,
+                samesite="strict",
+                secure=secure,
+            )
+        return answer
+
+    @router.delete(
+        "/session", tags=["session"], status_code=204, response_class=Response, responses=errors_documented()
+    )
+    async def end_session(request: Request, language: Language) -> Response:
+        """End the session of this browser."""
+        del language
+        if gate is not None and SESSION_COOKIE in request.cookies:
+            gate.end(request.cookies[SESSION_COOKIE])
+        answer = Response(status_code=204)
+        answer.delete_cookie(SESSION_COOKIE, path="/api/", httponly=True, samesite="strict")
+        return answer
+
+    return router

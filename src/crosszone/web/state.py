@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from crosszone.web.calibrate_uploads import Uploads
-from crosszone.web.examples import Shelf
-from crosszone.web.scenarios import Reader
+from crosszone.web.scenarios import Reader, Shelf
+from crosszone.web.uploads import Uploads
 from crosszone.web.workers import Workers
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from crosszone.predict.prediction import Triple
 from crosszone.store.tasks import Event, Task, TaskRow
 from crosszone.store.tasks import State as TaskState
 from crosszone.web.answers import NoticeBody
-from crosszone.web.worded import worded
+from crosszone.web.language import worded
 
 
 class TaskEntry(BaseModel):

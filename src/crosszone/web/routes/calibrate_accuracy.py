@@ -12,7 +12,7 @@ from starlette.responses import Response
 from crosszone.calibrate.accuracy_report import VARIABLE, measurements
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.calibrate_accuracy import AccuracyReport, SavedAccuracy, saved_accuracy
-from crosszone.web.calibrate_report import KeptReports, accuracy_job, key_of, parts_job
+from crosszone.web.calibrate_jobs import KeptReports, accuracy_job, key_of, parts_job
 from crosszone.web.events import STREAMED, answered
 from crosszone.web.language import Language
 from crosszone.web.state import State

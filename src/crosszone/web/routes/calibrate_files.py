@@ -11,12 +11,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from crosszone.web.answers import Json, errors_documented
-from crosszone.web.calibrate_uploads import LONGEST_NAME, MOST_BYTES, Upload
 from crosszone.web.language import Language
 from crosszone.web.refusals import refused
 from crosszone.web.saved import Id, kept
 from crosszone.web.security import MAX_DRAINED
 from crosszone.web.state import State
+from crosszone.web.uploads import LONGEST_NAME, MOST_BYTES, Upload
 
 TYPE = "application/octet-stream"
 _BODY = {

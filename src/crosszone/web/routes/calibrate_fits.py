@@ -13,12 +13,12 @@ from crosszone.web.calibrate_body import LogBody, RunFileBody, SamplesBody
 from crosszone.web.calibrate_examples import COLLECTIVES, LOG, SAMPLES
 from crosszone.web.calibrate_found import FitFound, LinksFound
 from crosszone.web.calibrate_jobs import collectives_job, log_job, samples_job
-from crosszone.web.calibrate_source import answered_from
 from crosszone.web.events import STREAMED
 from crosszone.web.language import Language
 from crosszone.web.saved import text_of
 from crosszone.web.scenarios import TEXT
 from crosszone.web.state import State
+from crosszone.web.uploads import answered_from
 
 
 def routes(state: State) -> APIRouter:

@@ -18,13 +18,13 @@ from crosszone.web.body import EXAMPLE, ScenarioBody, Way, body_documented, read
 from crosszone.web.calibrate_body import ImportBody, RunFileBody, TraceFileBody
 from crosszone.web.calibrate_examples import BENCHMARK
 from crosszone.web.calibrate_found import RunFound
-from crosszone.web.calibrate_import_jobs import kept_job, run_job, sheet_job
-from crosszone.web.calibrate_source import answered_from, given
+from crosszone.web.calibrate_jobs import kept_job, run_job, sheet_job
 from crosszone.web.events import STREAMED, finished
 from crosszone.web.language import Language
 from crosszone.web.refusals import refused
 from crosszone.web.saved import Id, attachment, kept, text_of
 from crosszone.web.state import State
+from crosszone.web.uploads import answered_from, given
 
 BOOK = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 _BOOK = {"content": {BOOK: {"schema": {"type": "string", "format": "binary"}}}, "description": "The workbook."}

@@ -24,11 +24,10 @@ from crosszone.store.tasks import LIVE
 from crosszone.store.tasks import State as TaskState
 from crosszone.web.answers import Json, error_body, errors_documented, json_bytes
 from crosszone.web.events import STREAM, STREAMED
-from crosszone.web.language import Language
+from crosszone.web.language import Language, worded_event
 from crosszone.web.saved import Id, kept
 from crosszone.web.state import State
 from crosszone.web.task_body import task_entry
-from crosszone.web.worded import worded_event
 
 PAUSE_S = 0.5  # Seconds between looks at what is followed
 ALIVE = b": nothing new\n\n"

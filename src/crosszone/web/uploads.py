@@ -1,9 +1,10 @@
-"""Uploads: files that a user hands in to be looked at, kept on disk for an hour and never longer than the server runs.
+"""Files that a user uploads to be read: kept on disk for an hour and never longer than the server runs.
 
-    made = await uploads.keep(request, "trace.json.gz")
-    uploads.path(made.id)                  # where it lies; `UnknownNameError` once it is gone
+    upload = await uploads.keep(request.stream(), "trace.json.gz")
+    uploads.path(upload.id)                # where it lies; `UnknownNameError` once it is gone
 
-Logs, traces and sheets are read from here by workers, so that a large one is sent once however often it is looked at.
+Workers read logs, traces and workbooks from here, so that a large one is sent once however often it is looked at. A
+short text may come within the request itself; it becomes a file for as long as it is read.
 """
 
 from __future__ import annotations
@@ -13,15 +14,29 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value
+from crosszone.web.events import answered
 from crosszone.web.refusals import refused
+from crosszone.web.saved import kept
+from crosszone.web.workers import Job
+
+if TYPE_CHECKING:
+    from crosszone.web.calibrate_body import FileBody, RunFileBody
+    from crosszone.web.state import State
 
 MOST_BYTES = 512 * 1024 * 1024  # Of one file
 # Of all files together, also those on their way: the oldest that are here go first, then new ones are refused.
@@ -174,3 +189,52 @@ class Uploads:
 def _file_name(upload: Upload) -> str:
     """What a file is called on disk: packed ones keep their ending, by which readers know them."""
     return upload.id + (PACKED if upload.name.lower().endswith(PACKED) else "")
+
+
+TEXT_NAME = "text"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a file lies while it is read, and what the user calls it."""
+
+    path: str
+    name: str
+
+
+@contextmanager
+def given(uploads: Uploads, body: FileBody | RunFileBody) -> Iterator[Source]:
+    """The file of a request; 404 where it is gone, and a text is a file as long as it is read."""
+    if body.file is not None:
+        with kept():
+            found, path = uploads.get(body.file), uploads.path(body.file)
+        yield Source(str(path), body.name or found.name)
+        return
+    with TemporaryDirectory(prefix="crosszone-text-") as folder:
+        path = Path(folder) / TEXT_NAME
+        path.write_bytes((body.content or "").encode("utf-8", "replace"))
+        yield Source(str(path), (body.name or TEXT_NAME)[:LONGEST_NAME])
+
+
+async def answered_from(
+    request: Request, state: State, body: FileBody | RunFileBody, job: Job, *arguments: Any
+) -> Response:
+    """The answer of long work on the file of a request; the file stays where it is until all is told."""
+    stack = ExitStack()
+    try:
+        source = await run_in_threadpool(stack.enter_context, given(state.uploads, body))
+        answer = await answered(request, state.workers, job, source, *arguments)
+    except BaseException:
+        stack.close()
+        raise
+    if not isinstance(answer, StreamingResponse):
+        stack.close()
+        return answer
+    answer.body_iterator = _then(answer.body_iterator, stack)
+    return answer
+
+
+async def _then(parts: Any, stack: ExitStack) -> AsyncIterator[Any]:
+    with stack:
+        async for part in parts:
+            yield part
