@@ -157,7 +157,7 @@ def read(argv: list[str]) -> dict[str, list[str]]:
 
 @cache
 def of_plan(name: str, file: str = megatron.ARGUMENTS) -> dict[str, list[str]]:
-    return read(words(megatron.files(plan_of(name))[file]))
+    return read(words(megatron.build_files(plan_of(name))[file]))
 
 
 @cache
@@ -171,7 +171,7 @@ def known() -> dict[str, Any]:
 
 
 def variables(launch: Launch) -> dict[str, str]:
-    return {one.name: str(one.value) for one in megatron.options(launch) if one.where == "variable"}
+    return {one.name: str(one.value) for one in megatron.build_options(launch) if one.where == "variable"}
 
 
 def runs(names: Any) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ def runs(names: Any) -> list[dict[str, Any]]:
         newer = "blackwell" in {group.gpu.architecture for _, group in launch.scenario.cluster.groups()}
         for file in (megatron.ARGUMENTS, megatron.TINY_ARGUMENTS):
             about = {"world": launch.world_size, "environment": variables(launch), "architecture": 10 if newer else 9}
-            made.append({"name": f"{name} {file}", "argv": words(megatron.files(launch)[file]), **about})
+            made.append({"name": f"{name} {file}", "argv": words(megatron.build_files(launch)[file]), **about})
     return made
 
 

@@ -18,7 +18,7 @@ import yaml
 from conftest import ROOT
 from crosszone import load_scenario
 from crosszone.deploy.deploy import build_bundle
-from crosszone.deploy.environment import variables
+from crosszone.deploy.environment import read_variables
 from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings
@@ -75,7 +75,7 @@ def test_every_option_is_explained_in_the_readme_and_every_variable_is_on_the_li
     exported = set(re.findall(r"^\s*export ([A-Z_]+)=", made.file("env.sh") + made.file("nodes/000.sh"), re.MULTILINE))
     assert exported == {"MASTER_ADDR", "MASTER_PORT", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_ALGO",
                         "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"}  # fmt: skip
-    assert exported <= set(variables())
+    assert exported <= set(read_variables())
     assert "NCCL_SOCKET_NTHREADS=8" in made.file("env.sh")
 
 

@@ -209,7 +209,7 @@ def test_what_deepspeed_cannot_do_is_refused(strategy, code):
     if "communication" in strategy:
         strategy = strategy | {"communication": base.communication.replace(**strategy["communication"])}
     with pytest.raises(IllegalError) as caught:
-        deepspeed.options(changed(launch, **strategy))
+        deepspeed.build_options(changed(launch, **strategy))
     assert caught.value.notices[0].code == code
 
 
@@ -262,7 +262,7 @@ def test_tensor_parallelism_of_a_model_that_autotp_cannot_cut_is_refused(model):
     launch = launch_of(scenario(1, 8, model="llama-2-7b", strategy={"tp": 2, "dp": 4, "zero": 1}))
     other = read_scenario(scenario(1, 8, model=model)).scenario
     with pytest.raises(IllegalError) as caught:
-        deepspeed.options(dataclasses.replace(launch, scenario=launch.scenario.replace(model=other.model)))
+        deepspeed.build_options(dataclasses.replace(launch, scenario=launch.scenario.replace(model=other.model)))
     assert caught.value.notices[0].code == "deepspeed_tp_model"
 
 
@@ -375,7 +375,7 @@ def test_deepspeed_refuses_a_wrong_batch_but_not_an_unknown_key(train_python):
 
 @pytest.mark.framework
 def test_deepspeed_reads_every_key_of_the_list(train_python):
-    listed = deepspeed.keys()
+    listed = deepspeed.read_allowed_keys()
     assert asked(train_python, ["unread", dict(listed["top"]), dict(listed["zero"])]) == [[]]
     extra = {"nonsense_top": "deepspeed/runtime/constants.py"}
     assert asked(train_python, ["unread", extra, {"nonsense": ""}]) == [["nonsense_top", "nonsense"]]
@@ -415,7 +415,7 @@ def test_the_topology_has_the_ranks_where_the_plan_has_them(train_python, order)
     fields = two_zones({"pp": 2, "dp": 2, "zero": 1})
     blocks = [{"zone": "a", "count": 2}, {"zone": "b", "count": 2}]
     launch = launch_of(fields | {"placement": {"order": order, "blocks": blocks}})
-    told = {one.name: one.value for one in deepspeed.options(launch)}
+    told = {one.name: one.value for one in deepspeed.build_options(launch)}
     axes = told["ProcessTopology(axes)"]
     (found,) = asked(train_python, ["topology", axes, [2, 2]])
     planned = launch.predictor.site.placement.coordinates(launch.predictor.strategy)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.deploy.launchers import kubernetes, skypilot, slurm, ssh
-from crosszone.deploy.launchers.request import job_name
+from crosszone.deploy.launchers.request import make_job_name
 from crosszone.errors import IllegalError, InvalidError
 from crosszone.inputs.catalogue import catalogue
 from deploy.launching import UNEQUAL, bundle, fields, group, launch_of, node_rank, stubbed
@@ -203,7 +203,7 @@ def test_a_gpu_that_skypilot_does_not_have_is_named():
 
 def test_gpus_of_the_skypilot_table_are_in_the_catalogue():
     known = set(catalogue().names("gpus"))
-    assert set(skypilot.accelerators()) <= known
+    assert set(skypilot.read_accelerators()) <= known
 
 
 # Slurm (test_slurm.py runs the job)
@@ -262,14 +262,14 @@ def named(name: str, **settings_of):
 @given(st.text(min_size=1, max_size=300))
 @examples(150)
 def test_a_job_has_a_name_that_dns_takes_whatever_the_scenario_is_called(name):
-    made = job_name(named(name))
+    made = make_job_name(named(name))
     assert len(made) <= 40
     assert made[0].isascii() and made[0].isalpha() and made[-1].isalnum()
     assert set(made) <= set("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def test_names_that_look_alike_stay_apart():
-    assert len({job_name(named(one)) for one in ("two zones", "two-zones", "Two Zones", "two zones!")}) == 4
+    assert len({make_job_name(named(one)) for one in ("two zones", "two-zones", "Two Zones", "two zones!")}) == 4
 
 
 @given(
@@ -281,25 +281,25 @@ def test_names_that_look_alike_stay_apart():
 def test_no_name_breaks_a_file(name, folder):
     launch = named(name, workdir=folder, python=folder)
     for module in LAUNCHERS.values():
-        for path, text in module.files(launch).items():
+        for path, text in module.build_files(launch).items():
             if path.endswith(".yaml"):
                 for one in yaml.safe_load_all(text):
-                    assert one.get("name", "").startswith(job_name(launch)) or one["metadata"]["name"] == job_name(
-                        launch
-                    )
+                    assert one.get("name", "").startswith(make_job_name(launch)) or one["metadata"][
+                        "name"
+                    ] == make_job_name(launch)
             elif path != "ssh-nodes.sh":
                 assert text.splitlines()[0].startswith("#!")
-    nodes = ssh.files(launch)["ssh-nodes.sh"]
+    nodes = ssh.build_files(launch)["ssh-nodes.sh"]
     script = f'{nodes}\nprintf \'%s\\0\' "$name" "${{#addresses[@]}}"; eval "printf \'%s\\0\' $folder $python"'
     done = subprocess.run(["bash", "-euo", "pipefail"], input=script.encode(), capture_output=True, check=True)
-    assert done.stdout.decode().split("\0")[:-1] == [job_name(launch), "4", folder, folder]
+    assert done.stdout.decode().split("\0")[:-1] == [make_job_name(launch), "4", folder, folder]
 
 
 @pytest.mark.parametrize("name", [HOSTILE, "line\nbreak\n#SBATCH --wrap=x", "'" * 300, "-rf", "\u202e\x1b[31m"])
 def test_hostile_names_run_nothing_and_shellcheck_finds_nothing(tmp_path, name):
     launch = named(name, workdir=f"/tmp/{name}".replace("\0", ""), user=name)
     for module in LAUNCHERS.values():
-        for path, text in module.files(launch).items():
+        for path, text in module.build_files(launch).items():
             if path.endswith((".sh", ".sbatch")):
                 (tmp_path / path).write_text(text)
     scripts = sorted(tmp_path.glob("*.s*"))

@@ -17,7 +17,7 @@ from conftest import ROOT
 from crosszone import load_scenario
 from crosszone.deploy.frameworks import megatron
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.megatron_flags import chunks_of, group_size, layout_of, sparse_pattern
+from crosszone.deploy.megatron_flags import choose_group_size, format_layout, format_moe_pattern, parse_layout
 from crosszone.deploy.shell import command_line
 from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue
@@ -77,8 +77,8 @@ def test_every_flag_exists_and_has_a_value_it_takes(name: str, file: str) -> Non
 def test_every_flag_has_a_reason_in_both_languages(name: str) -> None:
     for language in ("en", "zh"):
         launch = launched(language, **PLANS[name])
-        assert all(one.why and "{" not in one.why for one in megatron.options(launch))
-    text = "".join(megatron.files(plan_of(name)).values())
+        assert all(one.why and "{" not in one.why for one in megatron.build_options(launch))
+    text = "".join(megatron.build_files(plan_of(name)).values())
     assert not [one for one in NEVER if one in text]
 
 
@@ -109,7 +109,7 @@ def test_the_conditions_of_validate_args_hold(name: str, file: str) -> None:
     if layout is None:
         assert layers % (pp * chunks) == 0
     else:
-        stages = chunks_of(layout[0])
+        stages = parse_layout(layout[0])
         assert len(stages) % pp == 0
         chunks = len(stages) // pp
         letters = "".join(stages)
@@ -172,7 +172,7 @@ def test_the_flags_of_three_cities_as_worked_out_by_hand() -> None:
     1e12 tokens / (4096 x 1024) = 238,419 steps. The vocabulary of 32,000 is padded to 128 x 8: 32,768 rows.
     """
     launch = of_scenario(load_scenario(ROOT / "examples" / "three-cities.yaml"))
-    flags = read(words(megatron.files(launch)[megatron.ARGUMENTS]))
+    flags = read(words(megatron.build_files(launch)[megatron.ARGUMENTS]))
     expected = {
         "--num-layers": ["80"],
         "--hidden-size": ["8192"],
@@ -205,7 +205,7 @@ def test_the_flags_of_three_cities_as_worked_out_by_hand() -> None:
         "--mock-data": [],
     }
     assert {flag: flags.get(flag) for flag in expected} == expected
-    rows = next(one.why for one in megatron.options(launch) if one.name == "--make-vocab-size-divisible-by")
+    rows = next(one.why for one in megatron.build_options(launch) if one.name == "--make-vocab-size-divisible-by")
     assert "32768 rows" in rows
     assert "--use-tp-pp-dp-mapping" not in flags  # ranks are numbered tp-cp-dp-pp: the pipeline crosses zones
     assert "--num-distributed-optimizer-instances" not in flags
@@ -223,14 +223,14 @@ def test_the_mapping_flag_is_there_where_stages_lie_before_replicas() -> None:
     flag = "--use-tp-pp-dp-mapping"
 
     def said(launch: Launch) -> bool:
-        return flag in [one.name for one in megatron.options(launch)]
+        return flag in [one.name for one in megatron.build_options(launch)]
 
     assert not said(placed("tp-cp-dp-pp", tp=4, pp=2, dp=4))
     assert said(placed("tp-cp-pp-dp", tp=4, pp=2, dp=4))
     assert not said(placed("tp-cp-pp-dp", tp=8, pp=1, dp=4))  # one stage: both orders are one
     assert not said(placed("pp-tp-cp-dp", tp=8, pp=1, dp=4))
     with pytest.raises(IllegalError) as refusal:
-        megatron.options(placed("tp-dp-cp-pp", tp=2, cp=2, pp=2, dp=4))
+        megatron.build_options(placed("tp-dp-cp-pp", tp=2, cp=2, pp=2, dp=4))
     (notice,) = refusal.value.notices
     assert (notice.code, notice.field) == ("megatron_order", "placement.order")
     assert "tp-cp-dp-pp" in notice.message() and "tp-cp-pp-dp" in notice.message("zh")
@@ -257,7 +257,7 @@ def test_an_instance_that_would_lie_in_two_zones_is_refused() -> None:
         cluster=TWO, strategy={"tp": 8, "dp": 4, "zero": 1, "shard_within": "zone"}, placement={"blocks": blocks}
     )
     with pytest.raises(IllegalError) as refusal:
-        megatron.options(launch)
+        megatron.build_options(launch)
     assert refusal.value.notices[0].code == "megatron_instances_torn"
 
 
@@ -292,7 +292,7 @@ def test_an_instance_that_would_lie_in_two_zones_is_refused() -> None:
 def test_what_megatron_cannot_do_is_refused_with_the_field(changes: dict[str, Any], code: str, field: str) -> None:
     launch = launched(**{"strategy": {"zero": 1}, **changes})
     with pytest.raises(IllegalError) as refusal:
-        megatron.options(launch)
+        megatron.build_options(launch)
     assert (code, field) in [(one.code, one.field) for one in refusal.value.notices]
     for language in ("en", "zh"):
         assert all(one.message(language) and one.hint(language) for one in refusal.value.notices)
@@ -306,9 +306,9 @@ def test_experts_in_the_other_order_need_to_stay_inside_a_replica() -> None:
         "placement": {"order": ["tp", "cp", "pp", "dp"], "blocks": blocks},
     }
     degrees = {"tp": 4, "pp": 2, "dp": 4, "zero": 1, "sequence_parallel": True}
-    megatron.options(launched(**fields, strategy={**degrees, "ep": 4}))
+    megatron.build_options(launched(**fields, strategy={**degrees, "ep": 4}))
     with pytest.raises(IllegalError) as refusal:
-        megatron.options(launched(**fields, strategy={**degrees, "ep": 8}))
+        megatron.build_options(launched(**fields, strategy={**degrees, "ep": 8}))
     assert refusal.value.notices[0].code == "megatron_expert_order"
 
 
@@ -320,7 +320,7 @@ def test_every_catalogue_model_has_flags_or_a_refusal_that_names_its_fields() ->
             model=name, cluster={"zones": [zone("a", count=64)]}, job=job(seq_len=512), strategy={"zero": 1}
         )
         try:
-            flags = read(words(megatron.files(launch)[megatron.ARGUMENTS]))
+            flags = read(words(megatron.build_files(launch)[megatron.ARGUMENTS]))
         except IllegalError as error:
             assert all(notice.field.startswith("model.") for notice in error.notices)
             continue
@@ -344,12 +344,12 @@ def test_every_catalogue_model_has_flags_or_a_refusal_that_names_its_fields() ->
     ],
 )
 def test_a_layout_is_spelled_as_megatron_reads_it(layers: list[int], layout: str) -> None:
-    assert layout_of(layers) == layout
+    assert format_layout(layers) == layout
 
 
 @given(st.lists(st.integers(0, 12), min_size=2, max_size=20))
 def test_a_layout_unrolls_to_the_layers_it_was_made_of(layers: list[int]) -> None:
-    chunks = chunks_of(layout_of(layers))
+    chunks = parse_layout(format_layout(layers))
     assert [chunk.count("t") for chunk in chunks] == layers
     assert chunks[0].startswith("E") and chunks[-1].endswith("L")
     assert "".join(chunks).count("E") == "".join(chunks).count("L") == 1
@@ -358,7 +358,7 @@ def test_a_layout_unrolls_to_the_layers_it_was_made_of(layers: list[int]) -> Non
 @given(st.integers(2, 16), st.integers(1, 200))
 def test_groups_of_micro_batches_leave_no_rest_that_megatron_refuses(stages: int, more: int) -> None:
     m = stages + more
-    size = group_size(stages, m)
+    size = choose_group_size(stages, m)
     assert stages <= size <= m
     assert m % size == 0 or m % size >= stages
     assert (size == stages) == (m % stages == 0)
@@ -374,7 +374,7 @@ def test_groups_of_micro_batches_leave_no_rest_that_megatron_refuses(stages: int
 )
 def test_the_pattern_of_sparse_layers_has_them_all(name: str, pattern: str) -> None:
     model = catalogue().model(name)
-    assert sparse_pattern(model) == pattern
+    assert format_moe_pattern(model) == pattern
     assert (sum(eval(pattern)), len(eval(pattern))) == (model.moe_layers, model.layers)
 
 
@@ -384,7 +384,7 @@ def test_the_pattern_of_sparse_layers_has_them_all(name: str, pattern: str) -> N
 def test_a_path_with_shell_characters_stays_a_path(tmp_path: Path) -> None:
     nasty = "/data/it's $(touch pwned) `x`\n#.txt"
     launch = launched(strategy={"tp": 2}, settings={"data": nasty, "tokenizer": "t.json"})
-    added = megatron.files(launch)
+    added = megatron.build_files(launch)
     assert read(words(added[megatron.ARGUMENTS]))["--data-path"] == ["megatron-data/tokens"]
     assert "megatron_data.py" in added
     (tmp_path / "lines.sh").write_text("flags=(\n" + added[megatron.ARGUMENTS] + "\n)\n")
@@ -395,7 +395,7 @@ def test_a_path_with_shell_characters_stays_a_path(tmp_path: Path) -> None:
 
 def test_without_megatron_path_the_command_says_what_to_set(tmp_path: Path) -> None:
     launch = launched(strategy={"tp": 8})
-    made = megatron.command(launch, launch.agents[0])
+    made = megatron.build_command(launch, launch.agents[0])
     assert made is not None
     (tmp_path / "torchrun").write_text('#!/bin/sh\necho "started $*"\n')
     (tmp_path / "torchrun").chmod(0o755)
@@ -425,7 +425,7 @@ def test_transformer_config_takes_the_shapes(train_python: Path, tmp_path: Path)
 def test_megatron_core_reads_our_layouts(train_python: Path, tmp_path: Path) -> None:
     cases = [([3, 2, 2, 1], 4), ([5, 4, 4, 4, 4, 4, 4, 3], 4), ([0, 4, 4, 0], 2), ([4] * 13 + [3] * 3, 16)]
     given = [
-        {"name": str(layers), "layout": layout_of(layers), "layers": layers, "stages": stages}
+        {"name": str(layers), "layout": format_layout(layers), "layers": layers, "stages": stages}
         for layers, stages in cases
     ]
     assert checked(train_python, tmp_path, "layout", given=given) == {}

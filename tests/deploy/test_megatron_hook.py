@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.deploy.frameworks import megatron
-from crosszone.deploy.program import program_text
+from crosszone.deploy.program import render_trainer_settings
 from deploy.megatron_plans import checked, of_plan, plan_of, read, words
 
 HOOK = ROOT / "src/crosszone/deploy/trainer/megatron_hook.py"
@@ -193,7 +193,7 @@ def test_without_a_pipeline_warm_up_and_cool_down_are_empty(hook: Any) -> None:
 def test_the_hooks_own_arguments_change_flags_and_the_rest_goes_on(hook: Any) -> None:
     own, others = hook.arguments(["p/pretrain_gpt.py", "--steps", "7", "--lr", "1e-4", "--no-resume", "--tiny"])
     assert (own.steps, own.tiny, others) == (7, True, ["--lr", "1e-4"])
-    flags = hook.flags_of(megatron.files(plan_of("pipeline"))[megatron.ARGUMENTS])
+    flags = hook.flags_of(megatron.build_files(plan_of("pipeline"))[megatron.ARGUMENTS])
     assert read(flags) == of_plan("pipeline")
     made = hook.changed(flags, steps=7, out="o", resume=False)
     assert "--load" not in made and made[-4:] == ["--train-iters", "7", "--save", "o/checkpoints"]
@@ -202,9 +202,9 @@ def test_the_hooks_own_arguments_change_flags_and_the_rest_goes_on(hook: Any) ->
 
 def test_the_hook_becomes_pretrain_gpt_with_all_flags(tmp_path: Path) -> None:
     launch = plan_of("replicas")
-    for path, text in megatron.files(launch).items():
+    for path, text in megatron.build_files(launch).items():
         (tmp_path / path).write_text(text)
-    (tmp_path / "settings.json").write_text(program_text(launch))
+    (tmp_path / "settings.json").write_text(render_trainer_settings(launch))
     (tmp_path / "checkout").mkdir()
     (tmp_path / "checkout" / "beside.py").write_text("here = True\n")
     (tmp_path / "checkout" / "pretrain_gpt.py").write_text(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.deploy.trainer_files import trainer_files
+from crosszone.deploy.trainer_files import collect_trainer_files
 from crosszone.schedule.measured import read_metrics
 from deploy.settings_example import write_settings
 
@@ -44,7 +44,7 @@ class Bundle:
 
     def __init__(self, folder: Path, python: Path) -> None:
         self.folder, self.python = folder, python
-        for name, text in trainer_files("ddp").items():
+        for name, text in collect_trainer_files("ddp").items():
             (folder / name).write_text(text, encoding="utf-8")
 
     def command(self, ranks: int, *arguments: str) -> list[str]:

@@ -24,13 +24,13 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.value import Value
 from crosszone.text import sentence
 
-Where = Literal["flag", "key", "argument", "variable"]
+OptionPlace = Literal["flag", "key", "argument", "variable"]
 
 
 class Option(Value):
     """What is told, where and why."""
 
-    where: Where
+    where: OptionPlace
     """A flag of a command line, a key of a configuration file, an argument in the trainer, an environment variable."""
     name: str
     """As it is spelled there."""
@@ -40,13 +40,13 @@ class Option(Value):
     """What it does, with the figures of this plan."""
 
 
-def option(where: Where, name: str, value: Any, language: str, *, key: str = "", **params: Any) -> Option:
+def build_option(where: OptionPlace, name: str, value: Any, language: str, *, key: str = "", **params: Any) -> Option:
     """An option with its sentence `option.KEY.why`; the key is the option's own name unless another one is given."""
-    code = key or sentence_key(name)
+    code = key or make_sentence_key(name)
     return Option(where=where, name=name, value=value, why=sentence("option", code, "why", language, params))
 
 
-def sentence_key(name: str) -> str:
+def make_sentence_key(name: str) -> str:
     """The key of an option's sentence: its name in small letters, all else underscores."""
     return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
 
@@ -118,20 +118,20 @@ class Bundle(Value):
 
     def file(self, path: str) -> str:
         """The text of one file."""
-        return next(one.text for one in self.files if one.path == path)
+        return next(file.text for file in self.files if file.path == path)
 
     def write(self, folder: Path, *, force: bool = False) -> None:
         """Write all files into a new folder: whole or not at all. `force` replaces an earlier bundle, nothing else."""
         try:
-            if folder.exists() and not _replaceable(folder, force):
+            if folder.exists() and not _is_replaceable(folder, force):
                 raise InvalidError(Notice(code="output_exists", value=str(folder)))
             half = folder.resolve().with_name(f".{folder.resolve().name}.{os.getpid()}")
             try:
-                for one in self.files:
-                    path = half / one.path
+                for file in self.files:
+                    path = half / file.path
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_text(one.text, encoding="utf-8", newline="\n")
-                    path.chmod(0o755 if one.executable else 0o644)
+                    path.write_text(file.text, encoding="utf-8", newline="\n")
+                    path.chmod(0o755 if file.executable else 0o644)
                 if folder.exists():
                     shutil.rmtree(folder)
                 half.rename(folder.resolve())
@@ -143,43 +143,43 @@ class Bundle(Value):
 
     def archive(self, folder: str) -> bytes:
         """The files as a zip archive with one folder."""
-        whole = io.BytesIO()
-        with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-            for one in self.files:
-                entry = zipfile.ZipInfo(f"{folder}/{one.path}", ARCHIVE_TIME)
-                entry.external_attr = (0o755 if one.executable else 0o644) << 16
-                archive.writestr(entry, one.text, zipfile.ZIP_DEFLATED)
-        return whole.getvalue()
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+            for file in self.files:
+                entry = zipfile.ZipInfo(f"{folder}/{file.path}", ARCHIVE_TIME)
+                entry.external_attr = (0o755 if file.executable else 0o644) << 16
+                archive.writestr(entry, file.text, zipfile.ZIP_DEFLATED)
+        return buffer.getvalue()
 
 
-def manifest(bundle: Bundle) -> str:
+def build_manifest(bundle: Bundle) -> str:
     """`bundle.json`: what the bundle is, and the checksum of each file, so that a change is seen."""
-    sums = {one.path: hashlib.sha256(one.text.encode()).hexdigest() for one in bundle.files}
-    about = {key: getattr(bundle, key) for key in ("name", "framework", "launcher", "template", "world_size", "port")}
-    return json.dumps({"version": 1, **about, "sha256": sums}, ensure_ascii=False, indent=2) + "\n"
+    sums = {file.path: hashlib.sha256(file.text.encode()).hexdigest() for file in bundle.files}
+    facts = {key: getattr(bundle, key) for key in ("name", "framework", "launcher", "template", "world_size", "port")}
+    return json.dumps({"version": 1, **facts, "sha256": sums}, ensure_ascii=False, indent=2) + "\n"
 
 
-def _replaceable(folder: Path, force: bool) -> bool:
+def _is_replaceable(folder: Path, force: bool) -> bool:
     """An empty folder may be filled; one that holds a bundle may be replaced when told; nothing else may."""
     if not folder.is_dir():
         return False
     return not any(folder.iterdir()) or (force and (folder / MANIFEST).is_file())
 
 
-class Upload(NamedTuple):
+class BundleUpload(NamedTuple):
     """What `files.put` is given."""
 
     data: bytes
     checksum: str
 
 
-def pack_upload(bundle: Bundle) -> Upload:
+def pack_upload(bundle: Bundle) -> BundleUpload:
     """The files of a bundle in one tar."""
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for file in bundle.files:
             member = tarfile.TarInfo(file.path)
             data = file.text.encode()
             member.size, member.mode = len(data), 0o755 if file.executable else 0o644
             archive.addfile(member, io.BytesIO(data))
-    return Upload(held.getvalue(), hashlib.sha256(held.getvalue()).hexdigest())
+    return BundleUpload(buffer.getvalue(), hashlib.sha256(buffer.getvalue()).hexdigest())

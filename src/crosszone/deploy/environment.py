@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from crosszone.analyse.switches import connections
-from crosszone.deploy.bundle import Option, option
+from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.launch import Launch
 from crosszone.deploy.shell import comment, quoted
 from crosszone.inputs.shipped import read_shipped
@@ -18,7 +18,7 @@ from crosszone.inputs.value import Name, Value, parse
 from crosszone.text import label
 
 
-class Variable(Value):
+class EnvironmentVariable(Value):
     """One variable."""
 
     name: Name
@@ -27,53 +27,68 @@ class Variable(Value):
 
 
 @cache
-def variables() -> dict[str, Variable]:
+def read_variables() -> dict[str, EnvironmentVariable]:
     """All that may be set, by name."""
     document = read_shipped("crosszone.deploy", "variables.yaml")
-    return {name: parse(Variable, {"name": name, **one}, document, at=(name,)) for name, one in document.value.items()}
+    return {
+        name: parse(EnvironmentVariable, {"name": name, **entry}, document, at=(name,))
+        for name, entry in document.value.items()
+    }
 
 
-def checked(name: str) -> str:
+def check_variable_name(name: str) -> str:
     """The name, which must be on the list: a mistake of ours, never of the user."""
-    if name not in variables():
+    if name not in read_variables():
         raise ValueError(f"{name} is not in deploy/variables.yaml")
     return name
 
 
-FILE = "env.sh"
+ENVIRONMENT_FILE = "env.sh"
 
 
-def variables_of(launch: Launch) -> tuple[Option, ...]:
+def list_variable_options(launch: Launch) -> tuple[Option, ...]:
     """What NCCL and Gloo are told, whatever the framework."""
-    talk, words = launch.predictor.strategy.communication, launch.language
-    several = len(launch.nodes) > 1
-    made = []
-    if several:
-        made.append(option("variable", "NCCL_SOCKET_IFNAME", '"$interface"', words))
-        made.append(option("variable", "GLOO_SOCKET_IFNAME", '"$interface"', words))
-    if several and talk.flows > 1:
-        threads, sockets = connections(talk.flows)
-        told: dict[str, Any] = {"flows": talk.flows, "threads": threads, "sockets": sockets}
-        made.append(option("variable", "NCCL_SOCKET_NTHREADS", threads, words, **told))
-        made.append(option("variable", "NCCL_NSOCKS_PERTHREAD", sockets, words, **told))
-    if talk.algorithm != "auto":
-        made.append(option("variable", "NCCL_ALGO", talk.algorithm.capitalize(), words, algorithm=talk.algorithm))
-    return tuple(made)
+    communication, language = launch.predictor.strategy.communication, launch.language
+    has_several_nodes = len(launch.nodes) > 1
+    options = []
+    if has_several_nodes:
+        options.append(build_option("variable", "NCCL_SOCKET_IFNAME", '"$interface"', language))
+        options.append(build_option("variable", "GLOO_SOCKET_IFNAME", '"$interface"', language))
+    if has_several_nodes and communication.flows > 1:
+        threads, sockets = connections(communication.flows)
+        params: dict[str, Any] = {"flows": communication.flows, "threads": threads, "sockets": sockets}
+        options.append(build_option("variable", "NCCL_SOCKET_NTHREADS", threads, language, **params))
+        options.append(build_option("variable", "NCCL_NSOCKS_PERTHREAD", sockets, language, **params))
+    if communication.algorithm != "auto":
+        options.append(
+            build_option(
+                "variable",
+                "NCCL_ALGO",
+                communication.algorithm.capitalize(),
+                language,
+                algorithm=communication.algorithm,
+            )
+        )
+    return tuple(options)
 
 
-def environment_text(launch: Launch, options: Sequence[Option]) -> str:
+def render_environment(launch: Launch, options: Sequence[Option]) -> str:
     """The file that every node's script sources."""
-    own = "_IFNAME"
+    interface_suffix = "_IFNAME"
     lines = ["# shellcheck shell=bash", comment(label("bundle_environment", launch.language)), ""]
-    for one in options:
-        if one.where == "variable" and not one.name.endswith(own):
-            lines += [comment(one.why), f"export {checked(one.name)}={quoted(one.value)}", ""]
-    if any(one.name.endswith(own) for one in options):
+    for option in options:
+        if option.where == "variable" and not option.name.endswith(interface_suffix):
+            lines += [
+                comment(option.why),
+                f"export {check_variable_name(option.name)}={quoted(option.value)}",
+                "",
+            ]
+    if any(option.name.endswith(interface_suffix) for option in options):
         lines.append(_INTERFACE)
-        for one in options:
-            if one.name.endswith(own):
-                lines += [f"  {line}" for line in comment(one.why).split("\n")]
-                lines.append(f'  export {checked(one.name)}="$interface"')
+        for option in options:
+            if option.name.endswith(interface_suffix):
+                lines += [f"  {line}" for line in comment(option.why).split("\n")]
+                lines.append(f'  export {check_variable_name(option.name)}="$interface"')
         lines += ["else", '  echo "env.sh: no interface found for this node; NCCL and Gloo choose one" >&2', "fi", ""]
     return "\n".join(lines)
 

@@ -29,9 +29,9 @@ from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE, label
 
 # A host name, or an address of either kind.
-ADDRESS = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
+ADDRESS_PATTERN = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*")
 # A network interface as Linux names it: at most fifteen characters.
-INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}")
+INTERFACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@:-]{0,14}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ class Launch:
     @cached_property
     def agents(self) -> tuple[Agent, ...]:
         """All launcher processes, in rank order."""
-        return tuple(sorted((agent for node in self.nodes for agent in node.agents), key=lambda one: one.number))
+        return tuple(sorted((agent for node in self.nodes for agent in node.agents), key=lambda agent_: agent_.number))
 
     @property
     def world_size(self) -> int:
@@ -157,92 +157,96 @@ class Launch:
 def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, ...]:
     """The machines of a placed strategy in rank order, with the launcher processes each one runs."""
     site = predictor.site
-    where = site.placement.located(site.cluster)
-    machine = where["group"] * 1_000_000 + where["node"]
+    located = site.placement.located(site.cluster)
+    machine = located["group"] * 1_000_000 + located["node"]
     starts = np.flatnonzero(np.diff(machine, prepend=-1)).tolist()
     ends = [*starts[1:], len(machine)]
-    runs: dict[int, list[Agent]] = {}
+    agents_by_machine: dict[int, list[Agent]] = {}
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        gpus = tuple(where["gpu"][start:end].tolist())
-        mine = runs.setdefault(int(machine[start]), [])
-        mine.append(Agent(number=number, node=0, first_rank=start, gpus=gpus))
+        gpus = tuple(located["gpu"][start:end].tolist())
+        machine_agents = agents_by_machine.setdefault(int(machine[start]), [])
+        machine_agents.append(Agent(number=number, node=0, first_rank=start, gpus=gpus))
     groups = [(zone, number, group) for zone in site.cluster.zones for number, group in enumerate(zone.nodes)]
     return tuple(
-        _node(number, key % 1_000_000, *groups[key // 1_000_000], agents, template)
-        for number, (key, agents) in enumerate(runs.items())
+        _build_node(number, key % 1_000_000, *groups[key // 1_000_000], agents, template)
+        for number, (key, agents) in enumerate(agents_by_machine.items())
     )
 
 
-def _node(number: int, index: int, zone: Zone, at: int, group: NodeGroup, agents: list[Agent], template: bool) -> Node:
+def _build_node(
+    number: int, index: int, zone: Zone, group_number: int, group: NodeGroup, agents: list[Agent], template: bool
+) -> Node:
     host = group.hosts[index] if group.hosts else None
     if host is not None:
-        _check_host(zone, at, index, host)
-    before = sum(one.count for one in zone.nodes[:at])
+        _check_host(zone, group_number, index, host)
+    before = sum(group_before.count for group_before in zone.nodes[:group_number])
     return Node(
         number=number,
         name=(host.name if host and host.name else f"{zone.name}-{before + index}"),
         host=host.name if host else None,
         zone=zone.name,
-        group=at,
+        group=group_number,
         gpu=group.gpu.name,
         gpus=group.gpus,
         address=host.address if host else f"@ADDRESS_{number:03d}@" if template else None,
         interface=host.interface if host else None,
-        agents=tuple(Agent(number=a.number, node=number, first_rank=a.first_rank, gpus=a.gpus) for a in agents),
+        agents=tuple(
+            Agent(number=agent.number, node=number, first_rank=agent.first_rank, gpus=agent.gpus) for agent in agents
+        ),
     )
 
 
-def _check_host(zone: Zone, at: int, index: int, host: Host) -> None:
+def _check_host(zone: Zone, group_number: int, index: int, host: Host) -> None:
     """Addresses and interfaces go into scripts, so they are what they should be and nothing else."""
-    for name, form in (("address", ADDRESS), ("interface", INTERFACE)):
+    for name, pattern in (("address", ADDRESS_PATTERN), ("interface", INTERFACE_PATTERN)):
         value = getattr(host, name)
-        if value is not None and not form.fullmatch(value):
-            field = f"cluster.zones.{zone.name}.nodes[{at}].hosts[{index}].{name}"
+        if value is not None and not pattern.fullmatch(value):
+            field = f"cluster.zones.{zone.name}.nodes[{group_number}].hosts[{index}].{name}"
             raise InvalidError(Notice(code=f"launch_bad_{name}", field=field, value=value))
 
 
-def refused(code: str, field: str, value: object = None, **params: object) -> IllegalError:
+def unsupported(code: str, field: str, value: object = None, **params: object) -> IllegalError:
     """What a framework or launcher cannot do, as an error to raise."""
     return IllegalError(Notice(code=code, field=field, value=value, params=params))
 
 
-Command = Callable[[Launch, Agent], tuple[str | Raw, ...] | None]
+BuildCommand = Callable[[Launch, Agent], tuple[str | Raw, ...] | None]
 
 
-def node_files(launch: Launch, command: Command) -> dict[str, str]:
+def build_node_files(launch: Launch, command: BuildCommand) -> dict[str, str]:
     """The scripts, and `nodes.json`, which launchers and `verify.py` read."""
-    scripts = {node.script: node_script(launch, node, command) for node in launch.nodes}
-    return {**scripts, "nodes.json": nodes_json(launch)}
+    scripts = {node.script: render_node_script(launch, node, command) for node in launch.nodes}
+    return {**scripts, "nodes.json": render_nodes_json(launch)}
 
 
-def node_script(launch: Launch, node: Node, command: Command) -> str:
+def render_node_script(launch: Launch, node: Node, command: BuildCommand) -> str:
     """What one node runs; arguments go on to the training program."""
     ranks = ", ".join(agent.span for agent in node.agents)
-    told = {"number": node.number, "name": node.name, "zone": node.zone, "ranks": ranks, "gpu": node.gpu}
+    params = {"number": node.number, "name": node.name, "zone": node.zone, "ranks": ranks, "gpu": node.gpu}
     lines = [
         "#!/usr/bin/env bash",
-        comment(label("bundle_node", launch.language, **told)),
+        comment(label("bundle_node", launch.language, **params)),
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         "# shellcheck disable=SC2034  # env.sh reads them",
         f"address={quoted(node.address or '')} interface={quoted(node.interface or '')}",
-        f'export MASTER_ADDR="${{MASTER_ADDR:{_master(launch)}}}"',
+        f'export MASTER_ADDR="${{MASTER_ADDR:{_render_master_default(launch)}}}"',
         f'export MASTER_PORT="${{MASTER_PORT:-{launch.settings.port}}}"',
     ]
     if launch.template:
-        lines.append(_UNFILLED)
+        lines.append(_TEMPLATE_GUARD)
     lines += ["# shellcheck source=/dev/null", ". ./env.sh"]
     commands = [(agent, words) for agent in node.agents if (words := command(launch, agent)) is not None]
     if not commands:
         lines.append(f"echo {quoted(label('bundle_nothing_to_start', launch.language))}")
     elif len(commands) == 1:
-        lines += _one(node, *commands[0])
+        lines += _render_agent(node, *commands[0])
     else:
-        lines += _several(node, commands)
+        lines += _render_agents(node, commands)
     return "\n".join(lines) + "\n"
 
 
-def nodes_json(launch: Launch) -> str:
+def render_nodes_json(launch: Launch) -> str:
     """The machines as data, one a line."""
     rows = [
         {
@@ -261,34 +265,34 @@ def nodes_json(launch: Launch) -> str:
     return "[\n" + ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in rows) + "\n]\n"
 
 
-def _master(launch: Launch) -> str:
+def _render_master_default(launch: Launch) -> str:
     """Where ranks meet unless the launcher says: the first node; a single one is its own; else somebody must say."""
-    known = launch.nodes[0].address or ("127.0.0.1" if len(launch.nodes) == 1 else None)
-    return f"-{known}" if known else f"?{_NO_MASTER}"
+    address = launch.nodes[0].address or ("127.0.0.1" if len(launch.nodes) == 1 else None)
+    return f"-{address}" if address else f"?{_MASTER_HINT}"
 
 
-def _visible(node: Node, agent: Agent) -> list[str]:
+def _list_gpu_variables(node: Node, agent: Agent) -> list[str]:
     """Which GPUs an agent sees, where that is not simply all of the node in order."""
     if agent.gpus == tuple(range(node.gpus)):
         return []
     return [f"CUDA_VISIBLE_DEVICES={','.join(map(str, agent.gpus))}"]
 
 
-def _one(node: Node, agent: Agent, words: tuple[str | Raw, ...]) -> list[str]:
-    return [*(f"export {one}" for one in _visible(node, agent)), f"exec {command_line(words)}"]
+def _render_agent(node: Node, agent: Agent, words: tuple[str | Raw, ...]) -> list[str]:
+    return [*(f"export {variable}" for variable in _list_gpu_variables(node, agent)), f"exec {command_line(words)}"]
 
 
-def _several(node: Node, commands: list[tuple[Agent, tuple[str | Raw, ...]]]) -> list[str]:
+def _render_agents(node: Node, commands: list[tuple[Agent, tuple[str | Raw, ...]]]) -> list[str]:
     """Several agents side by side: when one fails, the others are ended."""
     lines = ["started=()", "trap 'kill \"${started[@]}\" 2>/dev/null || true' EXIT INT TERM"]
     for agent, words in commands:
-        before = "".join(f"{one} " for one in _visible(node, agent))
-        lines += [f"{before}{command_line(words)} &", "started+=($!)"]
+        prefix = "".join(f"{variable} " for variable in _list_gpu_variables(node, agent))
+        lines += [f"{prefix}{command_line(words)} &", "started+=($!)"]
     return [*lines, 'for _ in "${started[@]}"; do wait -n; done']
 
 
-_NO_MASTER = "set MASTER_ADDR to the address of the first node, or start through the launcher of this bundle"
-_UNFILLED = """\
+_MASTER_HINT = "set MASTER_ADDR to the address of the first node, or start through the launcher of this bundle"
+_TEMPLATE_GUARD = """\
 case "$MASTER_ADDR$address" in *@*)
   echo "This bundle is a template: write the addresses into hosts.txt, then run: python3 fill.py hosts.txt" >&2
   exit 2
@@ -296,10 +300,10 @@ case "$MASTER_ADDR$address" in *@*)
 esac"""
 
 
-ARGUMENTS = Raw('"$@"')  # What is typed after the node's script goes on to the trainer
+PASSED_ARGUMENTS = Raw('"$@"')  # What is typed after the node's script goes on to the trainer
 
 
-def torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[str | Raw, ...]:
+def build_torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[str | Raw, ...]:
     """The command of one agent; agents count as nodes, so that unequal and split nodes keep their planned ranks."""
     python = launch.settings.python
     start: tuple[str | Raw, ...] = ("torchrun",) if python is None else (python, "-m", "torch.distributed.run")
@@ -313,4 +317,4 @@ def torchrun(launch: Launch, agent: Agent, *program: str | Raw) -> tuple[str | R
             *("--master-addr", Raw('"$MASTER_ADDR"')),
             *("--master-port", Raw('"$MASTER_PORT"')),
         )
-    return (*start, *meet, *program, ARGUMENTS)
+    return (*start, *meet, *program, PASSED_ARGUMENTS)

@@ -24,43 +24,43 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from crosszone.deploy.bundle import Option, option
-from crosszone.deploy.launch import Launch, refused
+from crosszone.deploy.bundle import Option, build_option
+from crosszone.deploy.launch import Launch, unsupported
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.strategy import AXES, Strategy
 from crosszone.predict.batch import bucket_bytes
 
-FLAG = "--pipeline-model-parallel-layout"
+LAYOUT_FLAG = "--pipeline-model-parallel-layout"
 
 
-def layout_of(layers: Sequence[int]) -> str:
+def format_layout(layers: Sequence[int]) -> str:
     """The layout of chunks that hold so many layers each; equal neighbours are written once."""
     if len(layers) == 1:
-        return f"E{_run(layers[0])}L"
+        return f"E{_format_run(layers[0])}L"
     inner = [(count, len(list(same))) for count, same in groupby(layers[1:-1])]
-    parts = [f"E{_run(layers[0])}|"]
+    parts = [f"E{_format_run(layers[0])}|"]
     for count, times in inner:
-        parts.append(f"({_run(count)}|)*{times}" if times > 1 else f"{_run(count)}|")
+        parts.append(f"({_format_run(count)}|)*{times}" if times > 1 else f"{_format_run(count)}|")
     text = "".join(part if part.endswith("|") else f"{part}," for part in parts)
-    return f"{text}{_run(layers[-1])}L"
+    return f"{text}{_format_run(layers[-1])}L"
 
 
-def chunks_of(layout: str) -> list[str]:
+def parse_layout(layout: str) -> list[str]:
     """The letters of each chunk of a layout, as Megatron-LM unrolls it: `["Ettt", "tt", "tt", "tL"]`."""
     text = layout.replace(",", "")
     for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
-        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+        text = re.sub(pattern, lambda match: match[1] * int(match[2]), text)
     return text.split("|")
 
 
-def dealt_evenly(layers: Sequence[int]) -> bool:
+def is_even(layers: Sequence[int]) -> bool:
     """Every chunk holds as many layers, which needs no layout."""
     return len(set(layers)) == 1
 
 
-def _run(count: int) -> str:
+def _format_run(count: int) -> str:
     return "t" * count if count < 2 else f"t*{count}"
 
 
@@ -70,17 +70,17 @@ POSITIONS = {"rotary": "rope", "learned": "learned_absolute", "none": "none"}
 ACTIVATIONS = {"gelu": None, "swiglu": "--swiglu", "squared-relu": "--squared-relu"}
 EPSILON = {"rmsnorm": 1e-5, "layernorm": 1e-5}
 # Linear layers that can have a bias together.
-BIASES = {(): "none", ("qkv",): "qkv", ("mlp", "out", "qkv"): "all"}
+BIAS_LAYERS = {(): "none", ("qkv",): "qkv", ("mlp", "out", "qkv"): "all"}
 VOCAB_MULTIPLE = 128
-AUX_LOSS = 0.01  # Weight of the router's balancing loss that Megatron's help recommends to begin with
+AUX_LOSS_WEIGHT = 0.01  # Weight of the router's balancing loss that Megatron's help recommends to begin with
 
 
-def architecture(model: Model, *, seq_len: int, tp: int, ep: int, language: str) -> tuple[Option, ...]:
+def build_model_options(model: Model, *, seq_len: int, tp: int, ep: int, language: str) -> tuple[Option, ...]:
     """Flags that make Megatron's GPT this model; `IllegalError` for what it cannot be."""
     require_gpt(model, tp=tp, ep=ep)
     return tuple(
-        option("flag", name, value, language, key=f"megatron_{key}", **params)
-        for name, value, key, params in _flags(model, seq_len, tp)
+        build_option("flag", name, value, language, key=f"megatron_{key}", **params)
+        for name, value, key, params in _list_model_flags(model, seq_len, tp)
     )
 
 
@@ -88,21 +88,21 @@ def require_gpt(model: Model, *, tp: int, ep: int) -> None:
     """Refuse what Megatron's GPT model has no flag for, all of it at once."""
     broken = [
         Notice(code=code, field=f"model.{field}", value=value, params={"model": model.name, **params})
-        for code, field, value, params in _missing(model, tp, ep)
+        for code, field, value, params in _list_unsupported(model, tp, ep)
     ]
     if broken:
         raise IllegalError(*broken)
 
 
-def _missing(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
+def _list_unsupported(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, Any, dict[str, Any]]]:
     lacks = "megatron_lacks"
     if m.kind == "encoder":
         yield "megatron_encoder", "kind", m.kind, {}
         return
-    for field, known in (("activation", ACTIVATIONS), ("positions", POSITIONS), ("norm", NORMS)):
-        if getattr(m, field) not in known:
-            yield lacks, field, getattr(m, field), {"allowed": list(known)}
-    for field, only in (
+    for field, supported in (("activation", ACTIVATIONS), ("positions", POSITIONS), ("norm", NORMS)):
+        if getattr(m, field) not in supported:
+            yield lacks, field, getattr(m, field), {"allowed": list(supported)}
+    for field, required in (
         ("norms_per_layer", 2),
         ("final_norm", True),
         ("embedding_norm", False),
@@ -112,13 +112,13 @@ def _missing(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, Any, dict[s
         ("pooler", False),
         ("mlm_head", False),
     ):
-        if getattr(m, field) != only:
-            yield lacks, field, getattr(m, field), {"allowed": [only]}
+        if getattr(m, field) != required:
+            yield lacks, field, getattr(m, field), {"allowed": [required]}
     if m.qk_norm == "full":
         yield lacks, "qk_norm", m.qk_norm, {"allowed": ["none", "head"]}
-    if _biases(m) is None:
+    if _get_bias_layers(m) is None:
         yield "megatron_bias", "bias", list(m.bias), {}
-    elif m.moe and _biases(m) == "all" and ep == 1 and tp > 1:  # "Bias in Moe is only supported when ETP==1"
+    elif m.moe and _get_bias_layers(m) == "all" and ep == 1 and tp > 1:  # "Bias in Moe is only supported when ETP==1"
         yield "megatron_expert_bias", "bias", list(m.bias), {"tp": tp}
     if m.attention_sinks and m.mla:
         yield lacks, "attention_sinks", True, {"allowed": [False]}
@@ -126,7 +126,7 @@ def _missing(m: Model, tp: int, ep: int) -> Iterator[tuple[str, str, Any, dict[s
         yield "megatron_vocabulary", "vocab_padded_to", m.vocab_padded_to, {"tp": tp}
 
 
-def _biases(m: Model) -> str | None:
+def _get_bias_layers(m: Model) -> str | None:
     """Which linear layers have a bias: none, qkv or all; None for what cannot be told.
 
     With all of them the router has one too; on its own the router's is the correction that balances experts
@@ -137,10 +137,10 @@ def _biases(m: Model) -> str | None:
         return "router"
     if m.moe and kinds == {"qkv", "out", "mlp"}:
         return None
-    return BIASES.get(tuple(sorted(kinds - {"router"} if m.moe and kinds >= {"qkv", "out", "mlp"} else kinds)))
+    return BIAS_LAYERS.get(tuple(sorted(kinds - {"router"} if m.moe and kinds >= {"qkv", "out", "mlp"} else kinds)))
 
 
-def _flags(m: Model, seq_len: int, tp: int) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+def _list_model_flags(m: Model, seq_len: int, tp: int) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
     """Name, value, key of the sentence and its parameters."""
 
     def of(name: str, value: Any, field: str) -> tuple[str, Any, str, dict[str, Any]]:
@@ -157,7 +157,7 @@ def _flags(m: Model, seq_len: int, tp: int) -> Iterator[tuple[str, Any, str, dic
     activation = ACTIVATIONS[m.activation]
     if activation is not None:
         yield of(activation, True, "activation")
-    biases = _biases(m)
+    biases = _get_bias_layers(m)
     if m.activation == "squared-relu" and biases == "all":
         yield "--no-bias-gelu-fusion", True, "no_gelu_fusion", {}
     yield of("--normalization", NORMS[m.norm], "norm")
@@ -188,12 +188,12 @@ def _flags(m: Model, seq_len: int, tp: int) -> Iterator[tuple[str, Any, str, dic
         padded = -(-m.vocab // (VOCAB_MULTIPLE * tp)) * VOCAB_MULTIPLE * tp
         yield "--make-vocab-size-divisible-by", VOCAB_MULTIPLE, "vocab_multiple", {"tp": tp, "rows": padded}
     if m.mla is not None:
-        yield from _latent(m)
+        yield from _list_mla_flags(m)
     if m.moe is not None:
-        yield from _experts(m)
+        yield from _list_moe_flags(m)
 
 
-def _latent(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+def _list_mla_flags(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
     mla = m.mla
     assert mla is not None
     yield "--multi-latent-attention", True, "model", {"field": "model.mla"}
@@ -211,7 +211,7 @@ def _latent(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
     yield "--no-rope-fusion", True, "no_rope_fusion", {}
 
 
-def _experts(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
+def _list_moe_flags(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
     moe = m.moe
     assert moe is not None
     yield "--num-experts", moe.experts, "model", {"field": "model.moe.experts"}
@@ -219,14 +219,14 @@ def _experts(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
     yield "--moe-ffn-hidden-size", moe.ffn_hidden, "model", {"field": "model.moe.ffn_hidden"}
     if moe.shared_experts:
         width = moe.shared_experts * moe.shared_ffn_hidden
-        told = {"count": moe.shared_experts, "width": moe.shared_ffn_hidden}
-        yield "--moe-shared-expert-intermediate-size", width, "shared_experts", told
+        params = {"count": moe.shared_experts, "width": moe.shared_ffn_hidden}
+        yield "--moe-shared-expert-intermediate-size", width, "shared_experts", params
         if moe.shared_gate:
             yield "--moe-shared-expert-gate", True, "model", {"field": "model.moe.shared_gate"}
     if m.moe_layers != m.layers:
-        told = {"sparse": m.moe_layers, "layers": m.layers}
-        yield "--moe-layer-freq", sparse_pattern(m), "moe_layers", told
-    if _biases(m) == "router":
+        params = {"sparse": m.moe_layers, "layers": m.layers}
+        yield "--moe-layer-freq", format_moe_pattern(m), "moe_layers", params
+    if _get_bias_layers(m) == "router":
         yield "--moe-router-score-function", "sigmoid", "router_bias", {}
         yield "--moe-router-enable-expert-bias", True, "router_bias", {}
         yield "--moe-router-load-balancing-type", "none", "router_bias", {}
@@ -234,123 +234,125 @@ def _experts(m: Model) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
         if moe.top_k == 1:
             yield "--moe-router-pre-softmax", True, "router_top_1", {}
         yield "--moe-router-load-balancing-type", "aux_loss", "router_balance", {}
-        yield "--moe-aux-loss-coeff", AUX_LOSS, "router_balance", {}
+        yield "--moe-aux-loss-coeff", AUX_LOSS_WEIGHT, "router_balance", {}
     yield "--moe-grouped-gemm", True, "grouped_gemm", {}
     yield "--moe-token-dispatcher-type", "alltoall", "dispatcher", {}
 
 
-def sparse_pattern(m: Model) -> str:
+def format_moe_pattern(m: Model) -> str:
     """The layers with experts (1) and without (0), as `--moe-layer-freq` takes them: `([0]*3+[1]*58)`."""
     moe = m.moe
     assert moe is not None
-    rounds, rest = divmod(m.layers - moe.first_dense, moe.every)
+    rounds, trailing_dense = divmod(m.layers - moe.first_dense, moe.every)
     parts = [f"[0]*{moe.first_dense}"] if moe.first_dense else []
     parts.append(f"[1]*{rounds}" if moe.every == 1 else f"([0]*{moe.every - 1}+[1])*{rounds}")
-    if rest:
-        parts.append(f"[0]*{rest}")
+    if trailing_dense:
+        parts.append(f"[0]*{trailing_dense}")
     return f"({'+'.join(parts)})"
 
 
 # Orders of ranks that Megatron has, and whether `--use-tp-pp-dp-mapping` gives them.
-ORDERS = {("tp", "cp", "dp", "pp"): False, ("tp", "cp", "pp", "dp"): True}
+RANK_ORDERS = {("tp", "cp", "dp", "pp"): False, ("tp", "cp", "pp", "dp"): True}
 # ZeRO stages of Megatron-FSDP by the name of its sharding strategy.
-SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
+FSDP_STRATEGIES = {2: "optim_grads", 3: "optim_grads_params"}
 # Those that Megatron-FSDP, optimizer instances and host memory know.
 PLAIN_OPTIMIZERS = ("adam", "adamw", "sgd", "sgd-momentum")
 
-Told = tuple[str, Any, str, dict[str, Any]]
+Flag = tuple[str, Any, str, dict[str, Any]]
 
 
-def parallelism(launch: Launch, layers: Sequence[int], micro_batches: int) -> tuple[Option, ...]:
+def build_parallel_options(launch: Launch, layers: Sequence[int], micro_batches: int) -> tuple[Option, ...]:
     """How ranks split the model: `layers` of each chunk in pipeline order, `micro_batches` of a replica a step."""
-    return _options(launch, _degrees(launch, layers, micro_batches))
+    return _build_flag_options(launch, _list_degree_flags(launch, layers, micro_batches))
 
 
-def communication(launch: Launch) -> tuple[Option, ...]:
+def build_communication_options(launch: Launch) -> tuple[Option, ...]:
     """Sharded states, overlap, buckets and gradients on the wire."""
-    return _options(launch, (*_sharding(launch), *_overlap(launch), *_gradients(launch)))
+    return _build_flag_options(
+        launch, (*_list_sharding_flags(launch), *_list_overlap_flags(launch), *_list_gradient_flags(launch))
+    )
 
 
-def memory(launch: Launch) -> tuple[Option, ...]:
+def build_memory_options(launch: Launch) -> tuple[Option, ...]:
     """Recomputation and host memory."""
-    return _options(launch, _memory(launch.predictor.strategy))
+    return _build_flag_options(launch, _list_memory_flags(launch.predictor.strategy))
 
 
-def zero_of(launch: Launch) -> int:
+def get_zero_stage(launch: Launch) -> int:
     """ZeRO stage in use."""
     return launch.predictor.strategy.zero or 0
 
 
-def instances(launch: Launch) -> int:
+def count_optimizer_instances(launch: Launch) -> int:
     """Copies of the sharded states: one a zone where states are shared inside zones, or as many as were asked for."""
-    if not zero_of(launch):
+    if not get_zero_stage(launch):
         return 1
     return (launch.predictor.strategy.dp or 1) // launch.predictor.site.shard_ranks
 
 
-def mapping(launch: Launch) -> bool:
+def is_tp_pp_dp_mapping(launch: Launch) -> bool:
     """Whether ranks are numbered tp-cp-pp-dp; `IllegalError` for an order that is neither of Megatron's two."""
     s, order = launch.predictor.strategy, launch.predictor.site.placement.order
     used = [axis for axis in order if getattr(s, axis) > 1]
-    for known, flag in ORDERS.items():
-        if used == [axis for axis in known if axis in used]:
-            return flag
-    known_orders = ["-".join(one) for one in ORDERS]
-    raise refused("megatron_order", "placement.order", "-".join(order), allowed=known_orders, axes=list(AXES))
+    for supported, is_mapped in RANK_ORDERS.items():
+        if used == [axis for axis in supported if axis in used]:
+            return is_mapped
+    known_orders = ["-".join(supported_order) for supported_order in RANK_ORDERS]
+    raise unsupported("megatron_order", "placement.order", "-".join(order), allowed=known_orders, axes=list(AXES))
 
 
-def group_size(stages: int, micro_batches: int) -> int:
+def choose_group_size(stages: int, micro_batches: int) -> int:
     """Micro-batches that pass one chunk before the next: the fewest that leave no rest smaller than the pipeline."""
     for size in range(stages, micro_batches):
-        rest = micro_batches % size
-        if rest == 0 or rest >= stages:
+        remainder = micro_batches % size
+        if remainder == 0 or remainder >= stages:
             return size
     return micro_batches
 
 
 def require_parallel(launch: Launch) -> None:
     """Refuse what Megatron stops at when it starts, beside what its entry in frameworks.yaml already rules out."""
-    p, s = launch.predictor, launch.predictor.strategy
-    model, optimizer, zero = p.case.model, p.case.job.optimizer, zero_of(launch)
-    flagged, copies = mapping(launch), instances(launch)
+    predictor, s = launch.predictor, launch.predictor.strategy
+    model, optimizer, zero = predictor.case.model, predictor.case.job.optimizer, get_zero_stage(launch)
+    is_mapped, copies = is_tp_pp_dp_mapping(launch), count_optimizer_instances(launch)
     if model.moe and s.tp > 1 and not s.sequence_parallel:
-        raise refused("megatron_moe_sequence", "strategy.sequence_parallel", False, tp=s.tp)
-    held = s.expert_slices * s.ep
-    if flagged and s.pp > 1 and model.moe and held != s.tp * s.cp:
-        raise refused("megatron_expert_order", "placement.order", s.ep, held=held, inner=s.tp * s.cp)
+        raise unsupported("megatron_moe_sequence", "strategy.sequence_parallel", False, tp=s.tp)
+    expert_ranks = s.expert_slices * s.ep
+    if is_mapped and s.pp > 1 and model.moe and expert_ranks != s.tp * s.cp:
+        raise unsupported("megatron_expert_order", "placement.order", s.ep, held=expert_ranks, inner=s.tp * s.cp)
     if copies > 1:
-        zones = p.site.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
+        zones = predictor.site.zone[:, :, 0, 0].reshape(s.pp, copies, -1)
         if s.shard_within == "zone" and (zones != zones[:, :, :1]).any():
-            raise refused("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
-        spread = s.tp * s.cp * (s.dp or 1) // held
-        if model.moe and spread % copies:
-            raise refused("megatron_expert_instances", "strategy.ep", s.ep, spread=spread, copies=copies)
+            raise unsupported("megatron_instances_torn", "strategy.shard_within", s.shard_within, copies=copies)
+        expert_replicas = s.tp * s.cp * (s.dp or 1) // expert_ranks
+        if model.moe and expert_replicas % copies:
+            raise unsupported("megatron_expert_instances", "strategy.ep", s.ep, spread=expert_replicas, copies=copies)
     if optimizer not in (*PLAIN_OPTIMIZERS, "lion", "muon"):
-        raise refused("megatron_optimizer", "job.optimizer", optimizer, allowed=[*PLAIN_OPTIMIZERS, "lion", "muon"])
-    plain = optimizer in PLAIN_OPTIMIZERS
-    if not plain and (zero > 1 or copies > 1):
-        raise refused("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=list(PLAIN_OPTIMIZERS))
+        raise unsupported("megatron_optimizer", "job.optimizer", optimizer, allowed=[*PLAIN_OPTIMIZERS, "lion", "muon"])
+    is_plain = optimizer in PLAIN_OPTIMIZERS
+    if not is_plain and (zero > 1 or copies > 1):
+        raise unsupported("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=list(PLAIN_OPTIMIZERS))
     if s.offload != "none" and optimizer not in ("adam", "adamw"):
-        raise refused("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=["adam", "adamw"])
-    talk, precision = s.communication, p.case.job.precision
-    if reduced_in_bf16(s) and precision in ("fp16", "fp32"):
-        value = talk.gradient_dtype or talk.compression
-        raise refused("megatron_gradients", "strategy.communication.gradient_dtype", value, precision=precision)
+        raise unsupported("megatron_plain_optimizer", "job.optimizer", optimizer, allowed=["adam", "adamw"])
+    communication, precision = s.communication, predictor.case.job.precision
+    if is_reduced_in_bf16(s) and precision in ("fp16", "fp32"):
+        value = communication.gradient_dtype or communication.compression
+        raise unsupported("megatron_gradients", "strategy.communication.gradient_dtype", value, precision=precision)
 
 
-def reduced_in_bf16(s: Strategy) -> bool:
+def is_reduced_in_bf16(s: Strategy) -> bool:
     """Gradients are bf16 on the wire."""
     return "bf16" in (s.communication.gradient_dtype, s.communication.compression)
 
 
-def _options(launch: Launch, told: Sequence[Told] | Iterator[Told]) -> tuple[Option, ...]:
+def _build_flag_options(launch: Launch, flags: Sequence[Flag] | Iterator[Flag]) -> tuple[Option, ...]:
     return tuple(
-        option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
-        for name, value, key, params in told
+        build_option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
+        for name, value, key, params in flags
     )
 
 
-def _degrees(launch: Launch, layers: Sequence[int], micro_batches: int) -> Iterator[Told]:
+def _list_degree_flags(launch: Launch, layers: Sequence[int], micro_batches: int) -> Iterator[Flag]:
     s = launch.predictor.strategy
     dp, world = s.dp or 1, launch.world_size
     ranks = {"tp": s.tp, "pp": s.pp, "cp": s.cp, "dp": dp, "world": world}
@@ -358,72 +360,72 @@ def _degrees(launch: Launch, layers: Sequence[int], micro_batches: int) -> Itera
     if s.sequence_parallel:
         yield "--sequence-parallel", True, "sequence_parallel", {"tp": s.tp}
     yield "--pipeline-model-parallel-size", s.pp, "pp", ranks
-    if s.pp > 1 and not dealt_evenly(layers):
-        yield FLAG, layout_of(layers), "layout", {"layers": list(layers)}
+    if s.pp > 1 and not is_even(layers):
+        yield LAYOUT_FLAG, format_layout(layers), "layout", {"layers": list(layers)}
     elif s.interleave > 1:
         yield "--num-virtual-stages-per-pipeline-rank", s.interleave, "interleave", {"chunks": s.pp * s.interleave}
     if s.interleave > 1:
-        size = group_size(s.pp, micro_batches)
+        size = choose_group_size(s.pp, micro_batches)
         if size != s.pp:
-            told = {"m": micro_batches, "pp": s.pp, "rest": micro_batches % s.pp}
-            yield "--microbatch-group-size-per-virtual-pipeline-stage", size, "group_size", told
+            params = {"m": micro_batches, "pp": s.pp, "rest": micro_batches % s.pp}
+            yield "--microbatch-group-size-per-virtual-pipeline-stage", size, "group_size", params
     yield "--context-parallel-size", s.cp, "cp", ranks
     if launch.predictor.case.model.moe:
         yield "--expert-model-parallel-size", s.ep, "ep", {"ep": s.ep}
         yield "--expert-tensor-parallel-size", s.expert_slices, "expert_tp", {"ep": s.ep}
-    if mapping(launch):
+    if is_tp_pp_dp_mapping(launch):
         yield "--use-tp-pp-dp-mapping", True, "mapping", {}
     yield "--distributed-timeout-minutes", launch.timeout_minutes, "timeout", {}
 
 
-def _sharding(launch: Launch) -> Iterator[Told]:
-    s, zero, copies = launch.predictor.strategy, zero_of(launch), instances(launch)
+def _list_sharding_flags(launch: Launch) -> Iterator[Flag]:
+    s, zero, copies = launch.predictor.strategy, get_zero_stage(launch), count_optimizer_instances(launch)
     if zero:
         yield "--use-distributed-optimizer", True, "distributed_optimizer", {"zero": zero}
-    if zero in SHARDING:
+    if zero in FSDP_STRATEGIES:
         yield "--use-megatron-fsdp", True, "fsdp", {"zero": zero}
-        yield "--data-parallel-sharding-strategy", SHARDING[zero], "fsdp_strategy", {"zero": zero}
+        yield "--data-parallel-sharding-strategy", FSDP_STRATEGIES[zero], "fsdp_strategy", {"zero": zero}
         yield "--no-gradient-accumulation-fusion", True, "fsdp_fusion", {}
         if copies > 1:
             yield "--outer-dp-sharding-strategy", "no_shard", "fsdp_outer", {"copies": copies}
     if copies > 1:
-        told = {"copies": copies, "each": (s.dp or 1) // copies}
+        params = {"copies": copies, "each": (s.dp or 1) // copies}
         yield (
             "--num-distributed-optimizer-instances",
             copies,
             "instances_all" if s.shard_within == "all" else "instances",
-            told,
+            params,
         )
 
 
-def _overlap(launch: Launch) -> Iterator[Told]:
+def _list_overlap_flags(launch: Launch) -> Iterator[Flag]:
     s = launch.predictor.strategy
-    talk = s.communication
-    if (s.dp or 1) * s.cp > 1 and talk.overlap_gradients:
+    communication = s.communication
+    if (s.dp or 1) * s.cp > 1 and communication.overlap_gradients:
         yield "--overlap-grad-reduce", True, "overlap_gradients", {}
-        if zero_of(launch) and talk.overlap_parameters:
+        if get_zero_stage(launch) and communication.overlap_parameters:
             yield "--overlap-param-gather", True, "overlap_parameters", {}
-    if talk.overlap_tensor and s.tp > 1:
+    if communication.overlap_tensor and s.tp > 1:
         yield "--tp-comm-overlap", True, "overlap_tensor", {}
 
 
-def _gradients(launch: Launch) -> Iterator[Told]:
-    p = launch.predictor
-    s, precision = p.strategy, p.case.job.precision
-    if reduced_in_bf16(s):
+def _list_gradient_flags(launch: Launch) -> Iterator[Flag]:
+    predictor = launch.predictor
+    s, precision = predictor.strategy, predictor.case.job.precision
+    if is_reduced_in_bf16(s):
         yield "--grad-reduce-in-bf16", True, "gradients_bf16", {}
     elif precision != "fp32":
         yield "--accumulate-allreduce-grads-in-fp32", True, "gradients_fp32", {}
     if s.communication.bucket_mb is not None:
-        kept = state_bytes(p.case.job, framework="megatron").gradients
-        size, mb = round(bucket_bytes(p.case, "megatron") / kept), s.communication.bucket_mb
-        if zero_of(launch) in SHARDING:
+        gradient_bytes = state_bytes(predictor.case.job, framework="megatron").gradients
+        size, mb = round(bucket_bytes(predictor.case, "megatron") / gradient_bytes), s.communication.bucket_mb
+        if get_zero_stage(launch) in FSDP_STRATEGIES:
             yield "--suggested-communication-unit-size", size, "bucket", {"mb": mb}
         else:
             yield "--ddp-bucket-size", size, "bucket", {"mb": mb}
 
 
-def _memory(s: Strategy) -> Iterator[Told]:
+def _list_memory_flags(s: Strategy) -> Iterator[Flag]:
     if s.recompute == "selective":
         yield "--recompute-granularity", "selective", "recompute_selective", {}
         yield "--recompute-modules", ["core_attn"], "recompute_selective", {}

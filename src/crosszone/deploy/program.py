@@ -7,18 +7,18 @@ from typing import Any
 
 from crosszone.deploy.frameworks import load_framework
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.pytorch import wire_compression
+from crosszone.deploy.pytorch import get_wire_compression
 from crosszone.predict.batch import chunk_layers
 
-FILE = "settings.json"
+SETTINGS_FILE = "settings.json"
 
 
-def program(launch: Launch) -> dict[str, Any]:
+def build_trainer_settings(launch: Launch) -> dict[str, Any]:
     """Everything the trainer reads."""
-    p, job = launch.predictor, launch.scenario.job
-    settings, placement = launch.settings, p.site.placement
-    where = placement.located(p.site.cluster)
-    zones = list(dict.fromkeys(where["zone"].tolist()))
+    predictor, job = launch.predictor, launch.scenario.job
+    settings, placement = launch.settings, predictor.site.placement
+    located = placement.located(predictor.site.cluster)
+    zones = list(dict.fromkeys(located["zone"].tolist()))
     node_of = {rank: agent.node for agent in launch.agents for rank in agent.ranks}
     training = settings.training.model_dump(mode="json")
     training["warmup_steps"] = min(training["warmup_steps"], launch.steps // 10)
@@ -27,8 +27,8 @@ def program(launch: Launch) -> dict[str, Any]:
         "version": 1,
         "name": launch.scenario.name,
         "framework": launch.framework,
-        "requires": load_framework(launch.framework).requires(launch),
-        "zones": [p.site.cluster.zones[zone].name for zone in zones],
+        "requires": load_framework(launch.framework).list_requirements(launch),
+        "zones": [predictor.site.cluster.zones[zone].name for zone in zones],
         "model": launch.scenario.model.model_dump(mode="json"),
         "job": {
             "seq_len": job.seq_len,
@@ -40,9 +40,9 @@ def program(launch: Launch) -> dict[str, Any]:
         },
         "training": training,
         "data": {"path": settings.data, "tokenizer": settings.tokenizer, "init_from": settings.init_from},
-        "strategy": _strategy(launch),
+        "strategy": _build_strategy(launch),
         "order": list(placement.order),
-        "zone_of_rank": [zones.index(zone) for zone in where["zone"].tolist()],
+        "zone_of_rank": [zones.index(zone) for zone in located["zone"].tolist()],
         "node_of_rank": [node_of[rank] for rank in range(placement.ranks)],
         "timeout_minutes": launch.timeout_minutes,
         "predicted": {
@@ -53,12 +53,12 @@ def program(launch: Launch) -> dict[str, Any]:
     }
 
 
-def program_text(launch: Launch) -> str:
+def render_trainer_settings(launch: Launch) -> str:
     """The file; long lists of numbers stand on one line."""
-    return dumped(program(launch))
+    return format_json(build_trainer_settings(launch))
 
 
-def dumped(document: dict[str, Any]) -> str:
+def format_json(document: dict[str, Any]) -> str:
     """JSON to read: two levels indented, what lies deeper on one line."""
     parts = []
     for key, value in document.items():
@@ -70,7 +70,7 @@ def dumped(document: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _strategy(launch: Launch) -> dict[str, Any]:
+def _build_strategy(launch: Launch) -> dict[str, Any]:
     p = launch.predictor
     s, dp = p.strategy, p.strategy.dp or 1
     return {
@@ -92,6 +92,6 @@ def _strategy(launch: Launch) -> dict[str, Any]:
         "sequence_parallel": s.sequence_parallel,
         "recompute": s.recompute,
         "offload": s.offload,
-        "communication": {**s.communication.model_dump(mode="json"), "compression": wire_compression(launch)},
+        "communication": {**s.communication.model_dump(mode="json"), "compression": get_wire_compression(launch)},
         "local_update": None if s.local_update is None else s.local_update.model_dump(mode="json"),
     }

@@ -99,26 +99,26 @@ class LaunchSettings(Value):
         """These settings with `KEY=VALUE` lines applied: `port=29501`, `training.lr=1e-4`, `partitions.zone-a=bj`."""
         fields: dict[str, Any] = self.to_plain()
         for line in assignments:
-            name, equals, said = line.partition("=")
+            name, equals, value = line.partition("=")
             if not equals or not name.strip():
                 raise InvalidError(Notice(code="setting_malformed", field="--set", value=line))
-            _put(fields, name.strip(), said.strip())
+            _set_field(fields, name.strip(), value.strip())
         return LaunchSettings(**fields)
 
 
-def _put(fields: dict[str, Any], name: str, said: str) -> None:
-    first, dot, rest = name.partition(".")
-    texts = {"partitions", "zone_labels", "infra", *_TEXTS}
-    value = said if first in texts else scalar(said)
+def _set_field(fields: dict[str, Any], name: str, text: str) -> None:
+    outer_name, dot, inner_name = name.partition(".")
+    text_settings = {"partitions", "zone_labels", "infra", *_TEXT_SETTINGS}
+    value = text if outer_name in text_settings else scalar(text)
     if not dot:
-        fields[first] = value
+        fields[outer_name] = value
         return
-    inner = fields.get(first)
-    fields[first] = {**(inner if isinstance(inner, Mapping) else {}), rest: value}
+    inner = fields.get(outer_name)
+    fields[outer_name] = {**(inner if isinstance(inner, Mapping) else {}), inner_name: value}
 
 
 # Settings that are text even where they look like a number.
-_TEXTS = (
+_TEXT_SETTINGS = (
     "data", "tokenizer", "init_from", "workdir", "python", "user", "image", "claim", "namespace", "service_account",
     "account", "time_limit",
 )  # fmt: skip

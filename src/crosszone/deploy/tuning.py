@@ -9,39 +9,42 @@ from crosszone.deploy.launch import Launch
 from crosszone.deploy.shell import comment
 from crosszone.text import label, sentence
 
-FILE = "tune-host.sh"
-OLD = "cubic"  # What Linux does by itself: a plan that has it loses nothing by something better
+TUNING_FILE = "tune-host.sh"
+DEFAULT_CONGESTION = "cubic"  # What Linux does by itself: a plan that has it loses nothing by something better
 
 
-def tuning_text(launch: Launch) -> str | None:
+def render_tuning(launch: Launch) -> str | None:
     """The script; None where no traffic leaves a zone. Without --apply it only shows what it would do."""
-    settings = list(_settings(launch))
+    settings = list(_list_settings(launch))
     if not settings:
         return None
-    lines = ["#!/usr/bin/env bash", comment(label("bundle_tuning", launch.language)), _HEAD]
+    lines = ["#!/usr/bin/env bash", comment(label("bundle_tuning", launch.language)), _TUNING_HEAD]
     for name, setting, why in settings:
         lines += ["", comment(why), f"set_{name}() {{ run {setting}; }}", f"wanted {name}"]
     return "\n".join(lines) + "\n"
 
 
-def _settings(launch: Launch) -> Iterator[tuple[str, str, str]]:
+def _list_settings(launch: Launch) -> Iterator[tuple[str, str, str]]:
     """Name, command and reason of each: what the plan asks for, and where it asks for nothing what its links need."""
-    talk, words = launch.predictor.strategy.communication, launch.language
-    asked: dict[str, tuple[str, str]] = {}
-    if talk.congestion != OLD:
-        told = sentence("option", "congestion", "why", words, {"congestion": talk.congestion})
-        asked["congestion"] = (f"sysctl -w net.ipv4.tcp_congestion_control={talk.congestion}", told)
-    if talk.socket_buffer_mb is not None:
-        size = round(talk.socket_buffer_mb * 1e6)
-        told = sentence("option", "socket_buffer", "why", words, {"mb": talk.socket_buffer_mb})
-        autos = f'net.ipv4.tcp_rmem="4096 131072 {size}" net.ipv4.tcp_wmem="4096 65536 {size}"'
-        asked["buffers"] = (f"sysctl -w net.core.rmem_max={size} net.core.wmem_max={size} {autos}", told)
-    for one in host_settings(launch.predictor, words):
-        if one.setting.startswith("sysctl "):
-            yield (one.name, *asked.get(one.name, (one.setting, one.why)))
+    communication, language = launch.predictor.strategy.communication, launch.language
+    planned: dict[str, tuple[str, str]] = {}
+    if communication.congestion != DEFAULT_CONGESTION:
+        reason = sentence("option", "congestion", "why", language, {"congestion": communication.congestion})
+        planned["congestion"] = (f"sysctl -w net.ipv4.tcp_congestion_control={communication.congestion}", reason)
+    if communication.socket_buffer_mb is not None:
+        buffer_bytes = round(communication.socket_buffer_mb * 1e6)
+        reason = sentence("option", "socket_buffer", "why", language, {"mb": communication.socket_buffer_mb})
+        tcp_limits = f'net.ipv4.tcp_rmem="4096 131072 {buffer_bytes}" net.ipv4.tcp_wmem="4096 65536 {buffer_bytes}"'
+        planned["buffers"] = (
+            f"sysctl -w net.core.rmem_max={buffer_bytes} net.core.wmem_max={buffer_bytes} {tcp_limits}",
+            reason,
+        )
+    for setting in host_settings(launch.predictor, language):
+        if setting.setting.startswith("sysctl "):
+            yield (setting.name, *planned.get(setting.name, (setting.setting, setting.why)))
 
 
-_HEAD = """\
+_TUNING_HEAD = """\
 set -euo pipefail
 apply="" skip=" "
 while [ $# -gt 0 ]; do

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import Field
 
-from crosszone.deploy.bundle import Bundle, Upload, pack_upload
+from crosszone.deploy.bundle import Bundle, BundleUpload, pack_upload
 from crosszone.deploy.deploy import build_bundle
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import IllegalError, InvalidError, Notice
@@ -129,7 +129,7 @@ class Work(Value):
         return self._parcel.checksum
 
     @cached_property
-    def _parcel(self) -> Upload:
+    def _parcel(self) -> BundleUpload:
         return pack_upload(self.bundle)
 
     @property

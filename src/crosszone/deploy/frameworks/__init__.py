@@ -1,4 +1,4 @@
-"""Frameworks: one file each, with the same three functions: options, files, command."""
+"""Frameworks: one file each, with the same three functions: build_options, build_files, build_command."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from crosszone.deploy.shell import Raw
 FRAMEWORKS = ("ddp", "fsdp", "deepspeed", "megatron", "horovod", "torchft")
 
 
-class Framework(NamedTuple):
-    """The functions of a framework's file; `requires` is there where a plan may need a certain version."""
+class FrameworkFunctions(NamedTuple):
+    """The functions of a framework's file; `list_requirements` is there where a plan may need a certain version."""
 
-    options: Callable[[Launch], tuple[Option, ...]]
+    build_options: Callable[[Launch], tuple[Option, ...]]
     """Everything the framework is told, each explained; an error for what it cannot do."""
-    files: Callable[[Launch], dict[str, str]]
+    build_files: Callable[[Launch], dict[str, str]]
     """Files it adds, by path."""
-    command: Callable[[Launch, Agent], tuple[str | Raw, ...] | None]
+    build_command: Callable[[Launch, Agent], tuple[str | Raw, ...] | None]
     """The launcher process of one agent; None: nothing to start there."""
-    requires: Callable[[Launch], dict[str, str]]
+    list_requirements: Callable[[Launch], dict[str, str]]
     """Packages the plan needs, with a limit on their version (`<0.19.7`) or an empty text; most plans need none."""
 
 
-def load_framework(name: str) -> Framework:
+def load_framework(name: str) -> FrameworkFunctions:
     """The functions of a framework."""
     module = import_module(f"crosszone.deploy.frameworks.{name}")
-    return Framework(module.options, module.files, module.command, getattr(module, "requires", lambda _: {}))
+    list_requirements: Callable[[Launch], dict[str, str]] = getattr(module, "list_requirements", lambda _: {})
+    return FrameworkFunctions(module.build_options, module.build_files, module.build_command, list_requirements)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from crosszone.deploy.bundle import Option
-from crosszone.deploy.launch import Agent, Launch, torchrun
-from crosszone.deploy.pytorch import averaging_options, pytorch_options, wire_options
+from crosszone.deploy.launch import Agent, Launch, build_torchrun
+from crosszone.deploy.pytorch import list_local_update_options, list_pytorch_options, list_wire_options
 from crosszone.deploy.shell import Raw
 
 
-def options(launch: Launch) -> tuple[Option, ...]:
+def build_options(launch: Launch) -> tuple[Option, ...]:
     """What DDP and the trainer are told."""
-    return (*pytorch_options(launch), *wire_options(launch), *averaging_options(launch))
+    return (*list_pytorch_options(launch), *list_wire_options(launch), *list_local_update_options(launch))
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """Nothing beside the trainer: all of it stands in settings.json."""
     del launch
     return {}
 
 
-def command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
+def build_command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
     """One torchrun."""
-    return torchrun(launch, agent, "train.py", "settings.json")
+    return build_torchrun(launch, agent, "train.py", "settings.json")

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosszone.deploy import megatron_flags as parallel
-from crosszone.deploy.bundle import Option, option
-from crosszone.deploy.launch import Agent, Launch, refused, torchrun
-from crosszone.deploy.megatron_flags import architecture
-from crosszone.deploy.program import program
+from crosszone.deploy.bundle import Option, build_option
+from crosszone.deploy.launch import Agent, Launch, build_torchrun, unsupported
+from crosszone.deploy.megatron_flags import build_model_options
+from crosszone.deploy.program import build_trainer_settings
 from crosszone.deploy.shell import Raw, comment, quoted
 from crosszone.deploy.trainer.tiny import tiny
-from crosszone.deploy.trainer_files import shipped
+from crosszone.deploy.trainer_files import read_trainer_file
 from crosszone.inputs.model import Model
 from crosszone.text import label
 
@@ -44,7 +44,7 @@ ONE_CONNECTION, USUAL_CONNECTIONS = 1, 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class RunShape:
     """What differs between the planned run and a tiny one."""
 
     model: Model
@@ -58,7 +58,7 @@ class Shape:
     training: dict[str, Any]
 
     @classmethod
-    def of(cls, settings: dict[str, Any], steps: int) -> Shape:
+    def of(cls, settings: dict[str, Any], steps: int) -> RunShape:
         """The shape that a settings.json has."""
         job, strategy = settings["job"], settings["strategy"]
         return cls(
@@ -73,56 +73,56 @@ class Shape:
         )
 
 
-def options(launch: Launch) -> tuple[Option, ...]:
+def build_options(launch: Launch) -> tuple[Option, ...]:
     """Everything pretrain_gpt.py is told, and how GPUs queue work."""
-    sections = _sections(launch, Shape.of(program(launch), launch.steps))
-    return (*(one for _, told in sections for one in told), *_variables(launch))
+    sections = _list_sections(launch, RunShape.of(build_trainer_settings(launch), launch.steps))
+    return (*(option for _, options_of_section in sections for option in options_of_section), *_list_variables(launch))
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """The flags, the hook that starts and measures pretrain_gpt.py, and what prepares its data."""
-    settings = program(launch)
-    small = Shape.of(tiny(settings), TINY_STEPS)
-    added = {
-        ARGUMENTS: _text(launch, _sections(launch, Shape.of(settings, launch.steps))),
-        TINY_ARGUMENTS: _text(launch, _sections(launch, small)),
-        HOOK: shipped(HOOK),
-        METRICS_FILE: shipped(METRICS_FILE),
+    settings = build_trainer_settings(launch)
+    tiny_shape = RunShape.of(tiny(settings), TINY_STEPS)
+    texts = {
+        ARGUMENTS: _render_arguments(launch, _list_sections(launch, RunShape.of(settings, launch.steps))),
+        TINY_ARGUMENTS: _render_arguments(launch, _list_sections(launch, tiny_shape)),
+        HOOK: read_trainer_file(HOOK),
+        METRICS_FILE: read_trainer_file(METRICS_FILE),
     }
-    return added | ({DATA: shipped(DATA)} if launch.settings.data is not None else {})
+    return texts | ({DATA: read_trainer_file(DATA)} if launch.settings.data is not None else {})
 
 
-def command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
+def build_command(launch: Launch, agent: Agent) -> tuple[str | Raw, ...] | None:
     """One torchrun."""
-    return torchrun(launch, agent, HOOK, PROGRAM)
+    return build_torchrun(launch, agent, HOOK, PROGRAM)
 
 
-def _sections(launch: Launch, shape: Shape) -> list[tuple[str, tuple[Option, ...]]]:
+def _list_sections(launch: Launch, shape: RunShape) -> list[tuple[str, tuple[Option, ...]]]:
     """Flags under the title they stand together."""
     if launch.settings.init_from is not None:
-        raise refused("megatron_init_from", "init_from", launch.settings.init_from)
+        raise unsupported("megatron_init_from", "init_from", launch.settings.init_from)
     parallel.require_parallel(launch)
     s = launch.predictor.strategy
-    model = architecture(shape.model, seq_len=shape.seq_len, tp=s.tp, ep=s.ep, language=launch.language)
+    model = build_model_options(shape.model, seq_len=shape.seq_len, tp=s.tp, ep=s.ep, language=launch.language)
     return [
         ("model", model),
-        ("data", _told(launch, _data(launch, shape))),
-        ("batch", _told(launch, _batch(launch, shape))),
-        ("parallel", parallel.parallelism(launch, shape.layers, shape.micro_batches)),
-        ("communication", parallel.communication(launch)),
-        ("memory", parallel.memory(launch)),
-        ("run", _told(launch, _run(launch, shape))),
+        ("data", _explain_flags(launch, _list_data_flags(launch, shape))),
+        ("batch", _explain_flags(launch, _list_batch_flags(launch, shape))),
+        ("parallel", parallel.build_parallel_options(launch, shape.layers, shape.micro_batches)),
+        ("communication", parallel.build_communication_options(launch)),
+        ("memory", parallel.build_memory_options(launch)),
+        ("run", _explain_flags(launch, _list_run_flags(launch, shape))),
     ]
 
 
-def _told(launch: Launch, flags: Iterator[parallel.Told]) -> tuple[Option, ...]:
+def _explain_flags(launch: Launch, flags: Iterator[parallel.Flag]) -> tuple[Option, ...]:
     return tuple(
-        option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
+        build_option("flag", name, value, launch.language, key=f"megatron_{key}", **params)
         for name, value, key, params in flags
     )
 
 
-def _data(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
+def _list_data_flags(launch: Launch, shape: RunShape) -> Iterator[parallel.Flag]:
     yield "--seq-length", shape.seq_len, "seq_length", {}
     yield "--tokenizer-type", "NullTokenizer", "tokenizer", {}
     if launch.settings.data is None:
@@ -133,12 +133,12 @@ def _data(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
     yield "--no-create-attention-mask-in-dataloader", True, "no_mask", {}
 
 
-def _batch(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
+def _list_batch_flags(launch: Launch, shape: RunShape) -> Iterator[parallel.Flag]:
     job, training = launch.scenario.job, shape.training
     dp = launch.predictor.strategy.dp or 1
-    told = {"m": shape.micro_batches, "dp": dp, "batch": shape.global_batch, "micro": shape.micro_batch}
-    yield "--global-batch-size", shape.global_batch, "global_batch", told
-    yield "--micro-batch-size", shape.micro_batch, "micro_batch", told
+    params = {"m": shape.micro_batches, "dp": dp, "batch": shape.global_batch, "micro": shape.micro_batch}
+    yield "--global-batch-size", shape.global_batch, "global_batch", params
+    yield "--micro-batch-size", shape.micro_batch, "micro_batch", params
     recipe = {"--fp8-recipe": job.fp8_recipe} if job.fp8_recipe else {}
     for name, value in PRECISIONS[job.precision]:
         yield name, recipe.get(name, value), "precision", {"precision": job.precision}
@@ -158,7 +158,7 @@ def _batch(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
     yield "--lr-warmup-iters", min(training["warmup_steps"], shape.steps // 10), "training", {}
 
 
-def _run(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
+def _list_run_flags(launch: Launch, shape: RunShape) -> Iterator[parallel.Flag]:
     yield "--train-iters", shape.steps, "train_iters", {}
     yield "--eval-iters", 0, "no_eval", {}
     yield "--eval-interval", shape.steps, "no_eval", {}  # counted with even where no step of it is run
@@ -166,38 +166,38 @@ def _run(launch: Launch, shape: Shape) -> Iterator[parallel.Told]:
     yield "--save", CHECKPOINTS, "checkpoints", {}
     yield "--load", CHECKPOINTS, "resume", {}
     yield "--save-interval", shape.training["checkpoint_every"], "save_interval", {}
-    if parallel.zero_of(launch) in parallel.SHARDING:
+    if parallel.get_zero_stage(launch) in parallel.FSDP_STRATEGIES:
         yield "--ckpt-format", "fsdp_dtensor", "fsdp_checkpoints", {}
     yield "--log-interval", 1, "log", {}
     yield "--log-throughput", True, "log", {}
 
 
-def _variables(launch: Launch) -> Iterator[Option]:
+def _list_variables(launch: Launch) -> Iterator[Option]:
     """CUDA_DEVICE_MAX_CONNECTIONS: validate_args asks for 1 with tp or cp before Blackwell, never with its FSDP."""
     s = launch.predictor.strategy
-    older = any(group.gpu.architecture != "blackwell" for _, group in launch.scenario.cluster.groups())
+    has_older_gpus = any(group.gpu.architecture != "blackwell" for _, group in launch.scenario.cluster.groups())
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
-    if parallel.zero_of(launch) in parallel.SHARDING:
-        yield option("variable", name, USUAL_CONNECTIONS, launch.language, key="megatron_connections_fsdp")
-    elif (s.tp > 1 or s.cp > 1) and older:
-        yield option("variable", name, ONE_CONNECTION, launch.language, key="megatron_connections")
+    if parallel.get_zero_stage(launch) in parallel.FSDP_STRATEGIES:
+        yield build_option("variable", name, USUAL_CONNECTIONS, launch.language, key="megatron_connections_fsdp")
+    elif (s.tp > 1 or s.cp > 1) and has_older_gpus:
+        yield build_option("variable", name, ONE_CONNECTION, launch.language, key="megatron_connections")
 
 
-def _text(launch: Launch, sections: Sequence[tuple[str, tuple[Option, ...]]]) -> str:
+def _render_arguments(launch: Launch, sections: Sequence[tuple[str, tuple[Option, ...]]]) -> str:
     """One flag a line as a shell would read it, its reason above it; equal reasons are said once."""
     lines = [comment(label("megatron_arguments", launch.language))]
-    for title, told in sections:
+    for title, options in sections:
         lines += ["", comment(label(f"megatron_section_{title}", launch.language), mark="## ")]
-        said = ""
-        for one in told:
-            if one.why != said:
-                lines.append(comment(one.why))
-            said = one.why
-            lines.append(flag_line(one))
+        previous_reason = ""
+        for option in options:
+            if option.why != previous_reason:
+                lines.append(comment(option.why))
+            previous_reason = option.why
+            lines.append(format_flag(option))
     return "\n".join(lines) + "\n"
 
 
-def flag_line(one: Option) -> str:
+def format_flag(option: Option) -> str:
     """A flag with its value as a shell would read it."""
-    values = [] if one.value is True else one.value if isinstance(one.value, list | tuple) else [one.value]
-    return " ".join([one.name, *map(quoted, values)])
+    values = [] if option.value is True else option.value if isinstance(option.value, list | tuple) else [option.value]
+    return " ".join([option.name, *map(quoted, values)])

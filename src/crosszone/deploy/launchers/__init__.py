@@ -12,12 +12,12 @@ from crosszone.deploy.launch import Launch, Node
 LAUNCHERS = ("nodes", "ssh", "slurm", "kubernetes", "pytorchjob", "skypilot", "ray")
 
 
-class Launcher(NamedTuple):
+class LauncherFunctions(NamedTuple):
     """The functions of a launcher's file."""
 
-    files: Callable[[Launch], dict[str, str]]
+    build_files: Callable[[Launch], dict[str, str]]
     """Files it adds, by path."""
-    how: Callable[[Launch], tuple[str, ...]]
+    list_start_commands: Callable[[Launch], tuple[str, ...]]
     """The commands a user types."""
     needs_addresses: bool
     """It cannot find the nodes by itself."""
@@ -25,7 +25,9 @@ class Launcher(NamedTuple):
     """It decides which machine is which node, so that addresses and interfaces are known only at the start."""
 
 
-def load_launcher(name: str) -> Launcher:
+def load_launcher(name: str) -> LauncherFunctions:
     """The functions of a launcher."""
     module = import_module(f"crosszone.deploy.launchers.{name}")
-    return Launcher(module.files, module.how, module.NEEDS_ADDRESSES, module.places_nodes)
+    return LauncherFunctions(
+        module.build_files, module.list_start_commands, module.NEEDS_ADDRESSES, module.places_nodes
+    )

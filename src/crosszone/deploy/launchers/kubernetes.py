@@ -12,21 +12,23 @@ from __future__ import annotations
 from typing import Any
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.launchers.pods import metadata, pod_spec, put
-from crosszone.deploy.launchers.request import job_name, runs, yaml_text
+from crosszone.deploy.launchers.pods import build_metadata, build_pod_spec, list_upload_commands
+from crosszone.deploy.launchers.request import group_equal_nodes, make_job_name, render_yaml
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
-FILE = "trainjob.yaml"
-GROUP = "trainer.kubeflow.org"
-STEP = {f"{GROUP}/trainjob-ancestor-step": "trainer"}
+JOB_FILE = "trainjob.yaml"
+TRAINER_API_GROUP = "trainer.kubeflow.org"
+STEP_LABELS = {f"{TRAINER_API_GROUP}/trainjob-ancestor-step": "trainer"}
 # Times that all nodes start again together after a failure; the trainer resumes from its last checkpoint.
-RESTARTS = 3
+MAX_RESTARTS = 3
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """The runtime and the job that refers to it."""
-    return {FILE: yaml_text(label("bundle_kubernetes", launch.language), _runtime(launch), _job(launch))}
+    return {
+        JOB_FILE: render_yaml(label("bundle_kubernetes", launch.language), _build_runtime(launch), _build_job(launch))
+    }
 
 
 def places_nodes(nodes: tuple[Node, ...]) -> bool:
@@ -35,49 +37,49 @@ def places_nodes(nodes: tuple[Node, ...]) -> bool:
     return True
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Store the bundle, start the job, follow its first node."""
-    named = metadata(launch)
-    follow = f"kubectl logs -n {named['namespace']} -f job/{named['name']}-{_name(0)}-0"
-    return (*put(launch, FILE), follow)
+    job_metadata = build_metadata(launch)
+    follow = f"kubectl logs -n {job_metadata['namespace']} -f job/{job_metadata['name']}-{_name_replicated_job(0)}-0"
+    return (*list_upload_commands(launch, JOB_FILE), follow)
 
 
-def _runtime(launch: Launch) -> dict[str, Any]:
-    jobs = [_replicated(launch, number, run) for number, run in enumerate(runs(launch))]
-    template = {"spec": {"failurePolicy": {"maxRestarts": RESTARTS}, "replicatedJobs": jobs}}
+def _build_runtime(launch: Launch) -> dict[str, Any]:
+    jobs = [_build_replicated_job(launch, number, run) for number, run in enumerate(group_equal_nodes(launch))]
+    template = {"spec": {"failurePolicy": {"maxRestarts": MAX_RESTARTS}, "replicatedJobs": jobs}}
     return {
-        "apiVersion": f"{GROUP}/v1alpha1",
+        "apiVersion": f"{TRAINER_API_GROUP}/v1alpha1",
         "kind": "TrainingRuntime",
-        "metadata": metadata(launch),
+        "metadata": build_metadata(launch),
         "spec": {"template": template},
     }
 
 
-def _job(launch: Launch) -> dict[str, Any]:
+def _build_job(launch: Launch) -> dict[str, Any]:
     return {
-        "apiVersion": f"{GROUP}/v1alpha1",
+        "apiVersion": f"{TRAINER_API_GROUP}/v1alpha1",
         "kind": "TrainJob",
-        "metadata": metadata(launch),
+        "metadata": build_metadata(launch),
         "spec": {
-            "runtimeRef": {"apiGroup": GROUP, "kind": "TrainingRuntime", "name": job_name(launch)},
+            "runtimeRef": {"apiGroup": TRAINER_API_GROUP, "kind": "TrainingRuntime", "name": make_job_name(launch)},
             "trainer": {"args": []},
         },
     }
 
 
-def _replicated(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
+def _build_replicated_job(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
     """The pods of one run; any that fails fails the whole job, which then starts again."""
-    job = job_name(launch)
+    job = make_job_name(launch)
     environment = [
-        {"name": "MASTER_ADDR", "value": f"{job}-{_name(0)}-0-0.{job}"},
+        {"name": "MASTER_ADDR", "value": f"{job}-{_name_replicated_job(0)}-0-0.{job}"},
         {"name": "FIRST_NODE", "value": str(run[0].number)},
     ]
-    pods = {"restartPolicy": "Never", **pod_spec(launch, run, "node", _START, env=environment)}
+    pods = {"restartPolicy": "Never", **build_pod_spec(launch, run, "node", _START, env=environment)}
     return {
-        "name": _name(number),
+        "name": _name_replicated_job(number),
         "replicas": 1,
         "template": {
-            "metadata": {"labels": STEP},
+            "metadata": {"labels": STEP_LABELS},
             "spec": {
                 "completionMode": "Indexed",
                 "completions": len(run),
@@ -89,7 +91,7 @@ def _replicated(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str,
     }
 
 
-def _name(number: int) -> str:
+def _name_replicated_job(number: int) -> str:
     return f"run-{number}"
 
 

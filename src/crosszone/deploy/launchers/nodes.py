@@ -5,10 +5,10 @@ from __future__ import annotations
 from crosszone.deploy.launch import Launch, Node
 
 NEEDS_ADDRESSES = True
-SHOWN = 8  # Commands listed; of the others the pattern is plain
+MAX_SHOWN_COMMANDS = 8  # Commands listed; of the others the pattern is plain
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """Nothing beside the nodes' own scripts."""
     del launch
     return {}
@@ -20,8 +20,8 @@ def places_nodes(nodes: tuple[Node, ...]) -> bool:
     return False
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """The command of each node."""
-    lines = [f"bash {node.script}    # {node.name}, {node.address}" for node in launch.nodes[:SHOWN]]
+    lines = [f"bash {node.script}    # {node.name}, {node.address}" for node in launch.nodes[:MAX_SHOWN_COMMANDS]]
     more = len(launch.nodes) - len(lines)
     return (*lines, f"# ... {more} more") if more else tuple(lines)

@@ -6,49 +6,51 @@ import re
 from typing import Any
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.launchers.request import check_name, gpus_asked, job_name
+from crosszone.deploy.launchers.request import check_name, count_requested_gpus, make_job_name
 from crosszone.errors import InvalidError, Notice
 
-FOLDER = "/crosszone"  # Where a pod runs the bundle; checkpoints and metrics land here
+POD_FOLDER = "/crosszone"  # Where a pod runs the bundle; checkpoints and metrics land here
 ARCHIVE = "bundle.tgz"
 # Extended resource of each vendor's device plugin, where it is not NVIDIA's.
-RESOURCES = {"amd": "amd.com/gpu", "intel": "habana.ai/gaudi", "huawei": "huawei.com/Ascend910"}
-NVIDIA = "nvidia.com/gpu"
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # A namespace or an account (RFC 1123 label)
-LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+GPU_RESOURCES = {"amd": "amd.com/gpu", "intel": "habana.ai/gaudi", "huawei": "huawei.com/Ascend910"}
+NVIDIA_RESOURCE = "nvidia.com/gpu"
+NAME_PATTERN = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # A namespace or an account (RFC 1123 label)
+LABEL_VALUE_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
 
-def pod_spec(launch: Launch, run: tuple[Node, ...], container: str, script: str, **more: Any) -> dict[str, Any]:
+def build_pod_spec(
+    launch: Launch, run: tuple[Node, ...], container: str, script: str, **container_fields: Any
+) -> dict[str, Any]:
     """The pod of every node of a run; `script` ends by starting the node's script, with the pod's arguments."""
-    first, settings = run[0], launch.settings
-    mounts, volumes = _kept(launch)
+    first_node, settings = run[0], launch.settings
+    mounts, volumes = _build_output_volume(launch)
     spec: dict[str, Any] = {}
-    if first.zone in settings.zone_labels:
-        value = settings.zone_labels[first.zone]
-        check_name(value, LABEL_VALUE, f"zone_labels.{first.zone}", "Kubernetes", "us-east-1a")
+    if first_node.zone in settings.zone_labels:
+        value = settings.zone_labels[first_node.zone]
+        check_name(value, LABEL_VALUE_PATTERN, f"zone_labels.{first_node.zone}", "Kubernetes", "us-east-1a")
         spec["nodeSelector"] = {"topology.kubernetes.io/zone": value}
     if settings.service_account is not None:
         spec["serviceAccountName"] = check_name(
-            settings.service_account, LABEL, "service_account", "Kubernetes", "training"
+            settings.service_account, NAME_PATTERN, "service_account", "Kubernetes", "training"
         )
     spec["containers"] = [
         {
             "name": container,
-            "image": _image(launch),
+            "image": _get_image(launch),
             "command": ["bash", "-c", f"{_UNPACK}\n{script}", "node"],
-            "workingDir": FOLDER,
-            **more,
-            "resources": {"limits": {_resource(launch, first): gpus_asked(first)}},
+            "workingDir": POD_FOLDER,
+            **container_fields,
+            "resources": {"limits": {_get_gpu_resource(launch, first_node): count_requested_gpus(first_node)}},
             "volumeMounts": [
                 {"name": "bundle", "mountPath": "/bundle", "readOnly": True},
-                {"name": "work", "mountPath": FOLDER},
+                {"name": "work", "mountPath": POD_FOLDER},
                 {"name": "shm", "mountPath": "/dev/shm"},
                 *mounts,
             ],
         }
     ]
     spec["volumes"] = [
-        {"name": "bundle", "configMap": {"name": config_map(launch)}},
+        {"name": "bundle", "configMap": {"name": name_config_map(launch)}},
         {"name": "work", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory"}},
         *volumes,
@@ -56,22 +58,22 @@ def pod_spec(launch: Launch, run: tuple[Node, ...], container: str, script: str,
     return spec
 
 
-def metadata(launch: Launch) -> dict[str, Any]:
+def build_metadata(launch: Launch) -> dict[str, Any]:
     """Name and namespace of an object."""
-    namespace = check_name(launch.settings.namespace, LABEL, "namespace", "Kubernetes", "training")
-    return {"name": job_name(launch), "namespace": namespace}
+    namespace = check_name(launch.settings.namespace, NAME_PATTERN, "namespace", "Kubernetes", "training")
+    return {"name": make_job_name(launch), "namespace": namespace}
 
 
-def config_map(launch: Launch) -> str:
+def name_config_map(launch: Launch) -> str:
     """Name of the ConfigMap that holds the bundle."""
-    return f"{job_name(launch)}-bundle"
+    return f"{make_job_name(launch)}-bundle"
 
 
-def put(launch: Launch, manifest: str) -> tuple[str, ...]:
+def list_upload_commands(launch: Launch, manifest: str) -> tuple[str, ...]:
     """Commands that store the bundle as one small archive (a ConfigMap holds 1 MiB), then start the job."""
     within = f"-n {launch.settings.namespace}"
     return (
-        f"tar -czf - . | kubectl create configmap {config_map(launch)} {within} --from-file={ARCHIVE}=/dev/stdin"
+        f"tar -czf - . | kubectl create configmap {name_config_map(launch)} {within} --from-file={ARCHIVE}=/dev/stdin"
         f" --dry-run=client -o yaml | kubectl apply --server-side {within} -f -",
         f"kubectl apply -f {manifest}",
     )
@@ -80,23 +82,23 @@ def put(launch: Launch, manifest: str) -> tuple[str, ...]:
 _UNPACK = f"set -euo pipefail\ntar -xzf /bundle/{ARCHIVE}"
 
 
-def _kept(launch: Launch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _build_output_volume(launch: Launch) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Mounts and volumes of what outlives the pods: the trainer's output, where a claim was named for it."""
     if launch.settings.claim is None:
         return [], []
-    claim = check_name(launch.settings.claim, LABEL, "claim", "Kubernetes", "checkpoints")
+    claim = check_name(launch.settings.claim, NAME_PATTERN, "claim", "Kubernetes", "checkpoints")
     return (
-        [{"name": "out", "mountPath": f"{FOLDER}/out"}],
+        [{"name": "out", "mountPath": f"{POD_FOLDER}/out"}],
         [{"name": "out", "persistentVolumeClaim": {"claimName": claim}}],
     )
 
 
-def _image(launch: Launch) -> str:
+def _get_image(launch: Launch) -> str:
     if launch.settings.image is None:
         raise InvalidError(Notice(code="launch_no_image", field="image"))
     return launch.settings.image
 
 
-def _resource(launch: Launch, node: Node) -> str:
+def _get_gpu_resource(launch: Launch, node: Node) -> str:
     zone = next(zone for zone in launch.scenario.cluster.zones if zone.name == node.zone)
-    return RESOURCES.get(zone.nodes[node.group].gpu.vendor, NVIDIA)
+    return GPU_RESOURCES.get(zone.nodes[node.group].gpu.vendor, NVIDIA_RESOURCE)

@@ -8,32 +8,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from crosszone.deploy.launch import Launch, Node, refused
-from crosszone.deploy.launchers.pods import metadata, pod_spec, put
-from crosszone.deploy.launchers.request import gpus_asked, runs, yaml_text
+from crosszone.deploy.launch import Launch, Node, unsupported
+from crosszone.deploy.launchers.pods import build_metadata, build_pod_spec, list_upload_commands
+from crosszone.deploy.launchers.request import count_requested_gpus, group_equal_nodes, render_yaml
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
-FILE = "pytorchjob.yaml"
-RESTARTS = 3
+JOB_FILE = "pytorchjob.yaml"
+MAX_RESTARTS = 3
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """The job."""
-    run = _equal(launch)
-    replicas = {"Master": _replica(launch, run, 1)}
+    run = _require_equal_nodes(launch)
+    replicas = {"Master": _build_replica(launch, run, 1)}
     if len(run) > 1:
-        replicas["Worker"] = _replica(launch, run, len(run) - 1)
+        replicas["Worker"] = _build_replica(launch, run, len(run) - 1)
     job = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
-        "metadata": metadata(launch),
+        "metadata": build_metadata(launch),
         "spec": {
-            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": RESTARTS},
+            "runPolicy": {"cleanPodPolicy": "Running", "backoffLimit": MAX_RESTARTS},
             "pytorchReplicaSpecs": replicas,
         },
     }
-    return {FILE: yaml_text(label("bundle_pytorchjob", launch.language), job)}
+    return {JOB_FILE: render_yaml(label("bundle_pytorchjob", launch.language), job)}
 
 
 def places_nodes(nodes: tuple[Node, ...]) -> bool:
@@ -42,28 +42,31 @@ def places_nodes(nodes: tuple[Node, ...]) -> bool:
     return True
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Store the bundle, start the job, follow its master."""
-    named = metadata(launch)
-    return (*put(launch, FILE), f"kubectl logs -n {named['namespace']} -f {named['name']}-master-0")
+    job_metadata = build_metadata(launch)
+    return (
+        *list_upload_commands(launch, JOB_FILE),
+        f"kubectl logs -n {job_metadata['namespace']} -f {job_metadata['name']}-master-0",
+    )
 
 
-def _equal(launch: Launch) -> tuple[Node, ...]:
+def _require_equal_nodes(launch: Launch) -> tuple[Node, ...]:
     """All nodes, where they are one run of equal ones."""
-    found = list(runs(launch))
-    if len(found) > 1:
-        one, other = found[0][0], found[1][0]
-        said = {
-            "one": f"{one.name} ({one.zone}, {gpus_asked(one)} x {one.gpu})",
-            "other": f"{other.name} ({other.zone}, {gpus_asked(other)} x {other.gpu})",
+    node_runs = list(group_equal_nodes(launch))
+    if len(node_runs) > 1:
+        first, other = node_runs[0][0], node_runs[1][0]
+        params = {
+            "one": f"{first.name} ({first.zone}, {count_requested_gpus(first)} x {first.gpu})",
+            "other": f"{other.name} ({other.zone}, {count_requested_gpus(other)} x {other.gpu})",
         }
-        raise refused("launch_unequal_nodes", "--launcher", "pytorchjob", **said)
-    return found[0]
+        raise unsupported("launch_unequal_nodes", "--launcher", "pytorchjob", **params)
+    return node_runs[0]
 
 
-def _replica(launch: Launch, run: tuple[Node, ...], count: int) -> dict[str, Any]:
+def _build_replica(launch: Launch, run: tuple[Node, ...], count: int) -> dict[str, Any]:
     ports = [{"name": "pytorchjob-port", "containerPort": launch.settings.port}]
-    pod = pod_spec(launch, run, "pytorch", _START, ports=ports)
+    pod = build_pod_spec(launch, run, "pytorch", _START, ports=ports)
     return {"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": pod}}
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.trainer_files import shipped
+from crosszone.deploy.trainer_files import read_trainer_file
 
 NEEDS_ADDRESSES = True
-FILE = "ray_job.py"
+JOB_FILE = "ray_job.py"
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """The job's program; which nodes there are it reads from nodes.json."""
     del launch
-    return {FILE: shipped(FILE)}
+    return {JOB_FILE: read_trainer_file(JOB_FILE)}
 
 
 def places_nodes(nodes: tuple[Node, ...]) -> bool:
@@ -21,8 +21,8 @@ def places_nodes(nodes: tuple[Node, ...]) -> bool:
     return False
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Submit it; Ray hands the bundle to its nodes."""
-    submit = f"ray job submit --working-dir . -- python {FILE}"
+    submit = f"ray job submit --working-dir . -- python {JOB_FILE}"
     tiny = () if launch.framework == "megatron" else (f"{submit} --tiny --steps 5",)
     return (*tiny, submit)

@@ -14,23 +14,23 @@ from crosszone.deploy.shell import comment, slug
 from crosszone.errors import InvalidError, Notice
 
 # Of an object's name: a pod's host name adds run, node and a random end to it, and has 63 characters (RFC 1035).
-LONGEST_JOB = 40
+MAX_JOB_NAME_LENGTH = 40
 
 
-def runs(launch: Launch) -> Iterator[tuple[Node, ...]]:
+def group_equal_nodes(launch: Launch) -> Iterator[tuple[Node, ...]]:
     """Consecutive nodes of one node group that need equally many GPUs: what a scheduler can ask for at once."""
-    for _, alike in groupby(launch.nodes, key=lambda node: (node.zone, node.group, gpus_asked(node))):
+    for _, alike in groupby(launch.nodes, key=lambda node: (node.zone, node.group, count_requested_gpus(node))):
         yield tuple(alike)
 
 
-def gpus_asked(node: Node) -> int:
+def count_requested_gpus(node: Node) -> int:
     """GPUs to ask for, so that the numbers of those that ranks use exist."""
     return 1 + max(gpu for agent in node.agents for gpu in agent.gpus)
 
 
-def job_name(launch: Launch) -> str:
+def make_job_name(launch: Launch) -> str:
     """The scenario's name as a job may have it: small letters, digits and dashes, a letter first (RFC 1035)."""
-    name = slug(launch.scenario.name, longest=LONGEST_JOB - 3)
+    name = slug(launch.scenario.name, longest=MAX_JOB_NAME_LENGTH - 3)
     return name if name[0].isalpha() else f"cz-{name}"
 
 
@@ -57,7 +57,9 @@ _Dumper.add_representer(
 )
 
 
-def yaml_text(head: str, *documents: dict[str, Any]) -> str:
+def render_yaml(head: str, *documents: dict[str, Any]) -> str:
     """YAML documents under a comment."""
-    texts = [yaml.dump(one, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for one in documents]
+    texts = [
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120) for document in documents
+    ]
     return f"{comment(head)}\n" + "---\n".join(texts)

@@ -9,18 +9,21 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from crosszone.deploy.launch import Launch, Node, refused
-from crosszone.deploy.launchers.request import job_name, runs, yaml_text
+from crosszone.deploy.launch import Launch, Node, unsupported
+from crosszone.deploy.launchers.request import group_equal_nodes, make_job_name, render_yaml
 from crosszone.inputs.shipped import read_shipped
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """A task for each run of equal nodes."""
     head = label("bundle_skypilot", launch.language)
-    return {_file(number): yaml_text(head, _task(launch, number, run)) for number, run in enumerate(runs(launch))}
+    return {
+        _name_task_file(number): render_yaml(head, _build_task(launch, number, run))
+        for number, run in enumerate(group_equal_nodes(launch))
+    }
 
 
 def places_nodes(nodes: tuple[Node, ...]) -> bool:
@@ -29,30 +32,30 @@ def places_nodes(nodes: tuple[Node, ...]) -> bool:
     return True
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Start the first task, ask for its address, start the others with it."""
-    name, count = job_name(launch), len(list(runs(launch)))
-    lines = [f"sky launch -y -d -c {name}-0 {_file(0)}"]
+    name, count = make_job_name(launch), len(list(group_equal_nodes(launch)))
+    lines = [f"sky launch -y -d -c {name}-0 {_name_task_file(0)}"]
     if count > 1:
         lines.append(f"MASTER_ADDR=$(sky status --ip {name}-0)")
     for number in range(1, count):
-        lines.append(f'sky launch -y -d -c {name}-{number} --env MASTER_ADDR="$MASTER_ADDR" {_file(number)}')
+        lines.append(f'sky launch -y -d -c {name}-{number} --env MASTER_ADDR="$MASTER_ADDR" {_name_task_file(number)}')
     return (*lines, f"sky logs {name}-0")
 
 
 @cache
-def accelerators() -> dict[str, str]:
+def read_accelerators() -> dict[str, str]:
     """GPU -> SkyPilot's name of it."""
     loaded: dict[str, str] = read_shipped("crosszone.deploy.launchers", "skypilot_gpus.yaml").value
     return loaded
 
 
-def _task(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
+def _build_task(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
     node = run[0]
-    if node.gpu not in accelerators():
-        raise refused("launch_no_accelerator", "--launcher", "skypilot", gpu=node.gpu, zone=node.zone)
+    if node.gpu not in read_accelerators():
+        raise unsupported("launch_no_accelerator", "--launcher", "skypilot", gpu=node.gpu, zone=node.zone)
     resources: dict[str, Any] = {
-        "accelerators": {accelerators()[node.gpu]: node.gpus},
+        "accelerators": {read_accelerators()[node.gpu]: node.gpus},
         "ports": [launch.settings.port],
     }
     if node.zone in launch.settings.infra:
@@ -62,20 +65,20 @@ def _task(launch: Launch, number: int, run: tuple[Node, ...]) -> dict[str, Any]:
     # The first run finds the address by itself; the others must be told, and SkyPilot insists on it.
     master = {} if number == 0 else {"MASTER_ADDR": None}
     return {
-        "name": f"{job_name(launch)}-{number}",
+        "name": f"{make_job_name(launch)}-{number}",
         "num_nodes": len(run),
         "resources": resources,
         "workdir": ".",
         "envs": {"FIRST_NODE": str(node.number), "ARGUMENTS": "", **master},
-        "run": (_MEET if number == 0 else "") + _START,
+        "run": (_EXPORT_MASTER if number == 0 else "") + _START,
     }
 
 
-def _file(number: int) -> str:
+def _name_task_file(number: int) -> str:
     return f"sky-{number}.yaml"
 
 
-_MEET = 'export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
+_EXPORT_MASTER = 'export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 _START = """\
 declare -i node=FIRST_NODE+SKYPILOT_NODE_RANK
 printf -v script nodes/%03d.sh "$node"

@@ -8,109 +8,112 @@ from __future__ import annotations
 
 import re
 
-from crosszone.deploy.launch import Launch, Node, refused
-from crosszone.deploy.launchers.request import check_name, gpus_asked, job_name, runs
+from crosszone.deploy.launch import Launch, Node, unsupported
+from crosszone.deploy.launchers.request import check_name, count_requested_gpus, group_equal_nodes, make_job_name
 from crosszone.deploy.shell import Raw, command_line, comment
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False
 NODE_FILE = "slurm-node.sh"
-FILE = "job.sbatch"
+JOB_FILE = "job.sbatch"
 MAX_COMPONENTS = 128  # Of a heterogeneous job (MAX_HET_JOB_COMPS, Slurm 22.05)
-WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]*")
-HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
+WORD_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:+-]*")
+HOST_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*")
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, ...
-TIME_LIMIT = re.compile(r"\d+(:\d\d?){0,2}|\d+-\d+(:\d\d?){0,2}")
+TIME_PATTERN = re.compile(r"\d+(:\d\d?){0,2}|\d+-\d+(:\d\d?){0,2}")
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """The batch script."""
-    components = list(runs(launch))
+    components = list(group_equal_nodes(launch))
     if len(components) > MAX_COMPONENTS:
         params = {"count": len(components), "limit": MAX_COMPONENTS}
-        raise refused("launch_many_components", "placement", None, **params)
+        raise unsupported("launch_many_components", "placement", None, **params)
     lines = ["#!/bin/bash", comment(label("bundle_slurm", launch.language))]
     for number, run in enumerate(components):
         if number:
             lines.append("#SBATCH hetjob")
-        lines += [f"#SBATCH {one}" for one in (*_job(launch, first=number == 0), *_component(launch, run))]
-        lines.append(f"# {number}: {_range(run)}")
-    several = len(components) > 1
-    first = '"$SLURM_JOB_NODELIST_HET_GROUP_0"' if several else '"$SLURM_JOB_NODELIST"'
+        lines += [
+            f"#SBATCH {option}"
+            for option in (*_list_job_options(launch, first=number == 0), *_list_component_options(launch, run))
+        ]
+        lines.append(f"# {number}: {_describe_nodes(run)}")
+    is_heterogeneous = len(components) > 1
+    first = '"$SLURM_JOB_NODELIST_HET_GROUP_0"' if is_heterogeneous else '"$SLURM_JOB_NODELIST"'
     step = [
         "srun",
-        *([f"--het-group=0-{len(components) - 1}"] if several else []),
+        *([f"--het-group=0-{len(components) - 1}"] if is_heterogeneous else []),
         "--label",
         "--kill-on-bad-exit=1",
         "--cpu-bind=none",
-        *(("bash", NODE_FILE) if _all_named(launch.nodes) else ("bash", "-c", _NODE, "node")),
+        *(("bash", NODE_FILE) if _has_named_nodes(launch.nodes) else ("bash", "-c", _RUN_NODE_SCRIPT, "node")),
         Raw('"$@"'),
     ]
     lines += [
         "",
         "set -euo pipefail",
-        _SHARED,
-        *_master(launch, first),
+        _ENTER_FOLDER,
+        *_render_master(launch, first),
         command_line(step),
     ]
-    script = {FILE: "\n".join(lines) + "\n"}
-    return script | ({NODE_FILE: _by_name(launch)} if _all_named(launch.nodes) else {})
+    script = {JOB_FILE: "\n".join(lines) + "\n"}
+    return script | ({NODE_FILE: _render_node_script(launch)} if _has_named_nodes(launch.nodes) else {})
 
 
 def places_nodes(nodes: tuple[Node, ...]) -> bool:
     """Slurm orders machines as it likes: only by their names is each the node that was planned."""
-    return not _all_named(nodes)
+    return not _has_named_nodes(nodes)
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Check, then submit, from a folder that all nodes see."""
     del launch
-    return (f"sbatch --test-only {FILE}", f"sbatch {FILE}", "squeue --me")
+    return (f"sbatch --test-only {JOB_FILE}", f"sbatch {JOB_FILE}", "squeue --me")
 
 
-_NODE = 'printf -v script nodes/%03d.sh "$SLURM_PROCID"; exec bash "$script" "$@"'
-_SHARED = 'cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch, from the folder of the bundle}"'
+_RUN_NODE_SCRIPT = 'printf -v script nodes/%03d.sh "$SLURM_PROCID"; exec bash "$script" "$@"'
+_ENTER_FOLDER = 'cd "${SLURM_SUBMIT_DIR:?submit this script with sbatch, from the folder of the bundle}"'
 
 
-def _job(launch: Launch, *, first: bool) -> list[str]:
+def _list_job_options(launch: Launch, *, first: bool) -> list[str]:
     """Options of every component; the name and the output are the job's."""
     settings = launch.settings
-    made = [f"--job-name={job_name(launch)}", "--output=slurm-%j.out"] if first else []
+    options = [f"--job-name={make_job_name(launch)}", "--output=slurm-%j.out"] if first else []
     if settings.account is not None:
-        made.append(f"--account={check_name(settings.account, WORD, 'account', 'Slurm', 'research')}")
+        options.append(f"--account={check_name(settings.account, WORD_PATTERN, 'account', 'Slurm', 'research')}")
     if settings.time_limit is not None:
-        made.append(f"--time={check_name(settings.time_limit, TIME_LIMIT, 'time_limit', 'Slurm', '2-00:00:00')}")
-    return made
+        options.append(f"--time={check_name(settings.time_limit, TIME_PATTERN, 'time_limit', 'Slurm', '2-00:00:00')}")
+    return options
 
 
-def _component(launch: Launch, run: tuple[Node, ...]) -> list[str]:
+def _list_component_options(launch: Launch, run: tuple[Node, ...]) -> list[str]:
     """Whole nodes, one task each."""
     zone = run[0].zone
-    made = [f"--nodes={len(run)}", "--ntasks-per-node=1", "--exclusive", "--mem=0"]
+    options = [f"--nodes={len(run)}", "--ntasks-per-node=1", "--exclusive", "--mem=0"]
     if launch.settings.gres:
-        made.append(f"--gres=gpu:{gpus_asked(run[0])}")
+        options.append(f"--gres=gpu:{count_requested_gpus(run[0])}")
     if zone in launch.settings.partitions:
-        partition = check_name(launch.settings.partitions[zone], WORD, f"partitions.{zone}", "Slurm", "gpu")
-        made.append(f"--partition={partition}")
-    if _all_named(launch.nodes):
-        made.append(f"--nodelist={','.join(str(node.host) for node in run)}")
-    return made
+        partition = check_name(launch.settings.partitions[zone], WORD_PATTERN, f"partitions.{zone}", "Slurm", "gpu")
+        options.append(f"--partition={partition}")
+    if _has_named_nodes(launch.nodes):
+        options.append(f"--nodelist={','.join(str(node.host) for node in run)}")
+    return options
 
 
-def _all_named(nodes: tuple[Node, ...]) -> bool:
+def _has_named_nodes(nodes: tuple[Node, ...]) -> bool:
     """The scenario gives every machine a name of its own, which is its name in Slurm."""
     names = [node.host or "" for node in nodes]
-    return len(set(names)) == len(names) and all(HOST_NAME.fullmatch(name) for name in names)
+    return len(set(names)) == len(names) and all(HOST_NAME_PATTERN.fullmatch(name) for name in names)
 
 
-def _master(launch: Launch, first: str) -> list[str]:
+def _render_master(launch: Launch, first: str) -> list[str]:
     """Where ranks meet: the address of the first node where its machine is known, else what Slurm put first."""
-    if _all_named(launch.nodes):
+    if _has_named_nodes(launch.nodes):
         return []
     return [f"MASTER_ADDR=$(scontrol show hostnames {first} | head -n 1)", "export MASTER_ADDR"]
 
 
-def _by_name(launch: Launch) -> str:
+def _render_node_script(launch: Launch) -> str:
     """The script of a task: which node this machine is."""
     cases = [f"  {node.host}) script={node.script} ;;" for node in launch.nodes]
     head = ["#!/usr/bin/env bash", comment(label("bundle_slurm_node", launch.language)), "set -euo pipefail"]
@@ -118,6 +121,6 @@ def _by_name(launch: Launch) -> str:
     return "\n".join([*head, 'case "$SLURMD_NODENAME" in', *cases, last, "esac", 'exec bash "$script" "$@"']) + "\n"
 
 
-def _range(run: tuple[Node, ...]) -> str:
+def _describe_nodes(run: tuple[Node, ...]) -> str:
     text = f"{run[0].script} - {run[-1].script}, {run[0].zone}, {run[0].gpu}"
     return comment(" ".join(text.split()), mark="")

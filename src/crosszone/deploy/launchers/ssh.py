@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.launchers.request import job_name
+from crosszone.deploy.launchers.request import make_job_name
 from crosszone.deploy.shell import comment, quoted
 from crosszone.text import label
 
 NEEDS_ADDRESSES = True
-START = "start-ssh.sh"
-STOP = "stop-ssh.sh"
-COMMON = "ssh-nodes.sh"
+START_FILE = "start-ssh.sh"
+STOP_FILE = "stop-ssh.sh"
+NODES_FILE = "ssh-nodes.sh"
 
 
-def files(launch: Launch) -> dict[str, str]:
+def build_files(launch: Launch) -> dict[str, str]:
     """The list of nodes with what both scripts do, and the two scripts."""
-    words, bash = launch.language, "#!/usr/bin/env bash"
+    language, bash = launch.language, "#!/usr/bin/env bash"
     return {
-        COMMON: "\n".join([comment(label("bundle_ssh_nodes", words)), *_nodes(launch), _COMMON]),
-        START: "\n".join([bash, comment(label("bundle_ssh_start", words)), _START]),
-        STOP: "\n".join([bash, comment(label("bundle_ssh_stop", words)), _STOP]),
+        NODES_FILE: "\n".join([comment(label("bundle_ssh_nodes", language)), *_render_nodes(launch), _NODES_SCRIPT]),
+        START_FILE: "\n".join([bash, comment(label("bundle_ssh_start", language)), _START_SCRIPT]),
+        STOP_FILE: "\n".join([bash, comment(label("bundle_ssh_stop", language)), _STOP_SCRIPT]),
     }
 
 
@@ -29,19 +29,19 @@ def places_nodes(nodes: tuple[Node, ...]) -> bool:
     return False
 
 
-def how(launch: Launch) -> tuple[str, ...]:
+def list_start_commands(launch: Launch) -> tuple[str, ...]:
     """Try it with a tiny model, train, stop."""
-    tiny = () if launch.framework == "megatron" else (f"bash {START} --tiny --steps 5",)
-    return (*tiny, f"bash {START}", f"bash {STOP}    # from another terminal")
+    tiny = () if launch.framework == "megatron" else (f"bash {START_FILE} --tiny --steps 5",)
+    return (*tiny, f"bash {START_FILE}", f"bash {STOP_FILE}    # from another terminal")
 
 
-def _nodes(launch: Launch) -> list[str]:
+def _render_nodes(launch: Launch) -> list[str]:
     """Variables of the scripts. What a remote shell reads is quoted twice: once for each shell."""
     settings = launch.settings
     login = ["-p", settings.ssh_port, *(["-l", settings.user] if settings.user else [])]
     return [
         "# shellcheck shell=bash disable=SC2034",
-        f"name={quoted(job_name(launch))}",
+        f"name={quoted(make_job_name(launch))}",
         f"folder={quoted(quoted(settings.workdir))}    # on the nodes, quoted for their shells",
         f"python={quoted(quoted(settings.python or 'python3'))}",
         f"login=({' '.join(map(quoted, login))})",
@@ -51,7 +51,7 @@ def _nodes(launch: Launch) -> list[str]:
     ]
 
 
-_COMMON = r"""
+_NODES_SCRIPT = r"""
 # Keys only, never a question. A host key that is not known yet is stored (accept-new); one that changed is refused.
 # To insist on known keys, or for a key file or a jump host:
 #   CROSSZONE_SSH="-o StrictHostKeyChecking=yes -i KEY -J HOST" bash start-ssh.sh
@@ -89,7 +89,7 @@ kill -KILL -- \"-\$group\" 2>/dev/null; fi; rm -f $(file "$1")"
 }
 """
 
-_STOP = r"""# shellcheck disable=SC2154
+_STOP_SCRIPT = r"""# shellcheck disable=SC2154
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=/dev/null
@@ -99,7 +99,7 @@ stop() { remote "$1" "$(ending "$2")"; }
 each stop
 """
 
-_START = r"""# shellcheck disable=SC2154
+_START_SCRIPT = r"""# shellcheck disable=SC2154
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 # shellcheck source=/dev/null

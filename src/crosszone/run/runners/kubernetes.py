@@ -27,7 +27,7 @@ from urllib.parse import parse_qsl
 
 import yaml
 
-from crosszone.deploy.launchers.kubernetes import FILE, GROUP
+from crosszone.deploy.launchers.kubernetes import JOB_FILE, TRAINER_API_GROUP
 from crosszone.deploy.launchers.pods import ARCHIVE
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.extras import install_command
@@ -81,7 +81,7 @@ class Kubernetes:
     @cached_property
     def documents(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Runtime and job of the bundle's manifest."""
-        runtime, job = yaml.safe_load_all(self.work.bundle.file(FILE))
+        runtime, job = yaml.safe_load_all(self.work.bundle.file(JOB_FILE))
         return runtime, job
 
     @property
@@ -98,7 +98,7 @@ class Kubernetes:
             params = {"limit": MOST_ARCHIVE, "count": len(self._archive(""))}
             raise InvalidError(Notice(code="kubernetes_bundle_large", params=params))
         if self._ask("GET", self._jobs) is None:
-            raise MachineError(Notice(code="kubernetes_no_trainer", value=f"{GROUP}/{VERSION}"))
+            raise MachineError(Notice(code="kubernetes_no_trainer", value=f"{TRAINER_API_GROUP}/{VERSION}"))
 
     def start(self, token: str) -> None:
         """As `Runner.start`: bundle, runtime, and last the job; each is made once."""
@@ -201,11 +201,11 @@ class Kubernetes:
 
     @property
     def _jobs(self) -> str:
-        return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/trainjobs"
+        return f"/apis/{TRAINER_API_GROUP}/{VERSION}/namespaces/{self.namespace}/trainjobs"
 
     @property
     def _runtimes(self) -> str:
-        return f"/apis/{GROUP}/{VERSION}/namespaces/{self.namespace}/trainingruntimes"
+        return f"/apis/{TRAINER_API_GROUP}/{VERSION}/namespaces/{self.namespace}/trainingruntimes"
 
     @property
     def _maps(self) -> str:

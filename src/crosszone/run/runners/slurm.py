@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.deploy.launchers.request import check_name
-from crosszone.deploy.launchers.slurm import HOST_NAME, MAX_COMPONENTS, TIME_LIMIT, WORD
+from crosszone.deploy.launchers.slurm import HOST_NAME_PATTERN, MAX_COMPONENTS, TIME_PATTERN, WORD_PATTERN
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
@@ -180,9 +180,9 @@ class Slurm:
             if gpus and self.settings.gres:
                 made.append(f"--gres=gpu:{gpus}")
             if partition:
-                made.append(f"--partition={check_name(partition, WORD, 'partition', 'Slurm', 'gpu')}")
+                made.append(f"--partition={check_name(partition, WORD_PATTERN, 'partition', 'Slurm', 'gpu')}")
             if host:
-                made.append(f"--nodelist={check_name(host, HOST_NAME, 'address', 'Slurm', 'node-1')}")
+                made.append(f"--nodelist={check_name(host, HOST_NAME_PATTERN, 'address', 'Slurm', 'node-1')}")
             found.append(made)
         if len(found) > MAX_COMPONENTS:
             params = {"count": len(found), "limit": MAX_COMPONENTS}
@@ -214,10 +214,10 @@ class Slurm:
         """Options of every component."""
         made = [f"--job-name={token}", "--no-requeue", f"--output={self.root}/job.log", "--open-mode=append"]
         if self.settings.account is not None:
-            made.append(f"--account={check_name(self.settings.account, WORD, 'account', 'Slurm', 'research')}")
+            made.append(f"--account={check_name(self.settings.account, WORD_PATTERN, 'account', 'Slurm', 'research')}")
         if self.settings.time_limit is not None:
             made.append(
-                f"--time={check_name(self.settings.time_limit, TIME_LIMIT, 'time_limit', 'Slurm', '2-00:00:00')}"
+                f"--time={check_name(self.settings.time_limit, TIME_PATTERN, 'time_limit', 'Slurm', '2-00:00:00')}"
             )
         return made
 
