@@ -30,9 +30,9 @@ from crosszone.calibrate.components import (
 )
 from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import FOLDS, CrossValidation, cross_validate, doubtful_of, training, usable
-from crosszone.calibrate.rig import rig_report
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.stability import read_stability_table
+from crosszone.calibrate.testbed import build_transfer_report
 from crosszone.cost.coefficients import pair_spread
 from crosszone.cost.memory import memory_profiles
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
@@ -218,7 +218,7 @@ def parts(data: Path, profiles: Profiles) -> list[str]:
     columns = {"jobs": "jobs", "mean %": "mape_pct", "median, signed %": "median_error_pct"}
     text += table("part of GPT-NeoX jobs (gpumodeling25)", columns, ((one["part"], one) for one in jobs.by_part))
     text += steady(data / "gpumodeling25" / "iterations.csv", jobs)
-    report = rig_report(data / "crosszone_rig.csv")
+    report = build_transfer_report(data / "crosszone_rig.csv")
     operations = sorted({one.row.op for one in report.results if one.predicted is not None})
     columns = {
         "rows": "rows",

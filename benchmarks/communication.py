@@ -24,7 +24,7 @@ from crosszone.analyse.communication import communication_report
 from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
 from crosszone.calibrate.published import PublishedResult, compare_cells
-from crosszone.calibrate.rig import rig_report
+from crosszone.calibrate.testbed import build_transfer_report
 from crosszone.inputs.scenario import load_scenario
 from crosszone.predict.predict import build_prediction, predictor
 from prediction import cpu_s
@@ -79,7 +79,7 @@ def published(folder: Path) -> list[str]:
 
 def rig(folder: Path) -> list[str]:
     """Rows of errors on the rig of emulated zones."""
-    report = rig_report(folder / "crosszone_rig.csv")
+    report = build_transfer_report(folder / "crosszone_rig.csv")
     rows = []
     for op in ("all_reduce", "p2p_one_way", "flat_ring", "hier_shard", "many_groups"):
         one = report.of(op)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # results.py lies 
 
 from crosszone import measured
 from crosszone.calibrate.fit import ROUNDS, Beliefs, Vector, beliefs, doubtful_of, fit, folds, start, usable
-from crosszone.calibrate.predicted import Steps, gpu_of
+from crosszone.calibrate.predicted import StepBatches, get_gpu
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.cost import layer as layer_module
 from crosszone.cost.layer import Layer, LayerCost, matmul_s
@@ -199,14 +199,14 @@ def predict_left_out(
 ) -> Vector:
     """Seconds of each run by a fit that has not seen its part; nan where no part leaves it out."""
     with use_kernels(variant, gpu):
-        steps = Steps(runs, profiles)
+        steps = StepBatches(runs, profiles)
         predicted = np.full(len(runs), np.nan)
         begin = start(profiles, believed)
         for left_out in parts:
             weight = np.where(left_out, 0.0, 1.0)[steps.order]
             found = fit(steps, steps.index, steps.measured, begin, believed, weights=weight, rounds=ROUNDS)
             every = np.empty(len(runs))
-            every[steps.order] = steps.at(found.values)
+            every[steps.order] = steps.predict_at(found.values)
             predicted[left_out] = every[left_out]
     return predicted
 
@@ -275,7 +275,7 @@ def compare_a100() -> list[tuple[str, str, Mapping[str, float]]]:
     main_file = measured.FOLDER / "measured_runs.csv"
     shipped = Profiles.shipped()
     runs = usable(read_runs(main_file)[0], doubtful_of(main_file, None))
-    runs = [run for run in runs if shipped.gpu_profile(gpu_of(run)) == ("a100", True)]
+    runs = [run for run in runs if shipped.gpu_profile(get_gpu(run)) == ("a100", True)]
     sources, models = [run.source for run in runs], [run.case.model.name for run in runs]
     tables = {"whole sources": folds(sources, 100), "whole models": folds(models, MODEL_FOLDS)}
     found = []

@@ -33,7 +33,7 @@ from crosszone.calibrate.fit import (
     training,
     usable,
 )
-from crosszone.calibrate.predicted import Steps
+from crosszone.calibrate.predicted import StepBatches
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.cost import profile
 from crosszone.cost.coefficients import COMMON
@@ -49,7 +49,7 @@ _NAME = re.compile(r"^([a-z0-9-]+):")
 
 def fit_profiles(rows: Training, profiles: Profiles, *, strewn: float = 0.0, rounds: int = 60) -> Fit:
     """Fit every coefficient that has a prior; `strewn` starts elsewhere, which must not matter."""
-    steps = Steps(rows.runs, profiles)
+    steps = StepBatches(rows.runs, profiles)
     priors = beliefs(profiles)
     begin = start(profiles, priors, strewn)
     return fit(steps, steps.index, steps.measured, begin, priors, weights=rows.weights[steps.order], rounds=rounds)
@@ -61,7 +61,7 @@ def fit_stacks(runs: Sequence[Run], profiles: Profiles, known_stacks: Collection
     priors = beliefs(profiles)
     is_free = np.array([scope in own_scopes for scope, _ in profiles.names])
     priors = replace(priors, free=priors.free & is_free)
-    steps = Steps([run for run in runs if f"stack {run.stack}" in own_scopes], profiles)
+    steps = StepBatches([run for run in runs if f"stack {run.stack}" in own_scopes], profiles)
     return fit(steps, steps.index, steps.measured, profiles.values.copy(), priors)
 
 

@@ -24,7 +24,7 @@ from refit import fit_profiles
 
 from crosszone import measured
 from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
-from crosszone.calibrate.predicted import Steps, gpu_of, predicted_s
+from crosszone.calibrate.predicted import StepBatches, get_gpu, predict_runs_s
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.calibrate.single_run import (
     EXPLAINED_ERROR,
@@ -70,23 +70,23 @@ def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> SingleRunEstim
     The closed form of the step is moved, times what the simulated step differs from it; that is looked up again
     with the coefficients found.
     """
-    family, measured = profiles.gpu_profile(gpu_of(run))
+    family, measured = profiles.gpu_profile(get_gpu(run))
     priors = build_priors(profiles, [family], run.stack, gpu_measured=measured, errors=errors)
-    steps, places = Steps([run], profiles), _locate_coefficients(profiles, run)
+    steps, places = StepBatches([run], profiles), _locate_coefficients(profiles, run)
     target = run.step_time_s or 0.0
-    before = simulated = float(predicted_s([run], profiles)[0])
-    ratio = before / float(steps.at(profiles.values)[0])
+    before = simulated = float(predict_runs_s([run], profiles)[0])
+    ratio = before / float(steps.predict_at(profiles.values)[0])
     for _ in range(LOOKS):
 
         def predict_at(factors: Mapping[str, float], ratio: float = ratio) -> list[float]:
-            return [ratio * float(steps.at(_scale_values(profiles, places, factors))[0])]
+            return [ratio * float(steps.predict_at(_scale_values(profiles, places, factors))[0])]
 
         estimated = estimate_coefficients(predict_at, priors, [target], [MODEL_ERROR])
         moved = scale_coefficients(profiles, run, estimated.factors)
-        simulated = float(predicted_s([run], moved)[0])
+        simulated = float(predict_runs_s([run], moved)[0])
         if abs(simulated / target - 1.0) <= EXPLAINED_ERROR:
             break
-        ratio = simulated / float(steps.at(moved.values)[0])
+        ratio = simulated / float(steps.predict_at(moved.values)[0])
     return replace(estimated, before=(before,), after=(simulated,))
 
 
@@ -94,8 +94,8 @@ def calibrate_on_each(
     runs: Sequence[Run], profiles: Profiles, errors: Vector, *, progress: Callable[[], None] | None = None
 ) -> list[Choice]:
     """Calibrate on each row in turn; the others are those that read the same coefficients."""
-    before, measured = predicted_s(runs, profiles), np.array([run.step_time_s for run in runs], dtype=float)
-    scopes = [(profiles.gpu_profile(gpu_of(run))[0], run.stack) for run in runs]
+    before, measured = predict_runs_s(runs, profiles), np.array([run.step_time_s for run in runs], dtype=float)
+    scopes = [(profiles.gpu_profile(get_gpu(run))[0], run.stack) for run in runs]
     choices = []
     for index, run in enumerate(runs):
         others = np.array([scope == scopes[index] and k != index for k, scope in enumerate(scopes)])
@@ -103,7 +103,7 @@ def calibrate_on_each(
             continue
         near = others & np.array([describe_setup(run) == describe_setup(other) for other in runs])
         learned = calibrate_on(run, profiles, errors)
-        after = predicted_s(runs, scale_coefficients(profiles, run, learned.factors))
+        after = predict_runs_s(runs, scale_coefficients(profiles, run, learned.factors))
         scaled = before * measured[index] / before[index]
         errors_pct = {
             name: 100.0 * np.abs(p / measured - 1.0)
@@ -129,7 +129,7 @@ def calibrate_on_each(
 
 def _locate_coefficients(profiles: Profiles, run: Run) -> dict[str, int]:
     """Where each coefficient of a run stands among the values."""
-    index = profiles.index([profiles.gpu_profile(gpu_of(run))[0]], [run.stack])
+    index = profiles.index([profiles.gpu_profile(get_gpu(run))[0]], [run.stack])
     return {field: int(at[0, 0]) for field, at in index.items()}
 
 

@@ -12,7 +12,7 @@ from refit import FOLDER, replace_widths, rewrite_profile, round_value, write_pr
 from crosszone.calibrate import accuracy
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, scores
 from crosszone.calibrate.fit import doubtful_of, training, usable
-from crosszone.calibrate.predicted import predicted
+from crosszone.calibrate.predicted import predict_runs
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.profile import Profiles
 
@@ -124,9 +124,9 @@ def test_rows_are_predicted_alike_whatever_they_stand_beside(data, monkeypatch):
     """Buckets by depth of the pipeline and chunks of a long file do not show."""
     runs, _ = read_runs(data / "measured_runs.csv")
     some = runs[::40]
-    together = predicted(some, Profiles.load())
+    together = predict_runs(some, Profiles.load())
     for at, run in enumerate(some):
-        assert predicted([run], Profiles.load()).step_s[0] == pytest.approx(together.step_s[at], rel=1e-12)
+        assert predict_runs([run], Profiles.load()).step_s[0] == pytest.approx(together.step_s[at], rel=1e-12)
     monkeypatch.setattr(accuracy, "CHUNK", 100)
     path = data / "measured_runs.csv"
     chunked, steps = {}, []

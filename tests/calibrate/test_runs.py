@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.runs import MEASURED, NEEDED, Run, Skipped, read_runs, source_of
+from crosszone.calibrate.runs import MEASURED, NEEDED, Run, Skipped, parse_source, read_runs
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
 from effort import examples
@@ -165,9 +165,9 @@ def test_megatron_pads_the_vocabulary_to_128_times_tp(tmp_path):
 
 
 def test_the_source_is_the_id_without_its_number():
-    assert source_of("megatron-2020-0001") == "megatron-2020"
-    assert source_of("mine") == "mine"
-    assert source_of("run-a") == "run-a"
+    assert parse_source("megatron-2020-0001") == "megatron-2020"
+    assert parse_source("mine") == "mine"
+    assert parse_source("run-a") == "run-a"
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from crosszone import measured
-from crosszone.calibrate.predicted import predicted
+from crosszone.calibrate.predicted import predict_runs
 from crosszone.calibrate.runs import Run, read_doubtful, read_runs
-from crosszone.calibrate.runs_inference import stack_names
+from crosszone.calibrate.runs_inference import list_stack_names
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError
 from crosszone.inputs.parameters import parameters
@@ -212,7 +212,7 @@ def test_every_run_can_be_divided_into_micro_batches(published):
         strategy = run.case.strategy
         assert strategy.micro_batches(run.case.job.global_batch) >= 1
         assert strategy.ranks <= run.case.cluster.gpus
-        assert run.stack in stack_names()
+        assert run.stack in list_stack_names()
         assert run.step_time_s or run.memory_gib
 
 
@@ -245,7 +245,7 @@ def test_accuracy_of_a_row_is_the_prediction_of_its_case():
     profiles, equal = Profiles.shipped(), 0
     for name in FILES:
         runs = read_runs(measured.FOLDER / name)[0]
-        for run, scored in zip(runs, predicted(runs, profiles).step_s, strict=True):
+        for run, scored in zip(runs, predict_runs(runs, profiles).step_s, strict=True):
             case = run.case
             scenario = Scenario(
                 name=run.id, model=case.model, job=case.job, cluster=case.cluster, strategy=case.strategy

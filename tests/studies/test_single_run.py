@@ -10,7 +10,7 @@ from refit import fit_profiles
 from single_run import calibrate_on_each, scale_coefficients
 
 from crosszone.calibrate.fit import doubtful_of, training, usable
-from crosszone.calibrate.predicted import predicted_s
+from crosszone.calibrate.predicted import predict_runs_s
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.profile import Profiles
 
@@ -39,5 +39,5 @@ def test_factors_are_put_on_the_values_that_a_run_reads(data):
     run = next(r for r in read_runs(data / "measured_runs.csv")[0] if r.source == SOURCE and r.step_time_s)
     profiles = Profiles.shipped()
     slower = scale_coefficients(profiles, run, {"matmul": 0.5})
-    assert predicted_s([run], slower)[0] > 1.2 * predicted_s([run], profiles)[0]
-    assert predicted_s([run], scale_coefficients(profiles, run, {}))[0] == predicted_s([run], profiles)[0]
+    assert predict_runs_s([run], slower)[0] > 1.2 * predict_runs_s([run], profiles)[0]
+    assert predict_runs_s([run], scale_coefficients(profiles, run, {}))[0] == predict_runs_s([run], profiles)[0]

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.predicted import Predicted, predicted
+from crosszone.calibrate.predicted import PredictedRuns, predict_runs
 from crosszone.calibrate.runs import Run, Skipped, iterate_runs
 from crosszone.cost.coefficients import band_factors
 from crosszone.cost.profile import Profiles
@@ -334,7 +334,7 @@ class _Scorer:
         """The rows in their order."""
         found = list(chunk)
         runs = [one for one in found if isinstance(one, Run)]
-        made = iter(self._scored(runs, predicted(runs, self.profiles)) if runs else ())
+        made = iter(self._scored(runs, predict_runs(runs, self.profiles)) if runs else ())
         return [
             next(made)
             if isinstance(one, Run)
@@ -344,7 +344,7 @@ class _Scorer:
             for one in found
         ]
 
-    def _scored(self, runs: Sequence[Run], said: Predicted) -> Iterable[ScoredRow]:
+    def _scored(self, runs: Sequence[Run], said: PredictedRuns) -> Iterable[ScoredRow]:
         for at, run in enumerate(runs):
             step = float(said.step_s[at])
             known = self.profiles.stacks[run.stack].get("measured", True)

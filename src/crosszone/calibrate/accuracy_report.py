@@ -41,8 +41,8 @@ from crosszone.calibrate.components import ComponentScores, component_table, rea
 from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import doubtful_of
 from crosszone.calibrate.published import FamilySummary, read_published, summarize_families
-from crosszone.calibrate.rig import RigReport, rig_report
 from crosszone.calibrate.stability import JobStability, read_stability_table
+from crosszone.calibrate.testbed import TransferReport, build_transfer_report
 from crosszone.cost.operator_profile import operator_profile, operator_profiles
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
@@ -78,7 +78,7 @@ class Found:
     """By name of the file."""
     components: ComponentScores | None = None
     stability: Sequence[JobStability] = ()
-    rig: RigReport | None = None
+    rig: TransferReport | None = None
     published: Sequence[FamilySummary] = ()
     """Published results across zones, by publication."""
     own: str | None = None
@@ -139,7 +139,7 @@ def found_in(
         runs={name: score_runs(folder / name, profiles, apart, progress) for name in RUNS if name in at},
         components=_components(folder / COMPONENTS, profiles) if COMPONENTS in at else None,
         stability=steady,
-        rig=rig_report(folder / RIG) if RIG in at else None,
+        rig=build_transfer_report(folder / RIG) if RIG in at else None,
         published=summarize_families(read_published(folder / PUBLISHED)) if published and PUBLISHED in at else (),
         own=profiles.own,
     )

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.calibrate.accuracy import ScoredRow, Scores, row_band, scores
-from crosszone.calibrate.predicted import Steps, gpu_of
+from crosszone.calibrate.predicted import StepBatches, get_gpu
 from crosszone.calibrate.runs import Run, read_doubtful
 from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles
@@ -353,7 +353,7 @@ def cross_validate(
     predicted = np.full(len(rows.runs), np.nan)
     stack_known, gpu_known = np.ones(len(rows.runs), dtype=bool), np.ones(len(rows.runs), dtype=bool)
     stacks = np.array([run.stack for run in rows.runs])
-    gpus = np.array([profiles.gpu_profile(gpu_of(run))[0] for run in rows.runs])
+    gpus = np.array([profiles.gpu_profile(get_gpu(run))[0] for run in rows.runs])
     for left_out, found in zip(parts, _fits(rows, profiles, parts, at_most), strict=True):
         predicted[left_out] = found[left_out]
         stack_known[left_out] = np.isin(stacks[left_out], stacks[~left_out])
@@ -403,10 +403,10 @@ def _label(run: Run, kind: Kind, profiles: Profiles) -> Hashable:
         return run.source
     if kind == "model":
         return run.case.model.name
-    return profiles.gpu_profile(gpu_of(run))[0] if kind == "gpu" else run.id
+    return profiles.gpu_profile(get_gpu(run))[0] if kind == "gpu" else run.id
 
 
-_task: list[tuple[Steps, Vector, Profiles]] = []
+_task: list[tuple[StepBatches, Vector, Profiles]] = []
 
 
 def _fits(rows: Training, profiles: Profiles, parts: Sequence[Mask], workers: int) -> Any:
@@ -420,7 +420,7 @@ def _fits(rows: Training, profiles: Profiles, parts: Sequence[Mask], workers: in
 
 
 def _begin(rows: Training, profiles: Profiles) -> None:
-    steps = Steps(rows.runs, profiles)
+    steps = StepBatches(rows.runs, profiles)
     _task[:] = [(steps, rows.weights, profiles)]
 
 
@@ -431,5 +431,5 @@ def _without(left_out: Mask) -> Vector:
     weight = np.where(left_out, 0.0, weights)[steps.order]
     found = fit(steps, steps.index, steps.measured, start(profiles, believed), believed, weights=weight, rounds=ROUNDS)
     predicted = np.empty(len(steps.measured))
-    predicted[steps.order] = steps.at(found.values)
+    predicted[steps.order] = steps.predict_at(found.values)
     return predicted

@@ -1,4 +1,4 @@
-"""Predicted steps of measured runs, by the predictor of `predict`: the one place where runs meet it.
+"""Predicted steps of measured runs, by the predictor of `predict`; no other module predicts runs.
 
 Runs are scored by the simulated step, as every prediction is; a fit goes by its closed form over the same columns, in
 groups of like pipeline degree, so that arrays are not padded to the longest pipeline.
@@ -23,12 +23,12 @@ from crosszone.predict.predictor import Predictor
 from crosszone.predict.step import step_s
 
 Vector = npt.NDArray[np.float64]
-CHUNK = 2048  # Runs whose closed forms are computed at once
-DEEPER = 8.0  # Pipelines computed together differ by less than this in depth
+CHUNK_RUNS = 2048  # Runs whose closed forms are computed at once
+DEPTH_RATIO = 8.0  # Pipelines computed together differ by less than this in depth
 
 
 @dataclass(frozen=True, kw_only=True)
-class Predicted:
+class PredictedRuns:
     """What is predicted of each run, in the order given."""
 
     step_s: Vector
@@ -36,32 +36,32 @@ class Predicted:
     gpu_measured: npt.NDArray[np.bool_]
 
 
-def predicted(runs: Sequence[Run], profiles: Profiles) -> Predicted:
+def predict_runs(runs: Sequence[Run], profiles: Profiles) -> PredictedRuns:
     """Step time and peak memory of each run."""
-    predictors = [predictor_of_run(run, profiles) for run in runs]
-    return Predicted(
+    predictors = [build_run_predictor(run, profiles) for run in runs]
+    return PredictedRuns(
         step_s=np.array([p.step_time.expected for p in predictors], dtype=float),
         memory_gib=np.array([p.memory().peak.expected for p in predictors], dtype=float),
-        gpu_measured=np.array([profiles.gpu_profile(gpu_of(run))[1] for run in runs], dtype=bool),
+        gpu_measured=np.array([profiles.gpu_profile(get_gpu(run))[1] for run in runs], dtype=bool),
     )
 
 
-def predicted_s(runs: Sequence[Run], profiles: Profiles) -> Vector:
+def predict_runs_s(runs: Sequence[Run], profiles: Profiles) -> Vector:
     """Predicted seconds of one optimizer step of each run."""
-    return np.array([predictor_of_run(run, profiles).step_time.expected for run in runs], dtype=float)
+    return np.array([build_run_predictor(run, profiles).step_time.expected for run in runs], dtype=float)
 
 
-def predictor_of_run(run: Run, profiles: Profiles) -> Predictor:
+def build_run_predictor(run: Run, profiles: Profiles) -> Predictor:
     """The predictor of a run's case."""
     return measured_predictor(run.id, run.case, frameworks()[run.framework], profiles)
 
 
-def gpu_of(run: Run) -> Gpu:
+def get_gpu(run: Run) -> Gpu:
     """The GPU kind of a run."""
     return run.case.cluster.zones[0].nodes[0].gpu
 
 
-class Steps:
+class StepBatches:
     """The runs of a fit as arrays: their batches are built once and predicted with many coefficients."""
 
     def __init__(self, runs: Sequence[Run], profiles: Profiles):
@@ -70,26 +70,26 @@ class Steps:
         self.parts = []
         """Of each group: its batch, which run of the group a row belongs to, and the first row of each run."""
         for group in groups:
-            batches = [predictor_of_run(runs[i], profiles).batch for i in group]
+            batches = [build_run_predictor(runs[i], profiles).batch for i in group]
             rows = np.array([len(batch.counts) for batch in batches])
             run_of_row = np.repeat(np.arange(len(group)), rows)
             self.parts.append((join_batches(batches), run_of_row, np.cumsum(rows) - rows))
         self.runs = [runs[i] for i in self.order]
         self.index = profiles.index(
-            [profiles.gpu_profile(gpu_of(run))[0] for run in self.runs], [run.stack for run in self.runs]
+            [profiles.gpu_profile(get_gpu(run))[0] for run in self.runs], [run.stack for run in self.runs]
         )
         self.measured = np.array([run.step_time_s for run in self.runs], dtype=float)
 
     def __call__(self, columns: Mapping[str, Vector]) -> Vector:
-        """Predicted seconds from the coefficients of each run: those of its slowest kind of replica."""
+        """Predicted seconds from the coefficients of each run: those of its slowest class of replicas."""
         seconds, start = [], 0
         for batch, run_of_row, first_rows in self.parts:
-            k = Coefficients(**{field: values[start + run_of_row] for field, values in columns.items()})
-            seconds.append(np.maximum.reduceat(step_s(batch, k), first_rows))
+            coefficients = Coefficients(**{field: values[start + run_of_row] for field, values in columns.items()})
+            seconds.append(np.maximum.reduceat(step_s(batch, coefficients), first_rows))
             start += len(first_rows)
         return np.concatenate(seconds)
 
-    def at(self, values: Vector) -> Vector:
+    def predict_at(self, values: Vector) -> Vector:
         """Predicted seconds with these values of the profiles."""
         return self({field: values[index] for field, index in self.index.items()})
 
@@ -97,6 +97,6 @@ class Steps:
 def _group_by_depth(runs: Sequence[Run]) -> list[npt.NDArray[np.int64]]:
     """Places of the runs in groups by the depth of their pipelines (1, up to 8, up to 64, ...), cut into chunks."""
     depth = np.array([run.case.strategy.pp for run in runs], dtype=float)
-    level = np.ceil(np.log(depth) / np.log(DEEPER) - 1e-9).astype(np.int64)
-    groups = [np.flatnonzero(level == one) for one in np.unique(level)]
-    return [group[start : start + CHUNK] for group in groups for start in range(0, len(group), CHUNK)]
+    level = np.ceil(np.log(depth) / np.log(DEPTH_RATIO) - 1e-9).astype(np.int64)
+    groups = [np.flatnonzero(level == depth_level) for depth_level in np.unique(level)]
+    return [group[start : start + CHUNK_RUNS] for group in groups for start in range(0, len(group), CHUNK_RUNS)]

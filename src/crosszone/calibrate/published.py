@@ -181,7 +181,7 @@ def summarize_families(results: Iterable[PublishedResult]) -> tuple[FamilySummar
 def _summarize(family: str, results: list[PublishedResult]) -> FamilySummary:
     errors = np.abs([result.error_pct for result in results if result.error_pct is not None])
 
-    def share_within(percent: float) -> float | None:
+    def compute_share_within(percent: float) -> float | None:
         return float(100 * np.mean(errors <= percent)) if len(errors) else None
 
     return FamilySummary(
@@ -189,8 +189,8 @@ def _summarize(family: str, results: list[PublishedResult]) -> FamilySummary:
         rows=len(results),
         predicted=len(errors),
         median_ape_pct=float(np.median(errors)) if len(errors) else None,
-        within_10_pct=share_within(10),
-        within_20_pct=share_within(20),
+        within_10_pct=compute_share_within(10),
+        within_20_pct=compute_share_within(20),
     )
 
 

@@ -4,9 +4,8 @@
     doubtful = read_doubtful(Path("doubtful_rows.csv"))
 
 Needed columns: NEEDED and MEASURED; every other one may be missing, and an empty cell is a value the source does not
-state. Published runs are what they are: the rules of legality are not asked.
-
-Where a measured run ran: one zone of equal nodes, from the GPU, its count and the links that the row states.
+state. Published runs have happened, so the rules of legality are not checked. A run's cluster is one zone of equal
+nodes, from the GPU, its count and the links that the row states.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ from typing import Any, Literal
 
 from crosszone.calibrate.runs_inference import (
     AXES,
-    EXPERTS,
-    STATED,
+    EXPERT_COLUMNS,
+    SHAPE_COLUMNS,
     Architectures,
     Assumptions,
     Fact,
     Row,
     RowError,
-    Stated,
-    Told,
-    degrees,
-    nic_default,
-    strategy_of,
-    told,
+    RowText,
+    StrategyColumns,
+    build_strategy,
+    complete_degrees,
+    find_default_nic,
+    read_row_text,
 )
-from crosszone.calibrate.runs_inference import NEEDED as SHAPE
+from crosszone.calibrate.runs_inference import NEEDED_SHAPE as SHAPE
 from crosszone.cost.profile import stack_and_release, stack_of_release
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue import Catalogue, catalogue
@@ -48,8 +47,8 @@ from crosszone.inputs.job import Job
 from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
 
-USUAL_NODE = 8  # GPUs of a node where a row does not say
-TRAY = 4  # GPUs of one tray of a rack-scale system
+USUAL_GPUS_PER_NODE = 8  # GPUs of a node where a row does not say
+GPUS_PER_TRAY = 4  # GPUs of one tray of a rack-scale system
 _REMEMBERED = 4096
 _SEVERAL_KINDS = re.compile(r"\d+x.+\+|\+\s*\d+x|;|,.*\bx\d", re.IGNORECASE)
 _MEMORY_SIZE = re.compile(r"\d\s*gb", re.IGNORECASE)
@@ -74,35 +73,35 @@ class Clusters:
         link_share: float = 1.0,
     ) -> tuple[Cluster, tuple[str, ...]]:
         """One zone with the row's nodes, and what was assumed of it; `link_share`: of the fast link's rate."""
-        gpu, assumed = self._gpu(gpu_text)
+        gpu, assumed = self._find_gpu(gpu_text)
         if gpu.link is not None and link_share != 1.0:
             gpu = gpu.replace(link=gpu.link.replace(gb_per_s_both_ways=link_share * gpu.link.gb_per_s_both_ways))
         if per_node is None:
-            per_node = TRAY if gpu.link and gpu.link.spans_nodes else USUAL_NODE
+            per_node = GPUS_PER_TRAY if gpu.link and gpu.link.spans_nodes else USUAL_GPUS_PER_NODE
             if gpus > 1:
                 assumed.append(f"gpus_per_node: {per_node} (usual system)")
-        per_node = min(per_node, gpus)  # GPUs that are not used do not count
+        per_node = min(per_node, gpus)  # GPUs of a node that the run does not use do not count
         nodes = -(-gpus // per_node)
         if nic_gbps_per_gpu is None and nodes > 1:
-            nic_gbps_per_gpu, why = (nic_of_stack, "stack default") if nic_of_stack else nic_default(gpu.name)
+            nic_gbps_per_gpu, why = (nic_of_stack, "stack default") if nic_of_stack else find_default_nic(gpu.name)
             assumed.append(f"network: {nic_gbps_per_gpu:g} Gbit/s per GPU ({why})")
-        slow = "pcie" in link.lower() and "nvlink" not in link.lower()
+        uses_pcie = "pcie" in link.lower() and "nvlink" not in link.lower()
         group = NodeGroup(
             count=nodes,
             gpus=per_node,
             gpu=gpu,
             nic_gbps_per_gpu=None if nic_gbps_per_gpu is None else float(nic_gbps_per_gpu),
-            intra_link="pcie" if slow else None,
+            intra_link="pcie" if uses_pcie else None,
         )
         return Cluster(zones=(Zone(name="published", nodes=(group,)),)), tuple(assumed)
 
-    def _gpu(self, text: str) -> tuple[Gpu, list[str]]:
+    def _find_gpu(self, text: str) -> tuple[Gpu, list[str]]:
         if not text:
             raise RowError("no_gpu", "The GPU is not stated.")
-        found = self._catalogue.find("gpus", text)
-        if isinstance(found, Gpu):
-            sized = _MEMORY_SIZE.search(text) or not _SIZE_IN_NAME.search(found.name)
-            return found, [] if sized else [f"gpu: {found.name} (memory size not stated)"]
+        entry = self._catalogue.find("gpus", text)
+        if isinstance(entry, Gpu):
+            sized = _MEMORY_SIZE.search(text) or not _SIZE_IN_NAME.search(entry.name)
+            return entry, [] if sized else [f"gpu: {entry.name} (memory size not stated)"]
         if _SEVERAL_KINDS.search(text):
             raise RowError("mixed_gpus", f"The run mixes GPU kinds ({text[:60]}).")
         raise RowError("unknown_gpu", f"No catalogue entry goes by the GPU name {text[:60]!r}.")
@@ -111,7 +110,7 @@ class Clusters:
 NEEDED = ("id", "gpu", "gpus", "framework")
 MEASURED = ("step_time_s", "tokens_per_s_per_gpu", "memory_gb")
 RATES = ("tflops_per_gpu", "mfu_pct", "hfu_pct")
-_WHOLE = re.compile(r"\+?[0-9]{1,12}(\.0{0,20})?")
+_INTEGER = re.compile(r"\+?[0-9]{1,12}(\.0{0,20})?")
 _DECIMAL = re.compile(r"\+?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,3})?")
 _GIB = re.compile(r"\bGiB\b|2\^30")
 LONGEST_NAME = 100
@@ -188,38 +187,40 @@ def read_runs(path: Path) -> tuple[list[Run], list[Skipped]]:
     """The runs of a CSV file and the rows that cannot be scored; `InputError` when columns are missing."""
     runs: list[Run] = []
     skipped: list[Skipped] = []
-    for found in iterate_runs(path):
-        if isinstance(found, Run):
-            runs.append(found)
+    for row in iterate_runs(path):
+        if isinstance(row, Run):
+            runs.append(row)
         else:
-            skipped.append(found)
+            skipped.append(row)
     return runs, skipped
 
 
 def iterate_runs(path: Path) -> Iterator[Run | Skipped]:
     """The rows of a CSV file one by one, in its order."""
-    reader = _Reader()
-    for number, row in enumerate(_rows(path, (*NEEDED, *MEASURED)), start=1):
+    reader = RunReader()
+    for number, row in enumerate(_iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
         yield reader.read(row if row.get("id") else {**row, "id": f"row {number}"})
 
 
 def read_doubtful(path: Path) -> dict[str, str]:
     """Reason by id of the rows that contradict their neighbours."""
-    return {row["id"]: row["reason"] for row in _rows(path, ("id", "reason")) if row.get("id")}
+    return {row["id"]: row["reason"] for row in _iterate_rows(path, ("id", "reason")) if row.get("id")}
 
 
-def source_of(run_id: str) -> str:
+def parse_source(run_id: str) -> str:
     """The source of a run: its id without the running number."""
     head, _, tail = run_id.rpartition("-")
     return head if head and tail.isdigit() else run_id
 
 
-def step_time_of_tokens(tokens_per_s_per_gpu: float, tokens_per_step: int, gpus: int) -> float:
+def compute_step_s_from_tokens(tokens_per_s_per_gpu: float, tokens_per_step: int, gpus: int) -> float:
     """Seconds of a step from its rate: s B / (rate x G). [Q1]"""
     return tokens_per_step / (tokens_per_s_per_gpu * gpus)
 
 
-def step_time_of_tflops(tflops_per_gpu: float, model: Model, job: Job, gpus: int, *, count_masked: bool) -> float:
+def compute_step_s_from_tflops(
+    tflops_per_gpu: float, model: Model, job: Job, gpus: int, *, count_masked: bool
+) -> float:
     """Seconds of a step from a published rate of model operations: F s B / (rate x G). [Q2]
 
     F are the operations of a token as the source counts them: with or without the masked half of the attention.
@@ -228,7 +229,7 @@ def step_time_of_tflops(tflops_per_gpu: float, model: Model, job: Job, gpus: int
     return per_token * job.tokens_per_step / (tflops_per_gpu * 1e12 * gpus)
 
 
-def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
+def _iterate_rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
     """Rows by column name, stripped; a row that is not CSV comes as one with `unreadable`."""
     name = str(path)
     try:
@@ -239,7 +240,7 @@ def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
             if missing:
                 params = {"missing": missing}
                 raise InputError(Notice(code="runs_columns", value=name, params=params, file=name, line=1))
-            for cells in _readable(reader):
+            for cells in _iterate_readable(reader):
                 if isinstance(cells, str):
                     yield {"unreadable": cells}
                 elif any(cells):
@@ -253,7 +254,7 @@ def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
         raise FileError(Notice(code="file_unreadable", value=name, params={"reason": str(error)}, file=name)) from None
 
 
-def _readable(reader: Iterator[list[str]]) -> Iterator[list[str] | str]:
+def _iterate_readable(reader: Iterator[list[str]]) -> Iterator[list[str] | str]:
     """The rows, and for one that is not CSV (a cell without end) the reason."""
     while True:
         try:
@@ -265,12 +266,12 @@ def _readable(reader: Iterator[list[str]]) -> Iterator[list[str] | str]:
 
 
 @dataclass
-class _Reader:
+class RunReader:
     """Reads rows one by one; parts that are equal are built once."""
 
     architectures: Architectures = field(default_factory=lambda: Architectures(catalogue()))
     clusters: Clusters = field(default_factory=lambda: Clusters(catalogue()))
-    seen: dict[bytes, str] = field(default_factory=dict)
+    first_ids: dict[bytes, str] = field(default_factory=dict)
     """First id by fingerprint of the set-up with its figures, and of all columns but the figures."""
 
     def read(self, row: Row) -> Run | Skipped:
@@ -284,49 +285,49 @@ class _Reader:
             code, reason = error.code, error.reason
         except InputError as error:
             code, reason = "out_of_range", f"A value cannot be: {error.notices[0].message()}"
-        return Skipped(id=run_id, source=source_of(run_id), code=code, reason=reason)
+        return Skipped(id=run_id, source=parse_source(run_id), code=code, reason=reason)
 
     def _run(self, run_id: str, row: Row) -> Run:
-        text = told(row)
-        gpus = _needed(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
-        seq_len = _needed(row, "seq_len", "no_batch", "The sequence length is not stated.")
-        batch = _needed(row, "global_batch", "no_batch", "The global batch is not stated.")
-        step_s, tokens, memory = (_number(row, key) for key in MEASURED)
-        if not (step_s or tokens or memory or (text.rate and _number(row, text.rate.column))):
+        text = read_row_text(row)
+        gpus = _require_integer(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
+        seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
+        batch = _require_integer(row, "global_batch", "no_batch", "The global batch is not stated.")
+        step_s, tokens, memory = (_read_number(row, key) for key in MEASURED)
+        if not (step_s or tokens or memory or (text.rate and _read_number(row, text.rate.column))):
             raise RowError("not_measured", "No step time, tokens/s or memory is published.")
         assumed = Assumptions()
-        cluster, of_cluster = self.clusters.build(
+        cluster, cluster_assumptions = self.clusters.build(
             row.get("gpu", "")[:LONGEST_NAME],
             gpus,
-            _whole(row, "gpus_per_node"),
+            _read_integer(row, "gpus_per_node"),
             row.get("intra_node_link", ""),
-            _number(row, "inter_node_link_gbps_per_gpu"),
+            _read_number(row, "inter_node_link_gbps_per_gpu"),
             text.defaults.nic_gbps_per_gpu,
             float(text.facts.get("link_share", 1.0)),
         )
-        axes = degrees({axis: _whole(row, axis) for axis in AXES}, gpus, assumed)
+        axes = complete_degrees({axis: _read_integer(row, axis) for axis in AXES}, gpus, assumed)
         multiple = text.defaults.vocab_multiple
-        columns = tuple(_whole(row, key) for key in (*STATED, *EXPERTS))
-        model, of_model = self.architectures.build(
+        columns = tuple(_read_integer(row, key) for key in (*SHAPE_COLUMNS, *EXPERT_COLUMNS))
+        model, model_assumptions = self.architectures.build(
             row.get("model", "")[:LONGEST_NAME],
             columns,
-            _number(row, "params_b"),
+            _read_number(row, "params_b"),
             seq_len,
             text.architecture,
             multiple * axes["tp"] if multiple else None,
             text.defaults.vocab,
         )
         per_node = cluster.zones[0].nodes[0].gpus
-        strategy = strategy_of(_stated(row), text, axes, batch, model.layers, per_node, assumed)
+        strategy = build_strategy(_read_strategy_columns(row), text, axes, batch, model.layers, per_node, assumed)
         if text.precision is None:
             assumed.add("precision", text.defaults.precision)
-        job = _job(seq_len, batch, text.precision or text.defaults.precision, text.optimizer, text)
-        time_s, time_from = _time(row, step_s, tokens, text, model, job, gpus)
-        whole = all(columns[STATED.index(key)] for key in SHAPE)
-        duplicate, repeat = self._earlier(run_id, row)
+        job = _build_row_job(seq_len, batch, text.precision or text.defaults.precision, text.optimizer, text)
+        time_s, time_from = _derive_step_time(row, step_s, tokens, text, model, job, gpus)
+        has_full_shape = all(columns[SHAPE_COLUMNS.index(key)] for key in SHAPE)
+        duplicate, repeat = self._find_earlier(run_id, row)
         return Run(
             id=run_id,
-            source=source_of(run_id),
+            source=parse_source(run_id),
             case=Case(model=model, job=job, cluster=cluster, strategy=strategy),
             framework=text.defaults.framework,
             step_time_s=time_s,
@@ -335,69 +336,69 @@ class _Reader:
             memory_gib=memory,
             memory_unit="GiB" if _GIB.search(row.get("notes", "")) else "as printed",
             facts=text.facts,
-            assumed=(*of_cluster, *of_model, *text.corrected, *assumed.told),
-            complete=whole and not assumed.decisive and bool(step_s or tokens),
+            assumed=(*cluster_assumptions, *model_assumptions, *text.corrected, *assumed.statements),
+            complete=has_full_shape and not assumed.decisive and bool(step_s or tokens),
             moe=model.moe is not None,
             duplicate_of=duplicate,
             repeat_of=repeat,
         )
 
-    def _earlier(self, run_id: str, row: Row) -> tuple[str | None, str | None]:
+    def _find_earlier(self, run_id: str, row: Row) -> tuple[str | None, str | None]:
         """The rows this one duplicates and repeats."""
         figures = {"id", *RATES}
-        same = self._first("figures", run_id, row, figures | {"source", "notes"})
-        again = self._first("columns", run_id, row, figures | set(MEASURED))
-        return same, None if same else again
+        duplicate = self._find_first("figures", run_id, row, figures | {"source", "notes"})
+        repeat = self._find_first("columns", run_id, row, figures | set(MEASURED))
+        return duplicate, None if duplicate else repeat
 
-    def _first(self, kind: str, run_id: str, row: Row, but: set[str]) -> str | None:
-        cells = "\x1f".join((kind, *(value for column, value in row.items() if column not in but)))
+    def _find_first(self, kind: str, run_id: str, row: Row, left_out: set[str]) -> str | None:
+        cells = "\x1f".join((kind, *(value for column, value in row.items() if column not in left_out)))
         key = hashlib.blake2b(cells.encode(errors="replace"), digest_size=16).digest()
-        first = self.seen.get(key)
-        self.seen.setdefault(key, run_id)
+        first = self.first_ids.get(key)
+        self.first_ids.setdefault(key, run_id)
         return first
 
 
-def _stated(row: Row) -> Stated:
-    return Stated(
-        ep=_whole(row, "ep"),
-        micro_batch=_whole(row, "micro_batch"),
-        interleave=_whole(row, "interleave"),
-        sequence_parallel=_whole(row, "sequence_parallel", least=0),
+def _read_strategy_columns(row: Row) -> StrategyColumns:
+    return StrategyColumns(
+        ep=_read_integer(row, "ep"),
+        micro_batch=_read_integer(row, "micro_batch"),
+        interleave=_read_integer(row, "interleave"),
+        sequence_parallel=_read_integer(row, "sequence_parallel", least=0),
         recompute=row.get("recompute", ""),
         notes=row.get("notes", ""),
     )
 
 
-def _time(
-    row: Row, step_s: float | None, tokens: float | None, text: Told, model: Model, job: Job, gpus: int
+def _derive_step_time(
+    row: Row, step_s: float | None, tokens: float | None, text: RowText, model: Model, job: Job, gpus: int
 ) -> tuple[float | None, TimeFrom | None]:
     """The measured step time and the column it comes from."""
     if step_s:
         return step_s, "step_time_s"
     if tokens:
-        return _finite(step_time_of_tokens(tokens, job.tokens_per_step, gpus)), "tokens_per_s_per_gpu"
-    published = _number(row, text.rate.column) if text.rate else None
+        return _require_finite(compute_step_s_from_tokens(tokens, job.tokens_per_step, gpus)), "tokens_per_s_per_gpu"
+    published = _read_number(row, text.rate.column) if text.rate else None
     if text.rate is None or published is None:
         return None, None
     tflops = published if text.rate.peak_tflops is None else published / 100 * text.rate.peak_tflops
-    time_s = step_time_of_tflops(tflops, model, job, gpus, count_masked=text.rate.count_masked)
-    return _finite(time_s), "tflops_per_gpu" if text.rate.peak_tflops is None else "mfu_pct"
+    time_s = compute_step_s_from_tflops(tflops, model, job, gpus, count_masked=text.rate.count_masked)
+    return _require_finite(time_s), "tflops_per_gpu" if text.rate.peak_tflops is None else "mfu_pct"
 
 
-def _finite(time_s: float) -> float:
+def _require_finite(time_s: float) -> float:
     if not (math.isfinite(time_s) and time_s > 0):
         raise RowError("not_a_number", "The published rate gives no step time.")
     return time_s
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _built_job(**fields: Any) -> Job:
+def _build_job(**fields: Any) -> Job:
     return Job(**fields)
 
 
-def _job(seq_len: int, batch: int, precision: str, optimizer: str, text: Told) -> Job:
+def _build_row_job(seq_len: int, batch: int, precision: str, optimizer: str, text: RowText) -> Job:
     recipe = text.facts.get("fp8_recipe") if precision == "fp8" else None
-    return _built_job(
+    return _build_job(
         seq_len=seq_len,
         global_batch=batch,
         precision=precision,
@@ -408,7 +409,7 @@ def _job(seq_len: int, batch: int, precision: str, optimizer: str, text: Told) -
     )
 
 
-def _number(row: Row, key: str) -> float | None:
+def _read_number(row: Row, key: str) -> float | None:
     """A positive number, or None when the cell is empty."""
     cell = row.get(key, "")
     if not cell:
@@ -419,22 +420,22 @@ def _number(row: Row, key: str) -> float | None:
     return value
 
 
-def _whole(row: Row, key: str, least: int = 1) -> int | None:
+def _read_integer(row: Row, key: str, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None when the cell is empty."""
     cell = row.get(key, "")
     if not cell:
         return None
-    value = int(float(cell)) if _WHOLE.fullmatch(cell) else -1
+    value = int(float(cell)) if _INTEGER.fullmatch(cell) else -1
     if value < least:
         raise RowError("not_a_number", f"{key} is not a whole number of {least} or more: {cell[:60]!r}.")
     return value
 
 
-def _needed(row: Row, key: str, code: str, reason: str) -> int:
-    value = _whole(row, key)
+def _require_integer(row: Row, key: str, code: str, reason: str) -> int:
+    value = _read_integer(row, key)
     if value is None:
         raise RowError(code, reason)
     return value
 
 
-__all__ = ["Run", "Skipped", "iterate_runs", "read_doubtful", "read_runs", "source_of"]
+__all__ = ["Run", "Skipped", "iterate_runs", "parse_source", "read_doubtful", "read_runs"]

@@ -1,8 +1,8 @@
-"""What the text of a measured run says (stack, facts, release, sharding, precision), by the rules of runs.yaml.
+"""What a row of measured runs leaves open, inferred in three parts.
 
-How a measured run was split: stated columns, else the stack's defaults, each told as an assumption.
-
-The architecture of a measured run: its columns first, then the catalogue entry of its name, then inference.
+1. `read_row_text`: what the text columns say (stack, facts, release, sharding, precision), by the rules of runs.yaml.
+2. `build_strategy`: how the run was split, from stated columns, else the stack's defaults, each noted as an assumption.
+3. `Architectures`: the model, from its columns first, then the catalogue entry of its name, then inference.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Rate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class RowText:
     """Everything the text of a row says."""
 
     stack: str
@@ -88,57 +88,57 @@ class Told:
     rate: Rate | None
 
 
-def told(row: Row) -> Told:
+def read_row_text(row: Row) -> RowText:
     """What the text columns of a row say."""
-    return _told(tuple(row.get(column, "")[:LONGEST_TEXT] for column in TEXT_COLUMNS))
+    return _read_text_columns(tuple(row.get(column, "")[:LONGEST_TEXT] for column in TEXT_COLUMNS))
 
 
-def nic_default(gpu: str) -> tuple[float, str]:
+def find_default_nic(gpu: str) -> tuple[float, str]:
     """Network rate of one GPU, Gbit/s, for a GPU kind whose row does not state it, and why."""
-    rule = next(rule for rule in _rules()["nics"] if rule["gpu"].search(gpu))
+    rule = next(rule for rule in _load_rules()["nics"] if rule["gpu"].search(gpu))
     return float(rule["gbps"]), str(rule["why"])
 
 
 @cache
-def stack_names() -> tuple[str, ...]:
+def list_stack_names() -> tuple[str, ...]:
     """Every stack a row can be of."""
-    return tuple(_rules()["defaults"])
+    return tuple(_load_rules()["defaults"])
 
 
 @cache
-def _rules() -> dict[str, Any]:
+def _load_rules() -> dict[str, Any]:
     """The rules with their patterns compiled."""
     rules: dict[str, Any] = read_shipped("crosszone.calibrate", "runs.yaml").value
     for name, group in rules.items():
         if isinstance(group, list):
-            rules[name] = [_compiled(rule) for rule in group]
+            rules[name] = [_compile_rule(rule) for rule in group]
     return rules
 
 
-def _compiled(rule: Any) -> Any:
+def _compile_rule(rule: Any) -> Any:
     if isinstance(rule, str):
         return re.compile(rule, re.IGNORECASE)
     return {key: re.compile(value, re.IGNORECASE) if key in _PATTERNS else value for key, value in rule.items()}
 
 
 @cache
-def _defaults(stack: str) -> Defaults:
-    fields = dict(_rules()["defaults"][stack])
+def _load_defaults(stack: str) -> Defaults:
+    fields = dict(_load_rules()["defaults"][stack])
     chunks = fields.get("interleave", 1)
     fields["interleave"] = tuple(chunks) if isinstance(chunks, list) else (chunks,)
     return Defaults(**{**fields, "overlap": tuple(fields["overlap"])})
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _told(texts: tuple[str, ...]) -> Told:
+def _read_text_columns(texts: tuple[str, ...]) -> RowText:
     row = dict(zip(TEXT_COLUMNS, texts, strict=True))
-    stack: str = _first("stacks", row)["stack"]
-    architecture = [rule for rule in _rules()["architecture"] if _match(rule, row)]
-    rate = _first("rates", row)
-    return Told(
+    stack: str = _find_first_rule("stacks", row)["stack"]
+    architecture = [rule for rule in _load_rules()["architecture"] if _is_match(rule, row)]
+    rate = _find_first_rule("rates", row)
+    return RowText(
         stack=stack,
-        defaults=_defaults(stack),
-        facts=_facts(row),
+        defaults=_load_defaults(stack),
+        facts=_collect_facts(row),
         architecture=tuple((key, value) for rule in architecture for key, value in rule["set"].items()),
         corrected=tuple(
             f"{key}: {value} ({rule['why']})"
@@ -146,15 +146,15 @@ def _told(texts: tuple[str, ...]) -> Told:
             if "why" in rule
             for key, value in rule["set"].items()
         ),
-        release=_release(row["source"]),
-        zero=_first("sharding", {"text": row["zero_stage_or_fsdp"]}).get("zero"),
-        precision=_first("precisions", {"text": row["precision"]}).get("is"),
-        optimizer=_first("optimizers", row)["optimizer"],
+        release=_parse_release(row["source"]),
+        zero=_find_first_rule("sharding", {"text": row["zero_stage_or_fsdp"]}).get("zero"),
+        precision=_find_first_rule("precisions", {"text": row["precision"]}).get("is"),
+        optimizer=_find_first_rule("optimizers", row)["optimizer"],
         rate=Rate(**{key: value for key, value in rate.items() if key not in _PATTERNS}) if rate else None,
     )
 
 
-def _match(rule: Mapping[str, Any], row: Row) -> bool:
+def _is_match(rule: Mapping[str, Any], row: Row) -> bool:
     """Every column that the rule names matches (`any`: all of them together)."""
     for key, pattern in rule.items():
         if key in _PATTERNS and not pattern.search(" ".join(row.values()) if key == "any" else row[key]):
@@ -162,27 +162,27 @@ def _match(rule: Mapping[str, Any], row: Row) -> bool:
     return True
 
 
-def _first(group: str, row: Row) -> dict[str, Any]:
-    return next((rule for rule in _rules()[group] if _match(rule, row)), {})
+def _find_first_rule(group: str, row: Row) -> dict[str, Any]:
+    return next((rule for rule in _load_rules()[group] if _is_match(rule, row)), {})
 
 
-def _facts(row: Row) -> dict[str, Fact]:
+def _collect_facts(row: Row) -> dict[str, Fact]:
     facts: dict[str, Fact] = {}
-    for rule in _rules()["facts"]:
-        if rule["fact"] not in facts and _match(rule, row):
-            facts[rule["fact"]] = _counted(rule, row) if rule.get("number") else rule["value"]
+    for rule in _load_rules()["facts"]:
+        if rule["fact"] not in facts and _is_match(rule, row):
+            facts[rule["fact"]] = _extract_number(rule, row) if rule.get("number") else rule["value"]
     return facts
 
 
-def _counted(rule: Mapping[str, Any], row: Row) -> int:
+def _extract_number(rule: Mapping[str, Any], row: Row) -> int:
     """The number that the first group of the rule's pattern holds."""
     column = next(key for key in rule if key in _PATTERNS)
-    found = rule[column].search(row[column])
-    return int(next(group for group in found.groups() if group)[:9])
+    match = rule[column].search(row[column])
+    return int(next(group for group in match.groups() if group)[:9])
 
 
-def _release(source: str) -> float | None:
-    for pattern in _rules()["releases"]:
+def _parse_release(source: str) -> float | None:
+    for pattern in _load_rules()["releases"]:
         match = pattern.search(source)
         if match:
             return int(match["year"]) + int(match["month"]) / 12
@@ -190,12 +190,12 @@ def _release(source: str) -> float | None:
 
 
 AXES = ("tp", "pp", "dp", "cp")
-_REMEMBERED_RUNS_STRATEGY = 16384
+_REMEMBERED_STRATEGIES = 16384
 _SPLIT = re.compile(r"layers incl\. embedding/head per stage ([\d/]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stated:
+class StrategyColumns:
     """The columns of a row that make its strategy; None: not stated."""
 
     ep: int | None
@@ -210,43 +210,49 @@ class Stated:
 class Assumptions:
     """What was assumed, and whether any of it decides the time."""
 
-    told: list[str] = field(default_factory=list)
+    statements: list[str] = field(default_factory=list)
     decisive: bool = False
 
     def add(self, what: str, value: object, why: str = "stack default", *, decisive: bool = False) -> None:
         """Note one more."""
-        self.told.append(f"{what}: {value} ({why})")
+        self.statements.append(f"{what}: {value} ({why})")
         self.decisive |= decisive
 
 
-def degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assumptions) -> dict[str, int]:
+def complete_degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assumptions) -> dict[str, int]:
     """All of tp, pp, dp and cp, from those stated and t p c d = G. [R1]"""
-    known = {axis: value for axis, value in stated.items() if value is not None}
-    if "cp" not in known:
-        known["cp"] = 1
+    degrees_by_axis = {axis: value for axis, value in stated.items() if value is not None}
+    if "cp" not in degrees_by_axis:
+        degrees_by_axis["cp"] = 1
         assumed.add("cp", 1, "not stated")
-    missing = [axis for axis in ("tp", "pp", "dp") if axis not in known]
+    missing = [axis for axis in ("tp", "pp", "dp") if axis not in degrees_by_axis]
     product = 1
-    for value in known.values():
+    for value in degrees_by_axis.values():
         product *= value
-    left, rest = divmod(gpus, product)
-    if rest or (not missing and left != 1):
-        named = " x ".join(f"{axis} {known[axis]}" for axis in AXES if axis in known)
-        raise RowError("degrees_clash", f"The degrees do not multiply to the {gpus} GPUs: {named}.")
-    if len(missing) > 1 and left != 1:
+    remaining, remainder = divmod(gpus, product)
+    if remainder or (not missing and remaining != 1):
+        stated_degrees = " x ".join(f"{axis} {degrees_by_axis[axis]}" for axis in AXES if axis in degrees_by_axis)
+        raise RowError("degrees_clash", f"The degrees do not multiply to the {gpus} GPUs: {stated_degrees}.")
+    if len(missing) > 1 and remaining != 1:
         raise RowError("no_degrees", f"The parallel degrees are not stated: {', '.join(missing)} missing.")
     for axis in missing:
-        known[axis] = left
-        assumed.add(axis, left, "from the number of GPUs", decisive=gpus > 1)
-    return known
+        degrees_by_axis[axis] = remaining
+        assumed.add(axis, remaining, "from the number of GPUs", decisive=gpus > 1)
+    return degrees_by_axis
 
 
-def strategy_of(
-    row: Stated, told: Told, axes: Mapping[str, int], batch: int, layers: int, per_node: int, assumed: Assumptions
+def build_strategy(
+    row: StrategyColumns,
+    text: RowText,
+    axes: Mapping[str, int],
+    batch: int,
+    layers: int,
+    per_node: int,
+    assumed: Assumptions,
 ) -> Strategy:
     """The strategy of a row; `per_node` GPUs make a node."""
-    defaults, tp, pp, dp = told.defaults, axes["tp"], axes["pp"], axes["dp"]
-    interleave = row.interleave or _interleave(row, told, pp, layers, assumed)
+    defaults, tp, pp, dp = text.defaults, axes["tp"], axes["pp"], axes["dp"]
+    interleave = row.interleave or _select_interleave(row, text, pp, layers, assumed)
     micro_batch = row.micro_batch
     if micro_batch is None:
         local = max(1, batch // dp)
@@ -258,7 +264,7 @@ def strategy_of(
     if recompute not in ("none", "selective", "full"):
         recompute = defaults.recompute
         assumed.add("recompute", recompute, decisive=True)
-    zero = told.zero
+    zero = text.zero
     if zero is None:
         zero = defaults.zero
         assumed.add("zero", zero)
@@ -266,30 +272,30 @@ def strategy_of(
     if row.sequence_parallel is None and tp > 1:
         split_sequence = defaults.sequence_parallel
         assumed.add("sequence_parallel", "on" if split_sequence else "off")
-    group = told.facts.get("shard_group")
-    shared = group if isinstance(group, int) and group < dp else None
-    in_node = shared is not None and shared * tp == per_node
-    cut_experts = told.facts.get("expert_tp")
+    group = text.facts.get("shard_group")
+    shard_ranks = group if isinstance(group, int) and group < dp else None
+    in_node = shard_ranks is not None and shard_ranks * tp == per_node
+    cut_experts = text.facts.get("expert_tp")
     gradients, weights, tensor = defaults.overlap
-    fp32 = told.facts.get("fp32_gradients") or told.facts.get("fp32_reductions")
-    return _built(
+    fp32 = text.facts.get("fp32_gradients") or text.facts.get("fp32_reductions")
+    return _build_cached_strategy(
         (tp, pp, dp, axes["cp"], row.ep or 1),
         micro_batch,
         interleave,
         split_sequence,
         recompute,
         zero,
-        stage_layers(layers, pp, interleave, row.notes, told),
+        split_stage_layers(layers, pp, interleave, row.notes, text),
         "node" if in_node else "all",
-        None if in_node else shared,
+        None if in_node else shard_ranks,
         cut_experts if isinstance(cut_experts, int) else None,
         # what a stack overlaps by default, as far as the run has it: frameworks refuse the switch without it
-        (gradients, weights and zero > 0, (tensor or bool(told.facts.get("async_tp"))) and split_sequence),
+        (gradients, weights and zero > 0, (tensor or bool(text.facts.get("async_tp"))) and split_sequence),
         "fp32" if fp32 else defaults.gradient_dtype,
     )
 
 
-def stage_layers(layers: int, stages: int, interleave: int, notes: str, told: Told) -> tuple[int, ...] | None:
+def split_stage_layers(layers: int, stages: int, interleave: int, notes: str, text: RowText) -> tuple[int, ...] | None:
     """Layers of each stage and chunk in pipeline order, where the split is known to be other than even.
 
     A split "incl. embedding/head" counts the embedding as a layer of the first stage and the head as one of the last.
@@ -303,9 +309,9 @@ def stage_layers(layers: int, stages: int, interleave: int, notes: str, told: To
         slots = [int(part[:9]) for part in match[1].split("/") if part]
         if len(slots) != chunks or sum(slots) != layers + 2:
             return None
-    elif told.facts.get("embedding_slots") or _uneven(layers, chunks, told):
-        least, more = divmod(layers + 2, chunks)
-        slots = [least + (index < more) for index in range(chunks)]
+    elif text.facts.get("embedding_slots") or _has_uneven_slots(layers, chunks, text):
+        slots_each, extra_slots = divmod(layers + 2, chunks)
+        slots = [slots_each + (index < extra_slots) for index in range(chunks)]
     else:
         return None
     if not (slots[0] and slots[-1]):
@@ -315,14 +321,14 @@ def stage_layers(layers: int, stages: int, interleave: int, notes: str, told: To
     return tuple(slots)
 
 
-def _uneven(layers: int, chunks: int, told: Told) -> bool:
-    return told.defaults.slots_when_uneven and layers % chunks != 0 and (layers + 2) % chunks == 0
+def _has_uneven_slots(layers: int, chunks: int, text: RowText) -> bool:
+    return text.defaults.slots_when_uneven and layers % chunks != 0 and (layers + 2) % chunks == 0
 
 
-def _interleave(row: Stated, told: Told, pp: int, layers: int, assumed: Assumptions) -> int:
+def _select_interleave(row: StrategyColumns, text: RowText, pp: int, layers: int, assumed: Assumptions) -> int:
     if pp == 1:
         return 1
-    defaults = told.defaults
+    defaults = text.defaults
     value = next((chunks for chunks in defaults.interleave if layers % (pp * chunks) == 0), 1)
     if defaults.interleaved and "interleaved" in row.notes.lower():
         value = defaults.interleaved
@@ -330,8 +336,8 @@ def _interleave(row: Stated, told: Told, pp: int, layers: int, assumed: Assumpti
     return value
 
 
-@lru_cache(maxsize=_REMEMBERED_RUNS_STRATEGY)
-def _built(
+@lru_cache(maxsize=_REMEMBERED_STRATEGIES)
+def _build_cached_strategy(
     degrees: tuple[int, int, int, int, int],
     micro_batch: int,
     interleave: int,
@@ -366,10 +372,10 @@ def _built(
     )
 
 
-STATED = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
-EXPERTS = ("n_experts", "top_k")
+SHAPE_COLUMNS = ("layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab")
+EXPERT_COLUMNS = ("n_experts", "top_k")
 # What makes an architecture; key/value heads are as many as heads where they are not stated.
-NEEDED = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
+NEEDED_SHAPE = ("layers", "hidden", "heads", "ffn_hidden", "vocab")
 
 GPT_STYLE: Mapping[str, Any] = {
     "activation": "gelu",
@@ -404,110 +410,131 @@ class Architectures:
         text:           fields that the notes state; those that are columns too correct the column
         vocab_multiple: the embedding table is padded to a multiple of this
         """
-        given = {key: value for key, value in zip((*STATED, *EXPERTS), columns, strict=True) if value is not None}
-        given |= {key: value for key, value in text if key in given}
-        said = {key: value for key, value in text if key not in (*STATED, *EXPERTS)}
-        first_dense = said.pop("first_dense", None)
+        row_fields = {
+            key: value
+            for key, value in zip((*SHAPE_COLUMNS, *EXPERT_COLUMNS), columns, strict=True)
+            if value is not None
+        }
+        row_fields |= {key: value for key, value in text if key in row_fields}
+        text_fields = {key: value for key, value in text if key not in (*SHAPE_COLUMNS, *EXPERT_COLUMNS)}
+        first_dense = text_fields.pop("first_dense", None)
         assumed: list[str] = []
-        if "vocab" not in given and vocab_default:
-            given["vocab"] = vocab_default
+        if "vocab" not in row_fields and vocab_default:
+            row_fields["vocab"] = vocab_default
             assumed.append(f"vocab: {vocab_default} (stack default)")
-        base = self._entry(name)
+        base = self._find_entry(name)
         if base:
-            fields = _on_entry(base, given, params_b, seq_len, said, assumed)
+            fields = _overlay_entry(base, row_fields, params_b, seq_len, text_fields, assumed)
         else:
-            fields = _inferred(given, params_b, said, seq_len, assumed)
+            fields = _infer_fields(row_fields, params_b, text_fields, seq_len, assumed)
         if first_dense is not None and fields.get("moe"):
             fields["moe"] = {**fields["moe"], "first_dense": first_dense}
-        return _finished(fields, name, seq_len, vocab_multiple), tuple(assumed)
+        return _build_model(fields, name, seq_len, vocab_multiple), tuple(assumed)
 
-    def _entry(self, name: str) -> Model | None:
-        found = self._catalogue.find("models", name) if name else None
-        if isinstance(found, ModelEntry):
-            return found.model
+    def _find_entry(self, name: str) -> Model | None:
+        entry = self._catalogue.find("models", name) if name else None
+        if isinstance(entry, ModelEntry):
+            return entry.model
         reason = self._catalogue.unsupported.get(normal(name))
         if reason:
             raise RowError("no_architecture", f"The architecture of {name} is not known or not a transformer. {reason}")
         return None
 
 
-def _on_entry(
-    base: Model, given: dict[str, int], params_b: float | None, seq_len: int, said: dict[str, Any], assumed: list[str]
+def _overlay_entry(
+    base: Model,
+    row_fields: dict[str, int],
+    params_b: float | None,
+    seq_len: int,
+    text_fields: dict[str, Any],
+    assumed: list[str],
 ) -> dict[str, Any]:
     """The fields of a catalogue entry with the row's columns on top."""
-    missing = [key for key in NEEDED if key not in given]
-    other = [key for key in ("layers", "hidden", "heads") if given.get(key, getattr(base, key)) != getattr(base, key)]
-    if other and set(missing) - {"vocab", "ffn_hidden"}:
-        clash = f"{other[0]} is {given[other[0]]}, of the catalogue's {base.name} {getattr(base, other[0])}"
+    missing = [key for key in NEEDED_SHAPE if key not in row_fields]
+    differing = [
+        key for key in ("layers", "hidden", "heads") if row_fields.get(key, getattr(base, key)) != getattr(base, key)
+    ]
+    if differing and set(missing) - {"vocab", "ffn_hidden"}:
+        key = differing[0]
+        clash = f"{key} is {row_fields[key]}, of the catalogue's {base.name} {getattr(base, key)}"
         raise RowError("no_architecture", f"The architecture is not known: {', '.join(missing)} missing, and {clash}.")
     if missing:
         assumed.append(f"{', '.join(missing)}: as {base.name} of the catalogue")
     fields = {key: getattr(base, key) for key in base.model_fields_set if key != "name"}
-    if "hidden" in other or "heads" in other:  # another model of the same name
+    if "hidden" in differing or "heads" in differing:  # another model of the same name
         fields.pop("head_dim", None)
         fields.pop("window", None)
-        if "kv_heads" not in given and base.kv_heads == base.heads:
+        if "kv_heads" not in row_fields and base.kv_heads == base.heads:
             fields.pop("kv_heads", None)
-    if "hidden" in other:
+    if "hidden" in differing:
         fields.pop("embedding_width", None)
-    if "vocab" in given:
+    if "vocab" in row_fields:
         fields.pop("vocab_padded_to", None)
-    fields |= {key: given[key] for key in STATED if key in given and key != "ffn_hidden"}
-    if base.moe or "n_experts" in given:
+    fields |= {key: row_fields[key] for key in SHAPE_COLUMNS if key in row_fields and key != "ffn_hidden"}
+    if base.moe or "n_experts" in row_fields:
         moe: dict[str, Any] = base.moe.to_plain() if base.moe else {"ffn_hidden": base.ffn_hidden}
         columns = {"experts": "n_experts", "top_k": "top_k", "ffn_hidden": "ffn_hidden"}
-        moe |= {key: given[column] for key, column in columns.items() if column in given}
+        moe |= {key: row_fields[column] for key, column in columns.items() if column in row_fields}
         fields["moe"] = moe | {"first_dense": min(moe.get("first_dense", 0), fields["layers"] - 1)}
     else:
-        fields["ffn_hidden"] = given.get("ffn_hidden", base.ffn_hidden)
-    fields |= said
+        fields["ffn_hidden"] = row_fields.get("ffn_hidden", base.ffn_hidden)
+    fields |= text_fields
     if not params_b:
         return fields
     choices = [fields]
     if fields.get("embedding_width", fields["hidden"]) != fields["hidden"]:  # other frameworks may not project
         choices.append({key: value for key, value in fields.items() if key != "embedding_width"})
-    if other and "tied_embeddings" not in said:
+    if differing and "tied_embeddings" not in text_fields:
         choices.append({**fields, "tied_embeddings": not base.tied_embeddings})
-    return _nearest(choices, params_b, seq_len)
+    return _select_nearest(choices, params_b, seq_len)
 
 
-def _inferred(
-    given: dict[str, int], params_b: float | None, said: dict[str, Any], seq_len: int, assumed: list[str]
+def _infer_fields(
+    row_fields: dict[str, int], params_b: float | None, text_fields: dict[str, Any], seq_len: int, assumed: list[str]
 ) -> dict[str, Any]:
     """Fields of a model no catalogue knows: the MLP and tying whose parameter count is nearest to the stated one."""
-    missing = [key for key in NEEDED if key not in given]
-    if missing == ["ffn_hidden"] and "n_experts" not in given:
-        given["ffn_hidden"] = 4 * given["hidden"]
+    missing = [key for key in NEEDED_SHAPE if key not in row_fields]
+    if missing == ["ffn_hidden"] and "n_experts" not in row_fields:
+        row_fields["ffn_hidden"] = 4 * row_fields["hidden"]
         assumed.append("ffn_hidden: 4 x hidden")
     elif missing:
         raise RowError("no_architecture", f"The architecture is not known: {', '.join(missing)} missing.")
-    fields: dict[str, Any] = {key: given[key] for key in STATED if key in given}
-    sparse = "n_experts" in given
-    if sparse:
-        if "top_k" not in given:
+    fields: dict[str, Any] = {key: row_fields[key] for key in SHAPE_COLUMNS if key in row_fields}
+    has_experts = "n_experts" in row_fields
+    if has_experts:
+        if "top_k" not in row_fields:
             raise RowError("no_architecture", "The architecture is not known: top_k missing.")
-        fields["moe"] = {"experts": given["n_experts"], "top_k": given["top_k"], "ffn_hidden": given["ffn_hidden"]}
+        fields["moe"] = {
+            "experts": row_fields["n_experts"],
+            "top_k": row_fields["top_k"],
+            "ffn_hidden": row_fields["ffn_hidden"],
+        }
     if params_b:
-        chosen = _nearest([{**fields, **style, **said} for style in STYLES], params_b, seq_len)
+        chosen = _select_nearest([{**fields, **style, **text_fields} for style in STYLES], params_b, seq_len)
     else:
-        gpt = given["ffn_hidden"] == 4 * given["hidden"] and not sparse
-        chosen = {**fields, **(GPT_STYLE if gpt else LLAMA_STYLE), "tied_embeddings": gpt, **said}
+        is_gpt_style = row_fields["ffn_hidden"] == 4 * row_fields["hidden"] and not has_experts
+        chosen = {
+            **fields,
+            **(GPT_STYLE if is_gpt_style else LLAMA_STYLE),
+            "tied_embeddings": is_gpt_style,
+            **text_fields,
+        }
     kind = "gated" if chosen["activation"] == "swiglu" else "two-matrix"
     tie = "tied" if chosen["tied_embeddings"] else "untied"
     assumed.append(f"MLP: {kind}, embeddings: {tie} ({'nearest to params_b' if params_b else 'by the shape'})")
     return chosen
 
 
-def _nearest(choices: list[dict[str, Any]], params_b: float, seq_len: int) -> dict[str, Any]:
+def _select_nearest(choices: list[dict[str, Any]], params_b: float, seq_len: int) -> dict[str, Any]:
     """The fields whose parameter count is nearest to `params_b` (1e9)."""
 
-    def off(fields: dict[str, Any]) -> float:
-        return abs(parameters(_finished(fields, "", seq_len, None)).total / 1e9 - params_b)
+    def measure_error(fields: dict[str, Any]) -> float:
+        return abs(parameters(_build_model(fields, "", seq_len, None)).total / 1e9 - params_b)
 
-    return min(choices, key=off)
+    return min(choices, key=measure_error)
 
 
-def _finished(fields: dict[str, Any], name: str, seq_len: int, vocab_multiple: int | None) -> Model:
+def _build_model(fields: dict[str, Any], name: str, seq_len: int, vocab_multiple: int | None) -> Model:
     if fields.get("positions") == "learned":
         fields = {**fields, "max_seq_len": seq_len}  # published runs size the table by their sequence
     if "head_dim" not in fields and not fields.get("mla") and fields["hidden"] % fields["heads"]:

@@ -229,45 +229,45 @@ def calibrate_single_run(
         file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
     )
     log = read_log(path, context, form, progress=progress)
-    check_log_is_warmed_up(log, str(path))
+    _check_log_is_warmed_up(log, str(path))
     steady = measure_steady_step(log)
-    check_step_is_possible(case, steady)
+    _check_step_is_possible(case, steady)
     predicted_parts = predict_observed_s(case, steady.parts_s)
     names = [
         part
         for part, seconds in steady.parts_s.items()
-        if part in predicted_parts and is_same_part(seconds, predicted_parts[part])
+        if part in predicted_parts and _is_same_part(seconds, predicted_parts[part])
     ]
     apart = [part for part in steady.parts_s if part in predicted_parts and part not in names]
     measured = [steady.step_s, *(steady.parts_s[part] for part in names)]
-    coefficient_priors = build_case_priors(case)
-    predict = make_predict_function(case, names)
+    coefficient_priors = _build_case_priors(case)
+    predict = _make_predict_function(case, names)
     estimate = estimate_coefficients(
         predict, coefficient_priors, measured, [max(MODEL_ERROR, steady.spread), *(PART_ERROR for _ in names)]
     )
     if not estimate.explained:
-        params = {"predicted": round_digits(estimate.before[0]), "nearest": round_digits(estimate.after[0])}
-        notice = Notice(code="log_not_explained", field="log", value=round_digits(steady.step_s), params=params)
-        raise InvalidError(notice, *describe_few_steps(steady, estimate.before[0]))
-    moved = list_moved_coefficients(case, coefficient_priors, estimate)
-    farthest = max(moved, key=measure_move_in_sd, default=None)
-    if farthest is not None and measure_move_in_sd(farthest) > IMPOSSIBLE_SD:
+        params = {"predicted": _round_digits(estimate.before[0]), "nearest": _round_digits(estimate.after[0])}
+        notice = Notice(code="log_not_explained", field="log", value=_round_digits(steady.step_s), params=params)
+        raise InvalidError(notice, *_describe_few_steps(steady, estimate.before[0]))
+    moved = _list_moved_coefficients(case, coefficient_priors, estimate)
+    farthest = max(moved, key=_measure_move_in_sd, default=None)
+    if farthest is not None and _measure_move_in_sd(farthest) > IMPOSSIBLE_SD:
         cause = {
             "coefficient": farthest.field,
-            "times": round(measure_move_in_sd(farthest)),
-            "predicted": round_digits(estimate.before[0]),
+            "times": round(_measure_move_in_sd(farthest)),
+            "predicted": _round_digits(estimate.before[0]),
         }
-        notice = Notice(code="log_other_cause", field="log", value=round_digits(steady.step_s), params=cause)
-        raise InvalidError(notice, *describe_few_steps(steady, estimate.before[0]))
-    alternatives = predict_alternatives(case, scenario, coefficient_priors, estimate, progress)
+        notice = Notice(code="log_other_cause", field="log", value=_round_digits(steady.step_s), params=cause)
+        raise InvalidError(notice, *_describe_few_steps(steady, estimate.before[0]))
+    alternatives = _predict_alternatives(case, scenario, coefficient_priors, estimate, progress)
     present = Alternative(
         name="",
         strategy=case.strategy,
         step_s=estimate.after[0],
-        sensitivity=measure_sensitivities(make_predict_function(case, []), coefficient_priors, estimate.factors)[0],
+        sensitivity=measure_sensitivities(_make_predict_function(case, []), coefficient_priors, estimate.factors)[0],
     )
     memory = (log.memory_gib, case.memory().peak.expected) if log.memory_gib else None
-    uninformed = list_uninformed_coefficients(coefficient_priors, estimate, [present, *alternatives])
+    uninformed = _list_uninformed_coefficients(coefficient_priors, estimate, [present, *alternatives])
     moved_fields = {coefficient.field for coefficient in moved}
     untold = [coefficient for coefficient in uninformed if coefficient.field not in moved_fields]
     moved_loosely = [coefficient.field for coefficient in uninformed if coefficient.field in moved_fields]
@@ -275,10 +275,10 @@ def calibrate_single_run(
     parts = ["step", *names]
     notices = (
         *log.notices,
-        *collect_warnings(farthest, apart),
-        *collect_notes(log, steady, moved, moved_loosely, untold, runs, memory),
+        *_collect_warnings(farthest, apart),
+        *_collect_notes(log, steady, moved, moved_loosely, untold, runs, memory),
     )
-    profile = build_profile(profile_name, case, log, steady, estimate, moved, coefficient_priors, notices, memory)
+    profile = _build_profile(profile_name, case, log, steady, estimate, moved, coefficient_priors, notices, memory)
     return SingleRunCalibration(
         format=log.format,
         stack=case.stack,
@@ -326,7 +326,7 @@ def predict_observed_s(case: Predictor, parts: Mapping[str, float] | list[str]) 
     return {part: seconds for part, seconds in observed_s.items() if seconds > 0}
 
 
-def make_predict_function(case: Predictor, names: list[str]) -> Callable[[Mapping[str, float]], list[float]]:
+def _make_predict_function(case: Predictor, names: list[str]) -> Callable[[Mapping[str, float]], list[float]]:
     def predict(factors: Mapping[str, float]) -> list[float]:
         observed_s = predict_observed_s(scale_coefficients(case, factors), names)
         return [observed_s["step"], *(observed_s[name] for name in names)]
@@ -334,39 +334,39 @@ def make_predict_function(case: Predictor, names: list[str]) -> Callable[[Mappin
     return predict
 
 
-def check_step_is_possible(case: Predictor, steady: SteadyStep) -> None:
+def _check_step_is_possible(case: Predictor, steady: SteadyStep) -> None:
     """Refuse a step that would need more than the peak of all GPUs: it is another run's, or in another unit."""
     least_s = case.model_flops / case.peak_flops
     if steady.step_s < least_s:
-        params = {"least": round_digits(least_s), "gpus": case.strategy.ranks}
-        raise InvalidError(Notice(code="log_too_fast", field="log", value=round_digits(steady.step_s), params=params))
+        params = {"least": _round_digits(least_s), "gpus": case.strategy.ranks}
+        raise InvalidError(Notice(code="log_too_fast", field="log", value=_round_digits(steady.step_s), params=params))
 
 
-def check_log_is_warmed_up(log: Log, file: str) -> None:
+def _check_log_is_warmed_up(log: Log, file: str) -> None:
     """Refuse a log of the first steps of a run alone: they compile, allocate and fetch."""
     if log.format != KINETO and is_only_warm_up(log):
         params = {"file": file, "needed": LEAST_STEPS}
         raise InvalidError(Notice(code="log_only_warm_up", field="log", value=len(log.steps), params=params, file=file))
 
 
-def describe_few_steps(steady: SteadyStep, predicted_s: float) -> list[Notice]:
+def _describe_few_steps(steady: SteadyStep, predicted_s: float) -> list[Notice]:
     """What else may be the cause where few steps are logged, and they are slower than predicted."""
     if steady.of >= LEAST_STEPS or steady.step_s < predicted_s:
         return []
     return [Notice(code="log_few_steps", level="note", value=steady.of, params={"needed": LEAST_STEPS})]
 
 
-def build_case_priors(case: Predictor) -> list[CoefficientPrior]:
+def _build_case_priors(case: Predictor) -> list[CoefficientPrior]:
     """The priors of the coefficients that the case reads."""
     profiles = list(case.profile.values())
     measured = all(profile.gpu_measured for profile in profiles)
     return build_priors(case.profiles, [profile.family for profile in profiles], case.stack, gpu_measured=measured)
 
 
-def list_moved_coefficients(
+def _list_moved_coefficients(
     case: Predictor, priors: list[CoefficientPrior], estimate: SingleRunEstimate
 ) -> list[MovedCoefficient]:
-    kept_with = {True: ", ".join(list_gpus(case)), False: case.stack}
+    kept_with = {True: ", ".join(_list_gpus(case)), False: case.stack}
     return [
         MovedCoefficient(
             field=prior.field,
@@ -376,22 +376,22 @@ def list_moved_coefficients(
             change_pct=100.0 * (estimate.factors[prior.field] - 1.0),
             error_before_pct=100.0 * prior.sd,
             error_after_pct=100.0 * estimate.errors[prior.field],
-            at_limit=is_at_limit(prior, prior.value * estimate.factors[prior.field]),
+            at_limit=_is_at_limit(prior, prior.value * estimate.factors[prior.field]),
         )
         for prior in sorted(priors, key=lambda b: -abs(math.log(estimate.factors.get(b.field, 1.0))))
         if abs(estimate.factors.get(prior.field, 1.0) - 1.0) > LEAST_CHANGE
     ]
 
 
-def is_at_limit(prior: CoefficientPrior, value: float) -> bool:
+def _is_at_limit(prior: CoefficientPrior, value: float) -> bool:
     return any(math.isclose(value, limit, rel_tol=1e-6) for limit in (prior.lower, prior.upper))
 
 
-def list_gpus(case: Predictor) -> list[str]:
+def _list_gpus(case: Predictor) -> list[str]:
     return sorted({case.site.groups[g].gpu.name for g in case.site.groups_in_use})
 
 
-def predict_alternatives(
+def _predict_alternatives(
     case: Predictor,
     scenario: Scenario,
     priors: list[CoefficientPrior],
@@ -412,7 +412,7 @@ def predict_alternatives(
         except InputError:
             continue
         if fits:
-            predict = make_predict_function(other, [])
+            predict = _make_predict_function(other, [])
             alternatives.append(
                 Alternative(
                     name=name,
@@ -426,7 +426,7 @@ def predict_alternatives(
     return alternatives
 
 
-def list_uninformed_coefficients(
+def _list_uninformed_coefficients(
     priors: list[CoefficientPrior], estimate: SingleRunEstimate, alternatives: list[Alternative]
 ) -> list[UninformedCoefficient]:
     """Coefficients whose error the log has hardly narrowed, though it is worth a percent of some step. [K35]"""
@@ -444,28 +444,28 @@ def list_uninformed_coefficients(
     return sorted(uninformed, key=lambda prior: -prior.worth_pct)
 
 
-def is_same_part(measured: float, predicted: float) -> bool:
+def _is_same_part(measured: float, predicted: float) -> bool:
     """A part of a log can be the predicted one."""
     return 1.0 / MOST_PART_RATIO < measured / predicted < MOST_PART_RATIO
 
 
-def measure_move_in_sd(coefficient: MovedCoefficient) -> float:
+def _measure_move_in_sd(coefficient: MovedCoefficient) -> float:
     """How far a coefficient moved, in standard deviations of its prior."""
     return abs(math.log(coefficient.after / coefficient.before)) / (coefficient.error_before_pct / 100.0)
 
 
-def collect_warnings(farthest: MovedCoefficient | None, apart: list[str]) -> list[Notice]:
+def _collect_warnings(farthest: MovedCoefficient | None, apart: list[str]) -> list[Notice]:
     """Warnings: a coefficient that moved implausibly far, parts of the log that mean something else."""
     doubts = []
-    if farthest is not None and measure_move_in_sd(farthest) > UNLIKELY_SD:
-        params = {"times": round(measure_move_in_sd(farthest))}
+    if farthest is not None and _measure_move_in_sd(farthest) > UNLIKELY_SD:
+        params = {"times": round(_measure_move_in_sd(farthest))}
         doubts.append(Notice(code="log_far", level="warning", value=farthest.field, params=params))
     if apart:
         doubts.append(Notice(code="log_parts_apart", level="note", params={"parts": apart}))
     return doubts
 
 
-def collect_notes(
+def _collect_notes(
     log: Log,
     steady: SteadyStep,
     moved: list[MovedCoefficient],
@@ -476,14 +476,14 @@ def collect_notes(
 ) -> list[Notice]:
     """Notes on the result: steps used, what moved, what the log does not tell, the next run, memory."""
     counts = {"used": steady.used, "of": steady.of, "warm_up": steady.warm_up, "outliers": steady.outliers}
-    notes = [Notice(code="log_steps_used", level="note", value=round_digits(steady.step_s), params=counts)]
+    notes = [Notice(code="log_steps_used", level="note", value=_round_digits(steady.step_s), params=counts)]
     if not moved:
         notes.append(Notice(code="log_nothing_moved", level="note"))
     for coefficient in moved:
         params = {
-            "before": round_digits(coefficient.before),
-            "after": round_digits(coefficient.after),
-            "error": round_digits(coefficient.error_after_pct),
+            "before": _round_digits(coefficient.before),
+            "after": _round_digits(coefficient.after),
+            "error": _round_digits(coefficient.error_after_pct),
         }
         notes.append(Notice(code="log_moved", level="note", value=coefficient.field, params=params))
         if coefficient.at_limit:
@@ -492,7 +492,7 @@ def collect_notes(
                     code="log_at_limit",
                     level="note",
                     value=coefficient.field,
-                    params={"after": round_digits(coefficient.after)},
+                    params={"after": _round_digits(coefficient.after)},
                 )
             )
     if moved_loosely:
@@ -504,15 +504,15 @@ def collect_notes(
             )
         )
     if runs and runs[0].sd_after_pct < USEFUL_RUN_SHARE * runs[0].sd_before_pct:
-        params = {"before": round_digits(runs[0].sd_before_pct), "after": round_digits(runs[0].sd_after_pct)}
+        params = {"before": _round_digits(runs[0].sd_before_pct), "after": _round_digits(runs[0].sd_after_pct)}
         notes.append(Notice(code="log_next_run", level="note", value=runs[0].name, params=params))
     if memory is not None:
-        memory_params = {"predicted": round_digits(memory[1]), "kind": log.memory_kind}
-        notes.append(Notice(code="log_memory", level="note", value=round_digits(memory[0]), params=memory_params))
+        memory_params = {"predicted": _round_digits(memory[1]), "kind": log.memory_kind}
+        notes.append(Notice(code="log_memory", level="note", value=_round_digits(memory[0]), params=memory_params))
     return notes
 
 
-def build_profile(
+def _build_profile(
     name: str,
     case: Predictor,
     log: Log,
@@ -530,7 +530,7 @@ def build_profile(
     for one in moved:
         factor = estimate.factors[one.field]
         error = float(f"{estimate.errors[one.field]:.2g}")
-        for gpu in list_gpus(case) if of_gpu[one.field] else ():
+        for gpu in _list_gpus(case) if of_gpu[one.field] else ():
             kind = next(one.gpu for one in case.site.groups if one.gpu.name == gpu)
             value = float(getattr(case.profiles.select(kind, case.stack).coefficients, one.field))
             fitted = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
@@ -560,7 +560,7 @@ def build_profile(
     )
 
 
-def round_digits(value: float) -> float:
+def _round_digits(value: float) -> float:
     """Four significant digits."""
     return float(f"{value:.{DIGITS}g}")
 

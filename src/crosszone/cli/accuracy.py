@@ -40,7 +40,7 @@ def accuracy(
     runs: Annotated[
         Path | None,
         typer.Argument(
-            help="Runs (CSV): whole steps, components, transfers of a rig, or results across zones; or a folder of "
+            help="Runs (CSV): whole steps, components, transfers on a testbed, or results across zones; or a folder of "
             "them. Without it: the measured runs that come with the program.",
             show_default=False,
         ),
@@ -136,7 +136,7 @@ def _kind(path: Path) -> str:
     """What a file holds, by its columns; a file that cannot be read is left to the reader of runs to refuse."""
     from crosszone.calibrate.components_read import is_components
     from crosszone.calibrate.published import NEEDED as PUBLISHED
-    from crosszone.calibrate.rig import NEEDED as RIG
+    from crosszone.calibrate.testbed import NEEDED as RIG
 
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -244,9 +244,9 @@ def _components(path: Path, wanted: _Wanted) -> None:
 def _rig(path: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from crosszone.calibrate.rig import rig_report
+    from crosszone.calibrate.testbed import build_transfer_report
 
-    report = rig_report(path)
+    report = build_transfer_report(path)
     lines = [asdict(one) for one in report.summaries]
     skipped = [{"line": line, "reason": reason} for line, reason in report.skipped]
     if as_json:

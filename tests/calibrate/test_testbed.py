@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from crosszone.calibrate.rig import (
-    COMPUTE,
-    LAYERS,
-    MACHINE,
-    RigJob,
-    RigReport,
-    Variant,
-    buckets,
-    read_rig,
-    rig_report,
-    step_s,
-    variants,
+from crosszone.calibrate.testbed import (
+    REASON_COMPUTE,
+    REASON_MACHINE,
+    REASON_OTHER_JOB,
+    EqualLayersJob,
+    ExchangeVariant,
+    TransferReport,
+    build_transfer_report,
+    count_bucket_layers,
+    predict_step_s,
+    read_transfers,
+    read_variants,
 )
 from crosszone.errors import FileError, InputError
 
@@ -25,8 +25,8 @@ HEAD = "experiment,zones,ranks_per_zone,rtt_ms,link_mbit,zone_egress_mbit,op,byt
 
 
 @pytest.fixture
-def report(data: Path) -> RigReport:
-    return rig_report(data / "crosszone_rig.csv")
+def report(data: Path) -> TransferReport:
+    return build_transfer_report(data / "crosszone_rig.csv")
 
 
 def written(folder: Path, *rows: str) -> Path:
@@ -85,7 +85,7 @@ def test_a_pause_costs_what_slow_start_says(report):
 def test_every_variant_of_a_step_is_predicted_within_ten_percent_of_its_measurement(report):
     """[A24] One bucket, small buckets, 16-bit gradients, PowerSGD, accumulation, local steps: compute is measured."""
     steps = {r.row.op: r for r in report.results if r.row.op.startswith(("ddp_", "localsgd"))}
-    assert steps.keys() == variants().keys() and len(steps) == 6
+    assert steps.keys() == read_variants().keys() and len(steps) == 6
     assert all(abs(r.error_median_pct or 99) <= 10 for r in steps.values())
 
 
@@ -97,10 +97,10 @@ def test_variants_that_reduce_gradients_come_in_the_measured_order(report):
 
 def test_a_layer_that_reaches_the_cap_closes_its_bucket():
     """[A24] 2.25 MiB a layer: two are more than 2.5 MiB, eight less than 25; without a cap each is alone."""
-    assert buckets(8, 2.25, 2.5) == [2, 2, 2, 2]
-    assert buckets(8, 2.25, 25) == [8]
-    assert buckets(3, 2.25, 0) == [1, 1, 1]
-    assert buckets(5, 2.25, 2.5) == [2, 2, 1]
+    assert count_bucket_layers(8, 2.25, 2.5) == [2, 2, 2, 2]
+    assert count_bucket_layers(8, 2.25, 25) == [8]
+    assert count_bucket_layers(3, 2.25, 0) == [1, 1, 1]
+    assert count_bucket_layers(5, 2.25, 2.5) == [2, 2, 1]
 
 
 def test_buckets_wait_for_their_layers_and_for_each_other():
@@ -108,10 +108,14 @@ def test_buckets_wait_for_their_layers_and_for_each_other():
 
     Two a bucket: ready after 4 and 6 s, each 8 s of link, so over after 12 and 20; one bucket: 6 + 16.
     """
-    job = RigJob(gradient_bytes=16, layers=4, matrix=(1, 1), backward_s_per_layer=1.0, memory_bytes_per_s=float("inf"))
+    job = EqualLayersJob(
+        gradient_bytes=16, layers=4, matrix=(1, 1), backward_s_per_layer=1.0, memory_bytes_per_s=float("inf")
+    )
 
     def seconds(cap_bytes: float, **other: float) -> float:
-        return step_s(job, Variant(bucket_mib=cap_bytes / 2**20, passes=1, **other), 6.0, lambda size: size)
+        return predict_step_s(
+            job, ExchangeVariant(bucket_mib=cap_bytes / 2**20, passes=1, **other), 6.0, lambda size: size
+        )
 
     assert seconds(5) == 20
     assert seconds(99) == 22
@@ -124,9 +128,9 @@ def test_buckets_wait_for_their_layers_and_for_each_other():
 def test_a_step_of_another_job_or_without_its_compute_is_not_guessed(tmp_path):
     """[A24]"""
     compute = "ddp,2,1,20,200,,local_nosync,18874368,s,0.28,0.27"
-    other = rig_report(written(tmp_path, compute, "ddp,2,1,20,200,,ddp_bucket25,1000,s,1.2,1.2"))
-    alone = rig_report(written(tmp_path, "ddp,2,1,20,200,,ddp_bucket25,18874368,s,1.2,1.2"))
-    assert other.results[-1].reason == alone.results[-1].reason == LAYERS
+    other = build_transfer_report(written(tmp_path, compute, "ddp,2,1,20,200,,ddp_bucket25,1000,s,1.2,1.2"))
+    alone = build_transfer_report(written(tmp_path, "ddp,2,1,20,200,,ddp_bucket25,18874368,s,1.2,1.2"))
+    assert other.results[-1].reason == alone.results[-1].reason == REASON_OTHER_JOB
 
 
 def test_windows_cap_streams_as_measured(report):
@@ -138,14 +142,14 @@ def test_windows_cap_streams_as_measured(report):
 
 def test_what_cannot_be_predicted_says_why(report):
     reasons = {r.row.op: r.reason for r in report.results if r.predicted is None}
-    assert reasons["local_nosync"] == COMPUTE
-    assert any(r.reason == MACHINE for r in report.results if "rate=inf" in r.row.experiment)
+    assert reasons["local_nosync"] == REASON_COMPUTE
+    assert any(r.reason == REASON_MACHINE for r in report.results if "rate=inf" in r.row.experiment)
     assert all(r.reason for r in report.results if r.predicted is None)
     assert not report.skipped
 
 
 def test_unequal_hops_are_read_one_by_one(tmp_path):
-    rows, _ = read_rig(written(tmp_path, "h,3,1,24/35/27,300/100/200,,all_reduce,1024,s,0.14,0.139"))
+    rows, _ = read_transfers(written(tmp_path, "h,3,1,24/35/27,300/100/200,,all_reduce,1024,s,0.14,0.139"))
     assert rows[0].rtt_s == (0.024, 0.035, 0.027)
     assert rows[0].bytes_per_s[1] == pytest.approx(100e6 / 8 * 1448 / 1500, rel=1e-4)
 
@@ -166,13 +170,13 @@ def test_unequal_hops_are_read_one_by_one(tmp_path):
 )
 def test_a_bad_row_is_skipped_with_its_line_and_reason(tmp_path, bad):
     good = "base,2,1,20,500,,all_reduce,1024,s,0.0449,0.0408"
-    report = rig_report(written(tmp_path, bad, good))
+    report = build_transfer_report(written(tmp_path, bad, good))
     assert [line for line, reason in report.skipped if reason] == [2]
     assert [result.row.line for result in report.results] == [3]
 
 
 def test_an_operation_nobody_knows_is_not_guessed(tmp_path):
-    report = rig_report(written(tmp_path, "base,2,1,20,500,,gossip,1024,s,0.1,0.1"))
+    report = build_transfer_report(written(tmp_path, "base,2,1,20,500,,gossip,1024,s,0.1,0.1"))
     assert report.results[0].predicted is None
     assert report.results[0].reason
 
@@ -181,13 +185,13 @@ def test_another_file_is_refused(tmp_path):
     path = tmp_path / "other.csv"
     path.write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(InputError):
-        read_rig(path)
+        read_transfers(path)
     with pytest.raises(FileError):
-        read_rig(tmp_path / "nowhere.csv")
+        read_transfers(tmp_path / "nowhere.csv")
 
 
 def test_a_stream_that_nothing_limits_is_the_machines_own(tmp_path):
     """No rate and no distance: what is left is how fast the machine copies, and no error is made up."""
-    report = rig_report(written(tmp_path, "x,2,1,0,inf,,tcp cubic x1,0,mbit,900,"))
-    assert [result.reason for result in report.results] == [MACHINE]
+    report = build_transfer_report(written(tmp_path, "x,2,1,0,inf,,tcp cubic x1,0,mbit,900,"))
+    assert [result.reason for result in report.results] == [REASON_MACHINE]
     assert report.summaries[0].median_median_pct is None
