@@ -21,7 +21,7 @@ from crosszone.inputs.environment import Environment
 from crosszone.run.emulate.network import Network
 from crosszone.run.engine import Engine
 from crosszone.run.machine import Local
-from crosszone.run.remote.processes import TOKEN
+from crosszone.run.remote.supervisor import TOKEN_VARIABLE
 from crosszone.run.runners.supervised import Supervised
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
@@ -48,7 +48,7 @@ def server(tmp_path_factory):
         held.callback(serve.close)
         serve.start()
         for name, node in zip("ab", network.nodes, strict=True):
-            daemon = serving(node.address, 2222, own, folder / f"sshd-{name}", node.machine.words)
+            daemon = serving(node.address, 2222, own, folder / f"sshd-{name}", node.machine.command_prefix)
             thread.submit(daemon.__enter__).result()
             held.callback(lambda one=daemon: thread.submit(one.__exit__, None, None, None).result())
             environment = {
@@ -129,7 +129,7 @@ def processes(id: str) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if f"{TOKEN}={id}.".encode() in path.read_bytes():
+            if f"{TOKEN_VARIABLE}={id}.".encode() in path.read_bytes():
                 found.append(int(path.parent.name))
         except OSError:
             continue

@@ -15,7 +15,7 @@ from crosszone.inputs.environment import Environment
 from crosszone.run import engine as driving
 from crosszone.run.engine import Engine
 from crosszone.run.machine import Local
-from crosszone.run.remote.processes import processes_of, send_signal
+from crosszone.run.remote.supervisor import find_processes, send_signal
 from crosszone.run.runners.supervised import Supervised
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
@@ -58,7 +58,7 @@ def store(tmp_path):
         yield opened
         for task in opened.tasks.live():
             if task.token:
-                send_signal(processes_of(task.token), signal.SIGKILL)
+                send_signal(find_processes(task.token), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_task_runs_to_its_end(store, tmp_path, starts):
     assert task.progress["step_s"] == pytest.approx(0.5)
     assert [node["code"] for node in task.progress["nodes"]] == [0, 0]
     assert counted(starts) == [1, 1]
-    assert processes_of(task.token) == []
+    assert find_processes(task.token) == []
 
 
 @pytest.mark.parametrize("state", ["initializing", "preflight", "queued", "running", "stopping"])
@@ -158,7 +158,7 @@ def test_a_rank_that_fails_takes_the_group_with_it_which_starts_again(store, tmp
     assert told[0]["params"]["said"] == "error: a bad rank"
     tokens = {token for one in starts.iterdir() for token in one.read_text().split()}
     assert len(tokens) == 3
-    assert [processes_of(token) for token in tokens] == [[]] * 3
+    assert [find_processes(token) for token in tokens] == [[]] * 3
 
 
 def test_after_its_last_restart_a_task_has_failed_and_may_be_resumed(store, tmp_path, starts):
@@ -182,7 +182,7 @@ def test_a_task_can_be_stopped_in_any_state(store, tmp_path, starts, state):
     store.tasks.note(id, stop_asked=True)
     task = advanced(engine, id)
     assert (task.state, task.stop_asked) == ("stopped", False)
-    assert task.token is None or processes_of(task.token) == []
+    assert task.token is None or find_processes(task.token) == []
 
 
 def test_what_cannot_be_made_or_checked_fails_with_its_reason(store, tmp_path, starts):

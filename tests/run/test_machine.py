@@ -14,7 +14,7 @@ import tarfile
 import pytest
 
 from crosszone.errors import MachineError
-from crosszone.run.machine import BOOT, MODULES, Local, Ssh, asked, modules
+from crosszone.run.machine import BOOT, MODULES, Local, Ssh, read_modules, run_request
 from deploy.test_slurm import free_ports
 from run.sshd import keys, needs_sshd, serving
 from waiting import wait_until
@@ -38,7 +38,7 @@ class Spawned:
     name = "spawned"
 
     def call(self, what: str, *, payload: bytes = b"", wait_s: float = 60, **arguments):
-        return asked(self.name, [sys.executable, "-I", "-c", BOOT], what, payload, wait_s, arguments)
+        return run_request(self.name, [sys.executable, "-I", "-c", BOOT], what, payload, wait_s, arguments)
 
 
 @pytest.fixture(scope="module", params=["local", "spawned", pytest.param("ssh", marks=needs_sshd)])
@@ -58,7 +58,7 @@ def test_a_bundle_is_put_once_and_results_stay(machine, tmp_path):
     first, second = packed(a=b"one"), packed(a=b"two", b=("sub/b.sh", b"echo"))
     put = {"folder": folder}
     for bundle, fresh in ((first, True), (first, False), (second, True)):
-        told = machine.call("files.put", payload=bundle, manifest=hashlib.sha256(bundle).hexdigest(), **put)
+        told = machine.call("files.put_bundle", payload=bundle, checksum=hashlib.sha256(bundle).hexdigest(), **put)
         assert told == {"put": fresh}
         out = tmp_path / "it's $(touch pwned)\n任务" / "bundle" / "out"
         out.mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ def test_nothing_is_written_outside_the_folder(machine, tmp_path, name):
     bundle = packed(a=(name, b"x"))
     with pytest.raises(MachineError) as refused:
         machine.call(
-            "files.put", payload=bundle, manifest=hashlib.sha256(bundle).hexdigest(), folder=str(tmp_path / "t")
+            "files.put_bundle", payload=bundle, checksum=hashlib.sha256(bundle).hexdigest(), folder=str(tmp_path / "t")
         )
     assert refused.value.notices[0].code == "agent_path"
     assert not (tmp_path / "out").exists()
@@ -83,7 +83,7 @@ def test_nothing_is_written_outside_the_folder(machine, tmp_path, name):
 
 def test_a_torn_bundle_is_refused(machine, tmp_path):
     with pytest.raises(MachineError) as refused:
-        machine.call("files.put", payload=b"torn", manifest="0" * 64, folder=str(tmp_path / "t"))
+        machine.call("files.put_bundle", payload=b"torn", checksum="0" * 64, folder=str(tmp_path / "t"))
     assert refused.value.notices[0].code == "agent_torn"
 
 
@@ -92,13 +92,13 @@ def test_reading_stays_inside_and_pages(machine, tmp_path):
     (tmp_path / "t" / "logs" / "node.log").write_bytes(bytes(range(256)) * 40)
     (tmp_path / "secret").write_text("secret")
     read = {"folder": str(tmp_path / "t")}
-    told, data = machine.call("files.read", name="logs/node.log", offset=10_000, most=1000, **read)
+    told, data = machine.call("files.read_bytes", name="logs/node.log", offset=10_000, max_bytes=1000, **read)
     assert (told["size"], told["offset"], len(data)) == (10_240, 10_000, 240)
-    assert machine.call("files.read", name="none", **read) == ({"size": 0, "offset": 0}, b"")
+    assert machine.call("files.read_bytes", name="none", **read) == ({"size": 0, "offset": 0}, b"")
     (tmp_path / "t" / "way-out").symlink_to(tmp_path / "secret")
     for name in ("../secret", str(tmp_path / "secret"), "way-out"):
         with pytest.raises(MachineError) as refused:
-            machine.call("files.read", name=name, **read)
+            machine.call("files.read_bytes", name=name, **read)
         assert refused.value.notices[0].code == "agent_path"
 
 
@@ -106,41 +106,41 @@ def test_only_a_folder_of_ours_is_deleted(machine, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis").touch()
     with pytest.raises(MachineError) as refused:
-        machine.call("files.clean", folder=str(tmp_path / "precious"), marked="precious")
+        machine.call("files.delete_folder", folder=str(tmp_path / "precious"), expected_name="precious")
     assert refused.value.notices[0].code == "agent_not_ours"
     mine = tmp_path / "node-000"
     machine.call("supervisor.stop", folder=str(mine), token="t.1")
     with pytest.raises(MachineError):
-        machine.call("files.clean", folder=str(mine), marked="node-001")
-    assert machine.call("files.clean", folder=str(mine), marked="node-000") == {"cleaned": True}
+        machine.call("files.delete_folder", folder=str(mine), expected_name="node-001")
+    assert machine.call("files.delete_folder", folder=str(mine), expected_name="node-000") == {"cleaned": True}
     assert not mine.exists()
     assert (tmp_path / "precious" / "thesis").exists()
 
 
 def test_what_a_machine_is_can_be_asked(machine, tmp_path):
-    facts = machine.call("survey.facts", folder=str(tmp_path / "not" / "yet"), python=sys.executable)
+    facts = machine.call("survey.collect_facts", folder=str(tmp_path / "not" / "yet"), python=sys.executable)
     assert facts["cpus"] >= 1
     assert facts["memory_gib"] > 0.1
     assert facts["disk_free_gib"] > 0
     assert facts["interfaces"]["lo"] == "127.0.0.1"
     assert facts["software"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert facts["gpus"] == [] or facts["driver"]
-    assert "missing" in machine.call("survey.facts", folder="/", python="/no/python")["software"]
+    assert "missing" in machine.call("survey.collect_facts", folder="/", python="/no/python")["software"]
 
 
 def test_a_port_in_use_is_refused(machine):
     (port,) = free_ports(1)
-    assert machine.call("link.free_port", address="127.0.0.1", port=port) == {"port": port}
+    assert machine.call("link.find_free_port", address="127.0.0.1", port=port) == {"port": port}
     with socket.create_server(("127.0.0.1", port)):
         with pytest.raises(MachineError) as refused:
-            machine.call("link.free_port", address="127.0.0.1", port=port)
+            machine.call("link.find_free_port", address="127.0.0.1", port=port)
         assert refused.value.notices[0].code == "machine_port_taken"
-        assert machine.call("link.reach", address="127.0.0.1", port=port)["reached"]
+        assert machine.call("link.check_reachable", address="127.0.0.1", port=port)["reached"]
 
 
 def test_every_message_names_the_machine(machine):
     with pytest.raises(MachineError) as refused:
-        machine.call("link.free_port", address="192.0.2.1", port=1)
+        machine.call("link.find_free_port", address="192.0.2.1", port=1)
     for language in ("en", "zh"):
         assert machine.name in refused.value.notices[0].message(language)
 
@@ -148,13 +148,13 @@ def test_every_message_names_the_machine(machine):
 @pytest.mark.parametrize("words", [["false"], ["/no/such/ssh"], ["sh", "-c", "echo noise; echo why >&2; exit 255"]])
 def test_a_machine_that_does_not_answer(words):
     with pytest.raises(MachineError) as refused:
-        asked("far", words, "survey.facts", b"", 5, {"folder": "/"})
+        run_request("far", words, "survey.collect_facts", b"", 5, {"folder": "/"})
     assert "far" in refused.value.notices[0].message()
 
 
 def test_a_machine_that_hangs():
     with pytest.raises(MachineError) as refused:
-        asked("far", ["sleep", "60"], "survey.facts", b"", 0.2, {"folder": "/"})
+        run_request("far", ["sleep", "60"], "survey.collect_facts", b"", 0.2, {"folder": "/"})
     assert refused.value.notices[0].code == "machine_silent"
 
 
@@ -164,22 +164,22 @@ def test_an_unknown_host_key_is_not_trusted(tmp_path, known):
         (tmp_path / known).touch()
         stranger = dataclasses.replace(reached, known_hosts=str(tmp_path / known))
         with pytest.raises(MachineError) as refused:
-            stranger.call("survey.facts", folder="/")
+            stranger.call("survey.collect_facts", folder="/")
     assert refused.value.notices[0].code == "machine_unreachable"
     assert "host" in refused.value.notices[0].message().lower()
 
 
 def test_a_command_line_holds_nothing_of_the_request():
     machine = Ssh(name="far", address="192.0.2.1", user="ml", port=2222)
-    assert machine.words[-1] == f"python3 -c '{BOOT}'"
-    assert "StrictHostKeyChecking=yes" in machine.words
+    assert machine.command[-1] == f"python3 -c '{BOOT}'"
+    assert "StrictHostKeyChecking=yes" in machine.command
     with pytest.raises(MachineError):
-        Ssh(name="far", address="192.0.2.1", python="python3; reboot").call("survey.facts", folder="/")
+        Ssh(name="far", address="192.0.2.1", python="python3; reboot").call("survey.collect_facts", folder="/")
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_remote_code_is_plain_enough_for_an_old_python(name):
-    text = modules()[name]
+    text = read_modules()[name]
     ast.parse(text, feature_version=(3, 8))
     imported = {
         (one.module or "") if isinstance(one, ast.ImportFrom) else one.names[0].name
@@ -195,8 +195,8 @@ def test_a_process_list_shows_no_secret(tmp_path):
     secret = "s3cret-token-of-a-start"
     watch = "import subprocess; print(subprocess.run(['ps', '-eo', 'args'], capture_output=True, text=True).stdout)"
     node = {"folder": str(tmp_path / "node")}
-    Spawned().call("supervisor.start", token=secret, words=[sys.executable, "-c", watch], **node)
-    wait_until(lambda: Local().call("supervisor.look", **node)["state"] == "ended")
+    Spawned().call("supervisor.start", token=secret, command=[sys.executable, "-c", watch], **node)
+    wait_until(lambda: Local().call("supervisor.poll", **node)["state"] == "ended")
     listed = (tmp_path / "node" / "logs" / "node.log").read_text()
     assert "python" in listed
     assert secret not in listed

@@ -31,12 +31,12 @@ def cluster(*links, zones: int = 2, nodes: int = 1, **zone) -> Cluster:
 
 def between(first, second, *, seconds: float = 2.0, streams: int = 4) -> dict[str, float]:
     """Round-trip time and rate from the first node to the second."""
-    port = second.machine.call("link.free_port", address=second.address)["port"]
+    port = second.machine.call("link.find_free_port", address=second.address)["port"]
     arguments = {"address": second.address, "port": port, "secret": "s" * 16, "streams": streams}
     found: dict[str, float] = {}
-    server = threading.Thread(target=lambda: found.update(second.machine.call("link.serve", **arguments)))
+    server = threading.Thread(target=lambda: found.update(second.machine.call("link.receive_link_test", **arguments)))
     server.start()
-    told = first.machine.call("link.measure", seconds=seconds, **arguments)
+    told = first.machine.call("link.send_link_test", seconds=seconds, **arguments)
     server.join()
     return {**found, **told}
 
@@ -130,9 +130,9 @@ def test_losses_are_as_many_as_set():
 def test_nodes_are_machines_of_their_own_and_near_each_other_in_a_zone():
     link = {"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 20}
     with Network.of(cluster(link, nodes=2)) as network:
-        names = {node.machine.call("survey.facts", folder="/tmp")["host"] for node in network.nodes}
+        names = {node.machine.call("survey.collect_facts", folder="/tmp")["host"] for node in network.nodes}
         tries = [between(network.nodes[0], network.nodes[1], seconds=0.5) for _ in range(3)]
-        assert network.nodes[3].machine.call("link.reach", address=CONTROL_ADDRESS, port=9)["reached"]
+        assert network.nodes[3].machine.call("link.check_reachable", address=CONTROL_ADDRESS, port=9)["reached"]
         assert between(network.control, network.nodes[3], seconds=0.2)["rtt_ms_least"] < 10
     assert len(names) == 4
     assert min(one["rtt_ms_least"] for one in tries) < 5
@@ -143,7 +143,7 @@ def test_nodes_are_machines_of_their_own_and_near_each_other_in_a_zone():
 def test_nodes_find_each_other_by_name_and_have_processors_of_their_own():
     with Network.of(cluster({"between": ["a", "b"], "gbps": 0.1, "rtt_ms": 20})) as network:
         program = "import os, socket; print(socket.gethostbyname('zone1-node0'), sorted(os.sched_getaffinity(0)))"
-        words = [*network.nodes[0].machine.words, sys.executable, "-c", program]
+        words = [*network.nodes[0].machine.command_prefix, sys.executable, "-c", program]
         told = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split(maxsplit=1)
     assert told == ["10.77.1.1", f"{sorted(shares(2)[0])}\n"]
 
@@ -157,7 +157,7 @@ node = {"count": 1, "gpus": 1, "gpu": "a100-80gb-sxm", "nic_gbps": 10}
 zones = [{"name": name, "nodes": [node]} for name in "ab"]
 cluster = parse(Cluster, {"zones": zones, "default_link": {"gbps": 1, "rtt_ms": 10}})
 with Network.of(cluster) as network:
-    words = [*network.nodes[0].machine.words, "setsid", "sleep", sys.argv[1]]
+    words = [*network.nodes[0].machine.command_prefix, "setsid", "sleep", sys.argv[1]]
     subprocess.Popen(words)
     print(*(node.machine.pid for node in network.nodes), flush=True)
     sys.stdin.read()

@@ -18,7 +18,7 @@ from crosszone.run.checks import Left, NeededFile, Turn
 from crosszone.run.machine import Local
 from crosszone.run.preflight import check
 from crosszone.run.probe import measured
-from crosszone.run.remote.processes import processes_of
+from crosszone.run.remote.supervisor import find_processes
 from crosszone.run.request import Known, TaskRequest, checked
 from crosszone.run.trial import Trial
 from crosszone.run.work import work_of
@@ -55,9 +55,9 @@ class Fake(Local):
     def call(self, what, **more):
         if what in self.fails:
             raise MachineError(Notice(code=self.fails[what], params={"machine": self.name, "reason": "gone"}))
-        if what == "checks.state":
+        if what == "survey.read_machine_state":
             return self.state
-        if what == "checks.clock":
+        if what == "survey.read_clock":
             return {"clock": time.time() + self.ahead_s}
         return super().call(what, **more)
 
@@ -159,7 +159,7 @@ def test_all_is_well_and_each_check_says_what_it_saw(turn, store, places, work, 
 @pytest.mark.parametrize(
     ("second", "code", "level"),
     [
-        ({"fails": {"checks.state": "machine_unreachable"}}, "machine_unreachable", "error"),
+        ({"fails": {"survey.read_machine_state": "machine_unreachable"}}, "machine_unreachable", "error"),
         ({"gpus": [GPU]}, "preflight_gpu_missing", "error"),
         ({"gpus": []}, "preflight_gpu_missing", "error"),
         ({"gpus": [], "gpu_problem": "Driver/library version mismatch"}, "preflight_gpu_driver", "error"),
@@ -176,7 +176,7 @@ def test_all_is_well_and_each_check_says_what_it_saw(turn, store, places, work, 
         ({"unwritable": "Read-only file system"}, "preflight_folder", "error"),
         ({"ahead_s": 5.0}, "preflight_clock", "warning"),
         ({"ahead_s": -90.0}, "preflight_clock", "error"),
-        ({"fails": {"checks.door": "machine_silent"}}, None, None),
+        ({"fails": {"link.listen_for_probes": "machine_silent"}}, None, None),
     ],
 )
 def test_each_failure_is_its_own_and_names_its_machine(turn, store, places, work, second, code, level):
@@ -202,7 +202,7 @@ def test_a_port_that_is_closed_is_told_by_whoever_cannot_reach_it(turn, store, p
 
     class Deaf(Fake):
         def call(self, what, **more):
-            return {"heard": 0} if what == "checks.door" else super().call(what, **more)
+            return {"heard": 0} if what == "link.listen_for_probes" else super().call(what, **more)
 
     machines = {"env-0": Deaf("env-0"), "env-1": Fake("env-1")}
     notices = found(turn, store, away, work, machines)
@@ -293,7 +293,7 @@ def test_what_only_a_scheduler_reaches_is_left_to_it(turn, store, places, work):
 def test_a_preflight_that_nobody_waits_for_asks_no_more(turn, store, places, work):
     class Slow(Fake):
         def call(self, what, **more):
-            if what == "checks.clock":
+            if what == "survey.read_clock":
                 turn.leave()
             return super().call(what, **more)
 
@@ -329,10 +329,10 @@ def test_a_trial_that_a_killed_driver_left_is_taken_away(tmp_path):
     machine = Local()
     old, new = tmp_path / "trials" / "old", tmp_path / "trials" / "new"
     for folder in (old, new):
-        machine.call("supervisor.start", folder=str(folder), token=folder.name, words=["sleep", "600"])
+        machine.call("supervisor.start", folder=str(folder), token=folder.name, command=["sleep", "600"])
     os.utime(old, (0, 0))
-    machine.call("checks.state", folder=str(tmp_path), python=sys.executable)
+    machine.call("survey.read_machine_state", folder=str(tmp_path), python=sys.executable)
     assert not old.exists()
-    assert processes_of("old") == []
-    assert len(processes_of("new")) > 0
+    assert find_processes("old") == []
+    assert len(find_processes("new")) > 0
     machine.call("supervisor.stop", folder=str(new), token="new", grace_s=0)

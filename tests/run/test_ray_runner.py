@@ -215,9 +215,9 @@ class TestRay:
         store.tasks.note(id, stop_asked=True)
         task = advanced(engine, id)
         assert task.state == "stopped"
-        from crosszone.run.remote.processes import processes_of
+        from crosszone.run.remote.supervisor import find_processes
 
-        wait_until(lambda: not processes_of(task.token))
+        wait_until(lambda: not find_processes(task.token))
 
     def test_the_node_that_failed_is_named(self, store, head, starts):
         (starts / "hold").touch()

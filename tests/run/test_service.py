@@ -19,7 +19,7 @@ from crosszone.inputs.value import parse
 from crosszone.run import engine as driving
 from crosszone.run import preflight
 from crosszone.run import service as serving_module
-from crosszone.run.remote.processes import processes_of, send_signal
+from crosszone.run.remote.supervisor import find_processes, send_signal
 from crosszone.run.request import TaskRequest
 from crosszone.run.service import Service
 from crosszone.run.trial import Trial
@@ -36,7 +36,7 @@ def store(tmp_path):
         yield opened
         for task in opened.tasks.live():
             if task.token:
-                send_signal(processes_of(task.token), signal.SIGKILL)
+                send_signal(find_processes(task.token), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_a_stopped_task_goes_on_where_it_was_when_resumed(service):
         wait_until(lambda: service.store.tasks.get(task.id).progress.get("step"))
         assert service.stop(task.id).stop_asked
         stopped = until(service, task.id, "stopped")
-        assert processes_of(running.token) == []
+        assert find_processes(running.token) == []
         again = service.resume(task.id)
         assert (again.state, again.attempt, again.notice, again.stop_asked) == ("initializing", 2, None, False)
         resumed = until(service, task.id, "running")
@@ -282,12 +282,12 @@ def test_what_an_interrupted_attempt_left_running_is_ended_before_the_next(servi
     with Driven(service):
         old = until(service, task.id, "running")
         wait_until(lambda: counts(starts) == [1, 1])
-    assert len(processes_of(old.token)) > 0
+    assert len(find_processes(old.token)) > 0
     service.store.tasks.move(task.id, "running", "interrupted")
     service.resume(task.id)
     with Driven(service):
         assert until(service, task.id, "running").token != old.token
-        assert processes_of(old.token) == []
+        assert find_processes(old.token) == []
         wait_until(lambda: counts(starts) == [2, 2])
         service.stop(task.id)
         until(service, task.id, "stopped")
@@ -385,7 +385,7 @@ def test_a_server_that_is_killed_loses_nothing(store, tmp_path, starts, state):
         ended = until(service, task.id)
         assert ended.state == ("stopped" if state == "stopping" else "succeeded"), str(ended.notice)
         assert counts(starts) == [1, 1]
-        assert processes_of(ended.token) == []
+        assert find_processes(ended.token) == []
     finally:
         after.kill()
         after.wait()

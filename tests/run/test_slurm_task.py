@@ -13,7 +13,7 @@ from crosszone.inputs.dataset import Dataset, TrainingModel
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
 from crosszone.run.engine import Engine
-from crosszone.run.remote.processes import processes_of
+from crosszone.run.remote.supervisor import find_processes
 from crosszone.run.request import Known, TaskRequest, checked
 from crosszone.run.runners import slurm as running
 from crosszone.run.runners.choice import runner_of
@@ -169,7 +169,7 @@ def test_a_stop_cancels_the_job_and_a_late_start_does_nothing(store, tmp_path, s
     store.tasks.note(id, stop_asked=True)
     task = advanced(engine, id)
     assert task.state == "stopped"
-    assert processes_of(task.token) == []
+    assert find_processes(task.token) == []
     runner = engine._runner(task, engine._work(task))
     assert [one.state for one in runner.look(task.token)] == ["ended", "ended"]
     runner.start(task.token)

@@ -12,8 +12,7 @@ import pytest
 
 from crosszone.errors import MachineError
 from crosszone.run.machine import Local
-from crosszone.run.remote.processes import processes_of
-from crosszone.run.remote.supervisor import LOG, STATE, is_supervised, look
+from crosszone.run.remote.supervisor import NODE_LOG, STATE_FILE, find_processes, is_supervised, poll
 from waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -30,7 +29,9 @@ STUBBORN = (
 
 
 def start(folder, token: str, program: str, **more):
-    return HERE.call("supervisor.start", folder=str(folder), token=token, words=[sys.executable, "-c", program], **more)
+    return HERE.call(
+        "supervisor.start", folder=str(folder), token=token, command=[sys.executable, "-c", program], **more
+    )
 
 
 def stop(folder, token: str, **more):
@@ -38,11 +39,11 @@ def stop(folder, token: str, **more):
 
 
 def ended(folder):
-    return wait_until(lambda: (now := look(folder))["state"] == "ended" and now)
+    return wait_until(lambda: (now := poll(folder))["state"] == "ended" and now)
 
 
 def is_up(folder):
-    path = folder / LOG
+    path = folder / NODE_LOG
     return wait_until(lambda: path.exists() and "up" in path.read_text())
 
 
@@ -51,7 +52,7 @@ def folder(tmp_path):
     """A node's folder; whatever a test leaves running is ended."""
     where = tmp_path / "node-000"
     yield where
-    state = look(where)
+    state = poll(where)
     if state["state"] != "none":
         stop(where, state["token"], grace_s=0)
 
@@ -60,7 +61,7 @@ def test_a_program_runs_and_its_exit_status_is_kept(folder):
     started = start(folder, "t.1", "import os; print(os.environ['GREETING']); raise SystemExit(3)", environment={"GREETING": "hello"})  # fmt: skip
     assert started["state"] in ("running", "ended")
     assert ended(folder)["code"] == 3
-    assert (folder / LOG).read_text() == "hello\n"
+    assert (folder / NODE_LOG).read_text() == "hello\n"
     wait_until(lambda: not is_supervised(folder))
 
 
@@ -93,16 +94,16 @@ def test_of_many_starts_at_once_one_runs(folder):
 def test_what_a_program_starts_and_leaves_behind_ends_with_it(folder):
     start(folder, "t.1", FAMILY.rsplit("time.sleep", 1)[0])
     assert ended(folder)["code"] == 0
-    assert processes_of("t.1", folder) == []
+    assert find_processes("t.1", folder) == []
 
 
 def test_stop_ends_the_whole_family_in_time(folder):
     start(folder, "t.1", FAMILY)
     is_up(folder)
-    assert len(processes_of("t.1", folder)) == 2
+    assert len(find_processes("t.1", folder)) == 2
     told = stop(folder, "t.1")
     assert (told["state"], told["stopped"]) == ("ended", True)
-    assert processes_of("t.1", folder) == []
+    assert find_processes("t.1", folder) == []
 
 
 def test_a_program_that_will_not_end_is_ended(folder):
@@ -110,7 +111,7 @@ def test_a_program_that_will_not_end_is_ended(folder):
     is_up(folder)
     told = stop(folder, "t.1", grace_s=0.5)
     assert (told["state"], told["code"], told["stopped"]) == ("ended", -signal.SIGKILL, True)
-    assert processes_of("t.1", folder) == []
+    assert find_processes("t.1", folder) == []
 
 
 def test_stopping_twice_and_stopping_what_never_began_is_the_same(folder):
@@ -118,18 +119,18 @@ def test_stopping_twice_and_stopping_what_never_began_is_the_same(folder):
     assert (first["state"], first["stopped"]) == ("ended", True)
     assert stop(folder, "t.1")["state"] == "ended"
     assert start(folder, "t.1", "print('never')")["state"] == "ended"
-    assert not (folder / LOG).exists()
+    assert not (folder / NODE_LOG).exists()
 
 
 def test_a_killed_supervisor_is_seen_and_what_it_left_is_ended(folder):
     start(folder, "t.1", FAMILY)
     is_up(folder)
-    os.kill(look(folder)["supervisor"], signal.SIGKILL)
-    now = wait_until(lambda: (now := look(folder))["state"] == "lost" and now)
+    os.kill(poll(folder)["supervisor"], signal.SIGKILL)
+    now = wait_until(lambda: (now := poll(folder))["state"] == "lost" and now)
     assert now["token"] == "t.1"
     stop(folder, "t.1")
-    assert look(folder)["state"] == "ended"
-    assert processes_of("t.1", folder) == []
+    assert poll(folder)["state"] == "ended"
+    assert find_processes("t.1", folder) == []
     start(folder, "t.2", "print('again')")
     assert ended(folder)["code"] == 0
 
@@ -138,13 +139,13 @@ def test_what_nobody_looks_at_any_more_ends(folder):
     start(folder, "t.1", FAMILY, unseen_s=4)
     for _ in range(15):
         time.sleep(0.3)
-        assert look(folder)["state"] == "running"
-    wait_until(lambda: processes_of("t.1", folder) == [])
+        assert poll(folder)["state"] == "running"
+    wait_until(lambda: find_processes("t.1", folder) == [])
     assert ended(folder)["stopped"]
 
 
 def test_a_program_that_is_not_there_says_so(folder):
-    HERE.call("supervisor.start", folder=str(folder), token="t.1", words=["/no/such/program"])
+    HERE.call("supervisor.start", folder=str(folder), token="t.1", command=["/no/such/program"])
     now = ended(folder)
     assert now["code"] == 127
     assert "No such file" in now["said"]
@@ -154,13 +155,13 @@ def test_logs_are_bounded_and_can_be_read_to_the_end(folder):
     program = "import sys\nfor i in range(200_000): print(f'{i:09d} ' + 'x' * 50)\nprint('the end')"
     start(folder, "t.1", program, log_mib=1)
     ended(folder)
-    path = folder / LOG
+    path = folder / NODE_LOG
     whole = 200_000 * 61 + 8
     assert path.stat().st_size == whole
     assert path.stat().st_blocks * 512 <= 2**20
-    told, data = HERE.call("files.read", folder=str(folder), name=LOG, offset=-100)
+    told, data = HERE.call("files.read_bytes", folder=str(folder), name=NODE_LOG, offset=-100)
     assert data.endswith(b"the end\n")
-    told, data = HERE.call("files.read", folder=str(folder), name=LOG, offset=0, most=100)
+    told, data = HERE.call("files.read_bytes", folder=str(folder), name=NODE_LOG, offset=0, max_bytes=100)
     assert told["offset"] > 0  # what was there has been given back
     assert data.strip(b"\0")
 
@@ -168,4 +169,4 @@ def test_logs_are_bounded_and_can_be_read_to_the_end(folder):
 def test_state_is_never_seen_half_written(folder):
     start(folder, "t.1", "pass")
     assert ended(folder)
-    assert not (folder / STATE).with_suffix(".new").exists()
+    assert not (folder / STATE_FILE).with_suffix(".new").exists()

@@ -144,9 +144,9 @@ class Fake:
 
     def call(self, what, **arguments):
         self.called.append(what)
-        if what == "supervisor.look":
+        if what == "supervisor.poll":
             return {"state": "ended", "code": self.code}
-        if what != "files.read":
+        if what != "files.read_bytes":
             return {}
         if arguments["name"].endswith(".log"):
             return {}, b"Traceback\nModuleNotFoundError: no torch\n"
@@ -164,7 +164,7 @@ def test_a_trial_counts_the_steps_after_the_first_and_leaves_nothing_behind():
     assert trial.speed == pytest.approx(trial.predicted["expected"] / 0.5)
     assert trial.steps == STEPS - WARM
     assert not trial.within
-    assert machine.called[-2:] == ["supervisor.stop", "files.clean"]
+    assert machine.called[-2:] == ["supervisor.stop", "files.delete_folder"]
     refined = found.refined([trial])
     assert trial_of(refined, "env-1")[1].step_time_s.expected == pytest.approx(0.5, rel=1e-3)
 
@@ -175,7 +175,7 @@ def test_a_trial_that_fails_says_why():
         measured_step("env-0", cpus("a")["env-0"], machine, work("a", "b"))
     assert failed.value.notices[0].code == "trial_failed"
     assert "no torch" in failed.value.notices[0].message()
-    assert machine.called[-1] == "files.clean"
+    assert machine.called[-1] == "files.delete_folder"
 
 
 @pytest.mark.framework

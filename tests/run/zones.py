@@ -50,7 +50,7 @@ def cluster(links: dict[str, dict[str, Any]], **zone: Any) -> Cluster:
 
 def started(node: EmulatedNode, *words: str, **how: Any) -> subprocess.Popen[str]:
     """A program in a node."""
-    return subprocess.Popen([*node.machine.words, *words], text=True, **how)
+    return subprocess.Popen([*node.machine.command_prefix, *words], text=True, **how)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from crosszone.deploy.bundle import Bundle, BundleFile, NodeCommand
 from crosszone.errors import Notice, StoreError
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.answer import answer
-from crosszone.run.remote.processes import processes_of, send_signal
+from crosszone.run.remote.supervisor import find_processes, send_signal
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
 from crosszone.web.app import Driver, create_app
@@ -294,7 +294,7 @@ def running(tmp_path, monkeypatch):
     with open_store(store) as opened:
         for task in opened.tasks.live():
             if task.token:
-                send_signal(processes_of(task.token), signal.SIGKILL)
+                send_signal(find_processes(task.token), signal.SIGKILL)
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ class Turn:
 Found = TypeVar("Found")
 SIDE_BY_SIDE = 32
 # What ends and deletes: it is done also when nobody waits any more.
-_LETS_GO = ("supervisor.stop", "files.clean")
+_LETS_GO = ("supervisor.stop", "files.delete_folder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,11 +144,11 @@ class Watched:
         """As `Machine.name`."""
         return self.machine.name
 
-    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+    def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`."""
-        if what not in _LETS_GO:
+        if function not in _LETS_GO:
             self.turn.go_on()
-        return self.machine.call(what, payload=payload, wait_s=wait_s, **arguments)
+        return self.machine.call(function, payload=payload, wait_s=wait_s, **arguments)
 
 
 def beside(ask: Callable[[str], Found], ids: Iterable[str]) -> dict[str, Found | MachineError]:

@@ -21,7 +21,7 @@ def checked_dataset(dataset: Dataset, version: str, machine: Machine) -> Dataset
         raise UnknownNameError(Notice(code="task_unknown", field="version", value=version, params=known))
     if found.path is None:
         raise InvalidError(Notice(code="dataset_no_path", field="version", value=version))
-    told = machine.call("link.digest", wait_s=WAIT_S, path=found.path)
+    told = machine.call("files.compute_digest", wait_s=WAIT_S, path=found.path)
     if not told["there"]:
         params = {"machine": machine.name, "path": found.path}
         raise MachineError(Notice(code="data_missing", value=found.path, params=params))

@@ -31,7 +31,7 @@ def chosen_port(subject: Subject, wanted: int | None) -> int | None:
         return None
     fixed = subject.fixed_port
     first = fixed if fixed is not None else wanted
-    return int(machine.call("checks.port", wanted=first, fixed=fixed is not None)["port"])
+    return int(machine.call("link.choose_port", preferred=first, fixed=fixed is not None)["port"])
 
 
 def ports(subject: Subject, port: int | None) -> Iterator[Outcome]:
@@ -50,10 +50,10 @@ def ports(subject: Subject, port: int | None) -> Iterator[Outcome]:
     asked: dict[str, Any] = {"port": port, "secret": secrets.token_hex(16)}
     with ThreadPoolExecutor(max_workers=1) as pool:
         door = pool.submit(
-            subject.machines[master].call, "checks.door", callers=len(callers), open_s=2 * TRY_S, **asked
+            subject.machines[master].call, "link.listen_for_probes", callers=len(callers), open_s=2 * TRY_S, **asked
         )
         found = beside(
-            lambda id: subject.machines[id].call("checks.knock", address=address, try_s=TRY_S, **asked), callers
+            lambda id: subject.machines[id].call("link.probe_port", address=address, try_s=TRY_S, **asked), callers
         )
         try:
             door.result()

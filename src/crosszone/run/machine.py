@@ -1,8 +1,8 @@
 """Machine: where a function of `run.remote` can be called: here, over ssh, or in an emulated zone.
 
     machine = Ssh(name="env-1", address="10.0.0.7", user="ml", port=22)
-    machine.call("survey.facts", folder="~/crosszone")
-    told, data = machine.call("files.read", folder=folder, name="logs/node.log")
+    machine.call("survey.collect_facts", folder="~/crosszone")
+    about, data = machine.call("files.read_bytes", folder=folder, name="logs/node.log")
 
 The text of the remote modules and the request go through standard input; the command line is the same for every
 request, so that nothing a user typed is ever read by a shell or seen in a process list.
@@ -25,18 +25,20 @@ from typing import Any, Protocol
 
 from crosszone.errors import MachineError, Notice
 from crosszone.run.remote.boot import MARK
-from crosszone.run.remote.refusal import Refusal
+from crosszone.run.remote.common import RemoteError
 
-# What is sent ahead, in an order in which each finds what it imports.
-MODULES = ("refusal", "place", "processes", "supervisor", "files", "survey", "link", "checks")
-# All that stands on a command line: run the program that follows on standard input.
+# Modules sent ahead of a request, in an order in which each finds what it imports.
+MODULES = ("common", "supervisor", "files", "survey", "link")
+# The whole command line: run the program that follows on standard input, its length on the first line.
 BOOT = "import sys;exec(sys.stdin.buffer.read(int(sys.stdin.buffer.readline())))"
 WAIT_S = 60
 CONNECT_S = 10
-# What neither forks nor waits for children, so that on this machine it is simply called.
+SSH_FAILED = 255  # Exit status of ssh itself; any other is the remote command's
+# Functions that neither fork nor reap children, so that on this machine they are simply called: the supervisor's
+# waitpid(-1) would otherwise take the exit statuses of our own children.
 _IN_PROCESS = (
-    *("supervisor.look", "files.read", "link.free_port", "link.reach", "link.data"),
-    *("checks.clock", "checks.port", "checks.door", "checks.knock"),
+    *("supervisor.poll", "files.read_bytes", "link.find_free_port", "link.check_reachable", "files.describe_path"),
+    *("survey.read_clock", "link.choose_port", "link.listen_for_probes", "link.probe_port"),
 )
 _PYTHON = re.compile(r"[A-Za-z0-9_./~+-]+")
 
@@ -48,7 +50,7 @@ class Machine(Protocol):
     def name(self) -> str:
         """What messages call it."""
 
-    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+    def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """The function's value (with its bytes, where it returns some); `MachineError` when it cannot be had."""
 
 
@@ -58,19 +60,19 @@ class Local:
 
     name: str = "localhost"
 
-    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+    def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`; what forks is called in a process of its own."""
-        if what not in _IN_PROCESS:
-            return asked(self.name, [sys.executable, "-c", BOOT], what, payload, wait_s, arguments)
-        module, function = what.split(".")
+        if function not in _IN_PROCESS:
+            return run_request(self.name, [sys.executable, "-c", BOOT], function, payload, wait_s, arguments)
+        module, name = function.split(".")
         try:
-            return getattr(importlib.import_module(f"crosszone.run.remote.{module}"), function)(**arguments)
-        except Refusal as refusal:
-            raise MachineError(Notice(code=refusal.code, params={"machine": self.name, **refusal.about})) from None
+            return getattr(importlib.import_module(f"crosszone.run.remote.{module}"), name)(**arguments)
+        except RemoteError as refusal:
+            raise MachineError(Notice(code=refusal.code, params={"machine": self.name, **refusal.details})) from None
         except (OSError, ValueError) as error:  # ValueError: a name or address that no file or host can have
             reason = getattr(error, "strerror", None) or str(error)
             path = str(getattr(error, "filename", None) or "")
-            params = {"machine": self.name, "what": what, "path": path, "reason": reason}
+            params = {"machine": self.name, "what": function, "path": path, "reason": reason}
             raise MachineError(Notice(code="machine_failed", params=params)) from None
 
 
@@ -92,8 +94,9 @@ class Ssh:
     """Folder for the sockets by which requests share one connection; None: each makes its own."""
 
     @property
-    def words(self) -> list[str]:
+    def command(self) -> list[str]:
         """The command line, the same for every request."""
+        # BatchMode: no password prompt may hang a request. ServerAlive: a dead connection is noticed after 15 s.
         options = {"BatchMode": "yes", "StrictHostKeyChecking": "yes", "ConnectTimeout": str(CONNECT_S)}
         options |= {"ServerAliveInterval": "5", "ServerAliveCountMax": "3", "ClearAllForwardings": "yes"}
         if self.identity:
@@ -102,51 +105,55 @@ class Ssh:
             options["UserKnownHostsFile"] = self.known_hosts
         if self.sockets:
             options |= {"ControlMaster": "auto", "ControlPath": f"{self.sockets}/%C", "ControlPersist": "30"}
+        # ssh joins its last arguments with blanks and hands them to a shell there, so nothing in it may need quoting.
         if not _PYTHON.fullmatch(self.python):
             raise MachineError(Notice(code="machine_python", value=self.python, params={"machine": self.name}))
         pairs = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
-        who = ["-l", self.user] if self.user else []
+        login = ["-l", self.user] if self.user else []
         remote = f"{self.python} -c {shlex.quote(BOOT)}"
-        return ["ssh", "-T", *pairs, "-p", str(self.port), *who, "--", self.address, remote]
+        return ["ssh", "-T", *pairs, "-p", str(self.port), *login, "--", self.address, remote]
 
-    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+    def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`."""
-        return asked(self.name, self.words, what, payload, wait_s + CONNECT_S, arguments)
+        return run_request(self.name, self.command, function, payload, wait_s + CONNECT_S, arguments)
 
 
-def asked(name: str, words: Sequence[str], what: str, payload: bytes, wait_s: float, arguments: dict[str, Any]) -> Any:
-    """Run the words, hand them the request on standard input, and read the answer."""
-    header = {"modules": modules(), "call": what, "arguments": arguments, "payload": len(payload)}
-    boot = _text("boot").encode()
+def run_request(
+    name: str, command: Sequence[str], function: str, payload: bytes, wait_s: float, arguments: dict[str, Any]
+) -> Any:
+    """Run a command, give it the request on standard input, and read the answer."""
+    header = {"modules": read_modules(), "call": function, "arguments": arguments, "payload": len(payload)}
+    boot = read_module("boot").encode()
     request = b"%d\n%s%s\n%s" % (len(boot), boot, json.dumps(header).encode(), payload)
     try:
-        done = subprocess.run(words, input=request, capture_output=True, timeout=wait_s, check=False)
+        process = subprocess.run(command, input=request, capture_output=True, timeout=wait_s, check=False)
     except FileNotFoundError:
-        params = {"machine": name, "reason": f"{words[0]} is not installed here"}
+        params = {"machine": name, "reason": f"{command[0]} is not installed here"}
         raise MachineError(Notice(code="machine_unreachable", params=params)) from None
     except subprocess.TimeoutExpired:
-        params = {"machine": name, "what": what, "seconds": f"{wait_s:g}"}
+        params = {"machine": name, "what": function, "seconds": f"{wait_s:g}"}
         raise MachineError(Notice(code="machine_silent", params=params)) from None
-    _, mark, rest = done.stdout.partition(MARK)
+    _, mark, output = process.stdout.partition(MARK)
     if not mark:
-        params = {"machine": name, "reason": _last_line(done.stderr) or f"exit status {done.returncode}"}
-        code = "machine_unreachable" if done.returncode == 255 else "machine_no_answer"
+        params = {"machine": name, "reason": _last_line(process.stderr) or f"exit status {process.returncode}"}
+        code = "machine_unreachable" if process.returncode == SSH_FAILED else "machine_no_answer"
         raise MachineError(Notice(code=code, params=params))
-    line, _, data = rest.partition(b"\n")
-    told = json.loads(line)
-    if "refusal" in told:
-        about = told["refusal"]
-        raise MachineError(Notice(code=about.pop("code"), params={"machine": name, **about}))
-    return (told["value"], data) if "payload" in told else told["value"]
+    line, _, data = output.partition(b"\n")
+    answer = json.loads(line)
+    if "refusal" in answer:
+        refusal = answer["refusal"]
+        raise MachineError(Notice(code=refusal.pop("code"), params={"machine": name, **refusal}))
+    return (answer["value"], data) if "payload" in answer else answer["value"]
 
 
 @cache
-def modules() -> dict[str, str]:
-    """The texts that are sent ahead."""
-    return {name: _text(name) for name in MODULES}
+def read_modules() -> dict[str, str]:
+    """The source of the modules that are sent ahead, by name."""
+    return {name: read_module(name) for name in MODULES}
 
 
-def _text(name: str) -> str:
+def read_module(name: str) -> str:
+    """The source of a module of `run.remote`."""
     return (files("crosszone.run.remote") / f"{name}.py").read_text(encoding="utf-8")
 
 

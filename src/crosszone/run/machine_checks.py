@@ -36,7 +36,9 @@ def reached(subject: Subject) -> tuple[list[Outcome], dict[str, State]]:
 
     def state(id: str) -> State:
         begin = time.monotonic()
-        told: State = subject.machines[id].call("checks.state", folder=places[id].workdir, python=places[id].python)
+        told: State = subject.machines[id].call(
+            "survey.read_machine_state", folder=places[id].workdir, python=places[id].python
+        )
         return {**told, "seconds": round(time.monotonic() - begin, 3)}
 
     found = beside(state, subject.machines)
@@ -56,7 +58,7 @@ def clocks(subject: Subject) -> Iterator[Outcome]:
 
     def offset(id: str) -> tuple[float, float]:
         begin = time.time()
-        told = subject.machines[id].call("checks.clock")["clock"]
+        told = subject.machines[id].call("survey.read_clock")["clock"]
         end = time.time()
         return told - (begin + end) / 2, (end - begin) / 2
 
@@ -150,7 +152,7 @@ def data(subject: Subject) -> Iterator[Outcome]:
             continue
 
         def look(id: str, needed: NeededFile = needed) -> State:
-            found: State = subject.machines[id].call("link.data", path=needed.path, wait_s=DATA_WAIT_S)
+            found: State = subject.machines[id].call("files.describe_path", path=needed.path, wait_s=DATA_WAIT_S)
             return found
 
         for id, told in beside(look, subject.machines).items():

@@ -49,7 +49,7 @@ def machine_of(id: str, environment: Environment, sockets: Path | None = None) -
 
 def probed(environment: Environment, machine: Machine) -> Environment:
     """The environment with what its machine says of itself; `MachineError` when it cannot be asked."""
-    facts = machine.call("survey.facts", wait_s=WAIT_S, folder=environment.workdir, python=environment.python)
+    facts = machine.call("survey.collect_facts", wait_s=WAIT_S, folder=environment.workdir, python=environment.python)
     changes: dict[str, Any] = {"status": "running", "facts": facts, "cpus": facts["cpus"]}
     changes["memory_gb"] = round(facts["memory_gib"] * GB_PER_GIB, 3)
     if facts["uptime_s"] is not None:
@@ -108,12 +108,14 @@ def _one_way(sender: End, receiver: End, seconds: float, streams: int) -> dict[s
     """The sender connects while the receiver listens."""
     if receiver.address is None:
         raise MachineError(Notice(code="environment_no_address", field="address", value=receiver.id))
-    port = receiver.machine.call("link.free_port", address=receiver.address)["port"]
+    port = receiver.machine.call("link.find_free_port", address=receiver.address)["port"]
     asked = {"address": receiver.address, "port": port, "secret": secrets.token_hex(16), "streams": streams}
     with ThreadPoolExecutor(max_workers=1) as beside:
-        listening = beside.submit(receiver.machine.call, "link.serve", wait_s=seconds + 60, **asked)
+        listening = beside.submit(receiver.machine.call, "link.receive_link_test", wait_s=seconds + 60, **asked)
         try:
-            sent: dict[str, Any] = sender.machine.call("link.measure", seconds=seconds, wait_s=seconds + 60, **asked)
+            sent: dict[str, Any] = sender.machine.call(
+                "link.send_link_test", seconds=seconds, wait_s=seconds + 60, **asked
+            )
         except MachineError:
             listening.exception()  # it gives up by itself; what the sender says is nearer to the cause
             raise

@@ -147,29 +147,29 @@ def _steps(machine: Machine, bundle: Bundle, folder: str) -> list[float]:
     """Put the bundle there, run it to its end, and take it away again: seconds of each step that counts."""
     token, sent = folder.rpartition("/")[2], pack_upload(bundle)
     try:
-        machine.call("files.put", folder=folder, payload=sent.data, manifest=sent.checksum)
-        words = ["bash", bundle.nodes[0].script]
-        how: dict[str, Any] = {"words": words, "environment": LOOPBACK, "unseen_s": UNSEEN_S}
+        machine.call("files.put_bundle", folder=folder, payload=sent.data, checksum=sent.checksum)
+        command = ["bash", bundle.nodes[0].script]
+        how: dict[str, Any] = {"command": command, "environment": LOOPBACK, "unseen_s": UNSEEN_S}
         machine.call("supervisor.start", folder=folder, token=token, **how)
         _wait(machine, folder)
-        _, data = machine.call("files.read", folder=folder, name=METRICS)
+        _, data = machine.call("files.read_bytes", folder=folder, name=METRICS)
     finally:
         with suppress(MachineError):
             machine.call("supervisor.stop", folder=folder, token=token, grace_s=1)
-            machine.call("files.clean", folder=folder, marked=token)
+            machine.call("files.delete_folder", folder=folder, expected_name=token)
     return _took(data.splitlines())
 
 
 def _wait(machine: Machine, folder: str) -> None:
     """Until it has ended well."""
     end = time.monotonic() + LIMIT_S
-    while (seen := machine.call("supervisor.look", folder=folder))["state"] not in ("ended", "lost"):
+    while (seen := machine.call("supervisor.poll", folder=folder))["state"] not in ("ended", "lost"):
         if time.monotonic() > end:
             params = {"machine": machine.name, "limit_s": round(LIMIT_S)}
             raise MachineError(Notice(code="trial_too_long", params=params))
         time.sleep(LOOK_S)
     if seen["state"] != "ended" or seen.get("code") != 0:
-        _, data = machine.call("files.read", folder=folder, name=LOG, offset=-LOG_BYTES)
+        _, data = machine.call("files.read_bytes", folder=folder, name=LOG, offset=-LOG_BYTES)
         said = [line for line in data.decode(errors="replace").splitlines() if line.strip()]
         told = [line for line in said if "rror" in line] or said or [str(seen.get("said") or seen.get("code"))]
         raise MachineError(Notice(code="trial_failed", params={"machine": machine.name, "reason": told[-1].strip()}))

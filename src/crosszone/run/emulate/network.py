@@ -2,7 +2,7 @@
 
     with Network.of(cluster) as network:
         node = network.nodes[0]
-        node.machine.call("survey.facts", folder="/tmp")
+        node.machine.call("survey.collect_facts", folder="/tmp")
         network.traffic()["beijing-a", "shanghai-a"].bytes
 
 Each node is a set of Linux namespaces with one interface, `wan0`; a program of ours (`zones.c`) carries their packets
@@ -34,7 +34,7 @@ from crosszone.errors import MachineError, Notice
 from crosszone.inputs.catalogue.entries import home
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.links import zone_links
-from crosszone.run.machine import BOOT, WAIT_S, asked
+from crosszone.run.machine import BOOT, WAIT_S, run_request
 
 INTERFACE = "wan0"
 CONTROL_ADDRESS = "10.77.255.254"  # Of the node that belongs to no zone
@@ -70,16 +70,18 @@ class Inside:
     """Folder for temporary files of what runs there; None: as here."""
 
     @property
-    def words(self) -> list[str]:
+    def command_prefix(self) -> list[str]:
         """What goes before a command that is to run there."""
         inside = ["nsenter", f"--target={self.pid}", "--net", "--pid", "--mount", "--uts", "--"]
         own = ["env", f"TMPDIR={self.temporary}"] if self.temporary else []
         pinned = ["taskset", "--cpu-list", ",".join(map(str, self.cores))] if self.cores else []
         return [*inside, *own, *pinned]
 
-    def call(self, what: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
+    def call(self, function: str, *, payload: bytes = b"", wait_s: float = WAIT_S, **arguments: Any) -> Any:
         """As `Machine.call`."""
-        return asked(self.name, [*self.words, sys.executable, "-c", BOOT], what, payload, wait_s, arguments)
+        return run_request(
+            self.name, [*self.command_prefix, sys.executable, "-c", BOOT], function, payload, wait_s, arguments
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,37 +13,38 @@ import types
 from typing import Any
 
 MARK = b"\x1ecrosszone "  # Before the answer: a login may print whatever it likes first
-HOUSE = "crosszone.run.remote"
+PACKAGE = "crosszone.run.remote"
 
 
-def furnish(texts: dict[str, str]) -> None:
+def install_modules(texts: dict[str, str]) -> None:
     """Make the modules, in the order they came, under the names they import each other by."""
     for depth in range(1, 4):
-        name = ".".join(HOUSE.split(".")[:depth])
+        name = ".".join(PACKAGE.split(".")[:depth])
         package = sys.modules[name] = types.ModuleType(name)
         package.__path__ = []
+    # Under their real package names: the modules import each other exactly as they do where CrossZone is installed.
     for name, text in texts.items():
-        full = HOUSE + "." + name
+        full = PACKAGE + "." + name
         module = sys.modules[full] = types.ModuleType(full)
         exec(compile(text, "<" + name + ">", "exec"), module.__dict__)
 
 
-def answered(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
+def answer_request(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
     """The answer to a request, and the bytes that go with it."""
     module, function = request["call"].split(".")
     arguments = dict(request["arguments"])
     if payload:
         arguments["payload"] = payload
-    refusal = sys.modules[HOUSE + ".refusal"].Refusal
+    remote_error = sys.modules[PACKAGE + ".common"].RemoteError
     try:
-        value = getattr(sys.modules[HOUSE + "." + module], function)(**arguments)
-    except refusal as error:
-        return {"refusal": dict(error.about, code=error.code)}, b""
+        value = getattr(sys.modules[PACKAGE + "." + module], function)(**arguments)
+    except remote_error as error:
+        return {"refusal": dict(error.details, code=error.code)}, b""
     except (OSError, ValueError) as error:  # ValueError: a name or address that no file or host can have
         reason = getattr(error, "strerror", None) or str(error)
         path = str(getattr(error, "filename", None) or "")
-        about = {"code": "machine_failed", "what": request["call"], "path": path, "reason": reason}
-        return {"refusal": about}, b""
+        details = {"code": "machine_failed", "what": request["call"], "path": path, "reason": reason}
+        return {"refusal": details}, b""
     if isinstance(value, tuple):
         return {"value": value[0], "payload": len(value[1])}, value[1]
     return {"value": value}, b""
@@ -52,9 +53,9 @@ def answered(request: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], b
 def main() -> None:
     """Answer the request on standard input."""
     request = json.loads(sys.stdin.buffer.readline().decode())
-    furnish(request["modules"])
-    told, data = answered(request, sys.stdin.buffer.read(request.get("payload", 0)))
-    sys.stdout.buffer.write(MARK + json.dumps(told).encode() + b"\n" + data)
+    install_modules(request["modules"])
+    answer, data = answer_request(request, sys.stdin.buffer.read(request.get("payload", 0)))
+    sys.stdout.buffer.write(MARK + json.dumps(answer).encode() + b"\n" + data)
     sys.stdout.buffer.flush()
 
 

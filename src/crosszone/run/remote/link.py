@@ -1,28 +1,35 @@
-"""Link: round-trip time and rate between two machines, measured over TCP; ports and data that a launch needs.
+"""Link: round-trip time and rate between two machines, measured over TCP; the ports that a launch needs.
 
-One machine listens (`serve`) while the other connects and sends (`measure`); both know a secret, so that nobody else is
-served. The rate is that of the second half of the transfer, when connections have found their speed.
+One machine listens (`receive_link_test`) while the other connects and sends (`send_link_test`); both know a secret, so
+that nobody else is served. The rate is that of the second half of the transfer, when connections have found their
+speed.
+
+The port at which ranks will meet is chosen on one machine (`choose_port`), which listens there (`listen_for_probes`)
+while every other machine tries to reach it (`probe_port`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
+import contextlib
+import random
 import socket
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
-from crosszone.run.remote.place import place
-from crosszone.run.remote.refusal import Refusal
+from crosszone.run.remote.common import RemoteError
 
 PINGS = 12
 CHUNK = 256 * 1024
 CONNECT_S = 10
+WARM_PINGS = 2  # First pings that do not count: they wait for ARP, routes and the other end's thread
+ANSWER = b"+"  # What a listener sends to a caller that knows the secret
+# Where ports are chosen: below those that systems give to outgoing connections (32768 and up on Linux).
+FIRST_PORT, LAST_PORT = 20000, 32000
+PORT_TRIES = 200
 
 
-def free_port(address: str, port: int = 0) -> dict[str, Any]:
+def find_free_port(address: str, port: int = 0) -> dict[str, Any]:
     """A port this machine can listen at; 0: any."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -30,11 +37,11 @@ def free_port(address: str, port: int = 0) -> dict[str, Any]:
         try:
             probe.bind((address, port))
         except OSError as error:
-            raise Refusal("machine_port_taken", address=address, port=port, reason=error.strerror) from None
+            raise RemoteError("machine_port_taken", address=address, port=port, reason=error.strerror) from None
         return {"port": probe.getsockname()[1]}
 
 
-def reach(address: str, port: int, wait_s: float = 5) -> dict[str, Any]:
+def check_reachable(address: str, port: int, wait_s: float = 5) -> dict[str, Any]:
     """Whether a machine answers at a port, even if only by saying that nothing listens there; s it took."""
     begin = time.monotonic()
     try:
@@ -46,145 +53,193 @@ def reach(address: str, port: int, wait_s: float = 5) -> dict[str, Any]:
     return {"reached": True, "reason": None, "seconds": time.monotonic() - begin}
 
 
-def data(path: str) -> dict[str, Any]:
-    """Whether a file or folder is there, and its size in bytes."""
-    where = place(path)
-    if not where.exists():
-        return {"there": False, "bytes": 0}
-    files = [where] if where.is_file() else [one for one in where.rglob("*") if one.is_file()]
-    return {"there": True, "bytes": sum(one.stat().st_size for one in files), "readable": os.access(where, os.R_OK)}
-
-
-def digest(path: str) -> dict[str, Any]:
-    """Size and SHA-256 of a file, or of the names and checksums of a folder's files, in the order of their names."""
-    where = place(path)
-    if where.is_file():
-        return {"there": True, "bytes": where.stat().st_size, "sha256": _sha256(where)}
-    if not where.is_dir():
-        return {"there": False, "bytes": 0, "sha256": None}
-    files = sorted(one for one in where.rglob("*") if one.is_file())
-    whole = hashlib.sha256()
-    for one in files:
-        whole.update(f"{_sha256(one)}  {one.relative_to(where).as_posix()}\n".encode("utf-8", "surrogateescape"))
-    return {"there": True, "bytes": sum(one.stat().st_size for one in files), "sha256": whole.hexdigest()}
-
-
-def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
-    with open(path, "rb") as file:
-        while True:
-            block = file.read(CHUNK)
-            if not block:
-                return found.hexdigest()
-            found.update(block)
-
-
-def serve(address: str, port: int, secret: str, streams: int, wait_s: float = 30) -> dict[str, Any]:
-    """Answer one `measure`; bytes received and the rate of the second half, bit/s."""
-    arrived: list[tuple[float, int]] = []
-    with socket.create_server((address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET) as door:
-        door.settimeout(wait_s)
+def receive_link_test(address: str, port: int, secret: str, streams: int, wait_s: float = 30) -> dict[str, Any]:
+    """Answer one `send_link_test`; bytes received and the rate of the second half, bit/s."""
+    arrivals: list[tuple[float, int]] = []
+    with socket.create_server(
+        (address, port), family=socket.AF_INET6 if ":" in address else socket.AF_INET
+    ) as listener:
+        listener.settimeout(wait_s)
         try:
-            first = _let_in(door, secret)
+            first = wait_for_caller(listener, secret)
             for _ in range(PINGS):
                 first.sendall(first.recv(1))
-            others = [_let_in(door, secret) for _ in range(streams - 1)]
+            connections = [wait_for_caller(listener, secret) for _ in range(streams - 1)]
         except OSError as error:
-            raise Refusal("link_unmeasured", address=address, port=port, reason=error.strerror or str(error)) from None
-        threads = [threading.Thread(target=_receive, args=(one, arrived)) for one in (first, *others)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
-    if len(arrived) < 2:
+            raise RemoteError(
+                "link_unmeasured", address=address, port=port, reason=error.strerror or str(error)
+            ) from None
+        threads = [threading.Thread(target=receive_blocks, args=(caller, arrivals)) for caller in (first, *connections)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if len(arrivals) < 2:
         return {"bytes": 0, "bit_s": None}
-    arrived.sort()
-    middle = (arrived[0][0] + arrived[-1][0]) / 2
-    late = [(when, size) for when, size in arrived if when >= middle]
-    took = late[-1][0] - late[0][0]
-    rate = sum(size for _, size in late[1:]) * 8 / took if took > 0 else None
-    return {"bytes": sum(size for _, size in arrived), "bit_s": rate}
+    arrivals.sort()
+    middle = (arrivals[0][0] + arrivals[-1][0]) / 2
+    second_half = [(when, size) for when, size in arrivals if when >= middle]
+    duration_s = second_half[-1][0] - second_half[0][0]
+    rate = sum(size for _, size in second_half[1:]) * 8 / duration_s if duration_s > 0 else None
+    return {"bytes": sum(size for _, size in arrivals), "bit_s": rate}
 
 
-def measure(
+def send_link_test(
     address: str, port: int, secret: str, streams: int, seconds: float, wait_s: float = CONNECT_S
 ) -> dict[str, Any]:
-    """Connect to a `serve`: round-trip times in ms, then send for some seconds."""
-    first = _connected(address, port, secret, wait_s)
+    """Connect to a `receive_link_test`: round-trip times in ms, then send for some seconds."""
+    first = open_connection(address, port, secret, wait_s)
     times = []
     for _ in range(PINGS):
         begin = time.perf_counter()
         first.sendall(b".")
         if not first.recv(1):
-            raise Refusal("link_unmeasured", address=address, port=port, reason="the other end hung up")
+            raise RemoteError("link_unmeasured", address=address, port=port, reason="the other end hung up")
         times.append((time.perf_counter() - begin) * 1e3)
-    everyone = [first] + [_connected(address, port, secret, wait_s) for _ in range(streams - 1)]
+    connections = [first] + [open_connection(address, port, secret, wait_s) for _ in range(streams - 1)]
     until = time.monotonic() + seconds
-    threads = [threading.Thread(target=_send, args=(one, until)) for one in everyone]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    times = sorted(times[2:])  # the first ones find the way
+    threads = [threading.Thread(target=send_until, args=(connection, until)) for connection in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times = sorted(times[WARM_PINGS:])
     return {"rtt_ms": times[len(times) // 2], "rtt_ms_least": times[0], "rtt_ms_most": times[-1]}
 
 
-def _let_in(door: socket.socket, secret: str) -> socket.socket:
+def wait_for_caller(listener: socket.socket, secret: str) -> socket.socket:
     """The next caller that knows the secret."""
     while True:
-        caller, _ = door.accept()
+        caller, _ = listener.accept()
         caller.settimeout(CONNECT_S)
-        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        said = b""
-        while len(said) < len(secret):
-            more = caller.recv(len(secret) - len(said))
-            if not more:
-                break
-            said += more
-        if said == secret.encode():
-            caller.sendall(b"+")
+        caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Nagle would hold a one-byte ping back
+        if receive_exactly(caller, len(secret)) == secret.encode():
+            caller.sendall(ANSWER)
             return caller
         caller.close()
 
 
-def _connected(address: str, port: int, secret: str, wait_s: float) -> socket.socket:
+def open_connection(address: str, port: int, secret: str, wait_s: float) -> socket.socket:
     """A connection that was let in; the other end may need a moment to listen."""
     until = time.monotonic() + wait_s
     while True:
         try:
-            made = socket.create_connection((address, port), timeout=wait_s)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.sendall(secret.encode())
-            if made.recv(1) == b"+":
-                return made
-            made.close()
+            connection = socket.create_connection((address, port), timeout=wait_s)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.sendall(secret.encode())
+            if connection.recv(1) == ANSWER:
+                return connection
+            connection.close()
             reason = "the other end hung up"
         except OSError as error:
             reason = error.strerror or str(error)
         if time.monotonic() > until:
-            raise Refusal("link_unmeasured", address=address, port=port, reason=reason)
+            raise RemoteError("link_unmeasured", address=address, port=port, reason=reason)
         time.sleep(0.1)
 
 
-def _send(one: socket.socket, until: float) -> None:
+def send_until(connection: socket.socket, until: float) -> None:
+    """Send as fast as it goes until a moment of the monotonic clock."""
     block = bytes(CHUNK)
     try:
         while time.monotonic() < until:
-            one.sendall(block)
+            connection.sendall(block)
     except OSError:
         pass  # what arrived counts
     finally:
-        one.close()
+        connection.close()
 
 
-def _receive(one: socket.socket, arrived: list[tuple[float, int]]) -> None:
+def receive_blocks(connection: socket.socket, arrivals: list[tuple[float, int]]) -> None:
+    """Note when each block came and its size, until the sender hangs up."""
     try:
         while True:
-            block = one.recv(CHUNK)
+            block = connection.recv(CHUNK)
             if not block:
                 return
-            arrived.append((time.perf_counter(), len(block)))
+            arrivals.append((time.perf_counter(), len(block)))
     except OSError:
         pass
     finally:
-        one.close()
+        connection.close()
+
+
+def choose_port(preferred: int | None = None, fixed: bool = False) -> dict[str, Any]:
+    """A port at which this machine can listen at all its addresses: the wanted one if it is free, else another."""
+    if preferred is not None:
+        reason = why_port_taken(preferred)
+        if reason is None:
+            return {"port": preferred}
+        if fixed:
+            raise RemoteError("machine_port_taken", address="*", port=preferred, reason=reason)
+    for _ in range(PORT_TRIES):
+        candidate = random.randint(FIRST_PORT, LAST_PORT)
+        if why_port_taken(candidate) is None:
+            return {"port": candidate}
+    raise RemoteError("machine_port_taken", address="*", port=f"{FIRST_PORT}-{LAST_PORT}", reason="-")
+
+
+def listen_for_probes(port: int, secret: str, callers: int, open_s: float) -> dict[str, Any]:
+    """Listen at a port for some seconds and answer callers that know the secret; how many did."""
+    answered, until = 0, time.monotonic() + open_s
+    with open_listener(port) as listener:
+        while answered < callers:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
+                break
+            listener.settimeout(remaining_s)
+            try:
+                caller, _ = listener.accept()
+            except OSError:
+                break
+            with caller, contextlib.suppress(OSError):
+                caller.settimeout(min(remaining_s, 5))
+                if receive_exactly(caller, len(secret)) == secret.encode():
+                    caller.sendall(ANSWER)
+                    answered += 1
+    return {"heard": answered}
+
+
+def probe_port(address: str, port: int, secret: str, try_s: float) -> dict[str, Any]:
+    """Whether another machine answers at a port; its `listen_for_probes` may need a moment to begin."""
+    until, reason = time.monotonic() + try_s, ""
+    while time.monotonic() < until:
+        begin = time.monotonic()
+        try:
+            with socket.create_connection((address, port), timeout=max(0.1, until - begin)) as connection:
+                connection.sendall(secret.encode())
+                if connection.recv(1) == ANSWER:
+                    return {"reached": True, "reason": None, "ms": round((time.monotonic() - begin) * 1e3, 3)}
+                reason = "another program answers there"
+        except OSError as error:
+            reason = error.strerror or str(error)
+        time.sleep(0.1)
+    return {"reached": False, "reason": reason, "ms": None}
+
+
+def open_listener(port: int) -> socket.socket:
+    """A listener at all addresses of this machine."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):
+            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("0.0.0.0", port))
+
+
+def why_port_taken(port: int) -> str | None:
+    """Why a port cannot be listened at; None: it can."""
+    try:
+        with socket.create_server(("0.0.0.0", port)):
+            return None
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def receive_exactly(caller: socket.socket, size: int) -> bytes:
+    """That many bytes, or fewer where the caller hangs up."""
+    received = b""
+    while len(received) < size:
+        block = caller.recv(size - len(received))
+        if not block:
+            break
+        received += block
+    return received

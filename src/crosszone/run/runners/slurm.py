@@ -28,9 +28,9 @@ from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
 from crosszone.run.imports.scheduler import printed
-from crosszone.run.machine import BOOT, Local, modules
-from crosszone.run.remote.place import place
-from crosszone.run.remote.supervisor import read_state, sizes
+from crosszone.run.machine import BOOT, Local, read_modules
+from crosszone.run.remote.common import expand_path
+from crosszone.run.remote.supervisor import list_files, read_state
 from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.supervised import PYTHON_FIRST, RANK_LOGS, STOP_S
 from crosszone.run.work import Work, WorkNode
@@ -84,12 +84,12 @@ class Slurm:
     @property
     def root(self) -> Path:
         """The folder of the first node, here."""
-        return place(self.folder(self.work.nodes[0]))
+        return expand_path(self.folder(self.work.nodes[0]))
 
     def prepare(self) -> None:
         """As `Runner.prepare`."""
-        folder, manifest = str(self.root), self.work.checksum
-        Local().call("files.put", payload=self.work.archive, folder=folder, manifest=manifest)
+        folder, checksum = str(self.root), self.work.checksum
+        Local().call("files.put_bundle", payload=self.work.archive, folder=folder, checksum=checksum)
 
     def start(self, token: str) -> None:
         """As `Runner.start`."""
@@ -146,7 +146,7 @@ class Slurm:
     def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`."""
         folder = self.folder(self.work.nodes[number])
-        told, data = Local().call("files.read", folder=folder, name=name, offset=offset, most=most)
+        told, data = Local().call("files.read_bytes", folder=folder, name=name, offset=offset, max_bytes=most)
         return told, data
 
     def clean(self) -> None:
@@ -162,7 +162,7 @@ class Slurm:
                 params = {"machine": "Slurm", "folder": str(self.root), "token": token}
                 raise MachineError(Notice(code="agent_busy", params=params))
         for node in reversed(self.work.nodes):
-            Local().call("files.clean", folder=self.folder(node), marked=f"node-{node.number:03d}")
+            Local().call("files.delete_folder", folder=self.folder(node), expected_name=f"node-{node.number:03d}")
 
     def jobs(self, token: str) -> list[tuple[str, str, str]]:
         """Jobs of a token that Slurm knows: id, state, why it waits. An ended one is forgotten after MinJobAge."""
@@ -193,17 +193,21 @@ class Slurm:
         """What every process of the job reads: all nodes; which one it is it knows by itself."""
         nodes = [self._node(node) for node in self.work.nodes]
         arguments = {"nodes": nodes, "token": token, "log_mib": self.log_mib, "grace_s": STOP_S}
-        header = {"modules": {**modules(), "step": _text("step")}, "call": "step.run", "arguments": arguments}
+        header = {
+            "modules": {**read_modules(), "scheduled": _text("scheduled")},
+            "call": "scheduled.run_shared_node",
+            "arguments": arguments,
+        }
         boot = _text("boot").encode()
         return b"%d\n%s%s\n" % (len(boot), boot, json.dumps(header).encode())
 
     def _node(self, node: WorkNode) -> dict[str, Any]:
-        folder = place(self.folder(node))
+        folder = expand_path(self.folder(node))
         environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": str(folder / RANK_LOGS), "PET_TEE": "3"}
         python, script = self.environments[node.environment].python, str(self.root / "bundle" / node.script)
         first = ["bash", "-c", PYTHON_FIRST, "-", str(Path(python).parent), script]
-        words = first if "/" in python else ["bash", script]
-        return {"folder": str(folder), "words": words, "environment": environment}
+        command = first if "/" in python else ["bash", script]
+        return {"folder": str(folder), "command": command, "environment": environment}
 
     def _kind(self, node: WorkNode) -> tuple[str | None, int, str | None]:
         one = self.environments[node.environment]
@@ -243,10 +247,10 @@ class Slurm:
         return tuple(one.replace(**ended) if one.state == "lost" else one for one in seen)
 
     def _sight(self, node: WorkNode, token: str, jobs: Sequence[tuple[str, str, str]]) -> Sight:
-        folder = place(self.folder(node))
+        folder = expand_path(self.folder(node))
         try:
             state = read_state(folder)
-            files = sizes(folder) if state.get("token") == token else {}
+            files = list_files(folder) if state.get("token") == token else {}
         except (OSError, ValueError) as error:
             return Sight(number=node.number, state="unreachable", reason=str(error))
         own = state.get("state") if state.get("token") == token else None

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from importlib.resources import files as resources
 from typing import Any
 
-from crosszone.run.machine import BOOT, modules
-from crosszone.run.remote.speak import METRICS, NUMBER, STATE
+from crosszone.run.machine import BOOT, read_modules
+from crosszone.run.remote.scheduled import METRICS_PREFIX, NODE_VARIABLE, STATE_NAME
 from crosszone.run.runners.runner import Sight
 from crosszone.run.runners.supervised import STOP_S
 from crosszone.run.work import Work, WorkNode
@@ -38,10 +38,10 @@ class Spoken:
         state: dict[str, Any] = {}
         for line in lines:
             name, tab, rest = line.partition("\t")
-            if tab and name == STATE:
+            if tab and name == STATE_NAME:
                 with contextlib.suppress(ValueError):
                     state = json.loads(rest)
-            elif tab and name.startswith(("logs/", METRICS)):
+            elif tab and name.startswith(("logs/", METRICS_PREFIX)):
                 held.setdefault(name, []).append(rest)
             else:
                 held.setdefault("logs/node.log", []).append(line)
@@ -77,7 +77,9 @@ def counted_once(nodes: list[Spoken]) -> list[Spoken]:
     seen: set[str] = set()
     made = []
     for one in nodes:
-        kept = {name: data for name, data in one.files.items() if not name.startswith(METRICS) or name not in seen}
+        kept = {
+            name: data for name, data in one.files.items() if not name.startswith(METRICS_PREFIX) or name not in seen
+        }
         seen |= set(kept)
         made.append(Spoken(kept, one.state))
     return made
@@ -85,13 +87,20 @@ def counted_once(nodes: list[Spoken]) -> list[Spoken]:
 
 def _script(node: WorkNode, python: str) -> str:
     lines = ["#!/usr/bin/env bash", 'if [ -n "${1:-}" ]; then export MASTER_ADDR=$1; fi']
-    lines += [f"export {NUMBER}={node.number}", f"exec {shlex.quote(python)} -c {shlex.quote(BOOT)} <{FOLDER}/request"]
+    lines += [
+        f"export {NODE_VARIABLE}={node.number}",
+        f"exec {shlex.quote(python)} -c {shlex.quote(BOOT)} <{FOLDER}/request",
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _request(token: str, port: int) -> bytes:
     arguments = {"token": token, "port": port, "log_mib": SPOKEN_MIB, "grace_s": STOP_S}
-    header = {"modules": {**modules(), "speak": _text("speak")}, "call": "speak.run", "arguments": arguments}
+    header = {
+        "modules": {**read_modules(), "scheduled": _text("scheduled")},
+        "call": "scheduled.run_reporting_node",
+        "arguments": arguments,
+    }
     boot = _text("boot").encode()
     return b"%d\n%s%s\n" % (len(boot), boot, json.dumps(header).encode())
 

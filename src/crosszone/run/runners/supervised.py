@@ -42,8 +42,8 @@ class Supervised:
 
     def prepare(self) -> None:
         """As `Runner.prepare`."""
-        put = {"payload": self.work.archive, "manifest": self.work.checksum}
-        self._each(lambda node: self._call(node, "files.put", **put))
+        put = {"payload": self.work.archive, "checksum": self.work.checksum}
+        self._each(lambda node: self._call(node, "files.put_bundle", **put))
 
     def start(self, token: str) -> None:
         """As `Runner.start`."""
@@ -59,24 +59,30 @@ class Supervised:
 
     def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`."""
-        told, data = self._call(self.work.nodes[number], "files.read", name=name, offset=offset, most=most)
+        told, data = self._call(self.work.nodes[number], "files.read_bytes", name=name, offset=offset, max_bytes=most)
         return told, data
 
     def clean(self) -> None:
         """As `Runner.clean`."""
-        self._each(lambda node: self._call(node, "files.clean", marked=f"node-{node.number:03d}"))
+        self._each(lambda node: self._call(node, "files.delete_folder", expected_name=f"node-{node.number:03d}"))
 
     def _started(self, node: WorkNode, token: str) -> dict[str, Any]:
         """What a supervisor is told: the script, where ranks meet, and where each rank's output goes."""
         environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": f"../{RANK_LOGS}", "PET_TEE": "3"}
         python = self.environments[node.environment].python
-        words = ["bash", "-c", PYTHON_FIRST, "-", str(PurePosixPath(python).parent), node.script]
-        words = words if "/" in python else ["bash", node.script]
-        return {"token": token, "words": words, "environment": environment, "log_mib": self.log_mib, "grace_s": STOP_S}
+        command = ["bash", "-c", PYTHON_FIRST, "-", str(PurePosixPath(python).parent), node.script]
+        command = command if "/" in python else ["bash", node.script]
+        return {
+            "token": token,
+            "command": command,
+            "environment": environment,
+            "log_mib": self.log_mib,
+            "grace_s": STOP_S,
+        }
 
     def _sight(self, node: WorkNode, token: str) -> Sight:
         try:
-            seen = self._call(node, "supervisor.look")
+            seen = self._call(node, "supervisor.poll")
         except MachineError as error:
             return Sight(number=node.number, state="unreachable", reason=error.notices[0].message())
         return _sight(node, token, seen)
