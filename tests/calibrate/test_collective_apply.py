@@ -7,8 +7,8 @@ import pytest
 from conftest import ROOT
 from crosszone.calibrate.collective_apply import apply_link_figures
 from crosszone.calibrate.collective_fit import (
-    LinkFigures,
-    Sample,
+    CollectiveSample,
+    FittedLinks,
     Topology,
     derive_link_figures,
     estimate_collective_s,
@@ -36,10 +36,10 @@ def measured(scope, link: Tier, *, op="send_recv", zone="", nodes=2, width=1, gr
         backend=backend,
     )
     times = ((size, float(estimate_collective_s(op, size, where.ranks, link))) for size in sizes)
-    return [Sample(where=where, size_bytes=size, time_s=time) for size, time in times]
+    return [CollectiveSample(where=where, size_bytes=size, time_s=time) for size, time in times]
 
 
-def figures(*rows) -> LinkFigures:
+def figures(*rows) -> FittedLinks:
     return derive_link_figures(fit_links([one for part in rows for one in part])[0])
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from crosszone.calibrate.collective_fit import (
     OPS,
+    CollectiveSample,
     LinkFit,
-    Sample,
     Topology,
     estimate_collective_s,
     fit_links,
@@ -27,10 +27,10 @@ def topology(op="all_reduce", *, ranks=4, groups=1, scope="node") -> Topology:
     return Topology(op=op, scope=scope, nodes=1, gpus_per_node=ranks, ranks=ranks, groups=groups)
 
 
-def samples(where: Topology, link: Tier, noise=0.0, sizes=SIZES, copies=1) -> list[Sample]:
+def samples(where: Topology, link: Tier, noise=0.0, sizes=SIZES, copies=1) -> list[CollectiveSample]:
     random = np.random.default_rng(7)
     return [
-        Sample(
+        CollectiveSample(
             where=where,
             size_bytes=size,
             time_s=float(estimate_collective_s(where.op, size, where.ranks, link))
@@ -61,7 +61,12 @@ def test_a_known_latency_and_rate_are_found_again(op):
 def test_two_messages_give_the_line_through_them():
     """[K10] 1 MB in 2 ms and 9 MB in 10 ms: 1 ms and 1 GB/s."""
     where = topology("send_recv", ranks=2)
-    fit = only([Sample(where=where, size_bytes=1e6, time_s=2e-3), Sample(where=where, size_bytes=9e6, time_s=10e-3)])
+    fit = only(
+        [
+            CollectiveSample(where=where, size_bytes=1e6, time_s=2e-3),
+            CollectiveSample(where=where, size_bytes=9e6, time_s=10e-3),
+        ]
+    )
     assert (fit.latency_s, fit.bytes_per_s) == (pytest.approx(1e-3), pytest.approx(1e9))
     assert fit.random_pct is None and fit.unseen_pct is None
 
@@ -83,7 +88,7 @@ def test_noise_of_ten_percent_moves_the_rate_by_a_few():
 
 def test_a_few_wild_rows_hardly_move_the_fit():
     rows = samples(topology(), Tier(25e9, 30e-6), copies=10)
-    rows += [Sample(where=topology(), size_bytes=size, time_s=1.0) for size in SIZES[::2]]
+    rows += [CollectiveSample(where=topology(), size_bytes=size, time_s=1.0) for size in SIZES[::2]]
     fit = only(rows)
     assert fit.bytes_per_s == pytest.approx(25e9, rel=0.01)
     assert fit.latency_s == pytest.approx(30e-6, rel=0.01)
@@ -113,9 +118,9 @@ def test_groups_at_once_are_compared_with_one_alone():
     """[K11] 2 against 1 ms, 30 against 10, 8 against 4: twice as long."""
     alone, both = topology(), topology(groups=2)
     times = {4096: (1e-3, 2e-3), 8192: (10e-3, 30e-3), 16384: (4e-3, 8e-3)}
-    rows = [Sample(where=alone, size_bytes=size, time_s=one) for size, (one, _) in times.items()]
-    rows += [Sample(where=both, size_bytes=size, time_s=two) for size, (_, two) in times.items()]
-    (found,) = measure_concurrency([*rows, Sample(where=both, size_bytes=1.0, time_s=9.0)])
+    rows = [CollectiveSample(where=alone, size_bytes=size, time_s=one) for size, (one, _) in times.items()]
+    rows += [CollectiveSample(where=both, size_bytes=size, time_s=two) for size, (_, two) in times.items()]
+    (found,) = measure_concurrency([*rows, CollectiveSample(where=both, size_bytes=1.0, time_s=9.0)])
     assert (found.factor, found.low, found.high, found.sizes) == (2.0, pytest.approx(2), pytest.approx(3), 3)
     assert found.where.groups == 2
     assert measure_concurrency(rows[:3]) == []
@@ -133,7 +138,7 @@ times = st.lists(
 def test_more_bytes_are_never_faster_in_a_fit(op, ranks, measured, one, more):
     """[K10] Whatever was measured."""
     where = topology(op, ranks=ranks)
-    fit = only([Sample(where=where, size_bytes=size, time_s=time) for size, time in measured])
+    fit = only([CollectiveSample(where=where, size_bytes=size, time_s=time) for size, time in measured])
     assert fit.latency_s >= 0 and (fit.bytes_per_s is None or fit.bytes_per_s > 0)
     assert 0 <= fit.seconds(one) <= fit.seconds(one * more)
     assert np.isfinite(fit.error_pct)

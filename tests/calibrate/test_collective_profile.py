@@ -14,7 +14,13 @@ from commands import call
 from component_rows import TIMED
 from component_rows import written as jobs_written
 from crosszone.calibrate.collective_apply import measure_collectives
-from crosszone.calibrate.collective_fit import Sample, Topology, estimate_collective_s, keep_quiet, read_collectives
+from crosszone.calibrate.collective_fit import (
+    CollectiveSample,
+    Topology,
+    estimate_collective_s,
+    keep_quiet,
+    read_collectives,
+)
 from crosszone.calibrate.components import predict_components
 from crosszone.calibrate.components_read import read_components
 from crosszone.cost.own_profiles import load
@@ -34,10 +40,10 @@ def topology(**cells) -> Topology:
     return Topology(**(fields | cells))
 
 
-def timings(where: Topology, slower: tuple[float, ...] = (1.0,), sizes=SIZES) -> list[Sample]:
+def timings(where: Topology, slower: tuple[float, ...] = (1.0,), sizes=SIZES) -> list[CollectiveSample]:
     """Times of a link, each size as often as there are factors."""
     return [
-        Sample(
+        CollectiveSample(
             where=where,
             size_bytes=size,
             time_s=factor * float(estimate_collective_s(where.op, size, where.ranks, LINK)),

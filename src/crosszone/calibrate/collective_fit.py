@@ -1,4 +1,4 @@
-"""Timed collectives: read from CSV files, and latency and rate of links fitted to them as predictions use them.
+"""Timed collectives: read them from CSV files, fit latency and rate to them, and derive figures of a scenario's links.
 
     samples = read_collectives(Path("collectives.csv"))
     samples.rows, samples.flagged            # {"noisy": 3}
@@ -7,17 +7,17 @@ Reads what `sampling/collectives.py` writes, and tables that state at least op, 
 time_us. `bytes` is the tensor each rank passes in: one rank's share for all_gather, the whole tensor for all others.
 Every row is checked; if one is wrong, nothing of the file is used.
 
-    fits, few = fit_links(read_collectives(Path("collectives.csv")).rows)
+    fits, too_few = fit_links(samples.rows)
     fits[0].latency_s, fits[0].bytes_per_s, fits[0].error_pct, fits[0].unseen_pct
-    factors = measure_concurrency(rows)              # how much slower a group is when all of its kind run
+    factors = measure_concurrency(samples.rows)      # how much slower a group is when all of its kind run
 
 One fit a topology: op, scope, nodes, GPUs of each, groups at once (and sweep of sizes, where a table has several).
 
-What fitted collectives say of a scenario's links: figures to type in their place, with their names and units.
+The fits become figures that can stand in a scenario in place of typed ones:
 
-    told = derive_link_figures(fits)
-    told.between[("a", "b")]                 # ZoneFigures(bytes_per_s, latency_s, ...)
-    told.network["a"], told.inside["a"]      # of a zone; "" where the samples name no zone
+    figures = derive_link_figures(fits)
+    figures.between[("a", "b")]                  # ZoneFigures(bytes_per_s, latency_s, ...)
+    figures.network["a"], figures.inside["a"]    # of a zone; "" where the samples name no zone
 
 Between zones messages are looked at first, inside a zone rings: the op that training sends over such a link.
 """
@@ -49,18 +49,18 @@ from crosszone.cost.collectives import (
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, FREE, Floats, Numbers, Tier, figure
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 
-ROBUST = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
+ROBUST_ERROR = 0.03  # Relative error up to which rows count in squares, beyond it linearly, as in [Q3]
 FOLDS = 5
-ROUNDS, SETTLED = 200, 1e-10
+MOST_ITERATIONS, CONVERGED = 200, 1e-10
 # Of the timings of one eighth of a doubling, the share that counts as undisturbed.
 QUIET_SHARE, EIGHTHS = 0.25, 8
 # Share of the time at the smallest (largest) size that latency (transfer) must have for its figure to be known.
-SHOWN_SHARE = 0.1
+MIN_TIME_SHARE = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkFit:
-    """Latency and rate of one topology, with how well they tell the times."""
+    """Latency and rate of one topology, with how well they predict the times."""
 
     where: Topology
     latency_s: float
@@ -94,7 +94,7 @@ class LinkFit:
     def latency_known(self) -> bool:
         """The smallest size shows the latency: it is a tenth of the time or more."""
         steps_s = estimate_collective_s(self.where.op, self.low_bytes, self.where.ranks, Tier(np.inf, self.latency_s))
-        return float(steps_s) >= SHOWN_SHARE * float(self.seconds(self.low_bytes)) and self.latency_s > 0
+        return float(steps_s) >= MIN_TIME_SHARE * float(self.seconds(self.low_bytes)) and self.latency_s > 0
 
     @property
     def rate_known(self) -> bool:
@@ -104,9 +104,9 @@ class LinkFit:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values: the topology beside the figures."""
-        rest = {key: value for key, value in asdict(self).items() if key != "where"}
-        known = {"latency_known": self.latency_known, "rate_known": self.rate_known}
-        return {**asdict(self.where), **rest, **known}
+        figures = {key: value for key, value in asdict(self).items() if key != "where"}
+        visible = {"latency_known": self.latency_known, "rate_known": self.rate_known}
+        return {**asdict(self.where), **figures, **visible}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,47 +131,47 @@ def estimate_collective_s(op: str, size_bytes: Numbers, ranks: Numbers, link: Ti
     return np.asarray(estimate_collective_cost(op, size_bytes, ranks, link).seconds)
 
 
-def fit_links(rows: Iterable[Sample]) -> tuple[list[LinkFit], list[Topology]]:
-    """A fit for every topology, and the topologies with fewer than two sizes, which tell nothing apart. [K10]"""
-    found: list[LinkFit] = []
-    few: list[Topology] = []
-    for where, samples in _by_topology(rows).items():
-        size = np.array([one.size_bytes for one in samples])
+def fit_links(rows: Iterable[CollectiveSample]) -> tuple[list[LinkFit], list[Topology]]:
+    """A fit for every topology, and the topologies with fewer than the two sizes that it takes. [K10]"""
+    fits: list[LinkFit] = []
+    too_few: list[Topology] = []
+    for where, samples in _group_by_topology(rows).items():
+        size = np.array([sample.size_bytes for sample in samples])
         if len(np.unique(size)) < 2:
-            few.append(where)
+            too_few.append(where)
             continue
-        found.append(_fit(where, size, np.array([one.time_s for one in samples])))
-    return found, few
+        fits.append(_fit_topology(where, size, np.array([sample.time_s for sample in samples])))
+    return fits, too_few
 
 
-def measure_concurrency(rows: Iterable[Sample]) -> list[Concurrency]:
+def measure_concurrency(rows: Iterable[CollectiveSample]) -> list[Concurrency]:
     """Time with all groups at once over time alone, at the sizes measured both ways, for every topology. [K11]"""
-    tables = {where: _medians(samples) for where, samples in _by_topology(rows).items()}
-    found = []
+    tables = {where: _compute_medians(samples) for where, samples in _group_by_topology(rows).items()}
+    concurrencies = []
     for where, together in tables.items():
         alone = tables.get(Topology(**{**asdict(where), "groups": 1}), {})
         ratios = [together[size] / alone[size] for size in together if size in alone] if where.groups > 1 else []
         if ratios:
-            low, factor, high = (float(one) for one in np.quantile(ratios, (0.0, 0.5, 1.0)))
-            found.append(Concurrency(where=where, factor=factor, low=low, high=high, sizes=len(ratios)))
-    return found
+            low, factor, high = (float(quantile) for quantile in np.quantile(ratios, (0.0, 0.5, 1.0)))
+            concurrencies.append(Concurrency(where=where, factor=factor, low=low, high=high, sizes=len(ratios)))
+    return concurrencies
 
 
-def _by_topology(rows: Iterable[Sample]) -> dict[Topology, list[Sample]]:
-    found: dict[Topology, list[Sample]] = {}
+def _group_by_topology(rows: Iterable[CollectiveSample]) -> dict[Topology, list[CollectiveSample]]:
+    by_topology: dict[Topology, list[CollectiveSample]] = {}
     for row in rows:
-        found.setdefault(row.where, []).append(row)
-    return found
+        by_topology.setdefault(row.where, []).append(row)
+    return by_topology
 
 
-def _medians(samples: Sequence[Sample]) -> dict[float, float]:
+def _compute_medians(samples: Sequence[CollectiveSample]) -> dict[float, float]:
     sizes: dict[float, list[float]] = {}
-    for one in samples:
-        sizes.setdefault(one.size_bytes, []).append(one.time_s)
+    for sample in samples:
+        sizes.setdefault(sample.size_bytes, []).append(sample.time_s)
     return {size: float(np.median(times)) for size, times in sizes.items()}
 
 
-def _fit(where: Topology, size: Floats, time: Floats) -> LinkFit:
+def _fit_topology(where: Topology, size: Floats, time: Floats) -> LinkFit:
     share = np.stack(
         [
             estimate_collective_s(where.op, size, where.ranks, Tier(np.inf, 1.0)) / time,
@@ -180,11 +180,11 @@ def _fit(where: Topology, size: Floats, time: Floats) -> LinkFit:
         axis=1,
     )
     doubling = np.floor(np.log2(size) + 1e-9)
-    theta = _solved(share, doubling)
+    theta = _fit_robust(share, doubling)
     error = np.abs(share @ theta - 1)
-    spread = _standard_errors(share, _weights(doubling), theta)
+    spread = _compute_standard_errors(share, _compute_weights(doubling), theta)
     rate = None if theta[1] <= 0 else float(1 / theta[1])
-    dealt = np.asarray(np.random.default_rng(0).permutation(len(size)) % FOLDS, dtype=float)
+    random_part = np.asarray(np.random.default_rng(0).permutation(len(size)) % FOLDS, dtype=float)
     return LinkFit(
         where=where,
         latency_s=float(theta[0]),
@@ -196,46 +196,46 @@ def _fit(where: Topology, size: Floats, time: Floats) -> LinkFit:
         high_bytes=float(size.max()),
         error_pct=float(100 * error.mean()),
         median_pct=float(100 * np.median(error)),
-        random_pct=_held_out(share, doubling, size, dealt) if len(size) >= FOLDS else None,
-        unseen_pct=_held_out(share, doubling, size, doubling) if len(np.unique(doubling)) >= 3 else None,
+        random_pct=_compute_held_out_error(share, doubling, size, random_part) if len(size) >= FOLDS else None,
+        unseen_pct=_compute_held_out_error(share, doubling, size, doubling) if len(np.unique(doubling)) >= 3 else None,
     )
 
 
-def _held_out(share: Floats, doubling: Floats, size: Floats, dealt: Floats) -> float | None:
+def _compute_held_out_error(share: Floats, doubling: Floats, size: Floats, parts: Floats) -> float | None:
     """Mean absolute error of each part, predicted from the others; None: a part leaves fewer than two sizes."""
     errors = []
-    for part in np.unique(dealt):
-        out = dealt == part
+    for part in np.unique(parts):
+        out = parts == part
         if len(np.unique(size[~out])) < 2:
             return None
-        errors.append(np.abs(share[out] @ _solved(share[~out], doubling[~out]) - 1))
+        errors.append(np.abs(share[out] @ _fit_robust(share[~out], doubling[~out]) - 1))
     return float(100 * np.concatenate(errors).mean())
 
 
-def _weights(doubling: Floats) -> Floats:
+def _compute_weights(doubling: Floats) -> Floats:
     """Each doubling of the size counts alike, however many rows it has."""
     _, place, count = np.unique(doubling, return_inverse=True, return_counts=True)
     return np.asarray(1.0 / count[place] / len(count))
 
 
-def _solved(share: Floats, doubling: Floats) -> Floats:
+def _fit_robust(share: Floats, doubling: Floats) -> Floats:
     """Latency and seconds per byte, neither below 0, that bring `share @ theta` nearest to 1. [K10]
 
     Errors count in squares up to 3 % and linearly beyond, by weighing anew until nothing moves.
     """
-    base = _weights(doubling)
-    theta = _least_squares(share, base)
-    for _ in range(ROUNDS):
-        weight = base / np.sqrt(1 + ((share @ theta - 1) / ROBUST) ** 2)
-        now = _least_squares(share, weight)
-        moved = np.abs(share @ (now - theta)).max()
-        theta = now
-        if moved < SETTLED:
+    base = _compute_weights(doubling)
+    theta = _fit_least_squares(share, base)
+    for _ in range(MOST_ITERATIONS):
+        weight = base / np.sqrt(1 + ((share @ theta - 1) / ROBUST_ERROR) ** 2)
+        refit = _fit_least_squares(share, weight)
+        change = np.abs(share @ (refit - theta)).max()
+        theta = refit
+        if change < CONVERGED:
             break
     return theta
 
 
-def _least_squares(share: Floats, weight: Floats) -> Floats:
+def _fit_least_squares(share: Floats, weight: Floats) -> Floats:
     """Weighted least squares of two figures, neither below 0."""
     matrix, right = share.T @ (weight[:, np.newaxis] * share), share.T @ weight
     scale = np.sqrt(np.diag(matrix))
@@ -246,42 +246,42 @@ def _least_squares(share: Floats, weight: Floats) -> Floats:
     return min(tries, key=lambda theta: float(weight @ (share @ theta - 1) ** 2))
 
 
-def _standard_errors(share: Floats, weight: Floats, theta: Floats) -> Floats:
+def _compute_standard_errors(share: Floats, weight: Floats, theta: Floats) -> Floats:
     """One standard error of both figures; 0 for one that lies at its bound."""
     inside = theta > 0
-    found, left = np.zeros(2), len(share) - int(inside.sum())
-    if not inside.any() or left <= 0:
-        return found
+    errors, degrees_of_freedom = np.zeros(2), len(share) - int(inside.sum())
+    if not inside.any() or degrees_of_freedom <= 0:
+        return errors
     part, count = share[:, inside], len(share)
-    robust = weight * count / np.sqrt(1 + ((share @ theta - 1) / ROBUST) ** 2)
+    robust = weight * count / np.sqrt(1 + ((share @ theta - 1) / ROBUST_ERROR) ** 2)
     matrix = part.T @ (robust[:, np.newaxis] * part)
     scale = np.sqrt(np.diag(matrix))
     inverse = np.diag(np.linalg.pinv(matrix / np.outer(scale, scale))) / scale**2
-    variance = float(robust @ (share @ theta - 1) ** 2) / left
-    found[inside] = np.sqrt(np.maximum(inverse * variance, 0.0))
-    return found
+    variance = float(robust @ (share @ theta - 1) ** 2) / degrees_of_freedom
+    errors[inside] = np.sqrt(np.maximum(inverse * variance, 0.0))
+    return errors
 
 
-def keep_quiet(rows: Iterable[Sample]) -> list[Sample]:
+def keep_quiet(rows: Iterable[CollectiveSample]) -> list[CollectiveSample]:
     """Of the timings of a topology, the fastest quarter of each eighth of a doubling of the size. [K14]
 
-    A quiet run is what is predicted; the slower timings tell of others on the network. Where an eighth has fewer than
+    A quiet run is what is predicted; the slower timings show the traffic of others. Where an eighth has fewer than
     four timings, all of them stay.
     """
-    found: list[Sample] = []
-    for where, samples in _by_topology(rows).items():
-        size = np.array([one.size_bytes for one in samples])
-        time_s = np.array([one.time_s for one in samples])
+    quiet: list[CollectiveSample] = []
+    for where, samples in _group_by_topology(rows).items():
+        size = np.array([sample.size_bytes for sample in samples])
+        time_s = np.array([sample.time_s for sample in samples])
         if len(np.unique(size)) < 2:
-            found += samples
+            quiet += samples
             continue
-        slowness = time_s / _fit(where, size, time_s).seconds(size)
+        slowness = time_s / _fit_topology(where, size, time_s).seconds(size)
         eighth = np.floor(EIGHTHS * np.log2(size) + 1e-9)
         for part in np.unique(eighth):
-            here = np.flatnonzero(eighth == part)
-            most = max(1, round(QUIET_SHARE * len(here))) if len(here) >= 1 / QUIET_SHARE else len(here)
-            found += [samples[at] for at in here[np.argsort(slowness[here], kind="stable")][:most]]
-    return found
+            members = np.flatnonzero(eighth == part)
+            count = max(1, round(QUIET_SHARE * len(members))) if len(members) >= 1 / QUIET_SHARE else len(members)
+            quiet += [samples[index] for index in members[np.argsort(slowness[members], kind="stable")][:count]]
+    return quiet
 
 
 # Ops that show the links inside a zone, the most telling first.
@@ -289,13 +289,13 @@ RING_OPS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send_re
 # Ops that show the way between zones, the most telling first.
 ZONE_OPS = ("send_recv", "all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 # Rate of all groups over that of one from which one group counts as held back by its connections.
-TOGETHER_MORE = 1.25
-DIGITS = 4
+HELD_BACK_RATIO = 1.25
+FIGURE_DIGITS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZoneFigures:
-    """One way from a zone to another."""
+    """Figures of the link from one zone to another, one direction."""
 
     latency_s: float | None
     """Of one message, library included; None: the sizes do not show it."""
@@ -327,101 +327,103 @@ class RingFigures:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkFigures:
-    """All that fits say of links."""
+class FittedLinks:
+    """What fits say of links: between zones, of the network of a zone, and inside its nodes."""
 
     between: dict[tuple[str, str], ZoneFigures] = field(default_factory=dict)
     network: dict[str, RingFigures] = field(default_factory=dict)
     inside: dict[str, RingFigures] = field(default_factory=dict)
 
 
-def derive_link_figures(fits: Iterable[LinkFit]) -> LinkFigures:
+def derive_link_figures(fits: Iterable[LinkFit]) -> FittedLinks:
     """The figures of every link that the fits show. [K12]"""
     fits = list(fits)
-    ways = dict.fromkeys(fit.where.scope for fit in fits if fit.where.scope not in ("node", "network"))
+    scopes = dict.fromkeys(fit.where.scope for fit in fits if fit.where.scope not in ("node", "network"))
     between = {}
-    for scope in ways:
+    for scope in scopes:
         first, second = scope.split(">")
-        between[first, second] = _way([fit for fit in fits if fit.where.scope == scope])
-        turned = f"{second}>{first}"
-        if turned not in ways:  # collectives go both ways at once
-            both = [fit for fit in fits if fit.where.scope == scope and fit.where.op != "send_recv"]
-            if both:
-                between[second, first] = _way(both)
-    return LinkFigures(between=between, network=_rings(fits, "network"), inside=_rings(fits, "node"))
+        between[first, second] = _build_zone_figures([fit for fit in fits if fit.where.scope == scope])
+        reverse = f"{second}>{first}"
+        if reverse not in scopes:  # collectives go both ways at once
+            two_way = [fit for fit in fits if fit.where.scope == scope and fit.where.op != "send_recv"]
+            if two_way:
+                between[second, first] = _build_zone_figures(two_way)
+    return FittedLinks(
+        between=between, network=_collect_ring_figures(fits, "network"), inside=_collect_ring_figures(fits, "node")
+    )
 
 
-def rtt_ms(there: ZoneFigures, back: ZoneFigures | None) -> float | None:
+def compute_rtt_ms(forward: ZoneFigures, backward: ZoneFigures | None) -> float | None:
     """Round-trip time that gives these latencies in the model: both ways less what the hosts add. [K12]"""
-    other = there if back is None or back.latency_s is None else back
-    first = other if there.latency_s is None else there
-    if first.latency_s is None or other.latency_s is None:
+    second = forward if backward is None or backward.latency_s is None else backward
+    first = second if forward.latency_s is None else forward
+    if first.latency_s is None or second.latency_s is None:
         return None
     hosts_s = 2 * figure("tcp", "latency_us") * 1e-6
-    return rounded(max(0.0, first.latency_s + other.latency_s - hosts_s) * 1e3)
+    return round_figure(max(0.0, first.latency_s + second.latency_s - hosts_s) * 1e3)
 
 
-def gbps(bytes_per_s: float, fabric: str = "tcp") -> float:
+def convert_to_gbps(bytes_per_s: float, fabric: str = "tcp") -> float:
     """Gbit/s of a link whose payload rate is this. [K12]"""
-    return rounded(bytes_per_s / BYTES_PER_S_PER_GBPS / figure(fabric, "efficiency"))
+    return round_figure(bytes_per_s / BYTES_PER_S_PER_GBPS / figure(fabric, "efficiency"))
 
 
-def flow_gbps(way: ZoneFigures) -> float | None:
+def compute_flow_gbps(direction: ZoneFigures) -> float | None:
     """Gbit/s of one connection, where one group alone shows it. [K12]"""
-    if way.group_bytes_per_s is None:
+    if direction.group_bytes_per_s is None:
         return None
-    connections = figure("nccl_sockets", "channels") if way.backend == "nccl" else 1.0
-    return gbps(way.group_bytes_per_s / connections)
+    connections = figure("nccl_sockets", "channels") if direction.backend == "nccl" else 1.0
+    return convert_to_gbps(direction.group_bytes_per_s / connections)
 
 
-def rounded(value: float) -> float:
-    """Four digits: more were not measured."""
-    return float(f"{value:.{DIGITS}g}")
+def round_figure(value: float) -> float:
+    """The value to four digits: more were not measured."""
+    return float(f"{value:.{FIGURE_DIGITS}g}")
 
 
-def _way(fits: Sequence[LinkFit]) -> ZoneFigures:
+def _build_zone_figures(fits: Sequence[LinkFit]) -> ZoneFigures:
     op = next(op for op in ZONE_OPS if any(fit.where.op == op for fit in fits))
-    same = [fit for fit in fits if fit.where.op == op]
-    alone = [fit for fit in same if fit.where.groups == 1]
-    rates = [fit.where.groups * fit.bytes_per_s for fit in same if fit.bytes_per_s is not None and fit.rate_known]
-    single = [fit.bytes_per_s for fit in alone if fit.bytes_per_s is not None and fit.rate_known]
-    shown = [fit.latency_s for fit in alone or same if fit.latency_known]
-    one, all_of_them = max(single, default=None), max(rates, default=None)
+    of_op = [fit for fit in fits if fit.where.op == op]
+    alone = [fit for fit in of_op if fit.where.groups == 1]
+    rates = [fit.where.groups * fit.bytes_per_s for fit in of_op if fit.bytes_per_s is not None and fit.rate_known]
+    group_rates = [fit.bytes_per_s for fit in alone if fit.bytes_per_s is not None and fit.rate_known]
+    latencies = [fit.latency_s for fit in alone or of_op if fit.latency_known]
+    group_rate, total_rate = max(group_rates, default=None), max(rates, default=None)
     return ZoneFigures(
-        latency_s=min(shown, default=None),
-        bytes_per_s=all_of_them,
-        group_bytes_per_s=one,
-        held_back=one is not None and all_of_them is not None and all_of_them > TOGETHER_MORE * one,
-        backend=same[0].where.backend,
+        latency_s=min(latencies, default=None),
+        bytes_per_s=total_rate,
+        group_bytes_per_s=group_rate,
+        held_back=group_rate is not None and total_rate is not None and total_rate > HELD_BACK_RATIO * group_rate,
+        backend=of_op[0].where.backend,
         op=op,
     )
 
 
-def _rings(fits: Sequence[LinkFit], scope: str) -> dict[str, RingFigures]:
-    here = [fit for fit in fits if fit.where.scope == scope and fit.rate_known]
-    found = {}
-    for zone in dict.fromkeys(fit.where.zone for fit in here):
-        ours = [fit for fit in here if fit.where.zone == zone]
-        op = next(op for op in RING_OPS if any(fit.where.op == op for fit in ours))
-        same = [fit for fit in ours if fit.where.op == op]
-        best = max(same, key=_node_rate if scope == "network" else _widest)
-        found[zone] = _ring(best, scope)
-    return found
+def _collect_ring_figures(fits: Sequence[LinkFit], scope: str) -> dict[str, RingFigures]:
+    usable = [fit for fit in fits if fit.where.scope == scope and fit.rate_known]
+    by_zone = {}
+    for zone in dict.fromkeys(fit.where.zone for fit in usable):
+        in_zone = [fit for fit in usable if fit.where.zone == zone]
+        op = next(op for op in RING_OPS if any(fit.where.op == op for fit in in_zone))
+        of_op = [fit for fit in in_zone if fit.where.op == op]
+        best = max(of_op, key=_compute_node_rate if scope == "network" else _get_width_order)
+        by_zone[zone] = _build_ring_figures(best, scope)
+    return by_zone
 
 
-def _widest(fit: LinkFit) -> tuple[float, ...]:
+def _get_width_order(fit: LinkFit) -> tuple[float, ...]:
     """Rings of most GPUs of a node, alone, over the largest sizes: nearest to what training sends."""
     return (fit.where.gpus_per_node, -fit.where.groups, fit.high_bytes)
 
 
-def _node_rate(fit: LinkFit) -> float:
+def _compute_node_rate(fit: LinkFit) -> float:
     """What all groups of a node reach together: groups of one kind lie side by side on the same nodes."""
     return (fit.bytes_per_s or 0.0) * fit.where.groups
 
 
-def _ring(fit: LinkFit, scope: str) -> RingFigures:
+def _build_ring_figures(fit: LinkFit, scope: str) -> RingFigures:
     where, rate = fit.where, fit.bytes_per_s or 0.0
-    node: Callable[[LinkFit], float] = _node_rate if scope == "network" else lambda one: one.bytes_per_s or 0.0
+    node: Callable[[LinkFit], float] = _compute_node_rate if scope == "network" else lambda one: one.bytes_per_s or 0.0
     return RingFigures(
         bytes_per_s=node(fit),
         gpu_bytes_per_s=rate / where.gpus_per_node if scope == "network" else rate,
@@ -436,16 +438,16 @@ def _ring(fit: LinkFit, scope: str) -> RingFigures:
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 # Columns without which a file is not of this kind.
-NEEDED = ("op", "nodes", "gpus_per_node", "ranks", "bytes", "time_us")
-FAILED = "failed"  # Flag of a row without a time
-NOISY = "noisy"  # Flag of a row whose time is uncertain; it may be kept on request
-MOST_BYTES, MOST_ROWS, MOST_TOLD = 64 * 2**20, 500_000, 10
+REQUIRED_COLUMNS = ("op", "nodes", "gpus_per_node", "ranks", "bytes", "time_us")
+FAILED_FLAG = "failed"  # Flag of a row without a time
+NOISY_FLAG = "noisy"  # Flag of a row whose time is uncertain; it may be kept on request
+MOST_BYTES, MOST_ROWS, MOST_NOTICES = 64 * 2**20, 500_000, 10
 FASTEST_GB_PER_S = 10_000.0  # No link of one GPU carries more
 LONGEST_US = 86_400e6
 # The column of a rate, ours and as published tables name it; both count 1e9 bytes a second.
-RATES = ("bus_gb_per_s", "bus_gbps")
+RATE_COLUMNS = ("bus_gb_per_s", "bus_gbps")
 UNITS_TOLERANCE = 0.1  # By how much a stated rate may differ from bytes / time
-_WHOLE = re.compile(r"\d{1,15}(\.0*)?")
+_INTEGER = re.compile(r"\d{1,15}(\.0*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,7 +470,7 @@ class Topology:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class CollectiveSample:
     """One timed collective."""
 
     where: Topology
@@ -477,16 +479,16 @@ class Sample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Samples:
+class CollectiveSamples:
     """The usable rows of a file, and how many were left out by flag."""
 
-    rows: tuple[Sample, ...]
+    rows: tuple[CollectiveSample, ...]
     flagged: Mapping[str, int] = field(default_factory=dict)
     clusters: tuple[str, ...] = ()
     """Clusters that the file has rows of."""
 
 
-class _RowError(Exception):
+class _CollectiveRowError(Exception):
     """A row that cannot be used."""
 
     def __init__(self, notice: Notice) -> None:
@@ -494,7 +496,7 @@ class _RowError(Exception):
         self.notice = notice
 
 
-def read_collectives(path: Path, *, keep_noisy: bool = False, cluster: str | None = None) -> Samples:
+def read_collectives(path: Path, *, keep_noisy: bool = False, cluster: str | None = None) -> CollectiveSamples:
     """The timings of a file; `InvalidError` names what is wrong (ten mistakes), `FileError` a file that is none.
 
     `keep_noisy`: rows flagged so count too. `cluster`: only rows of that one.
@@ -511,41 +513,43 @@ def read_collectives(path: Path, *, keep_noisy: bool = False, cluster: str | Non
     return parse_samples(data.decode("utf-8-sig", "replace"), str(path), keep_noisy=keep_noisy, cluster=cluster)
 
 
-def parse_samples(text: str, file: str = "<text>", *, keep_noisy: bool = False, cluster: str | None = None) -> Samples:
+def parse_samples(
+    text: str, file: str = "<text>", *, keep_noisy: bool = False, cluster: str | None = None
+) -> CollectiveSamples:
     """The timings of a CSV text, as `read_collectives` reads a file."""
-    found: list[Sample] = []
+    samples: list[CollectiveSample] = []
     flagged: Counter[str] = Counter()
-    wrong = RowNotices(limit=MOST_TOLD)
+    notices = RowNotices(limit=MOST_NOTICES)
     clusters: dict[str, None] = {}
-    for line, row in _rows(text, file):
+    for line, row in _read_rows(text, file):
         clusters[row.get("cluster", "")] = None
         if cluster not in (None, row.get("cluster", "")):
             continue
         flag = row.get("flag", "")
         try:
-            sample = _sample(line, row, flag)
-        except _RowError as error:
-            wrong.add(error.notice.at(file, line))
+            sample = _parse_sample(line, row, flag)
+        except _CollectiveRowError as error:
+            notices.add(error.notice.at(file, line))
             continue
-        if sample is None or (flag and not (keep_noisy and flag == NOISY)):
-            flagged[flag or FAILED] += 1
+        if sample is None or (flag and not (keep_noisy and flag == NOISY_FLAG)):
+            flagged[flag or FAILED_FLAG] += 1
         else:
-            found.append(sample)
-    if wrong:
-        raise InvalidError(*wrong.build_notices())
+            samples.append(sample)
+    if notices:
+        raise InvalidError(*notices.build_notices())
     if cluster is not None and cluster not in clusters:
         raise build_choice_error("--cluster", cluster, clusters)
-    if not found:
-        left = [f"{flag} {count}" for flag, count in flagged.items()] or ["-"]
-        raise InvalidError(Notice(code="collective_none", value=file, params={"flags": left}))
-    return Samples(rows=tuple(found), flagged=dict(flagged), clusters=tuple(clusters))
+    if not samples:
+        flag_counts = [f"{flag} {count}" for flag, count in flagged.items()] or ["-"]
+        raise InvalidError(Notice(code="collective_none", value=file, params={"flags": flag_counts}))
+    return CollectiveSamples(rows=tuple(samples), flagged=dict(flagged), clusters=tuple(clusters))
 
 
-def _rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
+def _read_rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.reader(io.StringIO(text.replace("\0", "")))
     try:
         columns = [name.strip() for name in next(reader, [])]
-        missing = [name for name in NEEDED if name not in columns]
+        missing = [name for name in REQUIRED_COLUMNS if name not in columns]
         if missing:
             raise InputError(Notice(code="runs_columns", value=file, params={"missing": missing}, file=file, line=1))
         for count, cells in enumerate(reader):
@@ -562,30 +566,30 @@ def _rows(text: str, file: str) -> Iterator[tuple[int, dict[str, str]]]:
         raise FileError(Notice(code="runs_not_csv", value=file, params={"reason": str(error)})) from None
 
 
-def _sample(line: int, row: Mapping[str, str], flag: str) -> Sample | None:
+def _parse_sample(line: int, row: Mapping[str, str], flag: str) -> CollectiveSample | None:
     """The row, or None where it has no time and says so."""
-    where = _topology(line, row)
-    size = _number(line, row, "bytes", 1e15)
-    if flag == FAILED and not row["time_us"]:
+    where = _parse_topology(line, row)
+    size = _parse_number(line, row, "bytes", 1e15)
+    if flag == FAILED_FLAG and not row["time_us"]:
         return None
-    time_us = _number(line, row, "time_us", LONGEST_US)
+    time_us = _parse_number(line, row, "time_us", LONGEST_US)
     if not flag:
         _check_rate(line, row, where, size, time_us)
-    return Sample(where=where, size_bytes=size, time_s=time_us * 1e-6)
+    return CollectiveSample(where=where, size_bytes=size, time_s=time_us * 1e-6)
 
 
-def _topology(line: int, row: Mapping[str, str]) -> Topology:
+def _parse_topology(line: int, row: Mapping[str, str]) -> Topology:
     op = row["op"].lower().replace("-", "_")
     if op not in OPS:
-        raise _RowError(_refused(line, "collective_choice", "op", row["op"], allowed=list(OPS)))
-    nodes, width, ranks = (_whole(line, row, key) for key in ("nodes", "gpus_per_node", "ranks"))
+        raise _CollectiveRowError(_build_row_notice(line, "collective_choice", "op", row["op"], allowed=list(OPS)))
+    nodes, width, ranks = (_parse_integer(line, row, key) for key in ("nodes", "gpus_per_node", "ranks"))
     if nodes * width != ranks or ranks < 2:
-        raise _RowError(_refused(line, "collective_ranks", "ranks", ranks, nodes=nodes, width=width))
+        raise _CollectiveRowError(_build_row_notice(line, "collective_ranks", "ranks", ranks, nodes=nodes, width=width))
     scope = row.get("scope", "") or ("node" if nodes == 1 else "network")
     ends = scope.split(">")
     if scope not in ("node", "network") and (len(ends) != 2 or not all(ends) or ends[0] == ends[1]):
         allowed = ["node", "network", "a>b"]
-        raise _RowError(_refused(line, "collective_choice", "scope", scope, allowed=allowed))
+        raise _CollectiveRowError(_build_row_notice(line, "collective_choice", "scope", scope, allowed=allowed))
     return Topology(
         op=op,
         scope=scope,
@@ -593,7 +597,7 @@ def _topology(line: int, row: Mapping[str, str]) -> Topology:
         nodes=nodes,
         gpus_per_node=width,
         ranks=ranks,
-        groups=_whole(line, row, "groups") if row.get("groups") else 1,
+        groups=_parse_integer(line, row, "groups") if row.get("groups") else 1,
         cluster=row.get("cluster", ""),
         size_class=row.get("size_class", ""),
         backend=row.get("backend", ""),
@@ -605,48 +609,50 @@ def estimate_collective_cost(op: str, size_bytes: Any, ranks: Any, link: Tier) -
     size, n = np.asarray(size_bytes, dtype=float), np.asarray(ranks, dtype=float)
     if op == "send_recv":
         return send_message(size, link)
-    forms = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_to_all": all_to_all}
+    costs = {"all_reduce": all_reduce, "reduce_scatter": reduce_scatter, "all_to_all": all_to_all}
     ring = Ring(ranks=n, link=link)
-    # the size of a gather is that of one rank's share
-    return all_gather(size * n, ring) if op == "all_gather" else forms[op](size, ring)
+    # The size of a gather in these files is one rank's share; the formula takes the gathered tensor.
+    return all_gather(size * n, ring) if op == "all_gather" else costs[op](size, ring)
 
 
-def bus_bytes(where: Topology, size_bytes: float) -> float:
+def compute_bus_bytes(where: Topology, size_bytes: float) -> float:
     """Bytes over the busiest link of a ring, as `bus_gb_per_s` counts them."""
     return float(estimate_collective_cost(where.op, size_bytes, where.ranks, FREE).sent_bytes)
 
 
 def _check_rate(line: int, row: Mapping[str, str], where: Topology, size: float, time_us: float) -> None:
     """Refuse what no link carries, and rows whose rate is not bytes over time: units are mixed up."""
-    found = bus_bytes(where, size) / time_us / 1e3
-    if found > FASTEST_GB_PER_S:
+    gb_per_s = compute_bus_bytes(where, size) / time_us / 1e3
+    if gb_per_s > FASTEST_GB_PER_S:
         params = {"limit": FASTEST_GB_PER_S, "bytes": size}
-        raise _RowError(_refused(line, "collective_impossible", "time_us", time_us, found=found, **params))
-    column = next((name for name in RATES if row.get(name)), None)
+        raise _CollectiveRowError(
+            _build_row_notice(line, "collective_impossible", "time_us", time_us, found=gb_per_s, **params)
+        )
+    column = next((name for name in RATE_COLUMNS if row.get(name)), None)
     if column is None:
         return
-    stated = _number(line, row, column, 1e12)
-    if abs(stated / found - 1) > UNITS_TOLERANCE:
+    stated = _parse_number(line, row, column, 1e12)
+    if abs(stated / gb_per_s - 1) > UNITS_TOLERANCE:
         params = {"bytes": size, "time_us": time_us}
-        raise _RowError(_refused(line, "collective_units", column, stated, found=found, **params))
+        raise _CollectiveRowError(_build_row_notice(line, "collective_units", column, stated, found=gb_per_s, **params))
 
 
-def _number(line: int, row: Mapping[str, str], key: str, most: float) -> float:
+def _parse_number(line: int, row: Mapping[str, str], key: str, maximum: float) -> float:
     try:
         value = float(row.get(key, ""))
     except ValueError:
         value = math.nan
-    if not 0 < value <= most:
-        raise _RowError(_refused(line, "collective_number", key, row.get(key, ""), most=most))
+    if not 0 < value <= maximum:
+        raise _CollectiveRowError(_build_row_notice(line, "collective_number", key, row.get(key, ""), most=maximum))
     return value
 
 
-def _whole(line: int, row: Mapping[str, str], key: str) -> int:
+def _parse_integer(line: int, row: Mapping[str, str], key: str) -> int:
     text = row.get(key, "")
-    if not text.isascii() or not _WHOLE.fullmatch(text) or float(text) < 1:
-        raise _RowError(_refused(line, "collective_number", key, text, most=1e15))
+    if not text.isascii() or not _INTEGER.fullmatch(text) or float(text) < 1:
+        raise _CollectiveRowError(_build_row_notice(line, "collective_number", key, text, most=1e15))
     return int(float(text))
 
 
-def _refused(line: int, code: str, key: str, value: object, **params: object) -> Notice:
+def _build_row_notice(line: int, code: str, key: str, value: object, **params: object) -> Notice:
     return Notice(code=code, field=key, value=value, params={"row": line, **params})
