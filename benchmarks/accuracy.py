@@ -19,14 +19,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "studies"))  # uncertai
 from uncertainty import pair_strategies, score_chances
 
 from crosszone import measured
-from crosszone.calibrate.accuracy import MANY, Accuracy, Outcome, ranking, score_runs, scores
+from crosszone.calibrate.accuracy import (
+    MIN_LARGE_GROUP,
+    Accuracy,
+    RankedRun,
+    score_ranking,
+    score_runs,
+    summarize_errors,
+)
 from crosszone.calibrate.components import (
     ComponentScores,
-    component_table,
-    job_of,
+    build_component_table,
+    build_job_column,
+    compute_iteration_shares,
     read_components,
     score_components,
-    shares,
 )
 from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import FOLDS, CrossValidation, cross_validate, doubtful_of, training, usable
@@ -127,16 +134,16 @@ def fitted(data: Path, profiles: Profiles) -> list[str]:
 
 def choices(found: Accuracy) -> list[str]:
     """How well the best of several measured strategies is chosen, by source; then of many."""
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, list[RankedRun]] = {}
     for row in found.rows:
         if row.counts and row.measured_s and row.predicted_s:
-            one = Outcome(row.setup, row.strategy, row.measured_s, row.predicted_s)
+            one = RankedRun(row.setup, row.strategy, row.measured_s, row.predicted_s)
             outcomes.setdefault(row.source, []).append(one)
     planned = [one for name in PLANNED for one in outcomes.get(name, [])]
     parts = {"**all**": [one for rows in outcomes.values() for one in rows], "the planned ones": planned, **outcomes}
     text = [f"Planned ones: {', '.join(PLANNED)}, whose runs try many strategies on one cluster.", ""]
-    for least in (2, MANY):
-        ranked = ((name, ranking(rows, least)) for name, rows in parts.items())
+    for least in (2, MIN_LARGE_GROUP):
+        ranked = ((name, score_ranking(rows, least)) for name, rows in parts.items())
         lines = [
             (name, {key: _close(value) for key, value in asdict(one).items()}) for name, one in ranked if one.groups
         ]
@@ -203,11 +210,14 @@ def _known(one: CrossValidation) -> Sequence[tuple[str, Any]]:
         "both unknown": ~one.stack_known & ~one.gpu_known,
     }
     lines = [
-        (f"{LEFT_OUT[one.kind]}: {name}", scores([row for row, on in zip(one.rows, mask, strict=True) if on]))
+        (f"{LEFT_OUT[one.kind]}: {name}", summarize_errors([row for row, on in zip(one.rows, mask, strict=True) if on]))
         for name, mask in masks.items()
         if mask.any()
     ]
-    return [*lines, (f"{LEFT_OUT[one.kind]}: models with experts", scores([row for row in one.rows if row.moe]))]
+    return [
+        *lines,
+        (f"{LEFT_OUT[one.kind]}: models with experts", summarize_errors([row for row in one.rows if row.moe])),
+    ]
 
 
 def parts(data: Path, profiles: Profiles) -> list[str]:
@@ -248,7 +258,7 @@ def clusters(jobs: ComponentScores) -> list[str]:
 
 def components(jobs: ComponentScores) -> list[str]:
     """Signed errors by component and job, and mean absolute ones by cluster."""
-    found = component_table(jobs, "en")
+    found = build_component_table(jobs, "en")
     heads = [f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" for job in found.jobs]
     heads += [f"{cluster} mean abs, {which}" for cluster in found.clusters for which in ("all", "fastest")]
     text = [f"| component, signed % | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
@@ -263,7 +273,7 @@ def components(jobs: ComponentScores) -> list[str]:
 def shared(jobs: ComponentScores) -> list[str]:
     """What iterations are made of, measured and predicted."""
     lines = []
-    found = shares(jobs, "en")
+    found = compute_iteration_shares(jobs, "en")
     for one in found:
         for kind, values in (("measured", one.measured_pct), ("predicted", one.predicted_pct)):
             if values and one.job.fastest:
@@ -274,7 +284,7 @@ def shared(jobs: ComponentScores) -> list[str]:
 
 def steady(path: Path, jobs: ComponentScores) -> list[str]:
     """How steady the iterations of each job were, over its fastest one (`crosszone accuracy` has the seconds)."""
-    names = {scored.run.id: job_of(scored) for scored in jobs.runs}
+    names = {scored.run.id: build_job_column(scored) for scored in jobs.runs}
     columns = {"iterations": "count", "mean to min %": "mean", "deviation to min %": "std", "max to min %": "max"}
     lines = []
     for one in read_stability_table(path):

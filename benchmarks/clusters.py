@@ -13,7 +13,7 @@ from crosszone import measured
 from crosszone.calibrate.collective_apply import build_collective_profile, measure_collectives
 from crosszone.calibrate.collective_fit import read_collectives
 from crosszone.calibrate.components import score_components
-from crosszone.calibrate.components_fit import fastest, fit_cluster
+from crosszone.calibrate.components_fit import fit_cluster, select_fastest
 from crosszone.calibrate.components_read import ComponentRun, read_components
 from crosszone.calibrate.operator_fit import read_samples
 from crosszone.calibrate.operator_profiles import NEOX_STACKS, coefficients_of
@@ -89,7 +89,7 @@ def main() -> None:
         seconds = f"{run.step_s:.2f} | {one.step.predicted_s:.2f}"
         lines.append(f"| {run.cluster} | {name} | {seconds} | {one.step.error_pct:+.1f} | {apart} |")
     for cluster in CLUSTERS:
-        jobs = [run for run in fastest(runs) if run.cluster == cluster]
+        jobs = [run for run in select_fastest(runs) if run.cluster == cluster]
         fitted = sum(abs(scored[run.id].step.error_pct) for run in jobs) / len(jobs)
         left = sum(abs(without[run.id]) for run in jobs) / len(jobs)
         lines.append(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from crosszone.calibrate.accuracy import ScoredRow, score_runs, scores
+from crosszone.calibrate.accuracy import ScoredRow, score_runs, summarize_errors
 from crosszone.cost.operator_profile import operator_profile
 from crosszone.cost.profile import Profiles
 from results import write_section
@@ -54,9 +54,9 @@ def main() -> None:
             for row in score_runs(path, Profiles.shipped()).rows
         ]
         worst = [row for row in rows if row.stack in ("hf-eager", "hf-compile")]
-        lines.append(line(f"{title}: Hugging Face, all", scores(worst)))
+        lines.append(line(f"{title}: Hugging Face, all", summarize_errors(worst)))
         for name in dict.fromkeys(map(kind, rows)):
-            lines.append(line(f"{title}: {name}", scores([row for row in rows if kind(row) == name])))
+            lines.append(line(f"{title}: {name}", summarize_errors([row for row in rows if kind(row) == name])))
     lines += ["", "| row not fitted to | stack | measured s | predicted s | error % |", "|---|---|---|---|---|"]
     for row in sorted(worst, key=lambda one: -abs(one.error_pct or 0.0)):
         lines.append(

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.accuracy import MOST_STRATEGIES, Outcome, ScoredRow, mean_times, setup_of, strategy_of
+from crosszone.calibrate.accuracy import (
+    MOST_STRATEGIES,
+    RankedRun,
+    ScoredRow,
+    average_times,
+    build_setup_key,
+    build_strategy_key,
+)
 from crosszone.calibrate.fit import CrossValidation
 from crosszone.plan.comparison import compute_win_probability
 
@@ -35,12 +42,12 @@ class Pairs:
 def pair_strategies(validation: CrossValidation) -> Pairs:
     """The pairs among rows that were predicted by fits without them; runs of the same strategy count as their mean."""
     outcomes = (
-        Outcome(setup_of(run), strategy_of(run), run.step_time_s, float(seconds))
+        RankedRun(build_setup_key(run), build_strategy_key(run), run.step_time_s, float(seconds))
         for run, seconds in zip(validation.runs, validation.predicted_s, strict=True)
         if run.step_time_s
     )
     ratios, weights = [np.empty((0, 2))], [np.empty(0)]
-    for means in mean_times(outcomes):
+    for means in average_times(outcomes):
         logs = np.log(means[:MOST_STRATEGIES])
         first, second = np.triu_indices(len(logs), k=1)
         ratios.append(logs[second] - logs[first])

@@ -10,7 +10,7 @@ import pytest
 from refit import FOLDER, replace_widths, rewrite_profile, round_value, write_profiles
 
 from crosszone.calibrate import accuracy
-from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, scores
+from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, summarize_errors
 from crosszone.calibrate.fit import doubtful_of, training, usable
 from crosszone.calibrate.predicted import predict_runs
 from crosszone.calibrate.runs import read_runs
@@ -61,7 +61,7 @@ def published(data: Path) -> Accuracy:
 
 def test_errors_are_counted_against_the_measured_value():
     """[Q5] Errors of +5, -10, +20 and -30 %: mean 16.25, median 15, two within 10 %, three within 20 %."""
-    found = scores([row(f"a-{n}", 100.0, said) for n, said in enumerate((105.0, 90.0, 120.0, 70.0))])
+    found = summarize_errors([row(f"a-{n}", 100.0, said) for n, said in enumerate((105.0, 90.0, 120.0, 70.0))])
     assert found["mape_pct"] == pytest.approx(16.25)
     assert found["median_ape_pct"] == pytest.approx(15.0)
     assert found["bias_pct"] == pytest.approx(-3.75)
@@ -70,7 +70,7 @@ def test_errors_are_counted_against_the_measured_value():
 
 def test_the_band_holds_a_measured_value_between_its_ends():
     """[Q5] Bands of 10 %: 94.5 to 115.5 holds 100; 81 to 99 and 63 to 77 do not."""
-    assert scores([row(f"a-{n}", 100.0, said) for n, said in enumerate((105.0, 90.0, 70.0))])[
+    assert summarize_errors([row(f"a-{n}", 100.0, said) for n, said in enumerate((105.0, 90.0, 70.0))])[
         "band_coverage_pct"
     ] == pytest.approx(100 / 3)
 
@@ -94,7 +94,7 @@ def test_doubtful_rows_duplicates_and_skipped_rows_stay_out_of_the_averages():
 
 
 def test_nothing_scored_is_nothing_not_zero():
-    found = scores([])
+    found = summarize_errors([])
     assert found["mape_pct"] is None and found["scored"] == 0
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from component_rows import TIMED, iterations, written
 from crosszone.calibrate.components import (
-    PARTS,
-    SHARES,
+    SHARE_NAMES,
+    TABLE_PARTS,
     ComponentScores,
-    component_table,
+    build_component_table,
+    compute_iteration_shares,
     read_components,
     score_components,
-    shares,
 )
 from crosszone.calibrate.stability import read_stability_table
 from crosszone.cost.profile import Profiles
@@ -40,18 +40,18 @@ def test_errors_are_signed_by_job_and_absolute_in_the_mean(tmp_path):
     once = scored(tmp_path, {}).runs[0].predicted
     halves = {"run_id": "fast", "iter_best_s": str(once.step / 2)}
     doubles = {"run_id": "slow", "iter_best_s": str(once.step * 2)}
-    table = component_table(scored(tmp_path, halves, doubles), "en")
+    table = build_component_table(scored(tmp_path, halves, doubles), "en")
     step = table.rows[-1]
     assert (step.part, [job.fastest for job in table.jobs]) == ("step", [True, False])
     assert step.errors_pct == pytest.approx((100.0, -50.0))
     assert step.means["perlmutter"].all_pct == pytest.approx(75.0)
     assert step.means["perlmutter"].fastest_pct == pytest.approx(100.0)
-    assert [row.part for row in table.rows] == list(PARTS)
+    assert [row.part for row in table.rows] == list(TABLE_PARTS)
 
 
 def test_the_slowest_stage_is_the_largest_of_the_measured_ones(tmp_path):
     """[K60] 100, 200 and 50 ms: the middle one."""
-    found = {row.part: row for row in component_table(scored(tmp_path, {}), "en").rows}
+    found = {row.part: row for row in build_component_table(scored(tmp_path, {}), "en").rows}
     assert found["slowest_fwd"].measured_s == (pytest.approx(0.2),)
     assert found["slowest_bwd"].measured_s == (pytest.approx(0.6),)
 
@@ -59,7 +59,7 @@ def test_the_slowest_stage_is_the_largest_of_the_measured_ones(tmp_path):
 def test_each_cluster_has_its_own_mean(tmp_path):
     """[K60] A job on each of two clusters."""
     vista = {"run_id": "two", "cluster": "vista", "gpu": "GH200-120GB", "gpus_per_node": "1"}
-    table = component_table(scored(tmp_path, {}, vista), "en")
+    table = build_component_table(scored(tmp_path, {}, vista), "en")
     assert table.clusters == ("perlmutter", "vista")
     for row in table.rows:
         for at, cluster in enumerate(table.clusters):
@@ -71,22 +71,26 @@ def test_each_cluster_has_its_own_mean(tmp_path):
 def test_a_part_that_is_not_stated_is_an_empty_cell(tmp_path):
     found = {
         row.part: row
-        for row in component_table(scored(tmp_path, {"p2p_send_first_us": "", "p2p_send_middle_us": ""}), "en").rows
+        for row in build_component_table(
+            scored(tmp_path, {"p2p_send_first_us": "", "p2p_send_middle_us": ""}), "en"
+        ).rows
     }
     assert found["p2p_send"].errors_pct == (None,)
     assert found["p2p_send"].means["perlmutter"].all_pct is None
 
 
 def test_an_update_shorter_than_the_all_gather_in_it_is_not_scored(tmp_path):
-    found = {row.part: row for row in component_table(scored(tmp_path, {"update_raw_first_us": "999999"}), "en").rows}
+    found = {
+        row.part: row for row in build_component_table(scored(tmp_path, {"update_raw_first_us": "999999"}), "en").rows
+    }
     assert found["update"].errors_pct == (None,)
     assert found["dp_allgather"].errors_pct != (None,)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_components_are_named_in_the_readers_language(tmp_path, language):
-    table = component_table(scored(tmp_path, {}), language)
-    assert [row.name for row in table.rows] == [label(f"component_{part}", language) for part in PARTS]
+    table = build_component_table(scored(tmp_path, {}), language)
+    assert [row.name for row in table.rows] == [label(f"component_{part}", language) for part in TABLE_PARTS]
 
 
 def test_shares_by_hand(tmp_path):
@@ -95,22 +99,22 @@ def test_shares_by_hand(tmp_path):
     Sums: forward 12, backward 24 and 12 again = 48 ms. Forward 16 (200 - 12) = 3.008 s, backward 16 (600 - 36) =
     9.024 s, sums 0.768 s, messages 16 x 2 x 10 ms = 0.32 s, gradients 2 s, update 1.5 s; 3.38 s are left.
     """
-    (one,) = shares(scored(tmp_path, {}), "en")
+    (one,) = compute_iteration_shares(scored(tmp_path, {}), "en")
     seconds = (3.008, 9.024, 0.768, 0.32, 2.0, 1.5, 3.38)
-    assert one.measured_pct == pytest.approx(dict(zip(SHARES, (5 * s for s in seconds), strict=True)))
+    assert one.measured_pct == pytest.approx(dict(zip(SHARE_NAMES, (5 * s for s in seconds), strict=True)))
 
 
 def test_shares_add_up_to_the_whole(tmp_path):
     """[K61] Also where parts are longer than the iteration: nothing is negative."""
     for cells in ({}, {"iter_best_s": "1"}, {"mp_allreduce_middle_us": "90000", "mp_allreduce_last_us": "90000"}):
-        (one,) = shares(scored(tmp_path, cells), "en")
+        (one,) = compute_iteration_shares(scored(tmp_path, cells), "en")
         for found in (one.measured_pct, one.predicted_pct):
             assert sum(found.values()) == pytest.approx(100.0)
             assert min(found.values()) >= 0
 
 
 def test_a_job_that_states_too_little_has_predicted_shares_only(tmp_path):
-    (one,) = shares(scored(tmp_path, {"dp_allreduce_first_us": ""}), "en")
+    (one,) = compute_iteration_shares(scored(tmp_path, {"dp_allreduce_first_us": ""}), "en")
     assert one.measured_pct is None
     assert sum(one.predicted_pct.values()) == pytest.approx(100.0)
 
@@ -170,7 +174,7 @@ def test_a_file_of_something_else_is_refused(tmp_path):
 def test_quiet_jobs_of_both_clusters_are_met(data):
     """Targets against the fastest iteration: 3 % on Perlmutter over all jobs, 4 % on Vista over the fastest of each set-up."""
     runs, skipped = read_components(data / "gpumodeling25" / "runs.csv")
-    table = component_table(score_components(runs, profiles(), skipped), "en")
+    table = build_component_table(score_components(runs, profiles(), skipped), "en")
     step = table.rows[-1].means
     assert step["perlmutter"].all_pct <= 3
     assert step["vista"].fastest_pct <= 4

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from component_rows import ROW
 from crosszone.calibrate.components import (
     ComponentScores,
-    component_table,
+    add_cluster_profile,
+    build_component_table,
+    compute_iteration_shares,
+    compute_repeat_floor_pct,
     predict_components,
-    profiles_of_cluster,
-    repeat_floor_pct,
     score_components,
-    shares,
 )
 from crosszone.calibrate.components_read import STACK, ComponentRun, is_components, read_components
 from crosszone.cost.own_profiles import OwnProfile, load
@@ -155,7 +155,10 @@ def test_rubbish_is_skipped_or_scored_but_never_crashes(tmp_path_factory, cells)
     runs, skipped = read_components(written(tmp_path_factory.mktemp("rubbish"), clean))
     scores = score_components(runs, profiles(), skipped)
     json.dumps(scores.as_dict(), allow_nan=False)
-    told = [component_table(scores, "en").as_dict(), *(one.as_dict() for one in shares(scores, "en"))]
+    told = [
+        build_component_table(scores, "en").as_dict(),
+        *(one.as_dict() for one in compute_iteration_shares(scores, "en")),
+    ]
     json.dumps(told, allow_nan=False)
     assert scores.summary["rows"] == len(runs) + len(skipped)
 
@@ -171,7 +174,7 @@ def test_jobs_take_the_stack_that_their_row_states(one):
 
 
 def parts(run: ComponentRun):
-    return predict_components(run, profiles_of_cluster(run.cluster, profiles()))
+    return predict_components(run, add_cluster_profile(run.cluster, profiles()))
 
 
 def timing(op: str, nodes: int, gpus: int, size: float):
@@ -183,7 +186,7 @@ def timing(op: str, nodes: int, gpus: int, size: float):
 def test_a_job_is_the_prediction_of_its_case(one):
     """The step is `predict`'s, to the last digit: there is no other model of these jobs."""
     run = one()
-    own = profiles_of_cluster("perlmutter", profiles())
+    own = add_cluster_profile("perlmutter", profiles())
     told = build_prediction(measured_predictor(run.id, run.case, frameworks()["deepspeed"], own))
     assert parts(run).step == told.step_time_s.expected
     assert told.basis.own_profile == "perlmutter"
@@ -212,7 +215,7 @@ def test_the_attention_mask_travels_with_the_activations(one):
 def test_messages_hold_both_ends(one):
     """[X8] Every stage but the ends has four messages of a micro-batch in its time, the ends two."""
     run = one()
-    own = profiles_of_cluster("perlmutter", profiles())
+    own = add_cluster_profile("perlmutter", profiles())
     times = measured_predictor(run.id, run.case, frameworks()["deepspeed"], own).step.times
     there, back = (float(np.ravel(x)[0]) for x in (times.send, times.send_back))
     added = (times.sends + times.sends_back)[0].tolist()
@@ -277,8 +280,8 @@ def test_a_stage_is_its_layers_and_what_its_end_adds(one):
 
 def test_two_jobs_of_one_set_up_leave_a_floor():
     """[K8] 4 and 5 s: predicting 4 errs by 0 and 20 %, 5 by 25 and 0 %; the mean is 10 % at best."""
-    assert repeat_floor_pct([[4.0, 5.0]]) == pytest.approx(10.0)
-    assert repeat_floor_pct([[4.0], [7.0]]) == 0
+    assert compute_repeat_floor_pct([[4.0, 5.0]]) == pytest.approx(10.0)
+    assert compute_repeat_floor_pct([[4.0], [7.0]]) == 0
 
 
 def test_parts_are_compared_with_the_measured_statistic(tmp_path):
@@ -315,7 +318,7 @@ def test_a_cluster_nobody_measured_is_scored_with_the_catalogue_s_links(one):
 def test_an_own_profile_in_use_is_what_jobs_are_scored_with(one):
     """It lies over nothing but the shipped values: two measurements of one cluster are not mixed."""
     mine = Profiles.shipped().with_own(OwnProfile(name="mine", source="", created=""))
-    assert profiles_of_cluster("perlmutter", mine) is mine
+    assert add_cluster_profile("perlmutter", mine) is mine
 
 
 # --- against the measured jobs

@@ -10,8 +10,14 @@ from statistics import fmean
 import pytest
 
 from component_rows import written
-from crosszone.calibrate.components import predict_components, profiles_of_cluster
-from crosszone.calibrate.components_fit import FITTED, fastest, fit_cluster, fit_stack, leave_out_setups
+from crosszone.calibrate.components import add_cluster_profile, predict_components
+from crosszone.calibrate.components_fit import (
+    FITTED_COEFFICIENTS,
+    fit_cluster,
+    fit_stack,
+    leave_out_setups,
+    select_fastest,
+)
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun, read_components
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.own_profiles import OwnProfile, load
@@ -23,7 +29,7 @@ PLANTED = {"host_s": 0.0008, "host_backward": 2.0, "elementwise": 1.2, "optimize
 
 @cache
 def profiles() -> Profiles:
-    return profiles_of_cluster("perlmutter", Profiles.shipped())
+    return add_cluster_profile("perlmutter", Profiles.shipped())
 
 
 def with_stack(values: dict[str, float]) -> Profiles:
@@ -38,11 +44,13 @@ def made(folder: Path) -> list[ComponentRun]:
     planted = with_stack(PLANTED)
     found = []
     for run in runs:
-        told = predict_components(run, planted)
-        parts = {(part, stage): told.part(part, stage) for part in ("stage_fwd", "stage_bwd") for stage in STAGES}
-        parts["update", "first"] = told.part("update", "first")
-        parts["dp_allreduce", "first"] = told.part("dp_allreduce", "first") + told.replica_wait
-        found.append(replace(run, parts_s=parts, step_s=told.step))
+        predicted = predict_components(run, planted)
+        parts = {
+            (part, stage): predicted.get_part_s(part, stage) for part in ("stage_fwd", "stage_bwd") for stage in STAGES
+        }
+        parts["update", "first"] = predicted.get_part_s("update", "first")
+        parts["dp_allreduce", "first"] = predicted.get_part_s("dp_allreduce", "first") + predicted.replica_wait
+        found.append(replace(run, parts_s=parts, step_s=predicted.step))
     return found
 
 
@@ -54,7 +62,7 @@ def test_the_parts_of_jobs_are_met_by_what_is_fitted_to_them(tmp_path):
         before, after = (predict_components(job, one) for one in (profiles(), found.profiles))
         assert abs(after.step / job.step_s - 1) < 0.005 < abs(before.step / job.step_s - 1)
         for part in ("stage_fwd", "stage_bwd"):
-            assert after.part(part, "middle") == pytest.approx(job.parts_s[part, "middle"], rel=0.01)
+            assert after.get_part_s(part, "middle") == pytest.approx(job.parts_s[part, "middle"], rel=0.01)
     # the one coefficient that a part of its own shows: the wait before the sum of the gradients
     assert found.coefficients["jitter"].value == pytest.approx(PLANTED["jitter"], rel=0.15)
 
@@ -86,7 +94,7 @@ def test_one_set_up_alone_cannot_be_left_out(tmp_path):
 def test_of_equal_set_ups_the_fastest_counts(tmp_path):
     one = made(tmp_path)[0]
     slow = replace(one, id="slow", step_s=2 * one.step_s)
-    assert [run.id for run in fastest([slow, one])] == ["one"]
+    assert [run.id for run in select_fastest([slow, one])] == ["one"]
 
 
 @pytest.mark.slow
@@ -95,9 +103,9 @@ def test_the_shipped_profile_is_what_the_measured_jobs_say(data):
     runs, _ = read_components(data / "gpumodeling25" / "runs.csv")
     known = load("vista")
     links_and_kernels = Profiles.shipped().with_own(known.model_copy(update={"stacks": {}}))  # sends as in the jobs
-    jobs = [run for run in fastest(runs) if run.cluster == "vista"]
+    jobs = [run for run in select_fastest(runs) if run.cluster == "vista"]
     found = fit_stack(jobs, links_and_kernels)
-    assert set(known.stacks[STACK]) == set(FITTED)
+    assert set(known.stacks[STACK]) == set(FITTED_COEFFICIENTS)
     for name, one in found.coefficients.items():
         assert known.stacks[STACK][name].value == pytest.approx(one.value, rel=0.02), name
 

@@ -12,7 +12,14 @@ import pytest
 
 from component_rows import TIMED, iterations, written
 from crosszone.calibrate import accuracy_report as report_module
-from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, MAIN, accuracy_report, csv_files, found_in
+from crosszone.calibrate.accuracy_report import (
+    COMPONENTS_FILE,
+    ITERATIONS_FILE,
+    MAIN_FILE,
+    build_csv_files,
+    get_accuracy_report,
+    score_folder,
+)
 from crosszone.calibrate.figures import FIGURES, draw, make
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile
@@ -37,16 +44,16 @@ def folder(tmp_path: Path) -> Path:
     """Three runs that can be scored, one that cannot; two jobs timed part by part; iterations of two jobs."""
     made = tmp_path / "data"
     (made / "gpumodeling25").mkdir(parents=True)
-    (made / MAIN).write_text("\n".join((HEAD, *ROWS)) + "\n", encoding="utf-8")
+    (made / MAIN_FILE).write_text("\n".join((HEAD, *ROWS)) + "\n", encoding="utf-8")
     short = {"run_id": "two", "iter_best_s": "25", "p2p_send_first_us": "", "p2p_send_middle_us": ""}
-    written(made / COMPONENTS, TIMED, {**TIMED, **short})
+    written(made / COMPONENTS_FILE, TIMED, {**TIMED, **short})
     iterations(made / "gpumodeling25", *STEPS)
     return made
 
 
 @pytest.fixture
 def report(folder: Path) -> dict:
-    return accuracy_report(folder, "en")
+    return get_accuracy_report(folder, "en")
 
 
 def test_the_report_tells_runs_sources_components_shares_and_stability(report):
@@ -63,21 +70,21 @@ def test_the_report_tells_runs_sources_components_shares_and_stability(report):
         ("one", 3, "perlmutter"),
         ("other", 1, ""),
     ]
-    assert [(one["file"], one["id"]) for one in report["skipped"]] == [(MAIN, "there-0001")]
+    assert [(one["file"], one["id"]) for one in report["skipped"]] == [(MAIN_FILE, "there-0001")]
     assert "crosszone_rig.csv" in report["missing"]
     json.dumps(report, allow_nan=False)
 
 
 def test_a_report_is_made_once_until_a_file_changes(folder, monkeypatch):
     made = []
-    monkeypatch.setattr(report_module, "found_in", lambda *a, **k: made.append(1) or found_in(*a, **k))
-    first = accuracy_report(folder, "en")
-    assert accuracy_report(folder, "en") is first and len(made) == 1
-    path = folder / MAIN
+    monkeypatch.setattr(report_module, "score_folder", lambda *a, **k: made.append(1) or score_folder(*a, **k))
+    first = get_accuracy_report(folder, "en")
+    assert get_accuracy_report(folder, "en") is first and len(made) == 1
+    path = folder / MAIN_FILE
     path.write_text("\n".join((HEAD, *ROWS[:1])) + "\n", encoding="utf-8")
     os.utime(path, (1, 1))
-    assert len(accuracy_report(folder, "en")["runs"]) == 3 and len(made) == 2
-    assert accuracy_report(folder, "zh")["components"]["rows"][-1]["name"] == "整个迭代"
+    assert len(get_accuracy_report(folder, "en")["runs"]) == 3 and len(made) == 2
+    assert get_accuracy_report(folder, "zh")["components"]["rows"][-1]["name"] == "整个迭代"
 
 
 def test_profiles_with_equal_values_at_other_places_have_reports_of_their_own(folder):
@@ -89,28 +96,28 @@ def test_profiles_with_equal_values_at_other_places_have_reports_of_their_own(fo
         own = OwnProfile(name=name, source="s", created="d", gpus={gpu: {field: half}})
         own_profiles.save(own)
         own_profiles.use(name)
-        found[name] = accuracy_report(folder, "en")
-        assert accuracy_report(folder, "en") is found[name]
+        found[name] = get_accuracy_report(folder, "en")
+        assert get_accuracy_report(folder, "en") is found[name]
     assert [one["own"] for one in found.values()] == ["first", "second"]
     assert found["first"]["runs"][0]["predicted_s"] > 1.1 * found["second"]["runs"][0]["predicted_s"]
 
 
 def test_a_folder_without_any_of_the_files_is_refused(tmp_path):
     with pytest.raises(FileError) as caught:
-        accuracy_report(tmp_path / "none", "en")
+        get_accuracy_report(tmp_path / "none", "en")
     assert caught.value.notices[0].code == "accuracy_no_folder"
     with pytest.raises(InputError) as caught:
-        accuracy_report(tmp_path, "en")
+        get_accuracy_report(tmp_path, "en")
     assert caught.value.notices[0].code == "accuracy_empty_folder"
-    assert MAIN in caught.value.notices[0].hint("zh")
+    assert MAIN_FILE in caught.value.notices[0].hint("zh")
 
 
 def test_a_malformed_table_is_refused_by_its_row(folder):
     iterations(folder / "gpumodeling25", *STEPS, "one,9,-1,1,steady")
     with pytest.raises(InputError) as caught:
-        accuracy_report(folder, "en")
+        get_accuracy_report(folder, "en")
     assert caught.value.notices[0].line == 6
-    assert caught.value.notices[0].file.endswith(ITERATIONS)
+    assert caught.value.notices[0].file.endswith(ITERATIONS_FILE)
 
 
 # --- files
@@ -121,7 +128,7 @@ def read(text: str) -> list[list[str]]:
 
 
 def test_tables_as_csv(report):
-    files = csv_files(report)
+    files = build_csv_files(report)
     assert set(files) >= {
         "runs.csv",
         "sources.csv",
@@ -147,8 +154,8 @@ def test_tables_as_csv(report):
 
 def test_no_cell_of_a_table_is_a_formula(folder):
     evil = ROWS[0].replace("here-0001", "=1+1")
-    (folder / MAIN).write_text("\n".join((HEAD, evil)) + "\n", encoding="utf-8")
-    assert read(csv_files(accuracy_report(folder, "en"))["runs.csv"])[1][0] == "'=1+1"
+    (folder / MAIN_FILE).write_text("\n".join((HEAD, evil)) + "\n", encoding="utf-8")
+    assert read(build_csv_files(get_accuracy_report(folder, "en"))["runs.csv"])[1][0] == "'=1+1"
 
 
 @pytest.mark.slow
@@ -232,12 +239,12 @@ def test_names_from_a_file_are_drawn_as_they_are(report):
 def test_what_there_is_nothing_of_is_not_drawn(report):
     empty = {**report, "runs": [], "components": None, "shares": [], "stability": []}
     assert draw(empty, "en") == {}
-    assert "runs.csv" not in csv_files(empty)
+    assert "runs.csv" not in build_csv_files(empty)
 
 
 @pytest.mark.slow
 def test_all_published_runs_are_drawn(data):
-    report = accuracy_report(data, "en")
+    report = get_accuracy_report(data, "en")
     assert report["missing"] == []
     assert len([run for run in report["runs"] if run["counts"]]) >= 1600
     (axes,) = make("predicted_measured", report, "en").axes

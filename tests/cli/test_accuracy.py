@@ -12,7 +12,7 @@ from component_rows import TIMED, iterations
 from component_rows import written as jobs
 from crosszone import measured
 from crosszone.calibrate import accuracy_report
-from crosszone.calibrate.accuracy_report import RUNS
+from crosszone.calibrate.accuracy_report import RUN_FILES
 from crosszone.text import LANGUAGES, label
 
 HEAD = "id,source,model,gpu,gpus,gpus_per_node,framework,precision,seq_len,global_batch,micro_batch,dp,tp,pp,recompute"
@@ -163,27 +163,27 @@ def test_a_folder_that_is_a_file_cannot_be_written_into(say, folder, tmp_path):
 
 @pytest.mark.slow
 def test_without_runs_those_that_come_with_the_program_are_scored(say, monkeypatch):
-    monkeypatch.delenv(accuracy_report.VARIABLE, raising=False)
+    monkeypatch.delenv(accuracy_report.FOLDER_VARIABLE, raising=False)
     status, out, _ = say("accuracy", "--json")
     report = json.loads(out)
     assert status == 0 and report["missing"] == []
-    for name in RUNS:
+    for name in RUN_FILES:
         with (measured.FOLDER / name).open(encoding="utf-8", newline="") as file:
             assert report["summary"][name]["rows"] == sum(1 for _ in csv.DictReader(file))
 
 
 def test_without_runs_the_folder_that_is_named_or_the_users_own_goes_first(say, folder, tmp_path, home, monkeypatch):
-    monkeypatch.delenv(accuracy_report.VARIABLE, raising=False)
+    monkeypatch.delenv(accuracy_report.FOLDER_VARIABLE, raising=False)
     (home / "measurements").mkdir(parents=True)
     text = (folder / "measured_runs.csv").read_text(encoding="utf-8").splitlines()
     (home / "measurements" / "measured_runs.csv").write_text("\n".join(text[:2]) + "\n", encoding="utf-8")
     status, out, _ = say("accuracy", "--json")
     assert status == 0 and json.loads(out)["folder"] == str((home / "measurements").resolve())
-    monkeypatch.setenv(accuracy_report.VARIABLE, str(folder))
+    monkeypatch.setenv(accuracy_report.FOLDER_VARIABLE, str(folder))
     status, out, _ = say("accuracy", "--json")
     assert status == 0 and json.loads(out)["folder"] == str(folder.resolve())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(accuracy_report.VARIABLE, "not-there")
+    monkeypatch.setenv(accuracy_report.FOLDER_VARIABLE, "not-there")
     status, _, err = say("accuracy")
     assert status == 2 and "not-there" in err
 

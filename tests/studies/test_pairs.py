@@ -9,7 +9,7 @@ import pytest
 from refit import FOLDER, replace_pair_spread
 from uncertainty import Pairs, fit_pair_spread, pair_strategies, score_chances
 
-from crosszone.calibrate.accuracy import setup_of, strategy_of
+from crosszone.calibrate.accuracy import build_setup_key, build_strategy_key
 from crosszone.calibrate.fit import CrossValidation, usable
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.coefficients import pair_spread
@@ -59,7 +59,7 @@ def test_only_strategies_of_one_set_up_are_paired(data):
     runs = usable(read_runs(data / "measured_runs.csv")[0], {})
     groups: dict = {}
     for run in runs:
-        groups.setdefault(setup_of(run), {}).setdefault(strategy_of(run), []).append(run)
+        groups.setdefault(build_setup_key(run), {}).setdefault(build_strategy_key(run), []).append(run)
     three = next(g for g in groups.values() if len(g) == 3 and all(len(same) == 1 for same in g.values()))
     lone = next(g for g in groups.values() if len(g) == 1)
     some = [same[0] for g in (three, lone) for same in g.values()]

@@ -1,12 +1,12 @@
 """Accuracy: measured runs beside their predictions, and the tables made of them.
 
-    found = score_runs(Path("measured_runs.csv"))
-    found.summary["mape_pct"], found.by_source
-    found.as_dict()                       # what `crosszone accuracy --json` prints
+    accuracy = score_runs(Path("measured_runs.csv"))
+    accuracy.summary["mape_pct"], accuracy.by_source
+    accuracy.as_dict()                    # what `crosszone accuracy --json` prints
 
-Rows listed as doubtful are scored apart; a row that repeats another one's figures counts once.
-
-Ranking: does the strategy predicted best turn out best, and are pairs ordered rightly?
+Rows listed as doubtful are scored apart; a row that repeats another one's figures counts once. Besides errors of the
+step time and of memory, `score_ranking` says whether strategies are ranked rightly: does the one predicted fastest turn
+out fastest, and are pairs of strategies in the right order?
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from crosszone.calibrate.runs import Run, Skipped, iterate_runs
 from crosszone.cost.coefficients import band_factors
 from crosszone.cost.profile import Profiles
 
-APART = 1.05  # Pairs whose measured times differ by less are not counted: repeated runs differ as much
+MIN_PAIR_RATIO = 1.05  # Pairs whose measured times differ by less are not counted: repeated runs differ as much
 MOST_STRATEGIES = 2000  # Strategies of one group that are compared in pairs
-LEAST_RANKED = 3  # Strategies of a group whose order is worth a correlation
-MANY = 5  # Strategies of a group among which the best is not found by luck
+MIN_CORRELATED = 3  # Strategies of a group whose order is worth a correlation
+MIN_LARGE_GROUP = 5  # Strategies of a group among which the best is not found by luck
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """One run: what it has in common with others, its strategy, and its times."""
+class RankedRun:
+    """One run as the ranking sees it: what it has in common with others, its strategy, and its times."""
 
     setup: Hashable
     strategy: Hashable
@@ -59,8 +59,9 @@ class Ranking:
     """Mean rank correlation of groups of three and more."""
 
 
-def setup_of(run: Run) -> tuple[Hashable, ...]:
+def build_setup_key(run: Run) -> tuple[Hashable, ...]:
     """What runs must have in common to differ only in their strategy."""
+    # The release is part of the key: the same strategy can take another time in the next version of a framework.
     case, model = run.case, run.case.model
     group = case.cluster.zones[0].nodes[0]
     return (
@@ -80,27 +81,27 @@ def setup_of(run: Run) -> tuple[Hashable, ...]:
     )
 
 
-def strategy_of(run: Run) -> tuple[Hashable, ...]:
-    """The strategy, in words that compare."""
+def build_strategy_key(run: Run) -> tuple[Hashable, ...]:
+    """The strategy as text, so that equal strategies compare equal."""
     return (str(run.case.strategy),)
 
 
-def ranking(outcomes: Iterable[Outcome], least: int = 2) -> Ranking:
+def score_ranking(outcomes: Iterable[RankedRun], min_strategies: int = 2) -> Ranking:
     """Regret, ordered pairs and rank correlation over groups of `least` or more strategies. [Q7]
 
     Regret is the measured time of the strategy predicted fastest over that of the fastest: 1 is the best choice. Runs
     of the same strategy count as their mean.
     """
     regrets, correlations, strategies, pairs, right = [], [], 0, 0, 0
-    for means in mean_times(outcomes, least):
+    for means in average_times(outcomes, min_strategies):
         measured, predicted = means[:, 0], means[:, 1]
         strategies += len(measured)
         regrets.append(float(measured[np.argmin(predicted)] / measured.min()))
-        some = slice(MOST_STRATEGIES)
-        apart, ordered = _pairs(measured[some], predicted[some])
-        pairs, right = pairs + apart, right + ordered
-        if len(measured) >= LEAST_RANKED:
-            correlations.append(spearman(measured, predicted))
+        compared = slice(MOST_STRATEGIES)  # pairs need memory by the square of their number
+        pairs_apart, pairs_right = _count_pairs(measured[compared], predicted[compared])
+        pairs, right = pairs + pairs_apart, right + pairs_right
+        if len(measured) >= MIN_CORRELATED:
+            correlations.append(compute_spearman(measured, predicted))
     return Ranking(
         groups=len(regrets),
         strategies=strategies,
@@ -112,33 +113,34 @@ def ranking(outcomes: Iterable[Outcome], least: int = 2) -> Ranking:
     )
 
 
-def mean_times(outcomes: Iterable[Outcome], least: int = 2) -> Iterator[npt.NDArray[np.float64]]:
+def average_times(outcomes: Iterable[RankedRun], min_strategies: int = 2) -> Iterator[npt.NDArray[np.float64]]:
     """Measured and predicted mean time of each strategy ([strategies, 2]), of set-ups that have `least` or more."""
-    groups: dict[Hashable, dict[Hashable, list[Outcome]]] = {}
-    for one in outcomes:
-        groups.setdefault(one.setup, {}).setdefault(one.strategy, []).append(one)
+    groups: dict[Hashable, dict[Hashable, list[RankedRun]]] = {}
+    for outcome in outcomes:
+        groups.setdefault(outcome.setup, {}).setdefault(outcome.strategy, []).append(outcome)
     for group in groups.values():
-        if len(group) >= least:
-            times = [[(o.measured_s, o.predicted_s) for o in same] for same in group.values()]
-            yield np.array([np.mean(same, axis=0) for same in times])
+        if len(group) >= min_strategies:
+            times = [[(o.measured_s, o.predicted_s) for o in repeats] for repeats in group.values()]
+            yield np.array([np.mean(repeats, axis=0) for repeats in times])
 
 
-def spearman(one: npt.NDArray[np.float64], other: npt.NDArray[np.float64]) -> float:
+def compute_spearman(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> float:
     """Rank correlation, 1 to -1; equal values share their mean rank; 0 where one side is all equal."""
-    a, b = (_ranks(x) - (len(x) - 1) / 2 for x in (one, other))
+    a, b = (_rank_values(x) - (len(x) - 1) / 2 for x in (first, second))
     size = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return float((a * b).sum()) / size if size else 0.0
 
 
-def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _rank_values(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     order = np.sort(values)
     below, up_to = np.searchsorted(order, values, "left"), np.searchsorted(order, values, "right")
     return (below + up_to - 1) / 2.0
 
 
-def _pairs(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64]) -> tuple[int, int]:
+def _count_pairs(measured: npt.NDArray[np.float64], predicted: npt.NDArray[np.float64]) -> tuple[int, int]:
     """Pairs that are apart, and those of them that are predicted in the right order."""
-    slower = measured[:, None] > APART * measured[None, :]
+    # each pair appears once: only one of its two orders can be slower
+    slower = measured[:, None] > MIN_PAIR_RATIO * measured[None, :]
     right = slower & (predicted[:, None] > predicted[None, :])
     return int(slower.sum()), int(right.sum())
 
@@ -161,7 +163,7 @@ class ScoredRow:
     memory_gib_predicted: float | None = None
     skipped: str | None = None
     code: str | None = None
-    """Of the reason why it is skipped."""
+    """Code of the reason why it is skipped."""
     doubtful: str | None = None
     duplicate_of: str | None = None
     stack: str | None = None
@@ -175,20 +177,20 @@ class ScoredRow:
     @property
     def error_pct(self) -> float | None:
         """(predicted - measured) / measured of the step time."""
-        return _error_pct(self.measured_s, self.predicted_s)
+        return _compute_error_pct(self.measured_s, self.predicted_s)
 
     @property
     def counts(self) -> bool:
-        """Whether it goes into the averages."""
+        """Whether the row goes into the averages."""
         return self.measured_s is not None and self.doubtful is None and self.duplicate_of is None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        plain = {name: getattr(self, name) for name in ScoredRow.__dataclass_fields__ if name not in _INNER}
+        plain = {name: getattr(self, name) for name in ScoredRow.__dataclass_fields__ if name not in _NOT_IN_JSON}
         return {**plain, "error_pct": self.error_pct, "assumed": list(self.assumed)}
 
 
-_INNER = ("setup", "strategy")
+_NOT_IN_JSON = ("setup", "strategy")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +202,7 @@ class Accuracy:
     @cached_property
     def summary(self) -> Scores:
         """Errors over all rows."""
-        return scores(self.rows)
+        return summarize_errors(self.rows)
 
     @cached_property
     def subsets(self) -> dict[str, Scores]:
@@ -212,7 +214,7 @@ class Accuracy:
             "moe": lambda row: row.moe,
         }
         able = [row for row in self.rows if row.skipped is None]
-        return {name: scores([row for row in able if test(row)]) for name, test in tests.items()}
+        return {name: summarize_errors([row for row in able if test(row)]) for name, test in tests.items()}
 
     @cached_property
     def by_source(self) -> list[dict[str, Any]]:
@@ -220,12 +222,12 @@ class Accuracy:
         groups: dict[str, list[ScoredRow]] = {}
         for row in self.rows:
             groups.setdefault(row.source, []).append(row)
-        return [{"source": source, **scores(rows)} for source, rows in groups.items()]
+        return [{"source": source, **summarize_errors(rows)} for source, rows in groups.items()]
 
     @cached_property
     def doubtful(self) -> Scores:
         """Errors over the rows that contradict their neighbours."""
-        return scores([_trusted(row) for row in self.rows if row.doubtful is not None])
+        return summarize_errors([_remove_doubt(row) for row in self.rows if row.doubtful is not None])
 
     @cached_property
     def assumed(self) -> list[dict[str, Any]]:
@@ -242,8 +244,8 @@ class Accuracy:
     @cached_property
     def ranking(self) -> Ranking:
         """How well strategies of equal set-ups are ranked."""
-        return ranking(
-            Outcome(row.setup, row.strategy, row.measured_s, row.predicted_s)
+        return score_ranking(
+            RankedRun(row.setup, row.strategy, row.measured_s, row.predicted_s)
             for row in self.rows
             if row.counts and row.measured_s and row.predicted_s
         )
@@ -262,7 +264,7 @@ class Accuracy:
         }
 
 
-def scores(rows: Sequence[ScoredRow]) -> Scores:
+def summarize_errors(rows: Sequence[ScoredRow]) -> Scores:
     """Mean and median absolute error, shares within 10 and 20 %, coverage of the band, error of memory. [Q5]
 
     An error is predicted / measured - 1, in %. The band is to hold 80 % of rows that were not fitted to.
@@ -286,16 +288,16 @@ def scores(rows: Sequence[ScoredRow]) -> Scores:
         "skipped": sum(row.skipped is not None for row in rows),
         "doubtful": sum(row.doubtful is not None for row in rows),
         "duplicates": sum(row.duplicate_of is not None and row.doubtful is None for row in rows),
-        "mape_pct": _of(np.mean, size),
-        "median_ape_pct": _of(np.median, size),
-        "bias_pct": _of(np.mean, error),
-        "within_10_pct": _of(np.mean, 100.0 * (size <= 10.0)),
-        "within_20_pct": _of(np.mean, 100.0 * (size <= 20.0)),
-        "band_coverage_pct": _of(np.mean, 100.0 * ((low <= m) & (m <= high))),
+        "mape_pct": _apply_if_any(np.mean, size),
+        "median_ape_pct": _apply_if_any(np.median, size),
+        "bias_pct": _apply_if_any(np.mean, error),
+        "within_10_pct": _apply_if_any(np.mean, 100.0 * (size <= 10.0)),
+        "within_20_pct": _apply_if_any(np.mean, 100.0 * (size <= 20.0)),
+        "band_coverage_pct": _apply_if_any(np.mean, 100.0 * ((low <= m) & (m <= high))),
         "memory_rows": len(memory),
-        "memory_mape_pct": _of(np.mean, np.abs(memory_error)),
-        "memory_median_ape_pct": _of(np.median, np.abs(memory_error)),
-        "memory_lowest_pct": _of(np.min, memory_error),
+        "memory_mape_pct": _apply_if_any(np.mean, np.abs(memory_error)),
+        "memory_median_ape_pct": _apply_if_any(np.median, np.abs(memory_error)),
+        "memory_lowest_pct": _apply_if_any(np.min, memory_error),
     }
 
 
@@ -306,76 +308,80 @@ def score_runs(
     progress: Callable[[int], None] | None = None,
 ) -> Accuracy:
     """Predict every row of a file; `progress` hears of the rows done after each chunk."""
-    scorer = _Scorer(profiles or Profiles.load(), doubtful or {})
+    scorer = _RunScorer(profiles or Profiles.load(), doubtful or {})
     rows: list[ScoredRow] = []
-    left = iterate_runs(path)
-    while chunk := list(islice(left, CHUNK)):
+    entries = iterate_runs(path)
+    while chunk := list(islice(entries, CHUNK)):
         rows += scorer.score(chunk)
         if progress:
             progress(len(chunk))
     return Accuracy(rows=rows)
 
 
-def row_band(run: Run, gpu_measured: bool, stack_measured: bool) -> tuple[float, float]:
+def compute_row_band(run: Run, gpu_measured: bool, stack_measured: bool) -> tuple[float, float]:
     """Low and high factor of a run's step."""
     return band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
 
 
 @dataclass
-class _Scorer:
+class _RunScorer:
     """Scores chunk by chunk; equal set-ups, strategies and sentences are kept once."""
 
     profiles: Profiles
     doubtful: Mapping[str, str]
-    numbers: dict[Hashable, int] = field(default_factory=dict)
-    told: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
+    key_numbers: dict[Hashable, int] = field(default_factory=dict)
+    assumptions: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def score(self, chunk: Iterable[Run | Skipped]) -> list[ScoredRow]:
         """The rows in their order."""
-        found = list(chunk)
-        runs = [one for one in found if isinstance(one, Run)]
-        made = iter(self._scored(runs, predict_runs(runs, self.profiles)) if runs else ())
+        entries = list(chunk)
+        runs = [entry for entry in entries if isinstance(entry, Run)]
+        scored = iter(self._score_runs(runs, predict_runs(runs, self.profiles)) if runs else ())
         return [
-            next(made)
-            if isinstance(one, Run)
+            next(scored)
+            if isinstance(entry, Run)
             else ScoredRow(
-                id=one.id, source=one.source, skipped=one.reason, code=one.code, doubtful=self.doubtful.get(one.id)
+                id=entry.id,
+                source=entry.source,
+                skipped=entry.reason,
+                code=entry.code,
+                doubtful=self.doubtful.get(entry.id),
             )
-            for one in found
+            for entry in entries
         ]
 
-    def _scored(self, runs: Sequence[Run], said: PredictedRuns) -> Iterable[ScoredRow]:
-        for at, run in enumerate(runs):
-            step = float(said.step_s[at])
-            known = self.profiles.stacks[run.stack].get("measured", True)
-            low, high = row_band(run, bool(said.gpu_measured[at]), known)
+    def _score_runs(self, runs: Sequence[Run], predictions: PredictedRuns) -> Iterable[ScoredRow]:
+        for index, run in enumerate(runs):
+            step_s = float(predictions.step_s[index])
+            stack_measured = self.profiles.stacks[run.stack].get("measured", True)
+            low, high = compute_row_band(run, bool(predictions.gpu_measured[index]), stack_measured)
             yield ScoredRow(
                 id=run.id,
                 source=run.source,
                 measured_s=run.step_time_s,
-                predicted_s=step,
-                low_s=low * step,
-                high_s=high * step,
+                predicted_s=step_s,
+                low_s=low * step_s,
+                high_s=high * step_s,
                 memory_gib_measured=run.memory_gib,
-                memory_gib_predicted=float(said.memory_gib[at]),
+                memory_gib_predicted=float(predictions.memory_gib[index]),
                 doubtful=self.doubtful.get(run.id),
                 duplicate_of=run.duplicate_of,
                 stack=run.stack,
                 complete=run.complete,
                 moe=run.moe,
-                assumed=self.told.setdefault(run.assumed, run.assumed),
-                setup=self.numbers.setdefault(setup_of(run), len(self.numbers)),
-                strategy=self.numbers.setdefault(strategy_of(run), len(self.numbers)),
+                assumed=self.assumptions.setdefault(run.assumed, run.assumed),
+                setup=self.key_numbers.setdefault(build_setup_key(run), len(self.key_numbers)),
+                strategy=self.key_numbers.setdefault(build_strategy_key(run), len(self.key_numbers)),
             )
 
 
-def _trusted(row: ScoredRow) -> ScoredRow:
+def _remove_doubt(row: ScoredRow) -> ScoredRow:
     return replace(row, doubtful=None)
 
 
-def _error_pct(measured: float | None, said: float | None) -> float | None:
-    return None if measured is None or said is None else 100.0 * (said / measured - 1.0)
+def _compute_error_pct(measured_s: float | None, predicted_s: float | None) -> float | None:
+    return None if measured_s is None or predicted_s is None else 100.0 * (predicted_s / measured_s - 1.0)
 
 
-def _of(function: Callable[[Any], Any], values: Any) -> float | None:
+def _apply_if_any(function: Callable[[Any], Any], values: Any) -> float | None:
     return float(function(values)) if len(values) else None

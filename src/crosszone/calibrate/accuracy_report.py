@@ -1,6 +1,7 @@
-"""Everything that is known of how good predictions are, as plain values: what tables, files and pictures are made of.
+"""How good predictions are, as plain values: what the accuracy tables, CSV files and pictures are made of.
 
-    report = accuracy_report(Path("data"), "en")
+    folder = find_measurements()            # the folder with measured runs; None: the one that is named has none
+    report = get_accuracy_report(folder, "en")
     report["sources"], report["runs"], report["components"], report["shares"], report["stability"], report["operators"]
 
 A folder holds any of these files; what it lacks is told in `missing`, and its part of the report is empty:
@@ -9,20 +10,15 @@ A folder holds any of these files; what it lacks is told in `missing`, and its p
     ultrascale_sweep.csv           the same: one sweep of 900 strategies
     gpumodeling25/runs.csv         jobs timed part by part
     gpumodeling25/iterations.csv   seconds of their iterations
-    crosszone_rig.csv              transfers between emulated zones
+    crosszone_rig.csv              transfers between emulated zones (the testbed)
     cross_zone_runs.csv            published results across zones (on the command line only)
 
-The accuracy report as CSV files: one table a file, headers that programs can read.
+The same as CSV files, one table a file, with headers that programs can read; a table without rows is no file:
 
-    files = csv_files(accuracy_report(folder, "en"))
+    files = build_csv_files(report)
     files["component_error.csv"]            # component, one column a job, then means by cluster
 
-A table that the report has nothing for is no file.
-
-Where measured runs lie when nobody says: for the command line and the server alike.
-
-measurements()                     # the folder with measured runs; None: the one that is named has none
-places()[0]                        # where they are looked for first
+The command line and the server look for measured runs in `list_measurement_folders()`, in this order.
 """
 
 from __future__ import annotations
@@ -37,7 +33,13 @@ from typing import Any
 
 from crosszone import measured
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs
-from crosszone.calibrate.components import ComponentScores, component_table, read_components, score_components, shares
+from crosszone.calibrate.components import (
+    ComponentScores,
+    build_component_table,
+    compute_iteration_shares,
+    read_components,
+    score_components,
+)
 from crosszone.calibrate.components_read import STACK
 from crosszone.calibrate.fit import doubtful_of
 from crosszone.calibrate.published import FamilySummary, read_published, summarize_families
@@ -49,27 +51,33 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError, Notice
 from crosszone.inputs.catalogue.entries import home
 
-MAIN = "measured_runs.csv"  # The rows that coefficients were fitted to
+MAIN_FILE = "measured_runs.csv"  # The rows that coefficients were fitted to
 # Whole steps; each file has averages of its own.
-RUNS = (
-    MAIN,
+RUN_FILES = (
+    MAIN_FILE,
     "measured_runs_2.csv",
     "measured_runs_vtrain_single.csv",
     "measured_runs_h200.csv",
     "ultrascale_sweep.csv",
 )
-DOUBTFUL = "doubtful_rows.csv"
-COMPONENTS = "gpumodeling25/runs.csv"
-ITERATIONS = "gpumodeling25/iterations.csv"
-RIG = "crosszone_rig.csv"
-PUBLISHED = "cross_zone_runs.csv"
-FILES = (*RUNS, COMPONENTS, ITERATIONS, RIG, PUBLISHED)  # Files of a folder that a report is made of
-JOBS = "gpumodeling25"  # Source of jobs timed part by part
+DOUBTFUL_FILE = "doubtful_rows.csv"
+COMPONENTS_FILE = "gpumodeling25/runs.csv"
+ITERATIONS_FILE = "gpumodeling25/iterations.csv"
+TESTBED_FILE = "crosszone_rig.csv"
+PUBLISHED_FILE = "cross_zone_runs.csv"
+FILES = (
+    *RUN_FILES,
+    COMPONENTS_FILE,
+    ITERATIONS_FILE,
+    TESTBED_FILE,
+    PUBLISHED_FILE,
+)  # Files of a folder that a report is made of
+JOB_SOURCE = "gpumodeling25"  # Source of jobs timed part by part
 Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class ScoredFolder:
     """What the files of a folder hold, predicted and scored."""
 
     folder: Path
@@ -78,19 +86,19 @@ class Found:
     """By name of the file."""
     components: ComponentScores | None = None
     stability: Sequence[JobStability] = ()
-    rig: TransferReport | None = None
+    testbed: TransferReport | None = None
     published: Sequence[FamilySummary] = ()
     """Published results across zones, by publication."""
-    own: str | None = None
-    """The user's profile that predictions were made with."""
+    own_profile: str | None = None
+    """Name of the user's profile that predictions were made with."""
 
     @property
     def rows(self) -> int:
         """Rows of all files that were scored."""
-        return sum(len(one.rows) for one in self.runs.values())
+        return sum(len(accuracy.rows) for accuracy in self.runs.values())
 
 
-def accuracy_report(folder: Path, language: str) -> dict[str, Any]:
+def get_accuracy_report(folder: Path, language: str) -> dict[str, Any]:
     """The report of a folder as plain values for JSON; made again when a file or the profile in use has changed.
 
     sources     per source: scored, mape_pct, median_ape_pct, within_10_pct, within_20_pct, bias_pct,
@@ -105,21 +113,21 @@ def accuracy_report(folder: Path, language: str) -> dict[str, Any]:
                 could go below over all
     summary (by file), subsets, doubtful, ranking, transfers, skipped, missing, own: as their names say
     """
-    key = (folder, state_of(folder), Profiles.load(), language)  # the same profiles are one object
-    if key not in _kept:
-        while len(_kept) >= KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = report_of(found_in(folder), language)
-    return _kept[key]
+    key = (folder, get_folder_state(folder), Profiles.load(), language)  # the same profiles are one object
+    if key not in _report_cache:
+        while len(_report_cache) >= MAX_CACHED_REPORTS:
+            _report_cache.pop(next(iter(_report_cache)))
+        _report_cache[key] = build_report(score_folder(folder), language)
+    return _report_cache[key]
 
 
-KEPT = 4  # Reports that are kept
-_kept: dict[Any, dict[str, Any]] = {}
+MAX_CACHED_REPORTS = 4  # A folder in both languages, before and after a change of the profile
+_report_cache: dict[Any, dict[str, Any]] = {}
 
 
-def found_in(
+def score_folder(
     folder: Path, progress: Progress | None = None, *, doubtful: Path | None = None, published: bool = False
-) -> Found:
+) -> ScoredFolder:
     """Read and score what a folder holds; `InputError` where it holds none of the files, or one cannot be read.
 
     `doubtful`: rows to score apart, else those listed beside the runs; `published`: also results across zones, which
@@ -130,58 +138,64 @@ def found_in(
     missing = tuple(name for name in FILES if not (folder / name).is_file())
     if len(missing) == len(FILES):
         raise InputError(Notice(code="accuracy_empty_folder", value=str(folder), params={"files": list(FILES)}))
-    profiles, at = Profiles.load(), set(FILES) - set(missing)
-    apart = doubtful_of(folder / MAIN, doubtful)
-    steady = read_stability_table(folder / ITERATIONS) if ITERATIONS in at else ()
-    return Found(
+    profiles, present = Profiles.load(), set(FILES) - set(missing)
+    doubtful_rows = doubtful_of(folder / MAIN_FILE, doubtful)
+    stability = read_stability_table(folder / ITERATIONS_FILE) if ITERATIONS_FILE in present else ()
+    return ScoredFolder(
         folder=folder,
         missing=missing,
-        runs={name: score_runs(folder / name, profiles, apart, progress) for name in RUNS if name in at},
-        components=_components(folder / COMPONENTS, profiles) if COMPONENTS in at else None,
-        stability=steady,
-        rig=build_transfer_report(folder / RIG) if RIG in at else None,
-        published=summarize_families(read_published(folder / PUBLISHED)) if published and PUBLISHED in at else (),
-        own=profiles.own,
+        runs={
+            name: score_runs(folder / name, profiles, doubtful_rows, progress) for name in RUN_FILES if name in present
+        },
+        components=_score_component_file(folder / COMPONENTS_FILE, profiles) if COMPONENTS_FILE in present else None,
+        stability=stability,
+        testbed=build_transfer_report(folder / TESTBED_FILE) if TESTBED_FILE in present else None,
+        published=summarize_families(read_published(folder / PUBLISHED_FILE))
+        if published and PUBLISHED_FILE in present
+        else (),
+        own_profile=profiles.own,
     )
 
 
-def found_of(file: Path, runs: Accuracy | None = None) -> Found:
+def score_file(file: Path, runs: Accuracy | None = None) -> ScoredFolder:
     """What one file holds: whole steps that were scored already, else jobs timed part by part."""
     profiles = Profiles.load()
-    jobs = None if runs else _components(file, profiles)
-    return Found(folder=file, missing=(), runs={file.name: runs} if runs else {}, components=jobs, own=profiles.own)
+    jobs = None if runs else _score_component_file(file, profiles)
+    return ScoredFolder(
+        folder=file, missing=(), runs={file.name: runs} if runs else {}, components=jobs, own_profile=profiles.own
+    )
 
 
-def _components(path: Path, profiles: Profiles) -> ComponentScores:
-    read, skipped = read_components(path)
-    return score_components(read, profiles, skipped)
+def _score_component_file(path: Path, profiles: Profiles) -> ComponentScores:
+    jobs, skipped = read_components(path)
+    return score_components(jobs, profiles, skipped)
 
 
-def report_of(found: Found, language: str) -> dict[str, Any]:
-    """The same as plain values."""
-    jobs, main = found.components, next(iter(found.runs.values()), None)
+def build_report(scored: ScoredFolder, language: str) -> dict[str, Any]:
+    """A scored folder as plain values for JSON: the keys of `get_accuracy_report`."""
+    jobs, main = scored.components, next(iter(scored.runs.values()), None)
     return {
-        "folder": str(found.folder),
-        "own": found.own,
-        "missing": list(found.missing),
-        "summary": {name: one.summary for name, one in found.runs.items()},
+        "folder": str(scored.folder),
+        "own": scored.own_profile,
+        "missing": list(scored.missing),
+        "summary": {name: accuracy.summary for name, accuracy in scored.runs.items()},
         "subsets": main.subsets if main else {},
         "doubtful": main.doubtful if main else None,
         "ranking": asdict(main.ranking) if main else None,
-        "sources": [*_sources(found.runs), *_job_sources(jobs)],
-        "runs": [*_runs(found.runs), *_job_runs(jobs)],
-        "skipped": _skipped(found),
-        "components": component_table(jobs, language).as_dict() if jobs else None,
-        "clusters": _clusters(jobs) if jobs else [],
-        "shares": [one.as_dict() for one in shares(jobs, language)] if jobs else [],
-        "stability": _stability(found.stability, jobs),
-        "published": [asdict(one) for one in found.published],
-        "transfers": [asdict(one) for one in found.rig.summaries] if found.rig else [],
-        "operators": operators(),
+        "sources": [*_list_sources(scored.runs), *_list_job_sources(jobs)],
+        "runs": [*_list_runs(scored.runs), *_list_job_runs(jobs)],
+        "skipped": _list_skipped(scored),
+        "components": build_component_table(jobs, language).as_dict() if jobs else None,
+        "clusters": _list_clusters(jobs) if jobs else [],
+        "shares": [job_shares.as_dict() for job_shares in compute_iteration_shares(jobs, language)] if jobs else [],
+        "stability": _list_stability(scored.stability, jobs),
+        "published": [asdict(family) for family in scored.published],
+        "transfers": [asdict(transfer) for transfer in scored.testbed.summaries] if scored.testbed else [],
+        "operators": list_operator_errors(),
     }
 
 
-def operators() -> list[dict[str, Any]]:
+def list_operator_errors() -> list[dict[str, Any]]:
     """Errors of the shipped operator profiles: GPU, family, samples, cross-validated and on unseen sizes."""
     lines = []
     for gpu in operator_profiles():
@@ -191,19 +205,19 @@ def operators() -> list[dict[str, Any]]:
     return lines
 
 
-def state_of(folder: Path) -> tuple[tuple[str, int, int], ...]:
+def get_folder_state(folder: Path) -> tuple[tuple[str, int, int], ...]:
     """Time and size of every file the report is made of."""
-    found = []
-    for name in (*FILES, DOUBTFUL):
+    state = []
+    for name in (*FILES, DOUBTFUL_FILE):
         try:
-            told = (folder / name).stat()
+            status = (folder / name).stat()
         except OSError:
             continue
-        found.append((name, told.st_mtime_ns, told.st_size))
-    return tuple(found)
+        state.append((name, status.st_mtime_ns, status.st_size))
+    return tuple(state)
 
 
-def rows_in(path: Path) -> int:
+def count_rows(path: Path) -> int:
     """About how many rows a file has; 0 where it cannot be read."""
     try:
         with path.open("rb") as file:
@@ -212,39 +226,44 @@ def rows_in(path: Path) -> int:
         return 0
 
 
-def _sources(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
-    return [{"file": name, **line} for name, one in runs.items() for line in one.by_source]
+def _list_sources(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
+    return [{"file": name, **line} for name, accuracy in runs.items() for line in accuracy.by_source]
 
 
-def _job_sources(jobs: ComponentScores | None) -> list[dict[str, Any]]:
+def _list_job_sources(jobs: ComponentScores | None) -> list[dict[str, Any]]:
     """Jobs timed by part are one source a cluster."""
     lines = jobs.by_source if jobs else []
-    return [{"file": COMPONENTS, **line, "source": _source(line["source"])} for line in lines]
+    return [{"file": COMPONENTS_FILE, **line, "source": _label_job_source(line["source"])} for line in lines]
 
 
-def _clusters(jobs: ComponentScores) -> list[dict[str, Any]]:
-    """Errors of the iteration by cluster, also cross-validated: as the cluster's profile says, which was fitted so.
+def _list_clusters(jobs: ComponentScores) -> list[dict[str, Any]]:
+    """Errors of the iteration by cluster, with the cross-validated error that the cluster's profile states.
 
     There is no such error where an own profile made the predictions, or the jobs are others than those of the fit.
     """
     lines = []
     for line in jobs.by_source:
-        known = None if Profiles.load().own else load_cluster_profile(line["source"])
-        scores = known.scores["jobs"][STACK] if known else {}
-        same = line["setups"] == scores.get("setups")
-        lines.append({**line, "left_out_pct": scores.get("left_out_pct") if same else None})
+        cluster_profile = None if Profiles.load().own else load_cluster_profile(line["source"])
+        scores = cluster_profile.scores["jobs"][STACK] if cluster_profile else {}
+        same_jobs = line["setups"] == scores.get("setups")
+        lines.append({**line, "left_out_pct": scores.get("left_out_pct") if same_jobs else None})
     return lines
 
 
-def _source(cluster: str) -> str:
-    return f"{JOBS} {cluster}".strip()
+def _label_job_source(cluster: str) -> str:
+    return f"{JOB_SOURCE} {cluster}".strip()
 
 
-def _runs(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
-    return [_run(name, row) for name, one in runs.items() for row in one.rows if row.error_pct is not None]
+def _list_runs(runs: Mapping[str, Accuracy]) -> list[dict[str, Any]]:
+    return [
+        _build_run_row(name, row)
+        for name, accuracy in runs.items()
+        for row in accuracy.rows
+        if row.error_pct is not None
+    ]
 
 
-def _run(file: str, row: ScoredRow) -> dict[str, Any]:
+def _build_run_row(file: str, row: ScoredRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "source": row.source,
@@ -261,12 +280,12 @@ def _run(file: str, row: ScoredRow) -> dict[str, Any]:
     }
 
 
-def _job_runs(jobs: ComponentScores | None) -> Iterable[dict[str, Any]]:
+def _list_job_runs(jobs: ComponentScores | None) -> Iterable[dict[str, Any]]:
     for scored in jobs.runs if jobs else ():
         yield {
             "id": scored.run.id,
-            "source": _source(scored.run.cluster),
-            "file": COMPONENTS,
+            "source": _label_job_source(scored.run.cluster),
+            "file": COMPONENTS_FILE,
             "measured_s": scored.step.measured_s,
             "predicted_s": scored.step.predicted_s,
             "low_s": None,
@@ -279,33 +298,35 @@ def _job_runs(jobs: ComponentScores | None) -> Iterable[dict[str, Any]]:
         }
 
 
-def _skipped(found: Found) -> list[dict[str, Any]]:
+def _list_skipped(scored: ScoredFolder) -> list[dict[str, Any]]:
     """Rows that could not be scored: file, id and why."""
     lines = [
         {"file": name, "id": row.id, "source": row.source, "reason": row.skipped}
-        for name, one in found.runs.items()
-        for row in one.rows
+        for name, accuracy in scored.runs.items()
+        for row in accuracy.rows
         if row.skipped is not None
     ]
-    jobs = found.components.skipped if found.components else ()
-    lines += [{"file": COMPONENTS, "id": one.id, "source": one.source, "reason": one.reason} for one in jobs]
-    rig = found.rig.skipped if found.rig else ()
-    return lines + [{"file": RIG, "id": str(line), "source": "", "reason": reason} for line, reason in rig]
+    jobs = scored.components.skipped if scored.components else ()
+    lines += [{"file": COMPONENTS_FILE, "id": job.id, "source": job.source, "reason": job.reason} for job in jobs]
+    transfers = scored.testbed.skipped if scored.testbed else ()
+    return lines + [
+        {"file": TESTBED_FILE, "id": str(line), "source": "", "reason": reason} for line, reason in transfers
+    ]
 
 
-def _stability(found: Sequence[JobStability], jobs: ComponentScores | None) -> list[dict[str, Any]]:
+def _list_stability(statistics: Sequence[JobStability], jobs: ComponentScores | None) -> list[dict[str, Any]]:
     """Statistics of each job; its cluster and name where the jobs' file knows it."""
-    from crosszone.calibrate.components import job_of
+    from crosszone.calibrate.components import build_job_column
 
-    known = {scored.run.id: job_of(scored) for scored in (jobs.runs if jobs else ())}
+    job_by_id = {scored.run.id: build_job_column(scored) for scored in (jobs.runs if jobs else ())}
     lines = []
-    for one in found:
-        job = known.get(one.id)
+    for job_statistics in statistics:
+        job = job_by_id.get(job_statistics.id)
         lines.append(
             {
-                **one.as_dict(),
+                **job_statistics.as_dict(),
                 "cluster": job.cluster if job else "",
-                "name": job.name if job else one.id,
+                "name": job.name if job else job_statistics.id,
                 "fastest": job.fastest if job else None,
             }
         )
@@ -348,8 +369,8 @@ STABILITY_COLUMNS = ("id", "cluster", "name", "count", "min_s", "max_s", "mean_s
 TRANSFER_COLUMNS = ("experiment", "op", "rows", "predicted", "median_best_pct", "p90_best_pct", "median_median_pct")
 PUBLISHED_COLUMNS = ("family", "rows", "predicted", "median_ape_pct", "within_10_pct", "within_20_pct")
 OPERATOR_COLUMNS = ("gpu", "family", "samples", "error_pct", "unseen_pct")
-# Files that `csv_files` may make.
-NAMES = (
+# Files that `build_csv_files` may make.
+TABLE_FILES = (
     "runs.csv",
     "sources.csv",
     "component_error.csv",
@@ -359,25 +380,26 @@ NAMES = (
     "published.csv",
     "operators.csv",
 )
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # How a cell starts that a spreadsheet would run
+# How a cell starts that a spreadsheet would run as a formula; names of runs come from files of others.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def csv_files(report: Mapping[str, Any]) -> dict[str, str]:
-    """Name and text of every table that the report has rows for."""
-    made = (
-        _plain(RUN_COLUMNS, report["runs"]),
-        _plain(SOURCE_COLUMNS, report["sources"]),
-        _component_error(report["components"]),
-        _component_share(report["shares"]),
-        _plain(STABILITY_COLUMNS, report["stability"]),
-        _plain(TRANSFER_COLUMNS, report["transfers"]),
-        _plain(PUBLISHED_COLUMNS, report["published"]),
-        _plain(OPERATOR_COLUMNS, report["operators"]),
+def build_csv_files(report: Mapping[str, Any]) -> dict[str, str]:
+    """Name and text of every CSV table that the report has rows for."""
+    texts = (
+        _format_table(RUN_COLUMNS, report["runs"]),
+        _format_table(SOURCE_COLUMNS, report["sources"]),
+        _format_component_errors(report["components"]),
+        _format_component_shares(report["shares"]),
+        _format_table(STABILITY_COLUMNS, report["stability"]),
+        _format_table(TRANSFER_COLUMNS, report["transfers"]),
+        _format_table(PUBLISHED_COLUMNS, report["published"]),
+        _format_table(OPERATOR_COLUMNS, report["operators"]),
     )
-    return {name: text for name, text in zip(NAMES, made, strict=True) if text.count("\n") > 1}
+    return {name: text for name, text in zip(TABLE_FILES, texts, strict=True) if text.count("\n") > 1}
 
 
-def _component_error(table: Mapping[str, Any] | None) -> str:
+def _format_component_errors(table: Mapping[str, Any] | None) -> str:
     """Rows: components; columns: signed error of every job, mean absolute ones of every cluster."""
     if table is None:
         return ""
@@ -385,35 +407,37 @@ def _component_error(table: Mapping[str, Any] | None) -> str:
     means = [f"{cluster} mean abs, {which}" for cluster in table["clusters"] for which in ("all jobs", "fastest jobs")]
     lines: list[Sequence[Any]] = [("component", *jobs, *means)]
     for row in table["rows"]:
-        found = [row["means"][cluster] for cluster in table["clusters"]]
-        lines.append((row["part"], *row["errors_pct"], *(x for m in found for x in (m["all_pct"], m["fastest_pct"]))))
-    return _written(lines)
+        means_by_cluster = [row["means"][cluster] for cluster in table["clusters"]]
+        lines.append(
+            (row["part"], *row["errors_pct"], *(x for m in means_by_cluster for x in (m["all_pct"], m["fastest_pct"])))
+        )
+    return _format_csv(lines)
 
 
-def _component_share(shares: Sequence[Mapping[str, Any]]) -> str:
+def _format_component_shares(shares: Sequence[Mapping[str, Any]]) -> str:
     lines: list[Sequence[Any]] = []
-    for one in shares:
-        job = one["job"]
+    for job_shares in shares:
+        job = job_shares["job"]
         for kind in ("measured", "predicted"):
-            found = one[f"{kind}_pct"]
-            if found:
-                lines.append((job["id"], job["cluster"], job["name"], kind, *found.values()))
+            percents = job_shares[f"{kind}_pct"]
+            if percents:
+                lines.append((job["id"], job["cluster"], job["name"], kind, *percents.values()))
     names = tuple(f"{name}_pct" for name in shares[0]["names"]) if shares else ()
-    return _written([("id", "cluster", "job", "kind", *names), *lines])
+    return _format_csv([("id", "cluster", "job", "kind", *names), *lines])
 
 
-def _plain(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    return _written([columns, *([row.get(name) for name in columns] for row in rows)])
+def _format_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    return _format_csv([columns, *([row.get(name) for name in columns] for row in rows)])
 
 
-def _written(lines: Iterable[Sequence[Any]]) -> str:
+def _format_csv(lines: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([_cell(value) for value in line] for line in lines)
+    writer.writerows([_format_cell(value) for value in line] for line in lines)
     return text.getvalue()
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -421,20 +445,23 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = str(value)
-    return f"'{text}" if text.startswith(FORMULA) else text
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 
-VARIABLE = "CROSSZONE_MEASUREMENTS"  # Names the folder with measured data
+FOLDER_VARIABLE = "CROSSZONE_MEASUREMENTS"  # Names the folder with measured data
 
 
-def measurements() -> Path | None:
+def find_measurements() -> Path | None:
     """The first place with any of the files that a report is made of."""
-    return next((place.resolve() for place in places() if any((place / name).is_file() for name in FILES)), None)
+    return next(
+        (place.resolve() for place in list_measurement_folders() if any((place / name).is_file() for name in FILES)),
+        None,
+    )
 
 
-def places() -> list[Path]:
+def list_measurement_folders() -> list[Path]:
     """The folder that is named; else the user's own, then the runs that come with the program."""
-    named = os.environ.get(VARIABLE)
-    if named:
-        return [Path(named).expanduser()]
+    folder = os.environ.get(FOLDER_VARIABLE)
+    if folder:
+        return [Path(folder).expanduser()]
     return [home() / "measurements", measured.FOLDER]

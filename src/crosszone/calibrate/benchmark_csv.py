@@ -8,8 +8,8 @@
     allreduce start,0.140         0.140 s of cool-down,
     iteration end,0.230           0.230 s of all-reduce, with the update
 
-    found = read_benchmark(text)
-    found.at("best").phases_s     # start, warm_up, forward, backward, cool_down, all_reduce: they add up to the step
+    imported = read_benchmark(text)
+    imported.at("best").phases_s  # start, warm_up, forward, backward, cool_down, all_reduce: they add up to the step
 
 Without a pipeline, or with an interleaved one, an iteration has no phases. Marks outside an iteration are those of an
 evaluation and are left out. The marks are times of the host without device synchronisation: a notice says so.
@@ -39,7 +39,7 @@ LABELS = {
     "allreducestart": "all_reduce",
     "iterationend": "",
 }
-SPELLED = (
+LABEL_SPELLINGS = (
     "iteration start",
     "warmup start",
     "forward start",
@@ -50,10 +50,10 @@ SPELLED = (
 )
 PHASES = ("start", "warm_up", "forward", "backward", "cool_down", "all_reduce", "other")
 MOST_S = 86_400.0  # Seconds between two marks that nobody measures: rather another unit
-MOST_TOLD = 20
-STAGE, EARLIER = "stage-last", "earlier"
-_KINDS = {"forward": "forward", "backward": "backward", "all_reduce": "gradients", "start": "other"}
-_WAITS = {"warm_up": "forward", "cool_down": "backward"}
+MOST_NOTICES = 20
+LAST_STAGE_LANE, WAIT_LANE = "stage-last", "earlier"
+_SPAN_KINDS = {"forward": "forward", "backward": "backward", "all_reduce": "gradients", "start": "other"}
+_WAIT_KINDS = {"warm_up": "forward", "cool_down": "backward"}
 
 
 @dataclass
@@ -67,7 +67,7 @@ class _Iteration:
     """Since the mark before: what lies between iterations."""
     parts: list[tuple[str, float]] = field(default_factory=list)
     phase: str = "start"
-    """What goes on."""
+    """The phase that began at the last mark."""
     broken: bool = False
 
     @property
@@ -79,109 +79,109 @@ class _Iteration:
         return any(phase in ("forward", "backward") for phase, _ in self.parts)
 
     @property
-    def named(self) -> list[tuple[str, float]]:
+    def labeled_parts(self) -> list[tuple[str, float]]:
         """Its parts; without marks of passes, what comes before the all-reduce is not told apart."""
         return [(p if self.has_phases or p == "all_reduce" else "other", s) for p, s in self.parts]
 
-    def phases_s(self) -> dict[str, float]:
+    def sum_phases_s(self) -> dict[str, float]:
         """Seconds by phase; they add up to the iteration. [K43]"""
-        found: dict[str, float] = {}
-        for name, seconds in self.named:
-            found[name] = found.get(name, 0.0) + seconds
-        return {name: found[name] for name in PHASES if name in found}
+        phases_s: dict[str, float] = {}
+        for name, seconds in self.labeled_parts:
+            phases_s[name] = phases_s.get(name, 0.0) + seconds
+        return {name: phases_s[name] for name in PHASES if name in phases_s}
 
 
-class _Reader:
-    """Goes through the rows once."""
+class _MarkReader:
+    """Goes through the rows once and collects whole iterations and notices."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.done: list[_Iteration] = []
-        self.open: _Iteration | None = None
-        self.told: list[Notice] = []
-        self.bad = self.stray = self.rows = self.begun = 0
-        self.cut: list[int] = []
+        self.finished: list[_Iteration] = []
+        self.current: _Iteration | None = None
+        self.row_notices: list[Notice] = []
+        self.bad = self.stray = self.rows = self.started = 0
+        self.cut_rows: list[int] = []
 
-    def row(self, number: int, cells: list[str]) -> None:
+    def read_row(self, number: int, cells: list[str]) -> None:
         """One row of the file."""
         cells = [cell.strip() for cell in cells]
         if not any(cells):
             return
         self.rows += 1
         label = LABELS.get(re.sub(r"[^a-z]", "", cells[0].lower()))
-        if number == 1 and label is None and len(cells) > 1 and _number(cells[1]) is None:
+        if number == 1 and label is None and len(cells) > 1 and _parse_seconds(cells[1]) is None:
             return  # a header, though there should be none
-        seconds = _number(cells[1]) if len(cells) > 1 else None
+        seconds = _parse_seconds(cells[1]) if len(cells) > 1 else None
         if len(cells) < 2 or not cells[1]:
-            self.wrong(number, "benchmark_row_short", cells[0])
+            self.add_bad_row(number, "benchmark_row_short", cells[0])
         elif seconds is None:
-            self.wrong(number, "benchmark_not_seconds", cells[1])
+            self.add_bad_row(number, "benchmark_not_seconds", cells[1])
         elif seconds < 0:
-            self.wrong(number, "benchmark_negative", cells[1])
-        elif seconds > MOST_S and self.rows > 1:
-            self.wrong(number, "benchmark_unit", cells[1], hours=round(seconds / 3600))
+            self.add_bad_row(number, "benchmark_negative", cells[1])
+        elif seconds > MOST_S and self.rows > 1:  # the first mark counts from the start of the process
+            self.add_bad_row(number, "benchmark_unit", cells[1], hours=round(seconds / 3600))
             seconds = None
         elif label is None:
-            self.wrong(number, "benchmark_label", cells[0], breaks=False, allowed=list(SPELLED))
-        self.mark(number, label, seconds if seconds is not None and seconds >= 0 else None)
+            self.add_bad_row(number, "benchmark_label", cells[0], breaks=False, allowed=list(LABEL_SPELLINGS))
+        self.add_mark(number, label, seconds if seconds is not None and seconds >= 0 else None)
 
-    def mark(self, number: int, label: str | None, seconds: float | None) -> None:
+    def add_mark(self, number: int, label: str | None, seconds: float | None) -> None:
         """A mark, with the time since the one before; None: not known."""
         if label == "start":
-            if self.open is not None:
-                self.cut.append(self.open.row)
-            self.begun += 1
-            self.open = _Iteration(number=self.begun, row=number, before_s=seconds or 0.0)
+            if self.current is not None:
+                self.cut_rows.append(self.current.row)
+            self.started += 1
+            self.current = _Iteration(number=self.started, row=number, before_s=seconds or 0.0)
             return
-        if self.open is None:
+        if self.current is None:
             self.stray += 1
             return
         if seconds is None:
-            self.open.broken = True
+            self.current.broken = True
         else:
-            self.open.parts.append((self.open.phase, seconds))
+            self.current.parts.append((self.current.phase, seconds))
         if label:
-            self.open.phase = label
+            self.current.phase = label
         elif label == "":
-            if not self.open.broken and self.open.seconds > 0:
-                self.done.append(self.open)
-            elif not self.open.broken:
-                self.wrong(number, "benchmark_no_time", self.open.row)
-            self.open = None
+            if not self.current.broken and self.current.seconds > 0:
+                self.finished.append(self.current)
+            elif not self.current.broken:
+                self.add_bad_row(number, "benchmark_no_time", self.current.row)
+            self.current = None
 
-    def wrong(self, number: int, code: str, value: Any, *, breaks: bool = True, **params: Any) -> None:
-        """Count and tell a row that cannot be used; the iteration it lies in is left out where its time is unknown."""
+    def add_bad_row(self, number: int, code: str, value: Any, *, breaks: bool = True, **params: Any) -> None:
+        """Count a row that cannot be used and note it; its iteration is left out where a time is unknown."""
         self.bad += 1
-        if breaks and self.open is not None:
-            self.open.broken = True
-        if len(self.told) < MOST_TOLD:
-            about = {"row": number, **params}
-            self.told.append(
+        if breaks and self.current is not None:
+            self.current.broken = True
+        if len(self.row_notices) < MOST_NOTICES:
+            row_params = {"row": number, **params}
+            self.row_notices.append(
                 Notice(
                     code=code,
                     field=f"row {number}",
                     value=value,
-                    params=about,
+                    params=row_params,
                     level="warning",
                     file=self.file,
                     line=number,
                 )
             )
 
-    def notices(self) -> list[Notice]:
+    def build_notices(self) -> list[Notice]:
         """What was left out, and what to bear in mind."""
-        found: list[Notice] = []
+        notices: list[Notice] = []
         if self.bad:
-            params = {"count": self.bad, "told": len(self.told)}
-            found += [Notice(code="trace_rows_bad", level="warning", field="trace", params=params), *self.told]
-        if self.open is not None:
-            self.cut.append(self.open.row)
-        if self.cut:
-            params = {"count": len(self.cut), "row": self.cut[0]}
-            found.append(Notice(code="benchmark_cut", level="warning", params=params, file=self.file))
+            params = {"count": self.bad, "told": len(self.row_notices)}
+            notices += [Notice(code="trace_rows_bad", level="warning", field="trace", params=params), *self.row_notices]
+        if self.current is not None:
+            self.cut_rows.append(self.current.row)
+        if self.cut_rows:
+            params = {"count": len(self.cut_rows), "row": self.cut_rows[0]}
+            notices.append(Notice(code="benchmark_cut", level="warning", params=params, file=self.file))
         if self.stray:
-            found.append(Notice(code="benchmark_stray", level="note", params={"count": self.stray}, file=self.file))
-        return found
+            notices.append(Notice(code="benchmark_stray", level="note", params={"count": self.stray}, file=self.file))
+        return notices
 
 
 def read_benchmark(
@@ -195,35 +195,35 @@ def read_benchmark(
     if len(data) > MAX_TRACE_BYTES:
         params = {"limit_mib": MAX_TRACE_BYTES // 2**20}
         raise FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
-    reader = _Reader(name)
+    reader = _MarkReader(name)
     try:
         for number, cells in enumerate(csv.reader(io.StringIO(data.decode("utf-8-sig", "replace"))), 1):
-            reader.row(number, cells)
+            reader.read_row(number, cells)
     except csv.Error as error:
         raise FileError(Notice(code="trace_not_csv", field="trace", params={"reason": str(error)}, file=name)) from None
-    notices = reader.notices()
-    if not reader.done:
+    notices = reader.build_notices()
+    if not reader.finished:
         raise InvalidError(
             Notice(code="benchmark_empty", value=name, params={"rows": reader.rows}, file=name), *notices
         )
-    kept = _fitting(reader.done)
-    if len(kept) < len(reader.done):
-        params = {"count": len(reader.done), "shown": len(kept)}
+    iterations = _keep_last(reader.finished)
+    if len(iterations) < len(reader.finished):
+        params = {"count": len(reader.finished), "shown": len(iterations)}
         notices.append(Notice(code="trace_steps_left_out", level="warning", params=params, file=name))
-    bare = sum(not one.has_phases for one in kept)
-    if bare:
-        notices.append(Notice(code="benchmark_no_phases", level="warning", params={"count": bare}, file=name))
+    without_phases = sum(not iteration.has_phases for iteration in iterations)
+    if without_phases:
+        notices.append(Notice(code="benchmark_no_phases", level="warning", params={"count": without_phases}, file=name))
     notices.append(Notice(code="benchmark_host_clock", level="note", file=name))
     return ImportedRun.of_trace(
-        _trace(kept, name),
-        phases={one.number: one.phases_s() for one in kept},
+        _build_trace(iterations, name),
+        phases={iteration.number: iteration.sum_phases_s() for iteration in iterations},
         notices=tuple(notices),
         bad_rows=reader.bad,
         chosen_step=chosen_step,
     )
 
 
-def _number(text: str) -> float | None:
+def _parse_seconds(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -231,41 +231,45 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _fitting(done: list[_Iteration]) -> list[_Iteration]:
+def _keep_last(iterations: list[_Iteration]) -> list[_Iteration]:
     """The last iterations that fit into a trace."""
-    kept: list[_Iteration] = []
+    last_first: list[_Iteration] = []
     spans = 0
-    for one in reversed(done):
-        spans += len(one.parts)
-        if spans > MAX_SPANS or len(kept) == MAX_LANES:
+    for iteration in reversed(iterations):
+        spans += len(iteration.parts)
+        if spans > MAX_SPANS or len(last_first) == MAX_LANES:
             break
-        kept.append(one)
-    return kept[::-1]
+        last_first.append(iteration)
+    return last_first[::-1]
 
 
-def _trace(kept: list[_Iteration], name: str) -> Trace:
+def _build_trace(iterations: list[_Iteration], name: str) -> Trace:
     """Iterations one after the other, with what lies between them."""
     spans: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
-    now = 0.0
-    for at, one in enumerate(kept):
-        now += min(one.before_s, MOST_S) if at else 0.0
-        start, micro = now, {"forward": 0, "backward": 0}
-        for phase, seconds in one.named:
-            end = now + seconds
-            about: dict[str, Any] = {"start_s": now, "end_s": end}
-            if phase in micro:
-                about["micro_batch"], micro[phase] = micro[phase], micro[phase] + 1
-            if phase in _WAITS:
-                spans.append({"lane": EARLIER, "kind": _WAITS[phase], "name": phase, **about})
+    now_s = 0.0
+    for index, iteration in enumerate(iterations):
+        now_s += min(iteration.before_s, MOST_S) if index else 0.0
+        start_s, passes = now_s, {"forward": 0, "backward": 0}
+        for phase, seconds in iteration.labeled_parts:
+            end_s = now_s + seconds
+            fields: dict[str, Any] = {"start_s": now_s, "end_s": end_s}
+            if phase in passes:
+                fields["micro_batch"], passes[phase] = passes[phase], passes[phase] + 1
+            if phase in _WAIT_KINDS:
+                spans.append({"lane": WAIT_LANE, "kind": _WAIT_KINDS[phase], "name": phase, **fields})
             else:
-                spans.append({"lane": STAGE, "kind": _KINDS.get(phase, "other"), "name": phase, **about})
-            now = end
-        steps.append({"step": one.number, "start_s": start, "end_s": max(now, math.nextafter(start, math.inf))})
-    lanes = [{"id": STAGE, "name": "last stage", "group": "stages"}]
-    if any(span["lane"] == EARLIER for span in spans):
-        lanes.append({"id": EARLIER, "name": "earlier stages, which the last one waits for", "group": "waits"})
-    micro_batches = sum(1 for phase, _ in kept[-1].parts if phase == "forward")
+                spans.append(
+                    {"lane": LAST_STAGE_LANE, "kind": _SPAN_KINDS.get(phase, "other"), "name": phase, **fields}
+                )
+            now_s = end_s
+        steps.append(
+            {"step": iteration.number, "start_s": start_s, "end_s": max(now_s, math.nextafter(start_s, math.inf))}
+        )
+    lanes = [{"id": LAST_STAGE_LANE, "name": "last stage", "group": "stages"}]
+    if any(span["lane"] == WAIT_LANE for span in spans):
+        lanes.append({"id": WAIT_LANE, "name": "earlier stages, which the last one waits for", "group": "waits"})
+    micro_batches = sum(1 for phase, _ in iterations[-1].parts if phase == "forward")
     meta: dict[str, Any] = {"format": "benchmark.csv", "clock": "host, not synchronised"}
     if micro_batches:
         meta["micro_batches"] = micro_batches

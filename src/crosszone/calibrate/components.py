@@ -8,14 +8,12 @@
 The step is compared with the fastest iteration. Where a set-up was run twice, the two differ by what the network did
 that day: no prediction can meet both, and `floor_pct` says how close any could come.
 
-What `predict` says of each part of a job: layer, stage, collectives, update, and the step they make.
+Parts are layer, stage, collectives, update, and the step they make. A table shows them as rows, with jobs as columns;
+shares of an iteration say what it is made of:
 
-The table of component errors and the shares of an iteration: rows are parts, columns are jobs timed part by part.
-
-    scores = score_components(*...)                       # components.py
-    table = component_table(scores, "en")
+    table = build_component_table(scores, "en")
     table.rows[0].errors_pct, table.rows[0].means["vista"].fastest_pct
-    shares(scores, "en")[0].predicted_pct                 # of the iteration, by part; they add up to 100
+    compute_iteration_shares(scores, "en")[0].predicted_pct     # of the iteration, by part; they add up to 100
 
 An empty cell is a part that the job does not state, or whose span contradicts another one.
 """
@@ -62,7 +60,7 @@ class Components:
     """Until the slowest replica has come to the sum of the gradients."""
     step: float
 
-    def part(self, name: str, stage: str) -> float:
+    def get_part_s(self, name: str, stage: str) -> float:
         """One part on the first, a middle or the last stage."""
         value = np.atleast_1d(getattr(self, name))
         return float(value[{"first": 0, "middle": min(1, len(value) - 1), "last": -1}[stage]])
@@ -71,47 +69,47 @@ class Components:
 def predict_components(run: ComponentRun, profiles: Profiles) -> Components:
     """Every part of one job, and the step: those of `predict` for the same case. [K2]
 
-    `profiles`: what the job is predicted with; what was measured of its cluster is laid over by `profiles_of_cluster`.
+    `profiles`: what the job is predicted with; what was measured of its cluster is laid over by `add_cluster_profile`.
     """
-    p = measured_predictor(run.id, run.case, frameworks()["deepspeed"], profiles)
-    times, stages = p.step.times, run.case.strategy.pp
-    (layer, _), row = times.layer.whole, p.row
+    prediction = measured_predictor(run.id, run.case, frameworks()["deepspeed"], profiles)
+    times, stages = prediction.step.times, run.case.strategy.pp
+    (layer, _), row = times.layer.whole, prediction.row
 
-    def of_stages(value: Any) -> Floats:
+    def expand_stages(value: Any) -> Floats:
         """A row of the batch, one entry a stage."""
         table = np.atleast_2d(np.asarray(value, dtype=float))
         return np.broadcast_to(table[row if len(table) > 1 else 0], (stages,)).copy()
 
-    def single(value: Any) -> float:
-        return float(of_stages(value)[0])
+    def get_first(value: Any) -> float:
+        return float(expand_stages(value)[0])
 
-    gather = of_stages(times.gather)
+    gather = expand_stages(times.gather)
     return Components(
-        layer_fwd=single(layer.forward_s),
-        layer_bwd=single(layer.backward_s),
-        stage_fwd=of_stages(times.cost.forward_s),
-        stage_bwd=of_stages(times.cost.backward_s),
-        mp_allreduce=single(times.layer.tp_s),
-        p2p_send=single(times.send),
-        dp_allreduce=of_stages(times.reduce),
+        layer_fwd=get_first(layer.forward_s),
+        layer_bwd=get_first(layer.backward_s),
+        stage_fwd=expand_stages(times.cost.forward_s),
+        stage_bwd=expand_stages(times.cost.backward_s),
+        mp_allreduce=get_first(times.layer.tp_s),
+        p2p_send=get_first(times.send),
+        dp_allreduce=expand_stages(times.reduce),
         dp_allgather=gather,
-        update=of_stages(times.update) + gather,
-        pipeline=float(p.step.pipelines.span_s[row]),
-        replica_wait=float(p.step.jitter_s[row]),
-        step=p.step_time.expected,
+        update=expand_stages(times.update) + gather,
+        pipeline=float(prediction.step.pipelines.span_s[row]),
+        replica_wait=float(prediction.step.jitter_s[row]),
+        step=prediction.step_time.expected,
     )
 
 
 @cache
-def profiles_of_cluster(cluster: str, profiles: Profiles) -> Profiles:
+def add_cluster_profile(cluster: str, profiles: Profiles) -> Profiles:
     """The profiles with what was measured of a cluster over them; an own profile in use stays alone."""
-    known = None if profiles.own else load_cluster_profile(cluster)
-    return profiles if known is None else profiles.with_own(known)
+    cluster_profile = None if profiles.own else load_cluster_profile(cluster)
+    return profiles if cluster_profile is None else profiles.with_own(cluster_profile)
 
 
 # Part, stages whose measured time is looked at, and which of them is taken. Layers and collectives are alike on all
 # stages. Sends, sums and updates of later stages include waiting for others.
-COMPARED = (
+COMPARED_PARTS = (
     ("layer_fwd", STAGES, "median"),
     ("layer_bwd", STAGES, "median"),
     ("mp_allreduce", STAGES, "median"),
@@ -160,26 +158,26 @@ class ComponentScores:
     @property
     def summary(self) -> dict[str, float | int | None]:
         """Errors of the step over all jobs, and over the fastest job of each set-up."""
-        return {**_summary(self.runs, len(self.skipped)), **_setups(self.runs)}
+        return {**_summarize_runs(self.runs, len(self.skipped)), **_summarize_setups(self.runs)}
 
     @property
     def by_source(self) -> list[dict[str, Any]]:
         """The summary of each cluster."""
         names = sorted({r.run.cluster for r in self.runs} | {s.source.lower() for s in self.skipped})
-        found = []
+        summaries = []
         for name in names:
             runs = [r for r in self.runs if r.run.cluster == name]
-            left = sum(s.source.lower() == name for s in self.skipped)
-            found.append({"source": name, **_summary(runs, left), **_setups(runs)})
-        return found
+            skipped = sum(s.source.lower() == name for s in self.skipped)
+            summaries.append({"source": name, **_summarize_runs(runs, skipped), **_summarize_setups(runs)})
+        return summaries
 
     @property
     def by_part(self) -> list[dict[str, Any]]:
         """Mean absolute and median signed error of each part, over the jobs that state it."""
         errors: dict[str, list[float]] = defaultdict(list)
         for scored in self.runs:
-            for one in (*scored.parts, scored.step):
-                errors[one.part].append(one.error_pct)
+            for part in (*scored.parts, scored.step):
+                errors[part.part].append(part.error_pct)
         return [
             {
                 "part": part,
@@ -193,7 +191,7 @@ class ComponentScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: summary, by_source, by_part, rows."""
-        rows: list[dict[str, Any]] = [_row(scored) for scored in self.runs]
+        rows: list[dict[str, Any]] = [_build_json_row(scored) for scored in self.runs]
         rows += [{"id": s.id, "source": s.source, "skipped": s.reason, "code": s.code} for s in self.skipped]
         return {"summary": self.summary, "by_source": self.by_source, "by_part": self.by_part, "rows": rows}
 
@@ -202,18 +200,18 @@ def score_components(
     runs: Sequence[ComponentRun], profiles: Profiles, skipped: Sequence[Skipped] = ()
 ) -> ComponentScores:
     """Predict every job and set its parts against what was measured; equal set-ups are predicted once."""
-    known: dict[str, Components] = {}
-    best: dict[str, float] = {}
+    predicted: dict[str, Components] = {}
+    fastest_s: dict[str, float] = {}
     for run in runs:
         key = run.setup
-        if key not in known:
-            known[key] = predict_components(run, profiles_of_cluster(run.cluster, profiles))
-        best[key] = min(run.step_s, best.get(key, run.step_s))
-    scored = [_scored(run, known[run.setup], run.step_s == best[run.setup]) for run in runs]
+        if key not in predicted:
+            predicted[key] = predict_components(run, add_cluster_profile(run.cluster, profiles))
+        fastest_s[key] = min(run.step_s, fastest_s.get(key, run.step_s))
+    scored = [_score_run(run, predicted[run.setup], run.step_s == fastest_s[run.setup]) for run in runs]
     return ComponentScores(runs=tuple(scored), skipped=tuple(skipped))
 
 
-def repeat_floor_pct(measured_s: Sequence[Sequence[float]]) -> float:
+def compute_repeat_floor_pct(measured_s: Sequence[Sequence[float]]) -> float:
     """Mean absolute error in % that no prediction can go below, given the times of jobs grouped by set-up. [K8]
 
     A set-up gets one prediction x; the sum of |x - y| / y over its jobs is least where x is the time y of one of them.
@@ -225,40 +223,40 @@ def repeat_floor_pct(measured_s: Sequence[Sequence[float]]) -> float:
     return 100.0 * total / count
 
 
-def _scored(run: ComponentRun, found: Components, fastest: bool) -> RunScore:
+def _score_run(run: ComponentRun, predicted: Components, fastest: bool) -> RunScore:
     parts = []
-    for part, stages, which in COMPARED:
+    for part, stages, which in COMPARED_PARTS:
         measured = [run.parts_s[part, stage] for stage in stages if (part, stage) in run.parts_s]
-        if not measured or (part == "update" and _contradicted(run)):
+        if not measured or (part == "update" and is_update_contradicted(run)):
             continue
         name = f"{part}_{stages[0]}" if part.startswith("stage") else part
         value = min(measured) if which == "least" else median(measured)
-        parts.append(PartScore(part=name, measured_s=value, predicted_s=found.part(part, stages[0])))
-    step = PartScore(part="step", measured_s=run.step_s, predicted_s=found.step)
-    return RunScore(run=run, step=step, parts=tuple(parts), predicted=found, fastest=fastest)
+        parts.append(PartScore(part=name, measured_s=value, predicted_s=predicted.get_part_s(part, stages[0])))
+    step = PartScore(part="step", measured_s=run.step_s, predicted_s=predicted.step)
+    return RunScore(run=run, step=step, parts=tuple(parts), predicted=predicted, fastest=fastest)
 
 
-def _contradicted(run: ComponentRun) -> bool:
-    """The update, which holds the all-gather, is said to be shorter than it: no figure to score against."""
+def is_update_contradicted(run: ComponentRun) -> bool:
+    """Whether the update is stated to be shorter than the all-gather it holds: no figure to score against."""
     gather = run.parts_s.get(("dp_allgather", "first"), 0.0)
     return run.parts_s.get(("update", "first"), gather) < gather
 
 
-def _summary(runs: Sequence[RunScore], skipped: int) -> dict[str, float | int | None]:
+def _summarize_runs(runs: Sequence[RunScore], skipped: int) -> dict[str, float | int | None]:
     errors = [abs(r.step.error_pct) for r in runs]
-    share = {limit: 100.0 * fmean(e <= limit for e in errors) if errors else None for limit in (10, 20)}
+    shares_pct = {limit: 100.0 * fmean(e <= limit for e in errors) if errors else None for limit in (10, 20)}
     return {
         "rows": len(runs) + skipped,
         "scored": len(runs),
         "skipped": skipped,
         "mape_pct": fmean(errors) if errors else None,
         "median_ape_pct": median(errors) if errors else None,
-        "within_10_pct": share[10],
-        "within_20_pct": share[20],
+        "within_10_pct": shares_pct[10],
+        "within_20_pct": shares_pct[20],
     }
 
 
-def _setups(runs: Sequence[RunScore]) -> dict[str, float | int | None]:
+def _summarize_setups(runs: Sequence[RunScore]) -> dict[str, float | int | None]:
     """Errors over the fastest job of each set-up, and what repeated jobs leave no prediction below."""
     times: dict[str, list[float]] = defaultdict(list)
     for scored in runs:
@@ -267,11 +265,11 @@ def _setups(runs: Sequence[RunScore]) -> dict[str, float | int | None]:
     return {
         "setups": len(times),
         "setups_mape_pct": fmean(errors) if errors else None,
-        "floor_pct": repeat_floor_pct(list(times.values())) if times else None,
+        "floor_pct": compute_repeat_floor_pct(list(times.values())) if times else None,
     }
 
 
-def _row(scored: RunScore) -> dict[str, Any]:
+def _build_json_row(scored: RunScore) -> dict[str, Any]:
     return {
         "id": scored.run.id,
         "source": scored.run.cluster,
@@ -288,7 +286,7 @@ def _row(scored: RunScore) -> dict[str, Any]:
 
 
 # Rows of the table.
-PARTS = (
+TABLE_PARTS = (
     "layer_fwd",
     "layer_bwd",
     "slowest_fwd",
@@ -301,13 +299,13 @@ PARTS = (
     "step",
 )
 # Parts that are alike on all stages, and which of the measured ones is taken: sends may include waiting.
-ALIKE: Mapping[str, Callable[[Sequence[float]], float]] = {"mp_allreduce": median, "p2p_send": min}
+EQUAL_ON_STAGES: Mapping[str, Callable[[Sequence[float]], float]] = {"mp_allreduce": median, "p2p_send": min}
 # What an iteration is made of, as its slowest stage sees it; waiting is what is left.
-SHARES = ("forward", "backward", "mp_allreduce", "p2p_send", "dp_allreduce", "update", "waiting")
+SHARE_NAMES = ("forward", "backward", "mp_allreduce", "p2p_send", "dp_allreduce", "update", "waiting")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobColumn:
     """One column of the table."""
 
     id: str
@@ -319,7 +317,7 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Means:
+class ClusterMeans:
     """Mean absolute errors of one cluster, %; None: no job states the part."""
 
     all_pct: float | None
@@ -329,7 +327,7 @@ class Means:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableRow:
+class ComponentRow:
     """One part in every job."""
 
     part: str
@@ -338,7 +336,7 @@ class TableRow:
     predicted_s: tuple[float | None, ...]
     errors_pct: tuple[float | None, ...]
     """Signed, (predicted - measured) / measured."""
-    means: Mapping[str, Means]
+    means: Mapping[str, ClusterMeans]
     """By cluster."""
 
 
@@ -346,9 +344,9 @@ class TableRow:
 class ComponentTable:
     """Errors of all parts in all jobs."""
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobColumn, ...]
     clusters: tuple[str, ...]
-    rows: tuple[TableRow, ...]
+    rows: tuple[ComponentRow, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -356,10 +354,10 @@ class ComponentTable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
+class IterationShares:
     """What one job's iteration is made of, in % of it."""
 
-    job: Job
+    job: JobColumn
     names: Mapping[str, str]
     measured_pct: Mapping[str, float] | None
     """None: the job does not state all parts."""
@@ -370,127 +368,142 @@ class Share:
         return asdict(self)
 
 
-def component_table(scores: ComponentScores, language: str) -> ComponentTable:
+def build_component_table(scores: ComponentScores, language: str) -> ComponentTable:
     """Signed errors of every part and job, and mean absolute ones by cluster. [K60]
 
     The slowest stage is the one that took longest, in the measurement and in the prediction each.
     """
-    jobs = tuple(job_of(scored) for scored in scores.runs)
+    jobs = tuple(build_job_column(scored) for scored in scores.runs)
     clusters = tuple(dict.fromkeys(job.cluster for job in jobs))
-    columns = [_parts(scored) for scored in scores.runs]
+    columns = [_collect_parts(scored) for scored in scores.runs]
     rows = []
-    for part in PARTS:
-        found = [column.get(part) for column in columns]
-        errors = tuple(None if one is None else one.error_pct for one in found)
+    for part in TABLE_PARTS:
+        scores_of_part = [column.get(part) for column in columns]
+        errors = tuple(None if score is None else score.error_pct for score in scores_of_part)
         rows.append(
-            TableRow(
+            ComponentRow(
                 part=part,
                 name=label(f"component_{part}", language),
-                measured_s=tuple(None if one is None else one.measured_s for one in found),
-                predicted_s=tuple(None if one is None else one.predicted_s for one in found),
+                measured_s=tuple(None if score is None else score.measured_s for score in scores_of_part),
+                predicted_s=tuple(None if score is None else score.predicted_s for score in scores_of_part),
                 errors_pct=errors,
-                means={cluster: _means(cluster, jobs, errors) for cluster in clusters},
+                means={cluster: _average_errors(cluster, jobs, errors) for cluster in clusters},
             )
         )
     return ComponentTable(jobs=jobs, clusters=clusters, rows=tuple(rows))
 
 
-def shares(scores: ComponentScores, language: str) -> list[Share]:
+def compute_iteration_shares(scores: ComponentScores, language: str) -> list[IterationShares]:
     """What each job's iteration is made of, measured and predicted. [K61]
 
     Of the slowest stage: its micro-batches' compute forward and backward (with recomputation), the sums of tensor
     parallelism in them, a message each way, then the sum of gradients and the update of the first stage. What is left
     of the iteration is waiting: the pipeline filling and draining, and slower neighbours.
     """
-    names = {part: label(f"share_{part}", language) for part in SHARES}
+    names = {part: label(f"share_{part}", language) for part in SHARE_NAMES}
     return [
-        Share(
-            job=job_of(scored),
+        IterationShares(
+            job=build_job_column(scored),
             names=names,
-            measured_pct=_share(scored.run, scored.run.step_s, _measured(scored.run)),
-            predicted_pct=_share(scored.run, scored.step.predicted_s, scored.predicted.part) or {},
+            measured_pct=_compute_shares(scored.run, scored.run.step_s, _build_measured_lookup(scored.run)),
+            predicted_pct=_compute_shares(scored.run, scored.step.predicted_s, scored.predicted.get_part_s) or {},
         )
         for scored in scores.runs
     ]
 
 
-def job_of(scored: RunScore) -> Job:
+def build_job_column(scored: RunScore) -> JobColumn:
     """The column of one job."""
     case = scored.run.case
     degrees = f"{case.strategy.pp}-{case.strategy.tp}-{case.dp}"
     name = f"{case.model.name} {degrees}"
-    return Job(id=scored.run.id, cluster=scored.run.cluster, name=name, fastest=scored.fastest)
+    return JobColumn(id=scored.run.id, cluster=scored.run.cluster, name=name, fastest=scored.fastest)
 
 
-def _parts(scored: RunScore) -> dict[str, PartScore]:
-    found = {one.part: one for one in (*scored.parts, scored.step)}
-    for way in ("fwd", "bwd"):
-        seen = [found[name] for stage in STAGES if (name := f"stage_{way}_{stage}") in found]
-        if seen:
-            found[f"slowest_{way}"] = PartScore(
-                part=f"slowest_{way}",
-                measured_s=max(one.measured_s for one in seen),
-                predicted_s=max(one.predicted_s for one in seen),
+def _collect_parts(scored: RunScore) -> dict[str, PartScore]:
+    by_name = {score.part: score for score in (*scored.parts, scored.step)}
+    for direction in ("fwd", "bwd"):
+        stage_scores = [by_name[name] for stage in STAGES if (name := f"stage_{direction}_{stage}") in by_name]
+        if stage_scores:
+            by_name[f"slowest_{direction}"] = PartScore(
+                part=f"slowest_{direction}",
+                measured_s=max(score.measured_s for score in stage_scores),
+                predicted_s=max(score.predicted_s for score in stage_scores),
             )
-    return found
+    return by_name
 
 
-def _means(cluster: str, jobs: Sequence[Job], errors: Sequence[float | None]) -> Means:
-    here = [(job, abs(e)) for job, e in zip(jobs, errors, strict=True) if job.cluster == cluster and e is not None]
-    fastest = [size for job, size in here if job.fastest]
-    return Means(
-        all_pct=fmean(size for _, size in here) if here else None,
+def _average_errors(cluster: str, jobs: Sequence[JobColumn], errors: Sequence[float | None]) -> ClusterMeans:
+    errors_in_cluster = [
+        (job, abs(e)) for job, e in zip(jobs, errors, strict=True) if job.cluster == cluster and e is not None
+    ]
+    fastest = [size for job, size in errors_in_cluster if job.fastest]
+    return ClusterMeans(
+        all_pct=fmean(size for _, size in errors_in_cluster) if errors_in_cluster else None,
         fastest_pct=fmean(fastest) if fastest else None,
     )
 
 
-def _measured(run: ComponentRun) -> Callable[[str, str], float | None]:
-    def part(name: str, stage: str) -> float | None:
-        if name in ALIKE:
-            seen = [run.parts_s[name, one] for one in STAGES if (name, one) in run.parts_s]
-            return ALIKE[name](seen) if seen else None
+def _build_measured_lookup(run: ComponentRun) -> Callable[[str, str], float | None]:
+    def get_part_s(name: str, stage: str) -> float | None:
+        if name in EQUAL_ON_STAGES:
+            times_s = [run.parts_s[name, each_stage] for each_stage in STAGES if (name, each_stage) in run.parts_s]
+            return EQUAL_ON_STAGES[name](times_s) if times_s else None
         return run.parts_s.get((name, stage))
 
-    return part
+    return get_part_s
 
 
-def _share(run: ComponentRun, step_s: float, part: Callable[[str, str], float | None]) -> dict[str, float] | None:
+def _compute_shares(
+    run: ComponentRun, step_s: float, get_part_s: Callable[[str, str], float | None]
+) -> dict[str, float] | None:
     strategy, model = run.case.strategy, run.case.model
     stages = STAGES if strategy.pp > 2 else STAGES[::2] if strategy.pp == 2 else STAGES[:1]
-    layers = _layers(run)
-    times = {stage: (part("stage_fwd", stage), part("stage_bwd", stage)) for stage in stages}
+    layers = _count_layers(run)
+    times = {stage: (get_part_s("stage_fwd", stage), get_part_s("stage_bwd", stage)) for stage in stages}
     slowest = max(stages, key=lambda stage: sum(x or 0.0 for x in times[stage]))
-    forward, backward = times[slowest]
-    reduce = part("mp_allreduce", slowest) if strategy.tp > 1 else 0.0
-    send = part("p2p_send", slowest) if strategy.pp > 1 else 0.0
-    gradients = part("dp_allreduce", "first") if run.case.dp > 1 else 0.0
-    update = part("update", "first")
-    if forward is None or backward is None or reduce is None or send is None or gradients is None or update is None:
+    forward_s, backward_s = times[slowest]
+    tp_allreduce_s = get_part_s("mp_allreduce", slowest) if strategy.tp > 1 else 0.0
+    send_s = get_part_s("p2p_send", slowest) if strategy.pp > 1 else 0.0
+    gradients_s = get_part_s("dp_allreduce", "first") if run.case.dp > 1 else 0.0
+    update_s = get_part_s("update", "first")
+    if (
+        forward_s is None
+        or backward_s is None
+        or tp_allreduce_s is None
+        or send_s is None
+        or gradients_s is None
+        or update_s is None
+    ):
         return None
-    batches = strategy.micro_batches(run.case.job.global_batch)
-    once = (1 if model.parallel_residual else 2) * layers[slowest] * reduce
-    again = once if strategy.recompute == "full" else 0.0
-    back = 2 * layers[slowest] * reduce + again
+    micro_batches = strategy.micro_batches(run.case.job.global_batch)
+    forward_tp_s = (1 if model.parallel_residual else 2) * layers[slowest] * tp_allreduce_s
+    recompute_tp_s = forward_tp_s if strategy.recompute == "full" else 0.0
+    backward_tp_s = 2 * layers[slowest] * tp_allreduce_s + recompute_tp_s
     seconds = {
-        "forward": batches * max(0.0, forward - once),
-        "backward": batches * max(0.0, backward - back),
-        "mp_allreduce": batches * (once + back),
-        "p2p_send": batches * 2 * send,
-        "dp_allreduce": gradients,
-        "update": update,
+        "forward": micro_batches * max(0.0, forward_s - forward_tp_s),
+        "backward": micro_batches * max(0.0, backward_s - backward_tp_s),
+        "mp_allreduce": micro_batches * (forward_tp_s + backward_tp_s),
+        "p2p_send": micro_batches * 2 * send_s,
+        "dp_allreduce": gradients_s,
+        "update": update_s,
     }
-    left = max(0.0, step_s - sum(seconds.values()))
-    whole = sum(seconds.values()) + left
-    return {name: 100.0 * value / whole for name, value in (*seconds.items(), ("waiting", left))}
+    waiting_s = max(0.0, step_s - sum(seconds.values()))
+    total_s = sum(seconds.values()) + waiting_s
+    return {name: 100.0 * value / total_s for name, value in (*seconds.items(), ("waiting", waiting_s))}
 
 
-def _layers(run: ComponentRun) -> dict[str, int]:
+def _count_layers(run: ComponentRun) -> dict[str, int]:
     """Layers of the first, a middle and the last stage."""
-    held = run.case.strategy.layers_per_stage
-    if held is None:
+    layers_per_stage = run.case.strategy.layers_per_stage
+    if layers_per_stage is None:
         even = -(-run.case.model.layers // run.case.strategy.pp)
         return dict.fromkeys(STAGES, even)
-    return {"first": held[0], "middle": held[min(1, len(held) - 1)], "last": held[-1]}
+    return {
+        "first": layers_per_stage[0],
+        "middle": layers_per_stage[min(1, len(layers_per_stage) - 1)],
+        "last": layers_per_stage[-1],
+    }
 
 
 __all__ = ["ComponentScores", "PartScore", "RunScore", "read_components", "score_components"]

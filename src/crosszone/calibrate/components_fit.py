@@ -1,7 +1,7 @@
 """Coefficients that only whole jobs show, fitted to jobs timed part by part; and each set-up predicted without itself.
 
     profile = fit_cluster(jobs, profiles, name="my-cluster").profile    # launches, unfused norms, optimizer, stragglers
-    for one in leave_out_setups(runs, profiles): print(one.run.id, one.error_pct)
+    for job in leave_out_setups(runs, profiles): print(job.run.id, job.error_pct)
 
 Rates of links and operators are not touched: they come from timings of their own (`calibrate links`, `calibrate fit`).
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crosszone.calibrate.components import predict_components
+from crosszone.calibrate.components import is_update_contradicted, predict_components
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.measured_links import MeasuredLinks
@@ -22,7 +22,7 @@ from crosszone.cost.profile import Profiles, Vector
 from crosszone.extras import require_extra
 
 # Coefficients of the stack that are fitted, and by how much of its logarithm each may lie off the shipped one.
-FITTED = {
+FITTED_COEFFICIENTS = {
     "host_s": 0.5,
     "host_backward": 0.3,
     "elementwise": 0.3,
@@ -32,7 +32,7 @@ FITTED = {
     "jitter": 0.6,
 }
 # Measured parts that are met beside the step and the sum of the gradients.
-PARTS = (*((part, stage) for part in ("stage_fwd", "stage_bwd") for stage in STAGES), ("update", "first"))
+FITTED_PARTS = (*((part, stage) for part in ("stage_fwd", "stage_bwd") for stage in STAGES), ("update", "first"))
 # Relative error up to which a part counts in squares: jobs of one set-up on a quiet day differ by as much.
 NOISE = 0.02
 
@@ -55,23 +55,23 @@ def leave_out_setups(runs: Sequence[ComponentRun], profiles: Profiles) -> list[L
 
     None of a cluster with one set-up: nothing would be left to fit. `profiles`: what kernels and links tell.
     """
-    found = []
-    jobs = fastest(runs)
+    left_out = []
+    jobs = select_fastest(runs)
     for run in jobs:
-        others = [one for one in jobs if one.cluster == run.cluster and one is not run]
-        if others:
-            without = fit_stack(others, profiles)
-            found.append(LeftOut(run=run, predicted_s=predict_components(run, without.profiles).step))
-    return found
+        other_jobs = [job for job in jobs if job.cluster == run.cluster and job is not run]
+        if other_jobs:
+            fitted = fit_stack(other_jobs, profiles)
+            left_out.append(LeftOut(run=run, predicted_s=predict_components(run, fitted.profiles).step))
+    return left_out
 
 
-def fastest(runs: Sequence[ComponentRun]) -> list[ComponentRun]:
+def select_fastest(runs: Sequence[ComponentRun]) -> list[ComponentRun]:
     """The fastest job of each set-up, in their order."""
-    best: dict[str, ComponentRun] = {}
+    fastest_runs: dict[str, ComponentRun] = {}
     for run in runs:
-        if run.setup not in best or run.step_s < best[run.setup].step_s:
-            best[run.setup] = run
-    return list(best.values())
+        if run.setup not in fastest_runs or run.step_s < fastest_runs[run.setup].step_s:
+            fastest_runs[run.setup] = run
+    return list(fastest_runs.values())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,33 +93,34 @@ def fit_stack(jobs: Sequence[ComponentRun], profiles: Profiles) -> FittedStack:
     require_extra("calibrate")
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
-    links = _crowd_sends(jobs, profiles)
+    links = _scale_send_rates(jobs, profiles)
     shipped = Profiles.shipped().coefficients(["generic"], [STACK])
-    start = np.log([float(np.ravel(getattr(shipped, name))[0]) for name in FITTED])
-    believed = np.array(list(FITTED.values()))
-    named = _with_stack(profiles, dict(zip(FITTED, np.exp(start), strict=True)))
-    place = [named.place[f"stack {STACK}", name] for name in FITTED]
+    start = np.log([float(np.ravel(getattr(shipped, name))[0]) for name in FITTED_COEFFICIENTS])
+    prior_spread = np.array(list(FITTED_COEFFICIENTS.values()))
+    with_stack = _add_stack_coefficients(profiles, dict(zip(FITTED_COEFFICIENTS, np.exp(start), strict=True)))
+    positions = [with_stack.place[f"stack {STACK}", name] for name in FITTED_COEFFICIENTS]
 
-    def profiles_at(log_values: Vector) -> Profiles:
-        values = named.values.copy()
-        values[place] = np.exp(log_values)
-        found = named.with_values(values)
-        found.links = links
-        return found
+    def build_profiles(log_values: Vector) -> Profiles:
+        values = with_stack.values.copy()
+        values[positions] = np.exp(log_values)
+        candidate = with_stack.with_values(values)
+        candidate.links = links
+        return candidate
 
-    def residuals(log_values: Vector) -> Vector:
-        found = profiles_at(log_values)
-        errors = [error for job in jobs for error in _log_errors(job, found)]
-        # what a coefficient may lie off counts as much as one part that is off by the noise
-        return np.array([*(np.array(errors) / NOISE), *((log_values - start) / believed)])
+    def compute_residuals(log_values: Vector) -> Vector:
+        candidate = build_profiles(log_values)
+        errors = [error for job in jobs for error in _compute_log_errors(job, candidate)]
+        # The last residuals are the prior: without them a coefficient that no job shows would drift. One prior spread
+        # off counts as much as one part that is off by the noise.
+        return np.array([*(np.array(errors) / NOISE), *((log_values - start) / prior_spread)])
 
-    best = least_squares(residuals, start, loss="soft_l1", x_scale=believed, diff_step=1e-4)
+    best = least_squares(compute_residuals, start, loss="soft_l1", x_scale=prior_spread, diff_step=1e-4)
     spread = np.sqrt(np.diag(np.linalg.inv(best.jac.T @ best.jac)))
     coefficients = {
         name: Coefficient(value=float(f"{np.exp(x):.4g}"), error=float(f"{min(s, b):.2g}"), origin="fitted")
-        for name, x, s, b in zip(FITTED, best.x, spread, believed, strict=True)
+        for name, x, s, b in zip(FITTED_COEFFICIENTS, best.x, spread, prior_spread, strict=True)
     }
-    return FittedStack(coefficients=coefficients, profiles=profiles_at(best.x), crowded=links is not profiles.links)
+    return FittedStack(coefficients=coefficients, profiles=build_profiles(best.x), crowded=links is not profiles.links)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,23 +133,25 @@ class FittedCluster:
 
 def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, source: str = "") -> FittedCluster:
     """What the fastest job of each set-up says of its software. [K63]"""
-    found = fit_stack(fastest(jobs), profiles)
-    errors = [abs(predict_components(job, found.profiles).step / job.step_s - 1.0) for job in fastest(jobs)]
+    fitted = fit_stack(select_fastest(jobs), profiles)
+    errors = [abs(predict_components(job, fitted.profiles).step / job.step_s - 1.0) for job in select_fastest(jobs)]
     left_out = tuple(leave_out_setups(jobs, profiles))
-    left = [abs(one.error_pct) for one in left_out]
+    left_out_pct = [abs(job.error_pct) for job in left_out]
     scores = {"setups": len(errors), "fitted_pct": round(100.0 * float(np.mean(errors)), 2)}
+    if left_out_pct:
+        scores["left_out_pct"] = round(float(np.mean(left_out_pct)), 2)
     profile = OwnProfile(
         name=name,
         source=source or f"{len(jobs)} jobs timed part by part",
         created=now(),
-        stacks={STACK: found.coefficients},
-        collectives=found.profiles.links.collectives if found.crowded and found.profiles.links else (),
-        scores={"jobs": {STACK: scores | ({"left_out_pct": round(float(np.mean(left)), 2)} if left else {})}},
+        stacks={STACK: fitted.coefficients},
+        collectives=fitted.profiles.links.collectives if fitted.crowded and fitted.profiles.links else (),
+        scores={"jobs": {STACK: scores}},
     )
     return FittedCluster(profile=profile, left_out=left_out)
 
 
-def _crowd_sends(jobs: Sequence[ComponentRun], profiles: Profiles) -> MeasuredLinks | None:
+def _scale_send_rates(jobs: Sequence[ComponentRun], profiles: Profiles) -> MeasuredLinks | None:
     """The timed links with the rate that sends between nodes reach while all pairs of stages send. [K62]
 
     The share of the lone rate is the mean over the jobs of predicted over measured, of the least of a job's sends: the
@@ -156,42 +159,42 @@ def _crowd_sends(jobs: Sequence[ComponentRun], profiles: Profiles) -> MeasuredLi
     """
     shares = []
     for job in jobs:
-        seen = [job.parts_s["p2p_send", stage] for stage in STAGES if ("p2p_send", stage) in job.parts_s]
-        if seen and job.case.strategy.pp > 1:
-            shares.append(predict_components(job, profiles).p2p_send / min(seen))
+        sends_s = [job.parts_s["p2p_send", stage] for stage in STAGES if ("p2p_send", stage) in job.parts_s]
+        if sends_s and job.case.strategy.pp > 1:
+            shares.append(predict_components(job, profiles).p2p_send / min(sends_s))
     share = float(np.mean(shares)) if shares else 1.0
     if profiles.links is None or share > 1.0 - NOISE:
         return profiles.links
     note = f"{share:.2f} of the lone rate, as in jobs whose stages all send at once"
     return MeasuredLinks(
         [
-            one.replace(gb_per_s=float(f"{one.gb_per_s * share:.4g}"), origin="fitted", note=note)
-            if one.op == "send_recv" and one.nodes > 1
-            else one
-            for one in profiles.links.collectives
+            collective.replace(gb_per_s=float(f"{collective.gb_per_s * share:.4g}"), origin="fitted", note=note)
+            if collective.op == "send_recv" and collective.nodes > 1
+            else collective
+            for collective in profiles.links.collectives
         ]
     )
 
 
-def _log_errors(job: ComponentRun, profiles: Profiles) -> list[float]:
+def _compute_log_errors(job: ComponentRun, profiles: Profiles) -> list[float]:
     """log(predicted / measured) of the parts that a job states, and of its step."""
-    told = predict_components(job, profiles)
-    pairs = [(told.step, job.step_s)]
-    pairs += [(told.part(*key), job.parts_s[key]) for key in PARTS if key in job.parts_s and not _waits(job, key)]
-    reduced = ("dp_allreduce", "first")
-    if reduced in job.parts_s and job.case.dp > 1:
-        pairs.append((told.part(*reduced) + told.replica_wait, job.parts_s[reduced]))
+    predicted_parts = predict_components(job, profiles)
+    pairs = [(predicted_parts.step, job.step_s)]
+    pairs += [
+        (predicted_parts.get_part_s(*key), job.parts_s[key])
+        for key in FITTED_PARTS
+        if key in job.parts_s and not (key[0] == "update" and is_update_contradicted(job))
+    ]
+    gradient_sum = ("dp_allreduce", "first")
+    if gradient_sum in job.parts_s and job.case.dp > 1:
+        pairs.append(
+            (predicted_parts.get_part_s(*gradient_sum) + predicted_parts.replica_wait, job.parts_s[gradient_sum])
+        )
     return [float(np.log(predicted / measured)) for predicted, measured in pairs]
 
 
-def _waits(job: ComponentRun, key: tuple[str, str]) -> bool:
-    """The update is said to be shorter than the gather it holds: a span that contradicts itself."""
-    gather = job.parts_s.get(("dp_allgather", "first"), 0.0)
-    return key == ("update", "first") and job.parts_s[key] < gather
-
-
-def _with_stack(profiles: Profiles, values: dict[str, float]) -> Profiles:
-    """The profiles with these coefficients in the stack's own home, whatever lies over them."""
-    given = {name: Coefficient(value=value, error=0.0, origin="fitted") for name, value in values.items()}
-    laid = OwnProfile(name=profiles.own or "jobs", source="", created="", stacks={STACK: given})
-    return profiles.with_own(laid)
+def _add_stack_coefficients(profiles: Profiles, values: dict[str, float]) -> Profiles:
+    """The profiles with these coefficients laid over the stack's own, so that they have positions of their own."""
+    coefficients = {name: Coefficient(value=value, error=0.0, origin="fitted") for name, value in values.items()}
+    overlay = OwnProfile(name=profiles.own or "jobs", source="", created="", stacks={STACK: coefficients})
+    return profiles.with_own(overlay)

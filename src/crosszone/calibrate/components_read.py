@@ -30,8 +30,21 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Communication, Strategy
 
-# Columns without which a file is not of this kind.
-NEEDED = ("run_id", "gpu", "gpus", "n_layers", "hidden", "heads", "seq", "pp", "mp", "dp", "micro_batch", "iter_best_s")
+# A file without these columns is not of this kind.
+REQUIRED_COLUMNS = (
+    "run_id",
+    "gpu",
+    "gpus",
+    "n_layers",
+    "hidden",
+    "heads",
+    "seq",
+    "pp",
+    "mp",
+    "dp",
+    "micro_batch",
+    "iter_best_s",
+)
 STAGES = ("first", "middle", "last")
 # Parts whose time a row may state for each kind of stage, in columns such as `layer_fwd_first_us`.
 PARTS = (
@@ -45,16 +58,16 @@ PARTS = (
     "dp_allgather",
     "update",
 )
-MOST_ROWS = 10_000  # Rows of a file that are read; those after them are told as skipped
+MOST_ROWS = 10_000  # Rows of a file that are read; the row after them is listed as skipped
 MOST_PASSES = 20_000  # Micro-batches times stages of a job that is walked through
 LONGEST_TEXT = 100
 STACK = "gpt-neox"  # Files of this kind come from this stack
 SECONDS_PER_US = 1e-6
-USUAL_NODE = 8  # GPUs of a node where a row does not say
-LARGEST = 1e12  # No number of a row may be larger
+USUAL_GPUS_PER_NODE = 8  # Where a row does not state the GPUs of a node
+LARGEST_NUMBER = 1e12  # No number of a row may be larger
 _YES = frozenset({"true", "1", "yes"})
 _NO = frozenset({"", "false", "0", "no"})
-_WHOLE = re.compile(r"\d{1,12}(\.0*)?")
+_INTEGER = re.compile(r"\d{1,12}(\.0*)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,14 +89,14 @@ class ComponentRun:
 
 def is_components(columns: Iterable[str]) -> bool:
     """Whether a file with these columns states components, so that `read_components` reads it."""
-    return set(NEEDED) <= {name.strip() for name in columns}
+    return set(REQUIRED_COLUMNS) <= {name.strip() for name in columns}
 
 
 def read_components(path: Path) -> tuple[list[ComponentRun], list[Skipped]]:
     """The jobs of a CSV file, and the rows that cannot be scored; `InputError` when the file has not the columns."""
     runs: list[ComponentRun] = []
     skipped: list[Skipped] = []
-    for number, row in enumerate(_rows(path)):
+    for number, row in enumerate(_read_rows(path)):
         name = row["run_id"][:LONGEST_TEXT] or f"row {number + 1}"
         source = row.get("cluster", "")[:LONGEST_TEXT]
         if number >= MOST_ROWS:
@@ -91,22 +104,22 @@ def read_components(path: Path) -> tuple[list[ComponentRun], list[Skipped]]:
             skipped.append(Skipped(id=name, source=source, code="too_many_rows", reason=reason))
             break
         try:
-            runs.append(_run(name, row))
+            runs.append(_build_run(name, row))
         except RowError as error:
             skipped.append(Skipped(id=name, source=source, code=error.code, reason=error.reason))
         except InputError as error:
-            told = error.notices[0].message() if error.notices else "-"
-            reason = f"A value is out of range: {told}"
+            message = error.notices[0].message() if error.notices else "-"
+            reason = f"A value is out of range: {message}"
             skipped.append(Skipped(id=name, source=source, code="out_of_range", reason=reason))
     return runs, skipped
 
 
-def _rows(path: Path) -> Iterator[dict[str, str]]:
+def _read_rows(path: Path) -> Iterator[dict[str, str]]:
     try:
         with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
             reader = csv.DictReader((line.replace("\0", "") for line in file), restval="")
             columns = [(name or "").strip() for name in reader.fieldnames or ()]
-            missing = [name for name in NEEDED if name not in columns]
+            missing = [name for name in REQUIRED_COLUMNS if name not in columns]
             if missing:
                 params = {"missing": missing}
                 raise InputError(Notice(code="runs_columns", value=missing, params=params, file=str(path), line=1))
@@ -119,33 +132,33 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
         raise FileError(Notice(code="runs_not_csv", value=str(path), params={"reason": str(error)})) from None
 
 
-def _run(name: str, row: Mapping[str, str]) -> ComponentRun:
-    step_s = _number(row, "iter_best_s")
+def _build_run(name: str, row: Mapping[str, str]) -> ComponentRun:
+    step_s = _parse_number(row, "iter_best_s")
     if step_s is None:
         raise RowError("not_measured", "The fastest iteration (iter_best_s) is not stated.")
-    parts = {(part, stage): _number(row, f"{part}_{stage}_us") for part in PARTS for stage in STAGES}
-    raw = {("update", stage): _number(row, f"update_raw_{stage}_us") for stage in STAGES}
+    parts = {(part, stage): _parse_number(row, f"{part}_{stage}_us") for part in PARTS for stage in STAGES}
+    raw = {("update", stage): _parse_number(row, f"update_raw_{stage}_us") for stage in STAGES}
     parts |= {key: value for key, value in raw.items() if value is not None}
     return ComponentRun(
         id=name,
         cluster=row.get("cluster", "").lower()[:LONGEST_TEXT],
-        case=_case(row),
+        case=_build_case(row),
         step_s=step_s,
         parts_s={key: value * SECONDS_PER_US for key, value in parts.items() if value is not None},
     )
 
 
-def _case(row: Mapping[str, str]) -> Case:
-    t, p, d = (_needed(row, key) for key in ("mp", "pp", "dp"))
-    gpus, micro_batch = _needed(row, "gpus"), _needed(row, "micro_batch")
+def _build_case(row: Mapping[str, str]) -> Case:
+    t, p, d = (_require_integer(row, key) for key in ("mp", "pp", "dp"))
+    gpus, micro_batch = _require_integer(row, "gpus"), _require_integer(row, "micro_batch")
     if t * p * d != gpus:
         raise RowError("degrees_clash", f"mp {t} x pp {p} x dp {d} = {t * p * d} is not the {gpus} GPUs stated.")
-    model = _model(row)
+    model = _build_model(row)
     if model.heads % t:
         raise RowError("degrees_clash", f"mp {t} does not divide the {model.heads} heads.")
-    stages = _stages(row, model.layers, p)
-    micro_batches = _whole(row, "n_micro")
-    batch = _whole(row, "global_batch")
+    stages = _read_stage_layers(row, model.layers, p)
+    micro_batches = _parse_integer(row, "n_micro")
+    batch = _parse_integer(row, "global_batch")
     if micro_batches is None and batch is None:
         raise RowError("no_batch", "Neither n_micro nor global_batch is stated.")
     samples = micro_batch * d * micro_batches if micro_batches else batch or 0
@@ -153,18 +166,18 @@ def _case(row: Mapping[str, str]) -> Case:
         raise RowError("batch_clash", f"The batch of {batch} is not micro_batch {micro_batch} x n_micro x dp {d}.")
     if samples // (micro_batch * d) * p > MOST_PASSES:
         raise RowError("too_long", f"There are more than {MOST_PASSES} micro-batches times stages.")
-    zero = _whole(row, "zero_stage", least=0)
+    zero = _parse_integer(row, "zero_stage", minimum=0)
     return Case(
         model=model,
         job=Job(
-            seq_len=_needed(row, "seq"),
+            seq_len=_require_integer(row, "seq"),
             global_batch=samples,
-            precision=_choice(row, "precision", ("fp16", "bf16"), "fp16"),
+            precision=_parse_choice(row, "precision", ("fp16", "bf16"), "fp16"),
             optimizer="adamw",
             framework="deepspeed",
-            stack=_stack(row),
+            stack=_choose_stack(row),
         ),
-        cluster=_cluster(row, gpus),
+        cluster=_build_cluster(row, gpus),
         strategy=Strategy(
             tp=t,
             pp=p,
@@ -178,37 +191,37 @@ def _case(row: Mapping[str, str]) -> Case:
     )
 
 
-def _stack(row: Mapping[str, str]) -> str:
+def _choose_stack(row: Mapping[str, str]) -> str:
     """GPT-NeoX with the attention kernel and the kept activations that the row states."""
     fused = "-flash" if "flash" in row.get("attention", "").lower() else ""
-    return f"{STACK}{fused}" + ("-partitioned" if _flag(row, "partition_activations") else "")
+    return f"{STACK}{fused}" + ("-partitioned" if _parse_flag(row, "partition_activations") else "")
 
 
-def _model(row: Mapping[str, str]) -> Model:
-    hidden, vocab = _needed(row, "hidden"), _whole(row, "vocab")
-    padded = _whole(row, "vocab_padded")
+def _build_model(row: Mapping[str, str]) -> Model:
+    hidden, vocab = _require_integer(row, "hidden"), _parse_integer(row, "vocab")
+    padded = _parse_integer(row, "vocab_padded")
     if vocab is None and padded is None:
         raise RowError("no_architecture", "The vocabulary is not stated.")
     vocab = vocab or padded or 1
     norm = "rmsnorm" if "rms" in row.get("norm", "").lower() else "layernorm"
     return Model(
         name=row.get("model", "")[:LONGEST_TEXT] or "custom",
-        layers=_needed(row, "n_layers"),
+        layers=_require_integer(row, "n_layers"),
         hidden=hidden,
-        heads=_needed(row, "heads"),
-        ffn_hidden=_whole(row, "ffn_hidden") or 4 * hidden,
+        heads=_require_integer(row, "heads"),
+        ffn_hidden=_parse_integer(row, "ffn_hidden") or 4 * hidden,
         vocab=vocab,
         vocab_padded_to=padded if padded and padded > vocab else None,
-        activation=_choice(row, "activation", ("gelu", "relu", "silu", "swiglu", "geglu"), "gelu"),
+        activation=_parse_choice(row, "activation", ("gelu", "relu", "silu", "swiglu", "geglu"), "gelu"),
         norm=norm,
-        tied_embeddings=_flag(row, "tied_embeddings"),
-        parallel_residual=_flag(row, "parallel_residual"),
+        tied_embeddings=_parse_flag(row, "tied_embeddings"),
+        parallel_residual=_parse_flag(row, "parallel_residual"),
     )
 
 
-def _stages(row: Mapping[str, str], layers: int, p: int) -> tuple[int, ...] | None:
+def _read_stage_layers(row: Mapping[str, str], layers: int, p: int) -> tuple[int, ...] | None:
     """Layers of each stage, or None when the row does not state them."""
-    first, middle, last = (_whole(row, f"layers_{stage}", least=0) for stage in STAGES)
+    first, middle, last = (_parse_integer(row, f"layers_{stage}", minimum=0) for stage in STAGES)
     if p > layers:
         raise RowError("degrees_clash", f"pp {p} exceeds the {layers} layers.")
     if first is None or (last is None and p > 1) or (middle is None and p > 2):
@@ -219,19 +232,19 @@ def _stages(row: Mapping[str, str], layers: int, p: int) -> tuple[int, ...] | No
     return counts
 
 
-def _cluster(row: Mapping[str, str], gpus: int) -> Cluster:
+def _build_cluster(row: Mapping[str, str], gpus: int) -> Cluster:
     text = row["gpu"]
-    found = catalogue().find("gpus", text) if text else None
-    if not isinstance(found, Gpu):
+    gpu = catalogue().find("gpus", text) if text else None
+    if not isinstance(gpu, Gpu):
         raise RowError("unknown_gpu", f"No catalogue entry goes by the GPU name {text[:60]!r}.")
-    per_node = min(_whole(row, "gpus_per_node") or USUAL_NODE, gpus)
+    per_node = min(_parse_integer(row, "gpus_per_node") or USUAL_GPUS_PER_NODE, gpus)
     if gpus % per_node:
         raise RowError("degrees_clash", f"{gpus} GPUs do not fill nodes of {per_node}.")
-    group = NodeGroup(count=gpus // per_node, gpus=per_node, gpu=found)
+    group = NodeGroup(count=gpus // per_node, gpus=per_node, gpu=gpu)
     return Cluster(zones=(Zone(name="measured", nodes=(group,)),))
 
 
-def _number(row: Mapping[str, str], key: str) -> float | None:
+def _parse_number(row: Mapping[str, str], key: str) -> float | None:
     text = row.get(key, "")
     if not text:
         return None
@@ -239,36 +252,36 @@ def _number(row: Mapping[str, str], key: str) -> float | None:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= LARGEST:
+    if not 0 < value <= LARGEST_NUMBER:
         raise RowError("not_a_number", f"{key} is not a positive number: {text[:60]!r}.")
     return value
 
 
-def _whole(row: Mapping[str, str], key: str, least: int = 1) -> int | None:
+def _parse_integer(row: Mapping[str, str], key: str, minimum: int = 1) -> int | None:
     text = row.get(key, "")
     if not text:
         return None
-    if not _WHOLE.fullmatch(text) or not text.isascii() or int(float(text)) < least:
-        raise RowError("not_a_number", f"{key} is not a whole number of {least} or more: {text[:60]!r}.")
+    if not _INTEGER.fullmatch(text) or not text.isascii() or int(float(text)) < minimum:
+        raise RowError("not_a_number", f"{key} is not a whole number of {minimum} or more: {text[:60]!r}.")
     return int(float(text))
 
 
-def _needed(row: Mapping[str, str], key: str) -> int:
-    value = _whole(row, key)
+def _require_integer(row: Mapping[str, str], key: str) -> int:
+    value = _parse_integer(row, key)
     if value is None:
         raise RowError("missing", f"{key} is not stated.")
     return value
 
 
-def _flag(row: Mapping[str, str], key: str) -> bool:
+def _parse_flag(row: Mapping[str, str], key: str) -> bool:
     text = row.get(key, "").lower()
     if text not in _YES | _NO:
         raise RowError("not_a_flag", f"{key} is neither true nor false: {text[:60]!r}.")
     return text in _YES
 
 
-def _choice(row: Mapping[str, str], key: str, known: tuple[str, ...], default: str) -> Any:
+def _parse_choice(row: Mapping[str, str], key: str, allowed: tuple[str, ...], default: str) -> Any:
     text = row.get(key, "").lower() or default
-    if text not in known:
-        raise RowError("unknown_value", f"{key} {text[:60]!r} is none of {', '.join(known)}.")
+    if text not in allowed:
+        raise RowError("unknown_value", f"{key} {text[:60]!r} is none of {', '.join(allowed)}.")
     return text

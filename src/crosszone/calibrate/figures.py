@@ -1,6 +1,6 @@
 """Pictures of the accuracy report: what an iteration is made of, errors by component, predictions, stability.
 
-    files = draw(accuracy_report(folder, "en"), "en")
+    files = draw(get_accuracy_report(folder, "en"), "en")
     files["predicted_measured.png"], files["predicted_measured.svg"]      # bytes
     make("component_error", report, "zh")                                 # a matplotlib Figure
 

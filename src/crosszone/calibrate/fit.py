@@ -30,7 +30,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.accuracy import ScoredRow, Scores, row_band, scores
+from crosszone.calibrate.accuracy import ScoredRow, Scores, compute_row_band, summarize_errors
 from crosszone.calibrate.predicted import StepBatches, get_gpu
 from crosszone.calibrate.runs import Run, read_doubtful
 from crosszone.cost.coefficients import COMMON
@@ -302,7 +302,7 @@ class CrossValidation:
         found = []
         for at, run in enumerate(self.runs):
             step = float(self.predicted_s[at])
-            low, high = row_band(run, bool(self.gpu_known[at]), bool(self.stack_known[at]))
+            low, high = compute_row_band(run, bool(self.gpu_known[at]), bool(self.stack_known[at]))
             found.append(
                 ScoredRow(
                     id=run.id,
@@ -320,7 +320,7 @@ class CrossValidation:
     @cached_property
     def scores(self) -> Scores:
         """Errors over all rows."""
-        return scores(self.rows)
+        return summarize_errors(self.rows)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON: all rows, those with experts, and each source."""
@@ -329,8 +329,8 @@ class CrossValidation:
             "kind": self.kind,
             "folds": self.folds,
             **self.scores,
-            "moe": scores([row for row in self.rows if row.moe]),
-            "by_source": [{"source": s, **scores([r for r in self.rows if r.source == s])} for s in names],
+            "moe": summarize_errors([row for row in self.rows if row.moe]),
+            "by_source": [{"source": s, **summarize_errors([r for r in self.rows if r.source == s])} for s in names],
         }
 
 

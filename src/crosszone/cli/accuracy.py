@@ -16,7 +16,7 @@ from crosszone.errors import InputError, Notice
 
 if TYPE_CHECKING:
     from crosszone.calibrate.accuracy import Accuracy
-    from crosszone.calibrate.accuracy_report import Found
+    from crosszone.calibrate.accuracy_report import ScoredFolder
     from crosszone.calibrate.fit import CrossValidation
     from crosszone.calibrate.published import TwoSites
 
@@ -94,14 +94,14 @@ class _Wanted:
     figures: Path | None
     as_json: bool
 
-    def write(self, found: Found) -> dict[str, Any] | None:
+    def write(self, found: ScoredFolder) -> dict[str, Any] | None:
         """Write what was asked for; gives the report, or None where no file was."""
         if self.csv is None and self.figures is None:
             return None
-        from crosszone.calibrate.accuracy_report import report_of
+        from crosszone.calibrate.accuracy_report import build_report
         from crosszone.cli.accuracy_folder import print_written, write_report
 
-        report = report_of(found, language())
+        report = build_report(found, language())
         print_written(write_report(report, self.csv, self.figures))
         return report
 
@@ -113,17 +113,17 @@ def _no_files(path: Path, wanted: _Wanted) -> None:
 
 
 def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
-    from crosszone.calibrate.accuracy_report import MAIN, RUNS, found_in, report_of, rows_in
+    from crosszone.calibrate.accuracy_report import MAIN_FILE, RUN_FILES, build_report, count_rows, score_folder
     from crosszone.calibrate.fit import doubtful_of
     from crosszone.cli.accuracy_folder import print_report, print_written, write_report
 
-    total = sum(rows_in(folder / name) for name in RUNS)
+    total = sum(count_rows(folder / name) for name in RUN_FILES)
     with _progress(said("accuracy_rows"), total) as advance:
-        found = found_in(folder, advance, doubtful=doubtful, published=True)
-    report = report_of(found, language())
+        found = score_folder(folder, advance, doubtful=doubtful, published=True)
+    report = build_report(found, language())
     paths = write_report(report, wanted.csv, wanted.figures)
-    able = cv and MAIN in found.runs
-    checks = _cross_validated(folder / MAIN, doubtful_of(folder / MAIN, doubtful)) if able else []
+    able = cv and MAIN_FILE in found.runs
+    checks = _cross_validated(folder / MAIN_FILE, doubtful_of(folder / MAIN_FILE, doubtful)) if able else []
     if wanted.as_json:
         print_json({**report, "cross_validation": [one.as_dict() for one in checks]} if cv else report)
     else:
@@ -152,14 +152,14 @@ def _kind(path: Path) -> str:
 
 def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
     from crosszone.calibrate.accuracy import score_runs
-    from crosszone.calibrate.accuracy_report import found_of, rows_in
+    from crosszone.calibrate.accuracy_report import count_rows, score_file
     from crosszone.calibrate.fit import doubtful_of
 
     reasons = doubtful_of(path, doubtful)
-    with _progress(said("accuracy_rows"), rows_in(path)) as advance:
+    with _progress(said("accuracy_rows"), count_rows(path)) as advance:
         found = score_runs(path, doubtful=reasons, progress=advance)
     if wanted.csv is not None or wanted.figures is not None:
-        wanted.write(found_of(path, found))
+        wanted.write(score_file(path, found))
     checks = _cross_validated(path, reasons) if cv else []
     if wanted.as_json:
         told = found.as_dict()
@@ -217,17 +217,17 @@ def _print_runs(found: Accuracy) -> None:
 
 
 def _components(path: Path, wanted: _Wanted) -> None:
-    from crosszone.calibrate.accuracy_report import found_of, report_of
-    from crosszone.calibrate.components import component_table, shares
+    from crosszone.calibrate.accuracy_report import build_report, score_file
+    from crosszone.calibrate.components import build_component_table, compute_iteration_shares
     from crosszone.cli.accuracy_folder import print_jobs
 
-    found = found_of(path)
-    report = wanted.write(found) or report_of(found, language())
+    found = score_file(path)
+    report = wanted.write(found) or build_report(found, language())
     jobs = found.components
     assert jobs is not None
     told = jobs.as_dict()
     if wanted.as_json:
-        table_of, parts = component_table(jobs, language()), shares(jobs, language())
+        table_of, parts = build_component_table(jobs, language()), compute_iteration_shares(jobs, language())
         print_json({**told, "components": table_of.as_dict(), "shares": [one.as_dict() for one in parts]})
         return
     print_jobs(report)

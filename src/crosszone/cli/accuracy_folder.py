@@ -20,14 +20,14 @@ STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct
 
 def default_folder() -> Path:
     """The folder with measured runs; where there is none, the one that they are looked for in first."""
-    from crosszone.calibrate.accuracy_report import measurements, places
+    from crosszone.calibrate.accuracy_report import find_measurements, list_measurement_folders
 
-    return measurements() or places()[0]
+    return find_measurements() or list_measurement_folders()[0]
 
 
 def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
     """Refuse before long work what cannot be written: a folder that is a file, or files that exist already."""
-    from crosszone.calibrate.accuracy_report import NAMES as TABLES
+    from crosszone.calibrate.accuracy_report import TABLE_FILES as TABLES
     from crosszone.calibrate.figures import NAMES as DRAWN
 
     if figures is not None:
@@ -46,9 +46,9 @@ def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | No
     """Write tables and pictures; all are made before the first is written."""
     made: dict[Path, bytes] = {}
     if csv is not None:
-        from crosszone.calibrate.accuracy_report import csv_files
+        from crosszone.calibrate.accuracy_report import build_csv_files
 
-        made |= {csv / name: text.encode() for name, text in csv_files(report).items()}
+        made |= {csv / name: text.encode() for name, text in build_csv_files(report).items()}
     if figures is not None:
         from crosszone.calibrate.figures import draw
 

@@ -28,7 +28,7 @@ def jobs(
     Example: crosszone calibrate jobs runs.csv --cluster perlmutter --save perlmutter --add
     """
     from crosszone.calibrate.components import predict_components
-    from crosszone.calibrate.components_fit import fastest, fit_cluster
+    from crosszone.calibrate.components_fit import fit_cluster, select_fastest
     from crosszone.calibrate.components_read import read_components
     from crosszone.calibrate.user_files import build_choice_error
     from crosszone.cost import own_profiles
@@ -64,7 +64,7 @@ def jobs(
             "after_s": predict_components(run, after).step,
             "left_out_error_pct": left.get(run.id),
         }
-        for run in fastest(runs)
+        for run in select_fastest(runs)
     ]
     if save is not None:
         own_profiles.save(made, replace=force, add=add)

@@ -14,7 +14,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from crosszone.analyse.outcome import headline_of, outcome_of
-from crosszone.calibrate.accuracy_report import VARIABLE
+from crosszone.calibrate.accuracy_report import FOLDER_VARIABLE
 from crosszone.calibrate.imported import ImportedRun
 from crosszone.calibrate.sheet.reading import MOST_BYTES
 from crosszone.cost.own_profiles import name_from
@@ -400,46 +400,56 @@ class KeptReports:
 
 def key_of(folder: Path, *asked: str) -> Hashable:
     """What a report depends on: the files, the profile in use, and what was asked."""
-    from crosszone.calibrate.accuracy_report import state_of
+    from crosszone.calibrate.accuracy_report import get_folder_state
 
-    return (folder, state_of(folder), Profiles.load(), *asked)  # the same profiles are one object
+    return (folder, get_folder_state(folder), Profiles.load(), *asked)  # the same profiles are one object
 
 
 def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """Errors of predictions against the measured data of a folder."""
-    from crosszone.calibrate.accuracy_report import report_of
+    from crosszone.calibrate.accuracy_report import build_report
 
-    return _answer(report_of(_found(Path(folder), watched(progress, cancelled)), language))
+    return _answer(build_report(_found(Path(folder), watched(progress, cancelled)), language))
 
 
 def parts_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
     """The same of the jobs that were timed part by part alone, which takes a moment."""
-    from crosszone.calibrate.accuracy_report import COMPONENTS, ITERATIONS, Found, found_of, report_of
+    from crosszone.calibrate.accuracy_report import (
+        COMPONENTS_FILE,
+        ITERATIONS_FILE,
+        ScoredFolder,
+        build_report,
+        score_file,
+    )
     from crosszone.calibrate.stability import read_stability_table
 
     watched(progress, cancelled)("parts", 0, 1)
     home = Path(folder)
-    there = (home / COMPONENTS).is_file()
-    found = found_of(home / COMPONENTS) if there else Found(folder=home, missing=(), own=Profiles.load().own)
-    if (home / ITERATIONS).is_file():
-        found = replace(found, stability=read_stability_table(home / ITERATIONS))
-    return _answer(report_of(found, language))
+    there = (home / COMPONENTS_FILE).is_file()
+    found = (
+        score_file(home / COMPONENTS_FILE)
+        if there
+        else ScoredFolder(folder=home, missing=(), own_profile=Profiles.load().own)
+    )
+    if (home / ITERATIONS_FILE).is_file():
+        found = replace(found, stability=read_stability_table(home / ITERATIONS_FILE))
+    return _answer(build_report(found, language))
 
 
 def _answer(report: dict[str, Any]) -> bytes:
     from crosszone.calibrate.accuracy_report import FILES
 
     told = {key: value for key, value in report.items() if key != "folder"}
-    return json_bytes({"present": True, "variable": VARIABLE, "files": list(FILES), "report": told})
+    return json_bytes({"present": True, "variable": FOLDER_VARIABLE, "files": list(FILES), "report": told})
 
 
 def _found(folder: Path, tell: Progress) -> Any:
     """What a folder holds; the last one is kept, since the other language asks for the same."""
-    from crosszone.calibrate.accuracy_report import RUNS, found_in, rows_in
+    from crosszone.calibrate.accuracy_report import RUN_FILES, count_rows, score_folder
 
     key = key_of(folder)
     if key not in _last:
-        rows = [rows_in(folder / name) for name in RUNS]
+        rows = [count_rows(folder / name) for name in RUN_FILES]
         done, of = 0, sum(rows)
         tell("scoring", 0, of)
 
@@ -448,7 +458,7 @@ def _found(folder: Path, tell: Progress) -> Any:
             done = min(done + more, of)
             tell("scoring", done, of)
 
-        found = found_in(folder, count)
+        found = score_folder(folder, count)
         _last.clear()
         _last[key] = found
     return _last[key]

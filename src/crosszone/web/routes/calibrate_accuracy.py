@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.calibrate.accuracy_report import VARIABLE, measurements
+from crosszone.calibrate.accuracy_report import FOLDER_VARIABLE, find_measurements
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.calibrate_accuracy import AccuracyReport, SavedAccuracy, saved_accuracy
 from crosszone.web.calibrate_jobs import KeptReports, accuracy_job, key_of, parts_job
@@ -25,7 +25,7 @@ def routes(state: State) -> APIRouter:
     reports = KeptReports()
 
     async def told(request: Request, job: Job, language: str) -> Response:
-        folder = await run_in_threadpool(measurements)
+        folder = await run_in_threadpool(find_measurements)
         if folder is None:
             return Json(absent().model_dump(mode="json"))
         key: Hashable = await run_in_threadpool(key_of, folder, job.__name__, language)
@@ -67,4 +67,4 @@ def absent() -> AccuracyReport:
     """That there is nothing to predict, and where it is looked for."""
     from crosszone.calibrate.accuracy_report import FILES
 
-    return AccuracyReport(present=False, variable=VARIABLE, files=FILES, report=None)
+    return AccuracyReport(present=False, variable=FOLDER_VARIABLE, files=FILES, report=None)
