@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.deploy.launchers import kubernetes, skypilot, slurm, ssh
-from crosszone.deploy.launchers.request import make_job_name
+from crosszone.deploy.launchers import kubernetes, make_job_name, skypilot, slurm, ssh
 from crosszone.errors import IllegalError, InvalidError
 from crosszone.inputs.catalogue import catalogue
 from deploy.launching import UNEQUAL, bundle, fields, group, launch_of, node_rank, stubbed

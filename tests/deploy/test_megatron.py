@@ -16,8 +16,8 @@ from builders import zone
 from conftest import ROOT
 from crosszone import load_scenario
 from crosszone.deploy.frameworks import megatron
+from crosszone.deploy.frameworks.megatron import choose_group_size, format_layout, format_moe_pattern, parse_layout
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.megatron_flags import choose_group_size, format_layout, format_moe_pattern, parse_layout
 from crosszone.deploy.shell import command_line
 from crosszone.errors import IllegalError
 from crosszone.inputs.catalogue import catalogue

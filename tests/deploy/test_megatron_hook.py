@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.deploy.frameworks import megatron
-from crosszone.deploy.program import render_trainer_settings
+from crosszone.deploy.trainer_files import render_trainer_settings
 from deploy.megatron_plans import checked, of_plan, plan_of, read, words
 
 HOOK = ROOT / "src/crosszone/deploy/trainer/megatron_hook.py"

@@ -7,18 +7,16 @@ from typing import Any
 
 from crosszone.deploy.bundle import MANIFEST, Bundle, BundleFile, NodeCommand, build_manifest
 from crosszone.deploy.environment import ENVIRONMENT_FILE as ENVIRONMENT
-from crosszone.deploy.environment import list_variable_options, render_environment
+from crosszone.deploy.environment import TUNING_FILE as TUNING
+from crosszone.deploy.environment import list_variable_options, render_environment, render_tuning
 from crosszone.deploy.frameworks import FRAMEWORKS, load_framework
 from crosszone.deploy.launch import BuildCommand, Launch, Node, build_node_files, list_nodes
 from crosszone.deploy.launchers import LAUNCHERS, LauncherFunctions, load_launcher
-from crosszone.deploy.program import SETTINGS_FILE as PROGRAM
-from crosszone.deploy.program import render_trainer_settings
 from crosszone.deploy.readme import render_readme
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.deploy.shell import command_line
-from crosszone.deploy.trainer_files import collect_trainer_files, read_trainer_file
-from crosszone.deploy.tuning import TUNING_FILE as TUNING
-from crosszone.deploy.tuning import render_tuning
+from crosszone.deploy.trainer_files import SETTINGS_FILE as PROGRAM
+from crosszone.deploy.trainer_files import collect_trainer_files, read_trainer_file, render_trainer_settings
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.frameworks import framework_of_alias
 from crosszone.inputs.scenario import Loaded

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from crosszone.deploy.bundle import Bundle
+from crosszone.deploy.environment import TUNING_FILE as TUNING
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.tuning import TUNING_FILE as TUNING
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.parameters import parameters
 from crosszone.predict.prediction import Triple

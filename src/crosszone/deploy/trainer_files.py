@@ -1,12 +1,22 @@
-"""Trainer files: the training program of a framework with every file it imports, copied as they are."""
+"""Trainer files: the training program of a framework with every file it imports, and what it is told.
+
+The files are copied as they are, so that a bundle needs nothing of this package. `settings.json` holds the model, the
+job, the strategy and where each rank lies, as plain JSON.
+"""
 
 from __future__ import annotations
 
 import ast
+import json
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
+from crosszone.deploy.frameworks import load_framework
+from crosszone.deploy.launch import Launch
+from crosszone.deploy.pytorch import get_wire_compression
 from crosszone.inputs.python_source import parsed
+from crosszone.predict.batch import chunk_layers
 
 # The program of each framework; Megatron-LM has one of its own.
 ENTRY_FILES = {
@@ -49,3 +59,92 @@ def _collect_imports(name: str, seen: set[str]) -> set[str]:
                 seen.add(path)
                 _collect_imports(path, seen)
     return seen
+
+
+# ---- settings.json ----
+
+SETTINGS_FILE = "settings.json"
+
+
+def build_trainer_settings(launch: Launch) -> dict[str, Any]:
+    """Everything the trainer reads."""
+    predictor, job = launch.predictor, launch.scenario.job
+    settings, placement = launch.settings, predictor.site.placement
+    located = placement.located(predictor.site.cluster)
+    zones = list(dict.fromkeys(located["zone"].tolist()))
+    node_of = {rank: agent.node for agent in launch.agents for rank in agent.ranks}
+    training = settings.training.model_dump(mode="json")
+    training["warmup_steps"] = min(training["warmup_steps"], launch.steps // 10)
+    expected = launch.prediction
+    return {
+        "version": 1,
+        "name": launch.scenario.name,
+        "framework": launch.framework,
+        "requires": load_framework(launch.framework).list_requirements(launch),
+        "zones": [predictor.site.cluster.zones[zone].name for zone in zones],
+        "model": launch.scenario.model.model_dump(mode="json"),
+        "job": {
+            "seq_len": job.seq_len,
+            "global_batch": job.global_batch,
+            "steps": launch.steps,
+            "precision": job.precision,
+            "fp8_recipe": job.fp8_recipe or "tensorwise",
+            "optimizer": job.optimizer,
+        },
+        "training": training,
+        "data": {"path": settings.data, "tokenizer": settings.tokenizer, "init_from": settings.init_from},
+        "strategy": _build_strategy(launch),
+        "order": list(placement.order),
+        "zone_of_rank": [zones.index(zone) for zone in located["zone"].tolist()],
+        "node_of_rank": [node_of[rank] for rank in range(placement.ranks)],
+        "timeout_minutes": launch.timeout_minutes,
+        "predicted": {
+            "step_s": expected.step_time_s.model_dump(mode="json"),
+            "tokens_per_s": expected.tokens_per_s.model_dump(mode="json"),
+            "memory_gib": expected.memory_gib.peak.model_dump(mode="json"),
+        },
+    }
+
+
+def render_trainer_settings(launch: Launch) -> str:
+    """The file; long lists of numbers stand on one line."""
+    return format_json(build_trainer_settings(launch))
+
+
+def format_json(document: dict[str, Any]) -> str:
+    """JSON to read: two levels indented, what lies deeper on one line."""
+    parts = []
+    for key, value in document.items():
+        if isinstance(value, dict) and value:
+            inner = ",\n".join(f"    {json.dumps(k)}: {json.dumps(v, ensure_ascii=False)}" for k, v in value.items())
+            parts.append(f"  {json.dumps(key)}: {{\n{inner}\n  }}")
+        else:
+            parts.append(f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _build_strategy(launch: Launch) -> dict[str, Any]:
+    p = launch.predictor
+    s, dp = p.strategy, p.strategy.dp or 1
+    return {
+        **{axis: getattr(s, axis) for axis in ("tp", "pp")},
+        "dp": dp,
+        "cp": s.cp,
+        "ep": s.ep,
+        "micro_batch": s.micro_batch,
+        "micro_batches": s.micro_batches(launch.scenario.job.global_batch),
+        "replica_micro_batches": list(
+            s.replica_micro_batches or [s.micro_batches(launch.scenario.job.global_batch)] * dp
+        ),
+        "interleave": s.interleave,
+        "schedule": s.pipeline_schedule,
+        "chunk_layers": chunk_layers(p.case),
+        "zero": s.zero if s.zero is not None else p.framework.default_zero,
+        "shard_within": s.shard_within,
+        "shard_ranks": p.site.shard_ranks,
+        "sequence_parallel": s.sequence_parallel,
+        "recompute": s.recompute,
+        "offload": s.offload,
+        "communication": {**s.communication.model_dump(mode="json"), "compression": get_wire_compression(launch)},
+        "local_update": None if s.local_update is None else s.local_update.model_dump(mode="json"),
+    }

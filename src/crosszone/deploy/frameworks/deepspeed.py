@@ -8,8 +8,8 @@ from typing import Any
 
 from crosszone.deploy.bundle import Option, OptionPlace, build_option
 from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, build_torchrun, unsupported
-from crosszone.deploy.program import format_json
 from crosszone.deploy.shell import Raw
+from crosszone.deploy.trainer_files import format_json
 from crosszone.inputs.shipped import read_shipped
 
 CONFIG, HOSTFILE = "ds_config.json", "hostfile"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from crosszone.deploy.launch import Launch, Node, unsupported
-from crosszone.deploy.launchers.pods import build_metadata, build_pod_spec, list_upload_commands
-from crosszone.deploy.launchers.request import count_requested_gpus, group_equal_nodes, render_yaml
+from crosszone.deploy.launchers import count_requested_gpus, group_equal_nodes, render_yaml
+from crosszone.deploy.launchers.kubernetes import build_metadata, build_pod_spec, list_upload_commands
 from crosszone.text import label
 
 NEEDS_ADDRESSES = False

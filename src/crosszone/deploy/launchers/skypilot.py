@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from crosszone.deploy.launch import Launch, Node, unsupported
-from crosszone.deploy.launchers.request import group_equal_nodes, make_job_name, render_yaml
+from crosszone.deploy.launchers import group_equal_nodes, make_job_name, render_yaml
 from crosszone.inputs.shipped import read_shipped
 from crosszone.text import label
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from crosszone.deploy.launch import Launch, Node, unsupported
-from crosszone.deploy.launchers.request import check_name, count_requested_gpus, group_equal_nodes, make_job_name
+from crosszone.deploy.launchers import check_name, count_requested_gpus, group_equal_nodes, make_job_name
 from crosszone.deploy.shell import Raw, command_line, comment
 from crosszone.text import label
 

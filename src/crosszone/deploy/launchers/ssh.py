@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from crosszone.deploy.launch import Launch, Node
-from crosszone.deploy.launchers.request import make_job_name
+from crosszone.deploy.launchers import make_job_name
 from crosszone.deploy.shell import comment, quoted
 from crosszone.text import label
 

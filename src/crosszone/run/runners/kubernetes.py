@@ -27,8 +27,7 @@ from urllib.parse import parse_qsl
 
 import yaml
 
-from crosszone.deploy.launchers.kubernetes import JOB_FILE, TRAINER_API_GROUP
-from crosszone.deploy.launchers.pods import ARCHIVE
+from crosszone.deploy.launchers.kubernetes import BUNDLE_ARCHIVE, JOB_FILE, TRAINER_API_GROUP
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.extras import install_command
 from crosszone.inputs.environment import Environment
@@ -105,7 +104,7 @@ class Kubernetes:
         runtime, job = self.manifest(token)
         named = {"name": f"{name_of(token)}-bundle", "namespace": self.namespace, "labels": self._labels(token)}
         bundle = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named}
-        bundle["binaryData"] = {ARCHIVE: base64.b64encode(self._archive(token)).decode()}
+        bundle["binaryData"] = {BUNDLE_ARCHIVE: base64.b64encode(self._archive(token)).decode()}
         self._ask("POST", self._maps, bundle)
         self._ask("POST", self._runtimes, runtime)
         self._ask("POST", self._jobs, job)

@@ -22,7 +22,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from crosszone.deploy.launchers.request import check_name
+from crosszone.deploy.launchers import check_name
 from crosszone.deploy.launchers.slurm import HOST_NAME_PATTERN, MAX_COMPONENTS, TIME_PATTERN, WORD_PATTERN
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
