@@ -34,7 +34,7 @@ def lines(path: Path) -> list[dict[str, str]]:
 
 def test_groups_of_every_kind_are_planned_alone_and_together():
     nodes = [[0, 1], [2, 3], [4, 5]]
-    found = sampler.cases(nodes, ["a", "a", "b"])
+    found = sampler.plan_cases(nodes, ["a", "a", "b"])
     told = {(case.scope, case.zone, case.nodes, case.gpus_per_node, len(case.groups)): case.groups for case in found}
     assert told[("node", "a", 1, 2, 1)] == ((0, 1),)
     assert told[("node", "a", 1, 2, 2)] == ((0, 1), (2, 3))
@@ -50,15 +50,15 @@ def test_groups_of_every_kind_are_planned_alone_and_together():
 
 
 def test_messages_go_between_two_and_collectives_only_once_for_both_directions():
-    found = {case.scope: case for case in sampler.cases([[0], [1]], ["a", "b"])}
-    assert found["a>b"].ops(sampler.OPS) == list(sampler.OPS)
-    assert found["b>a"].ops(sampler.OPS) == ["send_recv"]
-    (four,) = sampler.cases([[0, 1, 2, 3]], [""])[-1:]
-    assert four.ranks == 4 and "send_recv" not in four.ops(sampler.OPS)
+    found = {case.scope: case for case in sampler.plan_cases([[0], [1]], ["a", "b"])}
+    assert found["a>b"].select_ops(sampler.OPS) == list(sampler.OPS)
+    assert found["b>a"].select_ops(sampler.OPS) == ["send_recv"]
+    (four,) = sampler.plan_cases([[0, 1, 2, 3]], [""])[-1:]
+    assert four.ranks == 4 and "send_recv" not in four.select_ops(sampler.OPS)
 
 
 def test_the_median_leaves_outliers_out():
-    middle, spread, kept = sampler.summary([1.0, 1.1, 0.9, 1.0, 1.0, 30.0])
+    middle, spread, kept = sampler.summarize_times([1.0, 1.1, 0.9, 1.0, 1.0, 30.0])
     assert (middle, kept) == (1.0, 5)
     assert spread < 25
 
@@ -66,19 +66,19 @@ def test_the_median_leaves_outliers_out():
 def test_the_time_of_a_message_is_without_the_way_back():
     """[K13] 12 ms for a message and one element back, 4 ms for one element there and back: 10 ms."""
     own: Any = sampler.Sampler(world=None, ends=0.0)
-    case = sampler.Case("a>b", "", 2, 1, ((0, 1),))
-    row = own._timed({}, case, "send_recv", 10**6, [12e-3] * 5, 4e-3 / 2)
+    case = sampler.CollectiveCase("a>b", "", 2, 1, ((0, 1),))
+    row = own._format_row({}, case, "send_recv", 10**6, [12e-3] * 5, 4e-3 / 2)
     assert float(row["time_us"]) == pytest.approx(10_000)
     assert float(row["bus_gb_per_s"]) == pytest.approx(0.1)
-    assert own._timed({}, case, "send_recv", 10**6, [1e-3] * 5, 2e-3) == {"flag": "failed"}
+    assert own._format_row({}, case, "send_recv", 10**6, [1e-3] * 5, 2e-3) == {"flag": "failed"}
     assert "faster than the way back" in next(iter(own.left_out))
 
 
 def test_noise_is_flagged_by_what_it_leaves_open_of_the_median():
     own: Any = sampler.Sampler(world=None, ends=0.0)
-    case = sampler.Case("node", "", 1, 2, ((0, 1),))
-    few = own._timed({}, case, "all_reduce", 4096, [1.0, 1.3, 1.7, 2.1, 2.6], 0.0)
-    many = own._timed({}, case, "all_reduce", 4096, [1.0, 1.3, 1.7, 2.1, 2.6] * 10, 0.0)
+    case = sampler.CollectiveCase("node", "", 1, 2, ((0, 1),))
+    few = own._format_row({}, case, "all_reduce", 4096, [1.0, 1.3, 1.7, 2.1, 2.6], 0.0)
+    many = own._format_row({}, case, "all_reduce", 4096, [1.0, 1.3, 1.7, 2.1, 2.6] * 10, 0.0)
     assert (few["flag"], many["flag"]) == ("noisy", "")
 
 
@@ -89,16 +89,16 @@ def test_an_op_that_the_backend_refuses_is_told_and_not_tried_again(monkeypatch)
     class Alone:
         name, backend, rank, dtype = "cpu", "gloo", 0, SimpleNamespace(itemsize=4)
 
-        def most(self, values):
+        def reduce_max(self, values):
             return list(values)
 
         def group(self, members):
             return members
 
-    monkeypatch.setattr(sampler, "call_of", refuse)
+    monkeypatch.setattr(sampler, "build_call", refuse)
     monkeypatch.setattr(sampler, "torch", SimpleNamespace(__version__="2.0"))
     own: Any = sampler.Sampler(world=Alone(), ends=time.monotonic() + 60)
-    case = sampler.Case("node", "", 1, 2, ((0, 1),))
+    case = sampler.CollectiveCase("node", "", 1, 2, ((0, 1),))
     row = own.measure(case, "all_to_all", 4096, 0.5)
     assert (row["flag"], row["bytes"], row.get("time_us")) == ("failed", 4096, None)
     assert own.left_out == {"NotImplementedError: gloo has no all_to_all": [(4096, "all_to_all")]}
@@ -111,7 +111,7 @@ def test_an_op_that_the_backend_refuses_is_told_and_not_tried_again(monkeypatch)
 
 def test_what_is_left_out_is_one_line_a_reason_in_mib():
     cells = [(2**26, "all_gather"), (2**26, "send_recv"), (2**30, "all_gather"), (2**30, "all_gather"), (4096, "x")]
-    line = sampler.told_left_out("no time", cells)
+    line = sampler.describe_left_out("no time", cells)
     assert line == (
         "collectives: left out (5): no time: 0.003906 MiB x; 64 MiB all_gather, send_recv; 1024 MiB all_gather"
     )
@@ -124,13 +124,13 @@ def test_a_size_that_would_not_fit_into_the_budget_is_not_begun(left_s, begun):
     class Alone:
         rank, dtype = 0, SimpleNamespace(itemsize=4)
 
-        def most(self, values):
+        def reduce_max(self, values):
             return list(values)
 
-    case = sampler.Case("node", "", 1, 2, ((0, 1),))
+    case = sampler.CollectiveCase("node", "", 1, 2, ((0, 1),))
     own: Any = sampler.Sampler(world=Alone(), ends=time.monotonic() + left_s)
     own.last_s[case, "all_reduce"] = (2**24, 0.1, 0.1 / 2**24)
-    assert (own._share(case, "all_reduce", 2**26, 0.5) > 0) == begun
+    assert (own._allocate_s(case, "all_reduce", 2**26, 0.5) > 0) == begun
     if not begun:
         assert own.measure(case, "all_reduce", 2**26, 0.5) is None
         assert own.left_out == {"no time left in the budget (--budget)": [(2**26, "all_reduce")]}
@@ -165,12 +165,12 @@ def test_times_are_read():
 
 def test_zones_are_given_by_node_or_by_rank():
     agents = ["0", "0", "1", "1"]
-    assert sampler._zones("a,b", agents, [""] * 4) == ["a", "a", "b", "b"]
-    assert sampler._zones("a,b,c,d", agents, [""] * 4) == ["a", "b", "c", "d"]
-    assert sampler._zones(None, agents, ["x", "x", "y", "y"]) == ["x", "x", "y", "y"]
+    assert sampler._resolve_zones("a,b", agents, [""] * 4) == ["a", "a", "b", "b"]
+    assert sampler._resolve_zones("a,b,c,d", agents, [""] * 4) == ["a", "b", "c", "d"]
+    assert sampler._resolve_zones(None, agents, ["x", "x", "y", "y"]) == ["x", "x", "y", "y"]
     for given, told in (("a,b,c", [""] * 4), ("a>b,c", [""] * 4), (None, ["x", "", "y", "y"])):
         with pytest.raises(SystemExit):
-            sampler._zones(given, agents, told)
+            sampler._resolve_zones(given, agents, told)
 
 
 @needs_torch

@@ -15,15 +15,15 @@ import pytest
 
 from crosszone.calibrate.sampling.kernel_points import (
     COLUMNS,
-    Point,
-    counts,
-    flag_of,
-    linear_shapes,
+    KernelPoint,
+    compute_roof_us,
+    count_work,
+    flag_point,
+    list_linear_shapes,
     list_operators,
     parse_duration,
     plan,
-    roof_us,
-    summary,
+    summarize_times,
 )
 from crosszone.calibrate.sampling.kernel_script import build_kernel_script
 
@@ -33,7 +33,7 @@ needs_torch = pytest.mark.skipif(not TORCH.exists(), reason=".venv-train is not 
 
 
 def point(op, what, dtype="bf16", mode="eager", **dims):
-    return Point(dtype, op, what, mode, tuple(dims.items()))
+    return KernelPoint(dtype, op, what, mode, tuple(dims.items()))
 
 
 def all_points(**options):
@@ -78,14 +78,16 @@ def test_a_plan_is_the_same_each_time_and_has_no_point_twice():
 
 def test_shards_hold_every_point_once_and_all_passes_of_a_shape_together():
     points = all_points()
-    shards = [[one for one in points if one.part(5) == part] for part in range(1, 6)]
+    shards = [[one for one in points if one.assign_shard(5) == part] for part in range(1, 6)]
     assert sum(map(len, shards)) == len(points)
     assert min(map(len, shards)) > 0.15 * len(points)
     forward = {
-        one.dims: one.part(5) for one in points if one.op == "matmul" and one.what == "fwd" and one.dtype == "bf16"
+        one.dims: one.assign_shard(5)
+        for one in points
+        if one.op == "matmul" and one.what == "fwd" and one.dtype == "bf16"
     }
     assert all(
-        forward[one.dims] == one.part(5)
+        forward[one.dims] == one.assign_shard(5)
         for one in points
         if one.op == "matmul" and one.dtype == "bf16" and one.what == "wgrad"
     )
@@ -93,7 +95,7 @@ def test_shards_hold_every_point_once_and_all_passes_of_a_shape_together():
 
 def test_linear_layers_of_llama_3_8b():
     # q 4096 + k, v 1024 each; fused gate and up 2 x 14336
-    assert linear_shapes(4096, 14336, 32, 8, 128, 128256, 1) == [
+    assert list_linear_shapes(4096, 14336, 32, 8, 128, 128256, 1) == [
         (6144, 4096, 0), (4096, 4096, 1), (14336, 4096, 0), (28672, 4096, 0), (4096, 14336, 1), (128256, 4096, 0),
     ]  # fmt: skip
 
@@ -133,22 +135,22 @@ def test_without_a_grouped_kernel_experts_are_looped_over():
 def test_both_backward_products_do_the_work_of_the_forward():
     # 2 * 4 * 3 * 5; bf16: (4*5 + 3*5 + 4*3) * 2
     for what in ("fwd", "dgrad", "wgrad"):
-        assert counts(point("matmul", what, m=4, n=3, k=5)) == (120, 94)
+        assert count_work(point("matmul", what, m=4, n=3, k=5)) == (120, 94)
     # fp8 operands of one byte, a bf16 result: 4*5 + 3*5 + 2*4*3
-    assert counts(point("matmul", "fwd", "fp8", m=4, n=3, k=5)) == (120, 59)
+    assert count_work(point("matmul", "fwd", "fp8", m=4, n=3, k=5)) == (120, 59)
 
 
 def test_experts_have_weights_of_their_own():
     # rows 8 x 5, two weights of 3 x 5, result 8 x 3
-    assert counts(point("grouped_matmul", "fwd", groups=2, m=8, n=3, k=5)) == (240, 2 * (40 + 30 + 24))
-    assert counts(point("grouped_matmul", "wgrad", groups=2, m=8, n=3, k=5)) == (240, 2 * (24 + 40 + 30))
+    assert count_work(point("grouped_matmul", "fwd", groups=2, m=8, n=3, k=5)) == (240, 2 * (40 + 30 + 24))
+    assert count_work(point("grouped_matmul", "wgrad", groups=2, m=8, n=3, k=5)) == (240, 2 * (24 + 40 + 30))
 
 
 def test_causal_attention_does_half_the_square():
     # two products of 2*seq*seq*head_dim per head, halved; backward five products instead of two
     dims = {"batch": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "seq": 16}
-    assert counts(point("attention", "fwd", **dims)) == (2 * 4 * 16 * 16 * 8 * 2, 2 * 32 * 8 * 2 * 6)
-    assert counts(point("attention", "bwd", **dims))[0] == 2.5 * counts(point("attention", "fwd", **dims))[0]
+    assert count_work(point("attention", "fwd", **dims)) == (2 * 4 * 16 * 16 * 8 * 2, 2 * 32 * 8 * 2 * 6)
+    assert count_work(point("attention", "bwd", **dims))[0] == 2.5 * count_work(point("attention", "fwd", **dims))[0]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_causal_attention_does_half_the_square():
     ],
 )
 def test_least_traffic_of_an_operator(op, what, dims, traffic):
-    assert counts(point(op, what, **dims))[1] == traffic
+    assert count_work(point(op, what, **dims))[1] == traffic
 
 
 def test_recomputing_adds_one_forward_of_the_layers():
@@ -180,30 +182,30 @@ def test_recomputing_adds_one_forward_of_the_layers():
         "layers": 3,
         "vocab": 10,
     }
-    once, twice = (counts(point("train_step", "step", **dims, recompute=how))[0] for how in ("none", "full"))
-    assert twice - once == 3 * counts(point("layer", "fwd", **dims))[0]
+    once, twice = (count_work(point("train_step", "step", **dims, recompute=how))[0] for how in ("none", "full"))
+    assert twice - once == 3 * count_work(point("layer", "fwd", **dims))[0]
 
 
 def test_the_roof_is_the_slower_of_arithmetic_and_memory():
     big = point("matmul", "fwd", m=8192, n=8192, k=8192)
-    assert roof_us(big, "NVIDIA H200") == pytest.approx(2 * 8192**3 / 989.5e6)
-    assert roof_us(point("copy", "step", bytes=4_800_000), "NVIDIA H200") == pytest.approx(1.0)
-    assert roof_us(big, "NVIDIA H20") == pytest.approx(2 * 8192**3 / 148e6)
-    assert roof_us(big, "NVIDIA A100-SXM4-80GB") == pytest.approx(2 * 8192**3 / 312e6)
-    assert roof_us(big, "Some other device") is None
+    assert compute_roof_us(big, "NVIDIA H200") == pytest.approx(2 * 8192**3 / 989.5e6)
+    assert compute_roof_us(point("copy", "step", bytes=4_800_000), "NVIDIA H200") == pytest.approx(1.0)
+    assert compute_roof_us(big, "NVIDIA H20") == pytest.approx(2 * 8192**3 / 148e6)
+    assert compute_roof_us(big, "NVIDIA A100-SXM4-80GB") == pytest.approx(2 * 8192**3 / 312e6)
+    assert compute_roof_us(big, "Some other device") is None
 
 
 def test_outliers_do_not_count():
-    middle, spread, kept = summary([10.0, 10.1, 9.9, 10.0, 10.05, 9.95, 90.0])
+    middle, spread, kept = summarize_times([10.0, 10.1, 9.9, 10.0, 10.05, 9.95, 90.0])
     assert (middle, kept) == (10.0, 6)
     assert spread < 3
 
 
 def test_suspicious_points_are_flagged():
-    assert flag_of(9.4, 1, 10) == "above_roof"
-    assert flag_of(9.6, 1, 10) == ""
-    assert flag_of(20, 11, 10) == "noisy"
-    assert flag_of(20, 1, None) == ""
+    assert flag_point(9.4, 1, 10) == "above_roof"
+    assert flag_point(9.6, 1, 10) == ""
+    assert flag_point(20, 11, 10) == "noisy"
+    assert flag_point(20, 1, None) == ""
 
 
 def test_budgets():
@@ -330,10 +332,10 @@ def test_products_compute_the_gradients_of_a_linear_layer(tmp_path):
         """
 b = Bench("cpu")
 torch = b.torch
-point = lambda what, op="matmul", mode="eager": Point("fp32", op, what, mode, (("m", 12), ("n", 8), ("k", 4), ("groups", 3)))
+point = lambda what, op="matmul", mode="eager": KernelPoint("fp32", op, what, mode, (("m", 12), ("n", 8), ("k", 4), ("groups", 3)))
 for op, mode in (("matmul", "eager"), ("grouped_matmul", "loop")):
     for what, want in (("fwd", (12, 8)), ("dgrad", (12, 4)), ("wgrad", (8, 4))):
-        got = product(b, point(what, op, mode), dict(point(what).dims))()
+        got = build_matmul_call(b, point(what, op, mode), dict(point(what).dims))()
         shapes = {tuple(one.shape) for one in (got if isinstance(got, list) else [got])}
         assert shapes == ({want} if op == "matmul" or what == "wgrad" else {(4, want[1])}), (op, what, shapes)
 seen = []
@@ -342,7 +344,7 @@ b.take = lambda *a, **k: seen.append(original(*a, **k)) or seen[-1]
 results = {}
 for what in ("fwd", "dgrad", "wgrad"):
     seen.clear()
-    got = product(b, point(what), {"m": 12, "n": 8, "k": 4})()
+    got = build_matmul_call(b, point(what), {"m": 12, "n": 8, "k": 4})()
     left, right = seen[0], seen[1].reshape(-1, 4)
     x = left if what == "fwd" else (right if what == "wgrad" else torch.randn(12, 4))
     w = right if what != "wgrad" else torch.randn(8, 4)
@@ -454,7 +456,7 @@ def test_flash_attention_alone_computes_the_same(tmp_path):
         """
 b = Bench("cpu")
 dims = {"batch": 2, "heads": 4, "kv_heads": 4, "head_dim": 16, "seq": 32}
-makes = [layer_function(b, Point("fp32", "attention", "fwd", mode, ()), dims) for mode in ("eager", "flash")]
+makes = [select_layer_function(b, KernelPoint("fp32", "attention", "fwd", mode, ()), dims) for mode in ("eager", "flash")]
 assert makes[0][0] == makes[1][0]
 inputs = [b.take("fp32", *shape, grad=True) for shape in makes[0][0]]
 before = b.torch.nn.attention._cur_sdpa_kernel_backends()

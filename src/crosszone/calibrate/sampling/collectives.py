@@ -56,7 +56,7 @@ SIZES = tuple(4096 * 4**power for power in range(10))  # 4 KiB to 1 GiB
 # A time is noisy whose median is uncertain by more than this: 1.25 / 2.56 x spread / sqrt(repetitions).
 NOISY_PCT, MEDIAN_ERROR = 10.0, 0.49
 # Spreads (median absolute deviations, scaled to a standard deviation) beyond which a repetition is left out.
-OUTLIER = 5.0
+OUTLIER_DEVIATIONS = 5.0
 LEAST_REPS, MOST_REPS, LEAST_CALLS, MOST_CALLS, TRIES = 5, 25, 3, 20, 4
 # Seconds one repetition should last, so that starting it matters little; those a small size may take too.
 REPETITION_S, CELL_S = 0.02, 0.3
@@ -67,7 +67,7 @@ MEMORY_SHARE, ACK_ELEMENTS = 0.3, 1
 
 
 @dataclass(frozen=True)
-class Case:
+class CollectiveCase:
     """Groups that run at the same time, and how they lie."""
 
     scope: str
@@ -81,12 +81,12 @@ class Case:
         """Ranks of one group."""
         return len(self.groups[0])
 
-    def ops(self, wanted: Sequence[str]) -> list[str]:
+    def select_ops(self, requested: Sequence[str]) -> list[str]:
         """What is measured: messages between two; between zones, collectives once for both directions."""
-        found = [op for op in wanted if op != "send_recv" or self.ranks == 2]
+        allowed = [op for op in requested if op != "send_recv" or self.ranks == 2]
         if self.scope in ("node", "network") or self.groups[0][0] < self.groups[0][1]:
-            return found
-        return [op for op in found if op == "send_recv"]
+            return allowed
+        return [op for op in allowed if op == "send_recv"]
 
 
 @dataclass
@@ -100,7 +100,7 @@ class World:
     nodes: list[list[int]]
     zones: list[str]
     """Zone of each node, empty where none was named."""
-    made: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    groups_by_members: dict[tuple[int, ...], Any] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -114,17 +114,17 @@ class World:
 
     def group(self, members: tuple[int, ...]) -> Any:
         """The process group of some ranks; all ranks must ask in the same order."""
-        if members not in self.made:
-            self.made[members] = dist.new_group(list(members), backend=self.backend)
-        return self.made[members]
+        if members not in self.groups_by_members:
+            self.groups_by_members[members] = dist.new_group(list(members), backend=self.backend)
+        return self.groups_by_members[members]
 
-    def most(self, values: Sequence[float]) -> list[float]:
+    def reduce_max(self, values: Sequence[float]) -> list[float]:
         """The largest of each value over all ranks."""
-        told = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self.control)
-        return [float(one) for one in told]
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
+        return [float(value) for value in tensor]
 
-    def ready(self) -> None:
+    def wait_for_all(self) -> None:
         """Wait for this device, then for all ranks."""
         self.wait()
         dist.barrier(group=self.control)
@@ -135,87 +135,95 @@ class World:
             torch.cuda.synchronize()
 
 
-def cases(nodes: list[list[int]], zones: list[str]) -> list[Case]:
+def plan_cases(nodes: list[list[int]], zones: list[str]) -> list[CollectiveCase]:
     """Everything to measure: inside nodes, over nodes of a zone, between zones; alone, then all groups at once."""
-    found: list[Case] = []
+    planned: list[CollectiveCase] = []
     names = list(dict.fromkeys(zones))
     by_zone = {zone: [ranks for ranks, its in zip(nodes, zones, strict=True) if its == zone] for zone in names}
-    for zone, here in by_zone.items():
-        room = min(map(len, here))
-        for width in _widths(room):
-            cut = [tuple(ranks[at : at + width]) for ranks in here for at in range(0, len(ranks) - width + 1, width)]
-            found += _both("node", zone, 1, width, cut)
-        for count in _widths(len(here)):
-            beside = [tuple(ranks[at] for ranks in here[:count]) for at in range(room)]
-            found += _both("network", zone, count, 1, beside if count == len(here) else beside[:1])
-            if room > 1:
-                whole = tuple(rank for ranks in here[:count] for rank in ranks[:room])
-                found += _both("network", zone, count, room, [whole])
+    for zone, zone_nodes in by_zone.items():
+        ranks_per_node = min(map(len, zone_nodes))
+        for width in _list_widths(ranks_per_node):
+            groups = [
+                tuple(ranks[at : at + width]) for ranks in zone_nodes for at in range(0, len(ranks) - width + 1, width)
+            ]
+            planned += _build_alone_and_together("node", zone, 1, width, groups)
+        for count in _list_widths(len(zone_nodes)):
+            groups = [tuple(ranks[at] for ranks in zone_nodes[:count]) for at in range(ranks_per_node)]
+            planned += _build_alone_and_together(
+                "network", zone, count, 1, groups if count == len(zone_nodes) else groups[:1]
+            )
+            if ranks_per_node > 1:
+                all_ranks = tuple(rank for ranks in zone_nodes[:count] for rank in ranks[:ranks_per_node])
+                planned += _build_alone_and_together("network", zone, count, ranks_per_node, [all_ranks])
     for first in names:
-        for second in (one for one in names if one != first):
+        for second in (zone for zone in names if zone != first):
             sides = [[rank for ranks in by_zone[zone] for rank in ranks] for zone in (first, second)]
-            found += _both(f"{first}>{second}", "", 2, 1, list(zip(*sides, strict=False)))
-    return found
+            planned += _build_alone_and_together(f"{first}>{second}", "", 2, 1, list(zip(*sides, strict=False)))
+    return planned
 
 
-def _both(scope: str, zone: str, nodes: int, width: int, groups: list[tuple[int, ...]]) -> list[Case]:
-    alone = Case(scope, zone, nodes, width, tuple(groups[:1]))
-    return [alone] if len(groups) == 1 else [alone, Case(scope, zone, nodes, width, tuple(groups))]
+def _build_alone_and_together(
+    scope: str, zone: str, nodes: int, width: int, groups: list[tuple[int, ...]]
+) -> list[CollectiveCase]:
+    alone = CollectiveCase(scope, zone, nodes, width, tuple(groups[:1]))
+    return [alone] if len(groups) == 1 else [alone, CollectiveCase(scope, zone, nodes, width, tuple(groups))]
 
 
-def _widths(most: int) -> list[int]:
+def _list_widths(limit: int) -> list[int]:
     """2, 4, 8 ... and the most there is."""
-    return sorted({2**power for power in range(1, most.bit_length()) if 2**power <= most} | ({most} - {0, 1}))
+    return sorted({2**power for power in range(1, limit.bit_length()) if 2**power <= limit} | ({limit} - {0, 1}))
 
 
-def bus_bytes(op: str, size: int, ranks: int) -> float:
+def count_bus_bytes(op: str, size: int, ranks: int) -> float:
     """Bytes over the busiest link of a ring."""
     share = {"all_reduce": 2 * (ranks - 1) / ranks, "all_gather": ranks - 1, "send_recv": 1}
     return share.get(op, (ranks - 1) / ranks) * size
 
 
-def summary(times: Sequence[float]) -> tuple[float, float, int]:
+def summarize_times(times: Sequence[float]) -> tuple[float, float, int]:
     """Median, spread ((p90 - p10) / median, %) and number of times that are no outliers."""
-    middle = statistics.median(times)
-    away = 1.4826 * statistics.median(abs(one - middle) for one in times)
-    kept = sorted(one for one in times if abs(one - middle) <= OUTLIER * max(away, 0.01 * middle))
-    middle = statistics.median(kept)
-    tenths = statistics.quantiles(kept, n=10, method="inclusive")
-    spread = 100 * (tenths[-1] - tenths[0]) / middle if middle else 0.0
-    return middle, spread, len(kept)
+    median = statistics.median(times)
+    deviation = 1.4826 * statistics.median(abs(value - median) for value in times)
+    inliers = sorted(
+        value for value in times if abs(value - median) <= OUTLIER_DEVIATIONS * max(deviation, 0.01 * median)
+    )
+    median = statistics.median(inliers)
+    tenths = statistics.quantiles(inliers, n=10, method="inclusive")
+    spread = 100 * (tenths[-1] - tenths[0]) / median if median else 0.0
+    return median, spread, len(inliers)
 
 
-def call_of(op: str, world: World, group: Any, members: tuple[int, ...], count: int) -> Callable[[], None]:
+def build_call(op: str, world: World, group: Any, members: tuple[int, ...], count: int) -> Callable[[], None]:
     """One call of a collective over `count` elements passed in by each rank of the group."""
     ranks = len(members)
-    given = torch.zeros(count, dtype=world.dtype, device=world.device)
+    tensor = torch.zeros(count, dtype=world.dtype, device=world.device)
     if op == "all_reduce":
-        return lambda: dist.all_reduce(given, group=group) and None
+        return lambda: dist.all_reduce(tensor, group=group) and None
     if op == "all_gather":
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        whole = torch.empty(count * ranks, dtype=world.dtype, device=world.device)
-        return lambda: gather(whole, given, group=group) and None
+        gathered = torch.empty(count * ranks, dtype=world.dtype, device=world.device)
+        return lambda: gather(gathered, tensor, group=group) and None
     if op == "reduce_scatter":
         scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-        part = torch.empty(count // ranks, dtype=world.dtype, device=world.device)
-        return lambda: scatter(part, given, group=group) and None
+        scattered = torch.empty(count // ranks, dtype=world.dtype, device=world.device)
+        return lambda: scatter(scattered, tensor, group=group) and None
     if op == "all_to_all":
-        taken = torch.empty(count, dtype=world.dtype, device=world.device)
-        return lambda: dist.all_to_all_single(taken, given, group=group) and None
-    return _message(world, group, members, given)
+        received = torch.empty(count, dtype=world.dtype, device=world.device)
+        return lambda: dist.all_to_all_single(received, tensor, group=group) and None
+    return _build_message(world, group, members, tensor)
 
 
-def _message(world: World, group: Any, members: tuple[int, ...], given: torch.Tensor) -> Callable[[], None]:
+def _build_message(world: World, group: Any, members: tuple[int, ...], tensor: torch.Tensor) -> Callable[[], None]:
     """A message from the first of two ranks to the second, and one element back."""
-    answer = torch.zeros(ACK_ELEMENTS, dtype=world.dtype, device=world.device)
+    reply = torch.zeros(ACK_ELEMENTS, dtype=world.dtype, device=world.device)
     sends = world.rank == members[0]
-    first, then, other = (dist.send, dist.recv, members[1]) if sends else (dist.recv, dist.send, members[0])
+    first, acknowledge, peer = (dist.send, dist.recv, members[1]) if sends else (dist.recv, dist.send, members[0])
 
-    def there_and_back() -> None:
-        first(given, other, group=group)
-        then(answer, other, group=group)
+    def send_and_return() -> None:
+        first(tensor, peer, group=group)
+        acknowledge(reply, peer, group=group)
 
-    return there_and_back
+    return send_and_return
 
 
 @dataclass
@@ -226,111 +234,123 @@ class Sampler:
     ends: float
     """When the budget is spent, by rank 0's clock."""
     left_out: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
-    last_s: dict[tuple[Case, str], tuple[int, float, float]] = field(default_factory=dict)
+    last_s: dict[tuple[CollectiveCase, str], tuple[int, float, float]] = field(default_factory=dict)
     """Bytes of the size before, its seconds, and seconds that each further byte took."""
     refused: set[tuple[str, int]] = field(default_factory=set)
     most_bytes: float = math.inf
 
-    def measure(self, case: Case, op: str, size: int, part: float) -> dict[str, Any] | None:
+    def measure(self, case: CollectiveCase, op: str, size: int, share_of_left: float) -> dict[str, Any] | None:
         """One row, or None where it is left out; `left_out` says why. `part`: of the time left that it may take."""
-        count = self._count(op, size, case.ranks)
-        moved = count * self.world.dtype.itemsize
+        count = self._count_elements(op, size, case.ranks)
+        tensor_bytes = count * self.world.dtype.itemsize
         if (op, case.ranks) in self.refused:
             return None
-        fits = moved * (1 + case.ranks if op == "all_gather" else 2) <= self.most_bytes
-        share = self._share(case, op, moved, part) if fits else 0.0
-        if share <= 0:
+        fits = tensor_bytes * (1 + case.ranks if op == "all_gather" else 2) <= self.most_bytes
+        share_s = self._allocate_s(case, op, tensor_bytes, share_of_left) if fits else 0.0
+        if share_s <= 0:
             reason = "no time left in the budget (--budget)" if fits else "not enough free memory"
             self.left_out.setdefault(reason, []).append((size, op))
             return None
-        row = self._row(case, op, moved)
-        mine = next((members for members in case.groups if self.world.rank in members), None)
-        call, reason = self._tried(op, mine, count)
+        row = self._describe_case(case, op, tensor_bytes)
+        members = next((group for group in case.groups if self.world.rank in group), None)
+        call, reason = self._prepare_call(op, members, count)
         if reason:
             self.refused.add((op, case.ranks))
             self.left_out.setdefault(reason, []).append((size, op))
             return {**row, "flag": "failed"}
-        back_s = 0.0
+        return_s = 0.0
         if op == "send_recv":
-            least = None if mine is None else call_of(op, self.world, self.world.group(mine), mine, ACK_ELEMENTS)
-            back_s = min(self._repeated(least, mine, share / 4, message=True)) / 2
-        times = self._repeated(call, mine, share, message=op == "send_recv")
-        return self._timed(row, case, op, moved, times, back_s)
+            least = (
+                None
+                if members is None
+                else build_call(op, self.world, self.world.group(members), members, ACK_ELEMENTS)
+            )
+            return_s = min(self._measure_repetitions(least, members, share_s / 4, message=True)) / 2
+        times = self._measure_repetitions(call, members, share_s, message=op == "send_recv")
+        return self._format_row(row, case, op, tensor_bytes, times, return_s)
 
-    def _tried(self, op: str, mine: tuple[int, ...] | None, count: int) -> tuple[Callable[[], None] | None, str]:
+    def _prepare_call(
+        self, op: str, members: tuple[int, ...] | None, count: int
+    ) -> tuple[Callable[[], None] | None, str]:
         """The call, done once; or why it cannot be done, on which all ranks agree before anyone waits for another."""
         call: Callable[[], None] | None = None
         for prepare in (True, False):
             reason = ""
             try:
-                if prepare and mine is not None:
-                    call = call_of(op, self.world, self.world.group(mine), mine, count)
+                if prepare and members is not None:
+                    call = build_call(op, self.world, self.world.group(members), members, count)
                 elif call is not None:
                     call()
                     self.world.wait()
             except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
                 reason = f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
-            if self.world.most([float(bool(reason))])[0]:
+            if self.world.reduce_max([float(bool(reason))])[0]:
                 return None, reason or "refused on another rank"
         return call, ""
 
-    def _timed(
-        self, row: dict[str, Any], case: Case, op: str, moved: int, times: list[float], back_s: float
+    def _format_row(
+        self, row: dict[str, Any], case: CollectiveCase, op: str, tensor_bytes: int, times: list[float], return_s: float
     ) -> dict[str, Any]:
         """The row with its time; of a message, without the way back of one element. [K13]"""
-        middle, spread, kept = summary(times)
-        before, took, _ = self.last_s.get((case, op), (0, 0.0, 0.0))
-        self.last_s[case, op] = (moved, middle, max(0.0, middle - took) / max(moved - before, 1))
-        taken = middle - back_s
-        if taken <= 0:
-            self.left_out.setdefault("faster than the way back of one element", []).append((moved, op))
+        median, spread, inliers = summarize_times(times)
+        previous_bytes, previous_s, _ = self.last_s.get((case, op), (0, 0.0, 0.0))
+        self.last_s[case, op] = (
+            tensor_bytes,
+            median,
+            max(0.0, median - previous_s) / max(tensor_bytes - previous_bytes, 1),
+        )
+        one_way_s = median - return_s
+        if one_way_s <= 0:
+            self.left_out.setdefault("faster than the way back of one element", []).append((tensor_bytes, op))
             return {**row, "flag": "failed"}
-        spread *= middle / taken
+        spread *= median / one_way_s
         return {
             **row,
-            "time_us": f"{taken * 1e6:.2f}",
+            "time_us": f"{one_way_s * 1e6:.2f}",
             "spread_pct": f"{spread:.1f}",
-            "reps": kept,
-            "bus_gb_per_s": f"{bus_bytes(op, moved, case.ranks) / taken / 1e9:.5g}",
-            "flag": "noisy" if MEDIAN_ERROR * spread / math.sqrt(kept) > NOISY_PCT else "",
+            "reps": inliers,
+            "bus_gb_per_s": f"{count_bus_bytes(op, tensor_bytes, case.ranks) / one_way_s / 1e9:.5g}",
+            "flag": "noisy" if MEDIAN_ERROR * spread / math.sqrt(inliers) > NOISY_PCT else "",
         }
 
-    def _row(self, case: Case, op: str, moved: int) -> dict[str, Any]:
+    def _describe_case(self, case: CollectiveCase, op: str, tensor_bytes: int) -> dict[str, Any]:
         world, dtype = self.world, str(self.world.dtype).removeprefix("torch.")
         about = (world.name, torch.__version__, world.backend, dtype, op, case.scope, case.zone)
-        counts = (case.nodes, case.gpus_per_node, case.ranks, len(case.groups), moved)
+        counts = (case.nodes, case.gpus_per_node, case.ranks, len(case.groups), tensor_bytes)
         return dict(zip(COLUMNS, (*about, *counts), strict=False))
 
-    def _count(self, op: str, size: int, ranks: int) -> int:
+    def _count_elements(self, op: str, size: int, ranks: int) -> int:
         """Elements passed in, enough to be cut among the ranks."""
         count = max(1, size // int(self.world.dtype.itemsize))
         return -(-count // ranks) * ranks if op in ("reduce_scatter", "all_to_all") else count
 
-    def _share(self, case: Case, op: str, moved: int, part: float) -> float:
+    def _allocate_s(self, case: CollectiveCase, op: str, tensor_bytes: int, share_of_left: float) -> float:
         """Seconds this case may take; 0: what is left is not enough. What it does not need is left to larger sizes."""
-        before, took, each = self.last_s.get((case, op), (moved, 0.0, 0.0))
-        one = took + each * (moved - before)  # and LEAST_REPS times it, after TRIES
-        needed = (LEAST_REPS * (1 if op == "send_recv" or one > SLOW_S else LEAST_CALLS) + TRIES) * one
-        left = self.ends - time.monotonic()
-        return self.world.most([max(left * part, needed) if left > needed and self.world.rank == 0 else 0.0])[0]
+        previous_bytes, previous_s, s_per_byte = self.last_s.get((case, op), (tensor_bytes, 0.0, 0.0))
+        call_s = previous_s + s_per_byte * (tensor_bytes - previous_bytes)  # and LEAST_REPS times it, after TRIES
+        needed_s = (LEAST_REPS * (1 if op == "send_recv" or call_s > SLOW_S else LEAST_CALLS) + TRIES) * call_s
+        left_s = self.ends - time.monotonic()
+        return self.world.reduce_max(
+            [max(left_s * share_of_left, needed_s) if left_s > needed_s and self.world.rank == 0 else 0.0]
+        )[0]
 
-    def _repeated(
-        self, call: Callable[[], None] | None, mine: tuple[int, ...] | None, share: float, *, message: bool
+    def _measure_repetitions(
+        self, call: Callable[[], None] | None, members: tuple[int, ...] | None, share_s: float, *, message: bool
     ) -> list[float]:
         """Seconds of one call, the slowest rank's, for every repetition; of a message its sender's."""
-        counts = call is not None and (not message or (mine is not None and mine[0] == self.world.rank))
-        one = self.world.most([self._once(call, 1)])[0]
-        one = self.world.most([self._once(call, 1)])[0] if one < share / 4 else one
-        least = 1 if message or one > SLOW_S else LEAST_CALLS
-        calls = min(MOST_CALLS, max(least, math.ceil(REPETITION_S / max(one, 1e-6))))
-        left = self.world.most([self.ends - time.monotonic() if self.world.rank == 0 else -math.inf])[0]
-        calls = 1 if LEAST_REPS * calls * one > left else calls  # slower than smaller sizes let expect
-        reps = int(min(MOST_REPS, max(LEAST_REPS, share / max(one * calls, 1e-6))))
-        times = [self._once(call, calls) for _ in range(reps)]
-        return self.world.most(times if counts else [0.0] * reps)
+        counts = call is not None and (not message or (members is not None and members[0] == self.world.rank))
+        call_s = self.world.reduce_max([self._measure_calls(call, 1)])[0]
+        call_s = self.world.reduce_max([self._measure_calls(call, 1)])[0] if call_s < share_s / 4 else call_s
+        least_calls = 1 if message or call_s > SLOW_S else LEAST_CALLS
+        calls = min(MOST_CALLS, max(least_calls, math.ceil(REPETITION_S / max(call_s, 1e-6))))
+        left_s = self.world.reduce_max([self.ends - time.monotonic() if self.world.rank == 0 else -math.inf])[0]
+        calls = 1 if LEAST_REPS * calls * call_s > left_s else calls  # slower than smaller sizes let expect
+        reps = int(min(MOST_REPS, max(LEAST_REPS, share_s / max(call_s * calls, 1e-6))))
+        times = [self._measure_calls(call, calls) for _ in range(reps)]
+        return self.world.reduce_max(times if counts else [0.0] * reps)
 
-    def _once(self, call: Callable[[], None] | None, calls: int) -> float:
-        self.world.ready()
+    def _measure_calls(self, call: Callable[[], None] | None, calls: int) -> float:
+        self.world.wait_for_all()
         began = time.perf_counter()
         if call is not None:
             for _ in range(calls):
@@ -339,14 +359,14 @@ class Sampler:
         return (time.perf_counter() - began) / calls
 
 
-def told_left_out(reason: str, cells: Sequence[tuple[int, str]]) -> str:
+def describe_left_out(reason: str, cells: Sequence[tuple[int, str]]) -> str:
     """One line: how many, why, and which ops of which sizes."""
     ops = {size: [op for its, op in dict.fromkeys(cells) if its == size] for size, _ in sorted(cells)}
     sizes = "; ".join(f"{size / 2**20:.4g} MiB {', '.join(names)}" for size, names in ops.items())
     return f"collectives: left out ({len(cells)}): {reason}: {sizes}"
 
 
-def joined(backend: str, given: str | None) -> World:
+def join_world(backend: str, zone_names: str | None) -> World:
     """Meet the other ranks, and learn who lies where."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -360,92 +380,101 @@ def joined(backend: str, given: str | None) -> World:
     dist.init_process_group(backend, timeout=PATIENCE)
     control = dist.new_group(backend="gloo", timeout=PATIENCE) if backend != "gloo" else dist.group.WORLD
     agent = os.environ.get("GROUP_RANK", socket.gethostname())
-    said: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(said, (agent, os.environ.get("CROSSZONE_ZONE", "")), group=control)
-    agents = [one[0] for one in said]
-    whose = list(zip(agents, _zones(given, agents, [one[1] for one in said]), strict=True))
-    places = list(dict.fromkeys(whose))
-    nodes = [[rank for rank, place in enumerate(whose) if place == one] for one in places]
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    answers: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(answers, (agent, os.environ.get("CROSSZONE_ZONE", "")), group=control)
+    agents = [answer[0] for answer in answers]
+    place_of_rank = list(
+        zip(agents, _resolve_zones(zone_names, agents, [answer[1] for answer in answers]), strict=True)
+    )
+    places = list(dict.fromkeys(place_of_rank))
+    nodes = [[rank for rank, place in enumerate(place_of_rank) if place == node] for node in places]
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _read_cpu_name()
     return World(backend, device, name, control, nodes, [zone for _, zone in places])
 
 
-def _zones(given: str | None, agents: list[str], told: list[str]) -> list[str]:
+def _resolve_zones(zone_names: str | None, agents: list[str], zones_of_ranks: list[str]) -> list[str]:
     """The zone of every rank."""
-    names = told if given is None else [one.strip() for one in given.split(",")]
+    names = zones_of_ranks if zone_names is None else [name.strip() for name in zone_names.split(",")]
     order = list(dict.fromkeys(agents))
-    if given is None and any(told) != all(told):
+    if zone_names is None and any(zones_of_ranks) != all(zones_of_ranks):
         raise SystemExit("collectives: CROSSZONE_ZONE is set on some nodes and not on others")
-    bad = next((one for one in names if re.search(r"[>,\"\s]", one) or (given is not None and not one)), None)
+    bad = next((name for name in names if re.search(r"[>,\"\s]", name) or (zone_names is not None and not name)), None)
     if bad is not None:
         raise SystemExit(f"collectives: {bad!r} cannot be the name of a zone")
-    if len(names) == len(order) and given is not None:
+    if len(names) == len(order) and zone_names is not None:
         return [names[order.index(agent)] for agent in agents]
     if len(names) == len(agents):
         return names
     raise SystemExit(f"collectives: --zones names {len(names)}, not {len(order)} nodes or {len(agents)} ranks")
 
 
-def _cpu_name() -> str:
-    told = Path("/proc/cpuinfo")
-    text = told.read_text("utf-8", "replace") if told.exists() else ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip().replace(",", " ") if found else platform.processor() or platform.machine() or "cpu"
+def _read_cpu_name() -> str:
+    path = Path("/proc/cpuinfo")
+    text = path.read_text("utf-8", "replace") if path.exists() else ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip().replace(",", " ") if match else platform.processor() or platform.machine() or "cpu"
 
 
-def _free_bytes(world: World) -> float:
+def _measure_free_bytes(world: World) -> float:
     """Bytes of buffers a rank may hold, the same on all ranks."""
     free = float(torch.cuda.mem_get_info()[0]) if world.device.type == "cuda" else 0.0
     if world.device.type != "cuda":
         pages = os.sysconf("SC_AVPHYS_PAGES") if "SC_AVPHYS_PAGES" in os.sysconf_names else 2**20
         free = float(pages * os.sysconf("SC_PAGE_SIZE")) / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return -world.most([-free * MEMORY_SHARE])[0]
+    return -world.reduce_max([-free * MEMORY_SHARE])[0]
 
 
 def parse_size(text: str) -> int:
     """`4k`, `64MiB`, `1g` or `4096` in bytes; units are powers of 1024."""
-    found = re.fullmatch(r"(\d{1,15})\s*([kmg]?)i?b?", text.strip().lower())
-    if not found or not int(found[1]):
+    match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)i?b?", text.strip().lower())
+    if not match or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no size; write 4k, 64m, 1g or bytes")
-    return int(found[1]) * int(1024 ** " kmg".index(found[2] or " "))
+    return int(match[1]) * int(1024 ** " kmg".index(match[2] or " "))
 
 
 def parse_duration(text: str) -> float:
     """`90`, `90s`, `5m` or `1h` in seconds."""
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smh]?)", text.strip().lower())
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smh]?)", text.strip().lower())
+    if not match or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no time; write 90s, 5m or 1h")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
     parser.add_argument("-o", "--output", type=Path, required=True, help="CSV file that rank 0 writes")
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
     parser.add_argument("--zones", help="zone of every node (or of every rank), e.g. a,a,b,b")
-    parser.add_argument("--sizes", type=lambda text: [parse_size(one) for one in text.split(",")], default=list(SIZES))
+    parser.add_argument(
+        "--sizes", type=lambda text: [parse_size(part) for part in text.split(",")], default=list(SIZES)
+    )
     parser.add_argument("--ops", default=",".join(OPS), help=f"of {','.join(OPS)}")
     parser.add_argument("--budget", type=parse_duration, default=300.0, help="time to take, e.g. 90s, 5m")
     parser.add_argument("--force", action="store_true", help="overwrite the output")
-    found = parser.parse_args(given)
-    found.ops = [one.strip() for one in found.ops.split(",")]
-    for unknown in (one for one in found.ops if one not in OPS):
+    arguments = parser.parse_args(argv)
+    arguments.ops = [part.strip() for part in arguments.ops.split(",")]
+    for unknown in (part for part in arguments.ops if part not in OPS):
         parser.error(f"--ops: {unknown!r} is none of {', '.join(OPS)}")
-    if found.output.exists() and not found.force and os.environ.get("RANK", "0") == "0":
-        parser.error(f"{found.output} exists already; choose another name, or add --force")
-    return found
+    if arguments.output.exists() and not arguments.force and os.environ.get("RANK", "0") == "0":
+        parser.error(f"{arguments.output} exists already; choose another name, or add --force")
+    return arguments
 
 
-def run(world: World, asked: argparse.Namespace) -> None:
+def run(world: World, arguments: argparse.Namespace) -> None:
     """Measure all cases, small sizes first; rank 0 writes each row as soon as it is measured."""
-    found = cases(world.nodes, world.zones)
-    for members in (group for case in found for group in case.groups):
+    planned = plan_cases(world.nodes, world.zones)
+    for members in (group for case in planned for group in case.groups):
         world.group(members)
-    ends = max(BEGAN + asked.budget, time.monotonic() + asked.budget / 2)
-    sampler = Sampler(world, ends, most_bytes=_free_bytes(world))
-    cells = [(size, case, op) for size in sorted(set(asked.sizes)) for case in found for op in case.ops(asked.ops)]
-    parts = _parts([size for size, _, _ in cells], asked.budget)
-    rows, file = 0, asked.output.open("w", encoding="utf-8", newline="") if world.rank == 0 else None
+    ends = max(BEGAN + arguments.budget, time.monotonic() + arguments.budget / 2)
+    sampler = Sampler(world, ends, most_bytes=_measure_free_bytes(world))
+    cells = [
+        (size, case, op)
+        for size in sorted(set(arguments.sizes))
+        for case in planned
+        for op in case.select_ops(arguments.ops)
+    ]
+    parts = _compute_shares([size for size, _, _ in cells], arguments.budget)
+    rows, file = 0, arguments.output.open("w", encoding="utf-8", newline="") if world.rank == 0 else None
     writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n") if file else None
     if writer:
         writer.writeheader()
@@ -455,24 +484,24 @@ def run(world: World, asked: argparse.Namespace) -> None:
             rows += 1
             writer.writerow(row)
             file.flush()
-            _progress(done + 1, len(cells), f"{op} {case.scope} {case.nodes}x{case.gpus_per_node} {size} B")
+            _show_progress(done + 1, len(cells), f"{op} {case.scope} {case.nodes}x{case.gpus_per_node} {size} B")
     if file:
         file.close()
-        print(f"collectives: {rows} rows in {asked.output}", file=sys.stderr)
-        for reason, left in sampler.left_out.items():
-            print(told_left_out(reason, left), file=sys.stderr)
+        print(f"collectives: {rows} rows in {arguments.output}", file=sys.stderr)
+        for reason, left_out in sampler.left_out.items():
+            print(describe_left_out(reason, left_out), file=sys.stderr)
 
 
-def _parts(sizes: Sequence[int], budget_s: float) -> list[float]:
+def _compute_shares(sizes: Sequence[int], budget_s: float) -> list[float]:
     """Part of the time left that each case may take: twice as much for every next size, and a little for each."""
     order = sorted(set(sizes))
     grown = [2.0 ** order.index(size) for size in sizes]
     floor = min(CELL_S, budget_s / max(len(sizes), 1) / 2) * sum(grown) / budget_s
-    weights = [one + floor for one in grown]
+    weights = [growth + floor for growth in grown]
     return [weight / sum(weights[at:]) for at, weight in enumerate(weights)]
 
 
-def _progress(done: int, of: int, what: str) -> None:
+def _show_progress(done: int, of: int, what: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(
             f"\r[{'#' * (30 * done // of):<30}] {done}/{of} {what[:60]:<60}" + ("\n" if done == of else "")
@@ -480,16 +509,16 @@ def _progress(done: int, of: int, what: str) -> None:
         sys.stderr.flush()
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run under torchrun; 0: rows were written."""
-    asked = _arguments(given)
-    wrong = f"{sys.executable} has no torch" if torch is None else ""
-    if wrong or int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        print(f"collectives: {wrong or 'at least two ranks are needed: --nproc-per-node 2 ...'}", file=sys.stderr)
+    arguments = _parse_arguments(argv)
+    problem = f"{sys.executable} has no torch" if torch is None else ""
+    if problem or int(os.environ.get("WORLD_SIZE", "1")) < 2:
+        print(f"collectives: {problem or 'at least two ranks are needed: --nproc-per-node 2 ...'}", file=sys.stderr)
         return 2
-    world = joined(asked.backend, asked.zones)
+    world = join_world(arguments.backend, arguments.zones)
     try:
-        run(world, asked)
+        run(world, arguments)
         dist.barrier(group=world.control)
     finally:
         dist.destroy_process_group()

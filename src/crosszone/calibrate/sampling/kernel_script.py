@@ -19,8 +19,8 @@ def build_kernel_script() -> str:
     """The text of the one-file sampler."""
     texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in SOURCES]
     parts = [OWN.sub("", text).partition(FUTURE) for text in texts]
-    (doc, _, last), *others = parts
-    return "".join([doc, FUTURE, *(code for _, _, code in others), last])
+    (doc, _, last), *modules = parts
+    return "".join([doc, FUTURE, *(code for _, _, code in modules), last])
 
 
 if __name__ == "__main__":

@@ -36,20 +36,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crosszone.calibrate.sampling.kernel_cases import Bench, Case
+from crosszone.calibrate.sampling.kernel_cases import Bench, KernelCase
 from crosszone.calibrate.sampling.kernel_points import (
     COLUMNS,
     DIMS,
     DTYPES,
-    SHARES,
-    Point,
-    counts,
-    flag_of,
+    PHASE_ENDS,
+    KernelPoint,
+    compute_roof_us,
+    count_work,
+    flag_point,
     list_operators,
     parse_duration,
     plan,
-    roof_us,
-    summary,
+    summarize_times,
 )
 
 # A point runs at least this long before it counts: until then it has the clock that the point before it left.
@@ -57,106 +57,106 @@ SETTLE_S = 0.1
 LONGEST_S = 0.35
 
 
-def measure(b: Bench, case: Case) -> tuple[list[float], float]:
+def measure(bench: Bench, case: KernelCase) -> tuple[list[float], float]:
     """Microseconds of each repetition on the device, and the least the host took for one."""
-    cuda, ring = b.torch.cuda, [None] * case.ring
+    cuda, ring = bench.torch.cuda, [None] * case.ring
 
-    def group(count: int, inner: int, lead_us: float) -> tuple[list[float], list[float]]:
+    def time_group(count: int, inner: int, lead_us: float) -> tuple[list[float], list[float]]:
         marks, host = [], []
         for at in range(count):
             if case.before:
                 case.before(at)
-            if b.cuda and lead_us and hasattr(cuda, "_sleep"):
+            if bench.cuda and lead_us and hasattr(cuda, "_sleep"):
                 cuda._sleep(int(lead_us * 1900))  # the device waits while the host launches: no gap is timed
-            mark = [cuda.Event(enable_timing=True) for _ in range(2)] if b.cuda else []
-            if b.cuda:
+            mark = [cuda.Event(enable_timing=True) for _ in range(2)] if bench.cuda else []
+            if bench.cuda:
                 mark[0].record()
             began = time.perf_counter()
             for turn in range(at * inner, at * inner + inner):
                 ring[turn % len(ring)] = case.run(turn)
             host.append((time.perf_counter() - began) * 1e6 / inner)
-            if b.cuda:
+            if bench.cuda:
                 mark[1].record()
             marks.append(mark)
-        if not b.cuda:
+        if not bench.cuda:
             return host, host
         cuda.synchronize()
-        return [one[0].elapsed_time(one[1]) * 1e3 / inner for one in marks], host
+        return [mark[0].elapsed_time(mark[1]) * 1e3 / inner for mark in marks], host
 
-    group(2, 1, 0)
-    if not b.cuda:
-        return group(5, 1, 0)[0], min(group(2, 1, 0)[1])
-    first, host = group(2, 1, 0)
-    rough = min(first)
-    inner = 1 if case.before or case.whole else max(1, min(16, int(120 / rough)))
-    least = max(6 if case.whole else 4, min(10, int(150e3 / rough)))
-    count = max(least, min(24, int(12e3 / (rough * inner))))
-    lead = 0.0 if case.whole else min(20e3, min(host) * inner * 1.15 + 10)
+    time_group(2, 1, 0)
+    if not bench.cuda:
+        return time_group(5, 1, 0)[0], min(time_group(2, 1, 0)[1])
+    first, host = time_group(2, 1, 0)
+    rough_us = min(first)
+    inner = 1 if case.before or case.is_block else max(1, min(16, int(120 / rough_us)))
+    least_count = max(6 if case.is_block else 4, min(10, int(150e3 / rough_us)))
+    count = max(least_count, min(24, int(12e3 / (rough_us * inner))))
+    lead = 0.0 if case.is_block else min(20e3, min(host) * inner * 1.15 + 10)
     recent: list[list[float]] = []
     began = time.monotonic()
     while True:
-        times, host = group(count, inner, lead)
+        times, host = time_group(count, inner, lead)
         recent = [*recent[-2:], times]
-        passed = time.monotonic() - began
-        if case.whole or passed > LONGEST_S or (passed > SETTLE_S and alike(recent)):
-            return [one for some in recent for one in some], min(host)
+        elapsed_s = time.monotonic() - began
+        if case.is_block or elapsed_s > LONGEST_S or (elapsed_s > SETTLE_S and is_settled(recent)):
+            return [time_us for times_of_group in recent for time_us in times_of_group], min(host)
 
 
-def alike(groups: Sequence[Sequence[float]], within: float = 0.01) -> bool:
+def is_settled(groups: Sequence[Sequence[float]], within: float = 0.01) -> bool:
     """Three groups of times have the same median: the clock has found what the power of this kernel allows."""
-    middles = [statistics.median(one) for one in groups]
+    middles = [statistics.median(times) for times in groups]
     return len(middles) == 3 and max(middles) <= (1 + within) * min(middles)
 
 
 class Clocks:
     """The SM clock and the power of the device as nvidia-smi tells them twice a second; empty where it is absent."""
 
-    def __init__(self, b: Bench) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.sm, self.power = "", ""
-        if not b.cuda or not shutil.which("nvidia-smi"):
+        if not bench.cuda or not shutil.which("nvidia-smi"):
             return
-        uuid = str(getattr(b.torch.cuda.get_device_properties(b.device), "uuid", ""))
-        chosen = "GPU-" + uuid.replace("GPU-", "") if uuid else str(b.device.index or 0)
-        ask = "nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -lms 500 -i " + chosen
-        self.process = subprocess.Popen(ask.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        uuid = str(getattr(bench.torch.cuda.get_device_properties(bench.device), "uuid", ""))
+        chosen = "GPU-" + uuid.replace("GPU-", "") if uuid else str(bench.device.index or 0)
+        command = "nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -lms 500 -i " + chosen
+        self.process = subprocess.Popen(command.split(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         atexit.register(self.process.kill)
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
             with contextlib.suppress(ValueError):
-                self.sm, self.power = (f"{float(one):.0f}" for one in line.split(","))
+                self.sm, self.power = (f"{float(part):.0f}" for part in line.split(","))
 
 
-def sample(b: Bench, point: Point) -> dict[str, Any]:
+def sample(bench: Bench, point: KernelPoint) -> dict[str, Any]:
     """One row: the point measured, or flagged as failed."""
-    row: dict[str, Any] = {"device": b.name, "torch": b.torch.__version__, "dtype": point.dtype, "op": point.op}
+    row: dict[str, Any] = {"device": bench.name, "torch": bench.torch.__version__, "dtype": point.dtype, "op": point.op}
     row.update({"pass": point.what, "mode": point.mode}, **dict(point.dims))
-    flops, traffic = counts(point)
-    roof = roof_us(point, b.name)
+    flops, traffic = count_work(point)
+    roof = compute_roof_us(point, bench.name)
     row.update(flops=f"{flops:.6g}", bytes=f"{traffic:.0f}", roof_us="" if roof is None else f"{roof:.4g}")
     failure = ""
     try:
-        case = b.case(point)
-        if b.cuda:
-            b.torch.cuda.reset_peak_memory_stats()
-        times, host = measure(b, case)
-        middle, spread, reps = summary(times)
-        row.update(time_us=f"{middle:.5g}", spread_pct=f"{spread:.2f}", host_us=f"{host:.4g}", reps=reps)
-        row["flag"] = flag_of(middle, spread, roof)
-        if point.op == "train_step" and b.cuda:
-            row["memory_gib"] = f"{b.torch.cuda.max_memory_allocated() / 2**30:.4f}"
+        case = bench.case(point)
+        if bench.cuda:
+            bench.torch.cuda.reset_peak_memory_stats()
+        times, host = measure(bench, case)
+        median, spread, reps = summarize_times(times)
+        row.update(time_us=f"{median:.5g}", spread_pct=f"{spread:.2f}", host_us=f"{host:.4g}", reps=reps)
+        row["flag"] = flag_point(median, spread, roof)
+        if point.op == "train_step" and bench.cuda:
+            row["memory_gib"] = f"{bench.torch.cuda.max_memory_allocated() / 2**30:.4f}"
     except Exception as error:  # any failure of one point must leave the others
         failure = (type(error).__name__ + ": " + str(error)).splitlines()[0][:200]
     if failure:
         row.update(flag="failed", error=failure)
-        b.clean(everything=True)
-        if b.cuda:
-            b.torch.cuda.synchronize()  # a broken device raises here and ends the run; the file can be continued
+        bench.free_memory(everything=True)
+        if bench.cuda:
+            bench.torch.cuda.synchronize()  # a broken device raises here and ends the run; the file can be continued
     return row
 
 
-def done_keys(path: Path) -> set[tuple[str, ...]]:
+def read_done_keys(path: Path) -> set[tuple[str, ...]]:
     """Points a file already holds, with their device, but for failed ones; a file of anything else is left as it is."""
     text = path.read_bytes() if path.exists() else b""
     head = text.partition(b"\n")[0].decode("utf-8", "replace").strip()
@@ -168,12 +168,12 @@ def done_keys(path: Path) -> set[tuple[str, ...]]:
     if started:
         return set()
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [one for one in csv.DictReader(file) if one["flag"] != "failed"]
+        rows = [row for row in csv.DictReader(file) if row["flag"] != "failed"]
     names = ("device", "dtype", "op", "pass", "mode", *DIMS)
-    return {(*(one[name] or "" for name in names), one["bytes"] if one["op"] == "copy" else "") for one in rows}
+    return {(*(row[name] or "" for name in names), row["bytes"] if row["op"] == "copy" else "") for row in rows}
 
 
-class Progress:
+class ProgressLine:
     """A line on stderr that is redrawn on a terminal, and printed every ten seconds elsewhere."""
 
     def __init__(self, budget: float, points: int) -> None:
@@ -182,7 +182,7 @@ class Progress:
     def elapsed(self) -> float:
         return time.monotonic() - self.began
 
-    def show(self, point: Point | None = None) -> None:
+    def show(self, point: KernelPoint | None = None) -> None:
         live, now = sys.stderr.isatty(), self.elapsed()
         if point and now - self.shown < (0.2 if live else 10):
             return
@@ -195,24 +195,26 @@ class Progress:
         print("\r" + line if live else line, end="" if live and point else "\n", file=sys.stderr, flush=True)
 
 
-def run(b: Bench, phases: dict[str, list[Point]], budget: float, path: Path) -> None:
+def run(bench: Bench, phases: dict[str, list[KernelPoint]], budget: float, path: Path) -> None:
     """Measure phase after phase, each to its share of the budget, then the kernels that are left."""
-    have = done_keys(path)
-    left = {name: [one for one in points if (b.name, *one.key) not in have] for name, points in phases.items()}
-    progress, clocks, compiling = Progress(budget, sum(map(len, left.values()))), Clocks(b), 25.0
+    done = read_done_keys(path)
+    remaining = {
+        name: [point for point in points if (bench.name, *point.key) not in done] for name, points in phases.items()
+    }
+    progress, clocks, compiling = ProgressLine(budget, sum(map(len, remaining.values()))), Clocks(bench), 25.0
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
         if file.tell() == 0:
             writer.writeheader()
         for name in ("kernels", "blocks", "compiled", "kernels"):
-            end = budget * SHARES[name] if left["compiled"] or left["blocks"] else budget
-            while left[name]:
-                fresh = name == "compiled" and b.kept[0] != (left[name][0].mode, left[name][0].dims)
-                if progress.elapsed() + (compiling if fresh and b.cuda else 0) >= end:
+            end = budget * PHASE_ENDS[name] if remaining["compiled"] or remaining["blocks"] else budget
+            while remaining[name]:
+                fresh = name == "compiled" and bench.last_model[0] != (remaining[name][0].mode, remaining[name][0].dims)
+                if progress.elapsed() + (compiling if fresh and bench.cuda else 0) >= end:
                     break
-                point, began = left[name].pop(0), time.monotonic()
+                point, began = remaining[name].pop(0), time.monotonic()
                 progress.show(point)
-                row = sample(b, point)
+                row = sample(bench, point)
                 compiling = max(compiling, time.monotonic() - began) if name == "compiled" else compiling
                 writer.writerow({**row, "sm_mhz": clocks.sm, "power_w": clocks.power})
                 file.flush()
@@ -220,12 +222,12 @@ def run(b: Bench, phases: dict[str, list[Point]], budget: float, path: Path) -> 
                 if "error" in row:
                     print("\nfailed:", *point.key[:4], *point.dims, row["error"], file=sys.stderr)
             if name == "compiled":
-                left["blocks"], left["compiled"] = [], []
-            b.clean(everything=True)
+                remaining["blocks"], remaining["compiled"] = [], []
+            bench.free_memory(everything=True)
     progress.show()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("-o", "--output", type=Path, help="CSV to write, or to continue")
     parser.add_argument(
@@ -237,36 +239,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtypes", default="", help="only these, with commas: " + ",".join(DTYPES))
     parser.add_argument("--ops", default="", help="only these operators, with commas: matmul,attention,...")
     parser.add_argument("--plan", action="store_true", help="print the points instead of measuring them")
-    given = parser.parse_args(arguments)
-    tiny = given.device == "cpu"
-    for name, text, known in (("--dtypes", given.dtypes, DTYPES), ("--ops", given.ops, list_operators())):
-        for one in filter(None, text.split(",")):
-            if one not in known:
-                parser.error(name + ": '" + one + "' is not one of " + ", ".join(known))
-    if not 1 <= given.part <= given.parts:
-        parser.error("--part " + str(given.part) + " must be 1 to --parts " + str(given.parts))
-    if not given.plan and given.output is None:
+    arguments = parser.parse_args(argv)
+    tiny = arguments.device == "cpu"
+    for name, text, allowed in (("--dtypes", arguments.dtypes, DTYPES), ("--ops", arguments.ops, list_operators())):
+        for choice in filter(None, text.split(",")):
+            if choice not in allowed:
+                parser.error(name + ": '" + choice + "' is not one of " + ", ".join(allowed))
+    if not 1 <= arguments.part <= arguments.parts:
+        parser.error("--part " + str(arguments.part) + " must be 1 to --parts " + str(arguments.parts))
+    if not arguments.plan and arguments.output is None:
         parser.error("-o FILE is needed")
-    b = None if given.plan else Bench(given.device)
-    wanted = {name: text.split(",") if text else None for name, text in (("dtype", given.dtypes), ("op", given.ops))}
+    bench = None if arguments.plan else Bench(arguments.device)
+    selected = {
+        name: text.split(",") if text else None for name, text in (("dtype", arguments.dtypes), ("op", arguments.ops))
+    }
     phases = {
         name: [
-            one
-            for one in points
-            if one.part(given.parts) == given.part
-            and one.op in (wanted["op"] or list_operators())
-            and one.dtype in (wanted["dtype"] or DTYPES)
-            and (b is None or one.dtype in b.dtypes)
+            point
+            for point in points
+            if point.assign_shard(arguments.parts) == arguments.part
+            and point.op in (selected["op"] or list_operators())
+            and point.dtype in (selected["dtype"] or DTYPES)
+            and (bench is None or point.dtype in bench.dtypes)
         ]
-        for name, points in plan(tiny, b is None or b.grouped, b is None or b.flash).items()
+        for name, points in plan(tiny, bench is None or bench.grouped, bench is None or bench.flash).items()
     }
-    if b is None:
+    if bench is None:
         for point in (point for points in phases.values() for point in points):
             print(*point.key[:4], *(f"{name}={value}" for name, value in point.dims))
         return 0
     if not any(phases.values()):
-        parser.error(f"no point of --ops, --dtypes and --part is left that {b.name} can run")
-    run(b, phases, given.budget, given.output)
+        parser.error(f"no point of --ops, --dtypes and --part is left that {bench.name} can run")
+    run(bench, phases, arguments.budget, arguments.output)
     return 0
 
 
