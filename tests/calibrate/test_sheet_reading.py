@@ -235,7 +235,7 @@ def test_entities_are_refused_wherever_they_stand(part, content):
     assert (notice.code, notice.params["reason"]) == ("sheet_broken", f"DOCTYPE, {part}")
 
 
-@pytest.mark.parametrize("mark", reading.MARKS)
+@pytest.mark.parametrize("mark", reading.ENTITY_MARKS)
 def test_entities_are_found_where_two_chunks_meet(mark):
     for before in range(reading.CHUNK - len(mark) - 1, reading.CHUNK + 2):
         part = b" " * before + mark

@@ -13,7 +13,7 @@ from openpyxl import load_workbook
 from calibrate.sheets import CASES, H100, edited, loaded
 from conftest import ROOT
 from crosszone.calibrate.sheet import build_workbook, read_workbook
-from crosszone.calibrate.sheet.reading import Cells, open_workbook
+from crosszone.calibrate.sheet.reading import WorkbookCells, open_workbook
 from crosszone.calibrate.sheet.workbook import MOST_PASSES, read_example
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
@@ -220,7 +220,7 @@ def test_a_custom_formula_in_the_middle_moves_what_rests_on_it():
 def test_a_check_says_that_a_batch_does_not_divide():
     scenario = CASES["sharded weights, no pipeline"]()
     data = edited(build_workbook(scenario), {"global_batch": 72, "micro_batch": 5})
-    assert Cells(open_workbook(data, "b"), "b").named("check_batch") == "wrong"
+    assert WorkbookCells(open_workbook(data, "b"), "b").read_named("check_batch") == "wrong"
     with pytest.raises(InvalidError) as refused:
         read_workbook(data, "book.xlsx")
     assert refused.value.notices[0].code == "sheet_no_count"
@@ -229,14 +229,14 @@ def test_a_check_says_that_a_batch_does_not_divide():
 @pytest.mark.parametrize("case", mostly_long(CASES, "experts"))
 def test_the_file_holds_what_every_formula_comes_to(case):
     data = build_workbook(CASES[case]())
-    cells, kept = Cells(open_workbook(data, "b"), "b"), load_workbook(io.BytesIO(data), data_only=True)
+    cells, kept = WorkbookCells(open_workbook(data, "b"), "b"), load_workbook(io.BytesIO(data), data_only=True)
     count = 0
     for sheet in load_workbook(io.BytesIO(data)):
         for row in sheet.iter_rows():
             for cell in row:
                 if cell.data_type == "f":
                     value = kept[sheet.title][cell.coordinate].value
-                    computed = cells.value((sheet.title, cell.row, cell.column))
+                    computed = cells.evaluate((sheet.title, cell.row, cell.column))
                     assert value == (computed if isinstance(computed, str) else pytest.approx(computed, rel=1e-9))
                     count += 1
     assert count > 150

@@ -32,11 +32,11 @@ from crosszone.schedule.trace import MAX_TRACE_BYTES, Trace, read_trace
 
 FORMATS = ("benchmark", "trace", "metrics", "kineto")
 AUTO = "auto"
-LOOK = 2**16  # Bytes that are looked at to see what a file holds
+HEAD_BYTES = 2**16  # Bytes that are looked at to see what a file holds
 # What a trace should say of its run besides its times, and its degrees.
-WANTED = ("model", "device", "framework", "torch")
+WANTED_META = ("model", "device", "framework", "torch")
 DEGREES = ("tp", "pp", "dp")
-ALONE = ("benchmark", "trace")  # Formats that have one file for a run
+SINGLE_FILE_FORMATS = ("benchmark", "trace")  # Formats that have one file for a run
 ENDINGS = (".json", ".jsonl", ".csv")
 MOST_NAMED = 10
 
@@ -60,8 +60,8 @@ def read_run(
     about: dict[str, Any] = {"name": name, "groups": groups, "degrees": degrees, "progress": progress}
     if not skip:
         return _read(files, form, iteration=iteration, **about)
-    whole = _read(files, form, iteration=None, **about).skipping(skip)
-    at = find_median_iteration(whole.seconds) if iteration is None else resolve_iteration(iteration, whole.seconds)
+    run = _read(files, form, iteration=None, **about).skipping(skip)
+    at = find_median_iteration(run.seconds) if iteration is None else resolve_iteration(iteration, run.seconds)
     return _read(files, form, iteration=at, **about).skipping(skip)
 
 
@@ -77,56 +77,56 @@ def _read(
 ) -> ImportedRun:
     if form not in (AUTO, *FORMATS):
         raise build_choice_error("format", form, (AUTO, *FORMATS))
-    paths = [path for file in files for path in _within(Path(file), form)]
+    paths = [path for file in files for path in _list_files(Path(file), form)]
     if not paths:
         raise InvalidError(Notice(code="trace_no_file"))
     for path in paths:
-        check_head(_head(path), path.name)
-    told = form if form != AUTO else detect_format(paths[0])
-    if len(paths) > 1 and told in ALONE:
-        raise InvalidError(Notice(code="trace_one_file", value=told, params={"files": len(paths)}))
+        check_head(_read_head(path), path.name)
+    detected = form if form != AUTO else detect_format(paths[0])
+    if len(paths) > 1 and detected in SINGLE_FILE_FORMATS:
+        raise InvalidError(Notice(code="trace_one_file", value=detected, params={"files": len(paths)}))
     title = name or paths[0].name
-    if told == "kineto":
+    if detected == "kineto":
         return read_kineto(paths, name=title, groups=groups, degrees=degrees, chosen_step=iteration, progress=progress)
-    if told == "metrics":
-        return _metrics(paths, name, iteration)
-    data = _whole(paths[0], MAX_TRACE_BYTES)
-    if told == "benchmark":
+    if detected == "metrics":
+        return _read_metrics_run(paths, name, iteration)
+    data = _read_all(paths[0], MAX_TRACE_BYTES)
+    if detected == "benchmark":
         return read_benchmark(data, name=title, chosen_step=iteration)
-    return _own(data, paths[0].name, name, iteration)
+    return _read_own_trace(data, paths[0].name, name, iteration)
 
 
 def collect_degrees(strategy: Strategy) -> dict[str, int]:
     """The ways of splitting, by which process groups of a profiler's trace are told apart."""
-    found = {key: getattr(strategy, key, None) for key in ("tp", "cp", "dp", "pp")}
-    return {key: value for key, value in found.items() if isinstance(value, int)}
+    degrees = {key: getattr(strategy, key, None) for key in ("tp", "cp", "dp", "pp")}
+    return {key: value for key, value in degrees.items() if isinstance(value, int)}
 
 
-def _within(path: Path, form: str) -> list[Path]:
+def _list_files(path: Path, form: str) -> list[Path]:
     """The file, or the files of one run in a folder: metrics of all stages, traces of all ranks, or a single file."""
     if not path.is_dir():
         return [path]
     by_form: dict[str, list[Path]] = {}
-    for one in sorted(path.iterdir()):
-        if one.is_file() and not one.name.startswith(".") and one.name.removesuffix(".gz").endswith(ENDINGS):
+    for file in sorted(path.iterdir()):
+        if file.is_file() and not file.name.startswith(".") and file.name.removesuffix(".gz").endswith(ENDINGS):
             with contextlib.suppress(InputError):
-                by_form.setdefault(detect_format(one), []).append(one)
+                by_form.setdefault(detect_format(file), []).append(file)
     if form != AUTO:
-        by_form = {told: found for told, found in by_form.items() if told == form}
+        by_form = {format_name: files for format_name, files in by_form.items() if format_name == form}
     if not by_form:
         raise FileError(Notice(code="trace_folder_empty", value=str(path), file=str(path)))
-    told, found = next(iter(by_form.items()))
-    if len(by_form) > 1 or (len(found) > 1 and told in ALONE):
-        names = [one.name for files in by_form.values() for one in files][:MOST_NAMED]
+    format_name, files = next(iter(by_form.items()))
+    if len(by_form) > 1 or (len(files) > 1 and format_name in SINGLE_FILE_FORMATS):
+        names = [file.name for files in by_form.values() for file in files][:MOST_NAMED]
         raise InvalidError(Notice(code="trace_folder_several", value=str(path), params={"files": names}))
-    return found
+    return files
 
 
 def detect_format(path: Path) -> str:
     """What a file holds, from its first bytes; `FileError` where it is nothing known."""
-    whole = _head(path)
-    check_head(whole, path.name)
-    head = whole.decode("utf-8-sig", "replace").lstrip()
+    data = _read_head(path)
+    check_head(data, path.name)
+    head = data.decode("utf-8-sig", "replace").lstrip()
     if head.startswith(("{", "[")):
         if head.startswith("{") and '"lanes"' in head:
             return "trace" if '"spans"' in head.split("\n", 1)[0] or not _is_json(head.split("\n", 1)[0]) else "metrics"
@@ -148,72 +148,72 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def _head(path: Path) -> bytes:
-    found = b""
+def _read_head(path: Path) -> bytes:
+    data = b""
     try:
         with path.open("rb") as file:
             for part in iterate_chunks(file, path.name):
-                found += part
-                if len(found) >= LOOK:
+                data += part
+                if len(data) >= HEAD_BYTES:
                     break
     except OSError as error:
-        raise _unreadable(path, error) from None
-    return found[:LOOK]
+        raise _build_unreadable_error(path, error) from None
+    return data[:HEAD_BYTES]
 
 
-def _whole(path: Path, most: int) -> bytes:
+def _read_all(path: Path, limit_bytes: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return b"".join(iterate_chunks(file, path.name, limit_bytes=most))
+            return b"".join(iterate_chunks(file, path.name, limit_bytes=limit_bytes))
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise _build_unreadable_error(path, error) from None
 
 
-def _unreadable(path: Path, error: OSError) -> FileError:
+def _build_unreadable_error(path: Path, error: OSError) -> FileError:
     params = {"reason": error.strerror or str(error)}
     return FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path)))
 
 
-def _metrics(paths: Sequence[Path], name: str | None, iteration: str | int | None) -> ImportedRun:
+def _read_metrics_run(paths: Sequence[Path], name: str | None, iteration: str | int | None) -> ImportedRun:
     """What the shipped trainer wrote, one file a stage."""
-    texts = [_whole(path, MAX_METRICS_BYTES).decode("utf-8-sig", "replace") for path in paths]
+    texts = [_read_all(path, MAX_METRICS_BYTES).decode("utf-8-sig", "replace") for path in paths]
     trace, rows = read_metrics(texts, [path.name for path in paths])
-    shown = {step.step for step in trace.steps}
-    seconds = {row.step: row.end_s - row.start_s for row in rows if row.step in shown and row.end_s > row.start_s}
+    shown_steps = {step.step for step in trace.steps}
+    seconds = {row.step: row.end_s - row.start_s for row in rows if row.step in shown_steps and row.end_s > row.start_s}
     if not seconds:
         raise InvalidError(Notice(code="metrics_empty", file=paths[0].name))
     at = find_median_iteration(seconds) if iteration is None else resolve_iteration(iteration, seconds)
-    row = next(one for one in rows if one.step == at)
+    row = next(row for row in rows if row.step == at)
     figures: dict[str, Any] = {key: getattr(row, key) for key in ("tokens_per_s", "memory_gib") if getattr(row, key)}
-    figures |= _known(trace.meta)
-    notices = _about(trace.meta, paths[0].name)
-    if len(shown) < len(rows):
-        params = {"count": len(rows), "shown": len(shown)}
+    figures |= _collect_figures(trace.meta)
+    notices = _collect_missing_notices(trace.meta, paths[0].name)
+    if len(shown_steps) < len(rows):
+        params = {"count": len(rows), "shown": len(shown_steps)}
         notices.append(Notice(code="trace_steps_left_out", level="warning", params=params, file=paths[0].name))
     if not trace.spans:
         raise InvalidError(Notice(code="trace_empty", field="trace", file=paths[0].name))
     return ImportedRun.of_trace(trace, name=name, figures=figures, notices=tuple(notices), chosen_step=at)
 
 
-def _own(data: bytes, file: str, name: str | None, iteration: str | int | None) -> ImportedRun:
+def _read_own_trace(data: bytes, file: str, name: str | None, iteration: str | int | None) -> ImportedRun:
     """Our own trace, as JSON or CSV: rows that are wrong are told and left out."""
     try:
         measured = read_measured(data)
     except InputError as error:
         raise type(error)(*(notice.at(file, notice.line) for notice in error.notices)) from None
-    document = _document(data, measured)
+    document = _build_document(data, measured)
     meta = document.get("meta") or {}
     return ImportedRun.of_measured(
         measured,
         document,
         name=name or (measured.name if measured.name != "trace" else file),
-        figures=_known(meta),
-        notices=tuple(_about(meta, file)),
+        figures=_collect_figures(meta),
+        notices=tuple(_collect_missing_notices(meta, file)),
         chosen_step=iteration,
     )
 
 
-def _document(data: bytes, measured: MeasuredTimelines) -> dict[str, Any]:
+def _build_document(data: bytes, measured: MeasuredTimelines) -> dict[str, Any]:
     """The trace to keep: as it was given, or what of it could be used."""
     meta: dict[str, Any] = {}
     try:
@@ -232,23 +232,23 @@ def _document(data: bytes, measured: MeasuredTimelines) -> dict[str, Any]:
         rows.append(row)
     steps = [step.model_dump() for step in measured.steps]
     lanes = [lane.model_dump() for lane in spans.lanes]
-    made = {"version": 1, "kind": "measured", "name": measured.name, "unit": "s"}
-    return Trace(**made, lanes=lanes, spans=rows, steps=steps, meta=meta).model_dump(mode="json", exclude_none=True)
+    fields = {"version": 1, "kind": "measured", "name": measured.name, "unit": "s"}
+    return Trace(**fields, lanes=lanes, spans=rows, steps=steps, meta=meta).model_dump(mode="json", exclude_none=True)
 
 
-def _known(meta: Mapping[str, Any]) -> dict[str, Any]:
+def _collect_figures(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Figures that a trace's own words give."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     if isinstance(meta.get("ranks"), int) and meta["ranks"] >= 1:
-        found["gpus"] = meta["ranks"]
+        figures["gpus"] = meta["ranks"]
     if isinstance(meta.get("framework"), str) and meta["framework"].strip():
-        found["framework"] = meta["framework"][:100]
-    return found
+        figures["framework"] = meta["framework"][:100]
+    return figures
 
 
-def _about(meta: Mapping[str, Any], file: str) -> list[Notice]:
+def _collect_missing_notices(meta: Mapping[str, Any], file: str) -> list[Notice]:
     """What a trace does not say of its run, though a comparison needs it."""
-    missing = [key for key in WANTED if not meta.get(key)]
+    missing = [key for key in WANTED_META if not meta.get(key)]
     if not any(meta.get(key) for key in DEGREES):
         missing.append("/".join(DEGREES))
     if not missing:

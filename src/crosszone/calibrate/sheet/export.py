@@ -1,9 +1,9 @@
-"""Export: a saved result as a workbook: with live formulas where it is a prediction of today, else as numbers.
+"""Export a saved result as a workbook: with live formulas where today's prediction is the same, else as numbers.
 
-data, keeps_formulas = export_result(result)
-read_workbook(data, "result.xlsx").figures         # those of the result
+    data, keeps_formulas = export_result(result)
+    read_workbook(data, "result.xlsx").figures         # those of the result
 
-Values: a result as a workbook of numbers, where its formulas are not known, and its timeline read back from it.
+A workbook of numbers also holds the result's timeline, which `sheet/reading.py` reads back.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from crosszone.analyse.outcome import Figures
-from crosszone.calibrate.sheet.book import Book, Heading, Line, Text, line
-from crosszone.calibrate.sheet.reading import LANES, MARK, SPANS, STEPS, TIMELINE
+from crosszone.calibrate.sheet.book import Book, Heading, SheetLine, UserText, build_line
+from crosszone.calibrate.sheet.reading import LANES, SPANS, STEPS, TIMELINE, VALUES_ONLY
 from crosszone.calibrate.sheet.workbook import FIGURES, OUTPUT, build_predictor_workbook
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
@@ -29,22 +29,22 @@ from crosszone.text import DEFAULT_LANGUAGE
 MOST_SPANS = 50_000  # Spans of a timeline that a workbook holds
 
 
-def workbook_of_values(name: str, figures: Mapping[str, Any], trace: Trace | None, language: str) -> bytes:
+def build_values_workbook(name: str, figures: Mapping[str, Any], trace: Trace | None, language: str) -> bytes:
     """Figures and, where there is one, the timeline of a result."""
-    known = parse(Figures, dict(figures), at=("figures",))
+    values = parse(Figures, dict(figures), at=("figures",))
     book = Book(language)
-    lines: list[Line | Heading] = [
+    lines: list[SheetLine | Heading] = [
         Heading(key="values_only"),
-        line(MARK, "yes"),
-        line("scenario_name", Text(name)),
-        line("out_iteration_s", known.step_time_s, "s", "V3"),
+        build_line(VALUES_ONLY, "yes"),
+        build_line("scenario_name", UserText(name)),
+        build_line("out_iteration_s", values.step_time_s, "s", "V3"),
     ]
     for figure, cell in FIGURES.items():
-        value = getattr(known, figure)
-        lines += [line(cell, value)] if value is not None else []
-    lines += [line("framework", Text(known.framework))] if known.framework else []
-    lines += [line(f"part_{part}", seconds, "s") for part, seconds in known.breakdown_s.items()]
-    book.lines(OUTPUT, lines)
+        value = getattr(values, figure)
+        lines += [build_line(cell, value)] if value is not None else []
+    lines += [build_line("framework", UserText(values.framework))] if values.framework else []
+    lines += [build_line(f"part_{part}", seconds, "s") for part, seconds in values.breakdown_s.items()]
+    book.write_lines(OUTPUT, lines)
     if trace is not None and 0 < len(trace.spans) <= MOST_SPANS:
         for prefix, fields, rows in (
             ("lanes", LANES, trace.lanes),
@@ -52,12 +52,12 @@ def workbook_of_values(name: str, figures: Mapping[str, Any], trace: Trace | Non
             ("spans", SPANS, trace.spans),
         ):
             if rows:
-                book.table(TIMELINE, prefix, {key: [getattr(row, key) for row in rows] for key in fields})
-    return book.saved()
+                book.write_table(TIMELINE, prefix, {key: [getattr(row, key) for row in rows] for key in fields})
+    return book.save()
 
 
 # Share by which today's prediction may differ from the saved one for its formulas to be those of the result.
-SAME = 1e-9
+STEP_TOLERANCE = 1e-9
 
 
 def export_result(
@@ -70,15 +70,18 @@ def export_result(
     fields = result.model_dump() if isinstance(result, Value) else dict(result)
     document, name = fields["document"], str(fields["name"])
     if fields["kind"] != "predicted":
-        return workbook_of_values(name, _known(document), _trace(fields), language), False
+        return build_values_workbook(name, _select_figures(document), _read_result_trace(fields), language), False
     prediction = Prediction.model_validate(document, strict=False)
-    p = _predictor(fields, loaded)
+    predictor = _build_predictor(fields, loaded)
     figures = collect_prediction_figures(prediction)
-    if p is None:
-        return workbook_of_values(name, figures, None, language), False
-    if abs(float(p.step_time.expected) - prediction.step_time_s.expected) <= SAME * prediction.step_time_s.expected:
-        return build_predictor_workbook(p, language), True
-    return workbook_of_values(name, figures, _drawn(p), language), False
+    if predictor is None:
+        return build_values_workbook(name, figures, None, language), False
+    if (
+        abs(float(predictor.step_time.expected) - prediction.step_time_s.expected)
+        <= STEP_TOLERANCE * prediction.step_time_s.expected
+    ):
+        return build_predictor_workbook(predictor, language), True
+    return build_values_workbook(name, figures, _draw_timeline(predictor), language), False
 
 
 def collect_prediction_figures(prediction: Prediction) -> dict[str, Any]:
@@ -98,48 +101,48 @@ def collect_prediction_figures(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _predictor(fields: Mapping[str, Any], loaded: Loaded | None) -> Predictor | None:
+def _build_predictor(fields: Mapping[str, Any], loaded: Loaded | None) -> Predictor | None:
     """The prediction of today; None where its scenario is not kept or cannot be read any more."""
     try:
         if loaded is None and fields.get("scenario"):
-            loaded = _loaded(fields["scenario"], fields.get("way"))
+            loaded = _load_result_scenario(fields["scenario"], fields.get("way"))
         return None if loaded is None else predictor_of(loaded)
     except InputError:
         return None
 
 
-def _loaded(text: str, way: Mapping[str, Any] | None) -> Loaded:
+def _load_result_scenario(text: str, strategy_fields: Mapping[str, Any] | None) -> Loaded:
     """The scenario of a result, done its way."""
     document = parse_document(text, "<text>")
-    if way is None or not isinstance(document.value, dict):
+    if strategy_fields is None or not isinstance(document.value, dict):
         return parse_scenario(text)
     value = dict(document.value)
     for key in ("strategy", "placement"):
         value.pop(key, None)
-    if way.get("framework"):
-        value["job"] = {**value.get("job", {}), "framework": way["framework"]}
+    if strategy_fields.get("framework"):
+        value["job"] = {**value.get("job", {}), "framework": strategy_fields["framework"]}
     for key in ("strategy", "placement"):
-        if way.get(key):
-            value[key] = way[key]
+        if strategy_fields.get(key):
+            value[key] = strategy_fields[key]
     return parse_scenario(json.dumps(value))
 
 
-def _drawn(p: Predictor) -> Trace | None:
+def _draw_timeline(predictor: Predictor) -> Trace | None:
     try:
-        return p.timeline().to_trace(p.name, framework=p.framework.name)
+        return predictor.timeline().to_trace(predictor.name, framework=predictor.framework.name)
     except InputError:  # longer than a timeline draws
         return None
 
 
-def _known(document: Mapping[str, Any]) -> dict[str, Any]:
+def _select_figures(document: Mapping[str, Any]) -> dict[str, Any]:
     return {key: document[key] for key in Figures.model_fields if document.get(key) is not None}
 
 
-def _trace(fields: Mapping[str, Any]) -> Trace | None:
-    kept = (fields.get("timeline") or {}).get("trace")
-    if kept is None:
+def _read_result_trace(fields: Mapping[str, Any]) -> Trace | None:
+    document = (fields.get("timeline") or {}).get("trace")
+    if document is None:
         return None
     try:
-        return read_trace(kept if isinstance(kept, str) else json.dumps(kept))
+        return read_trace(document if isinstance(document, str) else json.dumps(document))
     except InputError:  # rows of a trace that reading it row by row leaves out
         return None

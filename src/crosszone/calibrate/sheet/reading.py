@@ -1,8 +1,8 @@
-"""Reading: what a workbook says of a step, its own formulas evaluated, as figures and a timeline.
+"""Read a workbook: its own formulas evaluated, as figures and a timeline of a step.
 
-    found = read_workbook(data, "book.xlsx")
-    found.figures["step_time_s"]                       # whatever the cells come to, custom formulas included
-    found.timeline                                     # warm-up, one forward and backward a micro-batch, ...
+    run = read_workbook(data, "book.xlsx")
+    run.figures["step_time_s"]                         # whatever the cells come to, custom formulas included
+    run.timeline                                       # warm-up, one forward and backward a micro-batch, ...
 
 Only names count: cells may lie anywhere. A cell that is missing, no number, negative or an error is told by its place.
 
@@ -11,10 +11,10 @@ the archive are checked before anything is unpacked. Macros and links to other f
 
 Formulas are evaluated cell by cell, whatever values a program has left in the file:
 
-    cells = Cells(openpyxl.load_workbook(file), "book.xlsx")
-    cells.named("out_iteration_s")             # 15.18; an error names the sheet and the cell that is to blame
+    cells = WorkbookCells(openpyxl.load_workbook(file), "book.xlsx")
+    cells.read_named("out_iteration_s")        # 15.18; an error names the sheet and the cell that is to blame
 
-The library `formulas` parses and computes. `Cells` walks from cell to cell, only through what is asked for, and
+The library `formulas` parses and computes. `WorkbookCells` walks from cell to cell, only through what is asked for, and
 remembers formulas that differ only in the cells they read.
 """
 
@@ -47,9 +47,9 @@ MOST_BYTES = 16 * 2**20  # Size of the file
 MOST_UNPACKED = 48 * 2**20  # Size of all its parts, unpacked
 MOST_RATIO = 200  # Size of a part over what it takes in the archive; a workbook's text shrinks by 10 to 50
 MOST_PARTS = 1000
-SMALL = 2**20  # Parts up to this size may shrink by any ratio: a blank sheet is all zeros and commas
-OLD = b"\xd0\xcf\x11\xe0"  # Beginning of an old .xls, and of a workbook behind a password
-MARKS = (b"<!DOCTYPE", b"<!ENTITY")  # How a part of a workbook would define entities
+SMALL_PART = 2**20  # Parts up to this size may shrink by any ratio: a blank sheet is all zeros and commas
+OLD_FORMAT = b"\xd0\xcf\x11\xe0"  # Beginning of an old .xls, and of a workbook behind a password
+ENTITY_MARKS = (b"<!DOCTYPE", b"<!ENTITY")  # How a part of a workbook would define entities
 CHUNK = 2**16  # Bytes of a part that are looked at together
 PASSWORD = "EncryptedPackage".encode("utf-16-le")
 
@@ -59,97 +59,99 @@ def open_workbook(data: bytes, file: str, *, values: bool = False) -> Workbook:
     require_extra("excel")
     from openpyxl import load_workbook
 
-    _check(data, file)
+    _check_archive(data, file)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # parts of Excel that are left out: pictures, extensions of drop-downs
             return load_workbook(io.BytesIO(data), data_only=values, read_only=values, keep_links=False)
     except Exception as error:  # whatever an XML reader says of a broken file
-        raise _refused("sheet_broken", file, reason=type(error).__name__) from None
+        raise _build_refusal("sheet_broken", file, reason=type(error).__name__) from None
 
 
-def _check(data: bytes, file: str) -> None:
+def _check_archive(data: bytes, file: str) -> None:
     if len(data) > MOST_BYTES:
-        raise _refused("sheet_too_large", file, size=round(len(data) / 2**20, 1), limit=MOST_BYTES // 2**20)
-    if data.startswith(OLD):
-        raise _refused("sheet_password" if PASSWORD in data else "sheet_old", file)
+        raise _build_refusal("sheet_too_large", file, size=round(len(data) / 2**20, 1), limit=MOST_BYTES // 2**20)
+    if data.startswith(OLD_FORMAT):
+        raise _build_refusal("sheet_password" if PASSWORD in data else "sheet_old", file)
     if not data:
-        raise _refused("file_empty", file)
+        raise _build_refusal("file_empty", file)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             parts = archive.infolist()
             _check_parts(parts, file)
             _check_texts(archive, parts, file)
     except (zipfile.BadZipFile, NotImplementedError, OSError, EOFError, RuntimeError, ValueError, zlib.error):
-        raise _refused("sheet_not_xlsx", file) from None
+        raise _build_refusal("sheet_not_xlsx", file) from None
 
 
 def _check_parts(parts: list[zipfile.ZipInfo], file: str) -> None:
     size = sum(part.file_size for part in parts)
     if size > MOST_UNPACKED or len(parts) > MOST_PARTS:
-        raise _refused("sheet_bomb", file, size=round(size / 2**20, 1), parts=len(parts), limit=MOST_UNPACKED // 2**20)
+        raise _build_refusal(
+            "sheet_bomb", file, size=round(size / 2**20, 1), parts=len(parts), limit=MOST_UNPACKED // 2**20
+        )
     for part in parts:
-        if part.file_size > SMALL and part.file_size > MOST_RATIO * max(1, part.compress_size):
-            raise _refused(
+        if part.file_size > SMALL_PART and part.file_size > MOST_RATIO * max(1, part.compress_size):
+            raise _build_refusal(
                 "sheet_bomb", file, size=round(size / 2**20, 1), parts=len(parts), limit=MOST_UNPACKED // 2**20
             )
         if part.flag_bits & 1:
-            raise _refused("sheet_password", file)
+            raise _build_refusal("sheet_password", file)
     names = {part.filename for part in parts}
     if "xl/workbook.xml" not in names:
-        raise _refused("sheet_not_xlsx", file)
+        raise _build_refusal("sheet_not_xlsx", file)
     if any(name.lower().endswith("vbaproject.bin") or name.startswith("xl/macrosheets/") for name in names):
-        raise _refused("sheet_macros", file)
+        raise _build_refusal("sheet_macros", file)
     if any(name.startswith(("xl/externalLinks/", "xl/connections", "xl/queryTables/")) for name in names):
-        raise _refused("sheet_links", file)
+        raise _build_refusal("sheet_links", file)
 
 
 def _check_texts(archive: zipfile.ZipFile, parts: list[zipfile.ZipInfo], file: str) -> None:
     """No part, whatever it is called, may define entities: they are how a small XML file grows without end."""
     for part in parts:
         with archive.open(part) as text:
-            if _defines_entities(text):
-                raise _refused("sheet_broken", file, reason=f"DOCTYPE, {part.filename}")
+            if _has_entity_definition(text):
+                raise _build_refusal("sheet_broken", file, reason=f"DOCTYPE, {part.filename}")
 
 
-def _defines_entities(text: IO[bytes]) -> bool:
+def _has_entity_definition(text: IO[bytes]) -> bool:
     """A text has a DOCTYPE or an ENTITY anywhere, also where two chunks meet, also with two bytes a letter."""
     end = b""
     while chunk := text.read(CHUNK):
-        here = end + chunk.replace(b"\0", b"")
-        if any(mark in here for mark in MARKS):
+        window = end + chunk.replace(b"\0", b"")
+        if any(mark in window for mark in ENTITY_MARKS):
             return True
-        end = here[-max(map(len, MARKS)) + 1 :]
+        end = window[-max(map(len, ENTITY_MARKS)) + 1 :]
     return False
 
 
-def _refused(code: str, file: str, **params: Any) -> FileError:
+def _build_refusal(code: str, file: str, **params: Any) -> FileError:
     return FileError(Notice(code=code, value=file, params=params, file=file))
 
 
-MARK = "values_only"  # Name of the cell that says so
+VALUES_ONLY = "values_only"  # Name of the cell that says so
 TIMELINE = "Timeline"
 LANES, STEPS = ("id", "name", "group"), ("step", "start_s", "end_s")
 SPANS = ("lane", "kind", "name", "start_s", "end_s", "micro_batch", "chunk")
 # Share by which a value that was left in the file may differ from what its formula comes to, and parts from a sum.
 TOLERANCE = 1e-6
-WHOLE = 1e-9
+COUNT_TOLERANCE = 1e-9
 META = ("model", "gpu", "framework", "stack", "precision", "recompute", "tp", "pp", "dp", "cp", "ep", "zero")
 META_NUMBERS = ("seq_len", "global_batch", "micro_batch")
 
 
 def read_workbook(data: bytes, name: str) -> ImportedRun:
     """What a workbook says; an `InputError` names the sheet and the cell that is wrong."""
-    cells = Cells(open_workbook(data, name), name)
-    if is_values(cells):
-        return _values(cells, name)
-    seconds = {phase: _number(cells, f"out_{phase}") for phase in PHASES}
+    cells = WorkbookCells(open_workbook(data, name), name)
+    if has_only_values(cells):
+        return _read_values(cells, name)
+    seconds = {phase: _read_number(cells, f"out_{phase}") for phase in PHASES}
     if seconds["iteration_s"] <= 0:
-        raise InvalidError(_wrong(cells, "sheet_not_positive", "out_iteration_s", seconds["iteration_s"]))
-    micro_batches = _count(cells, "out_micro_batches")
-    parts = {part: _number(cells, f"part_{part}") for part in BREAKDOWN if cells.has(f"part_{part}")}
-    figures: dict[str, Any] = {"step_time_s": seconds["iteration_s"], **_figures(cells)}
-    notices = [*_checks(cells), *_stale(cells, data, name)]
+        raise InvalidError(_build_cell_notice(cells, "sheet_not_positive", "out_iteration_s", seconds["iteration_s"]))
+    micro_batches = _read_count(cells, "out_micro_batches")
+    parts = {part: _read_number(cells, f"part_{part}") for part in BREAKDOWN if cells.has(f"part_{part}")}
+    figures: dict[str, Any] = {"step_time_s": seconds["iteration_s"], **_read_figures(cells)}
+    notices = [*_collect_failed_checks(cells), *_find_stale_value(cells, data, name)]
     total = math.fsum(seconds[part] for part in STEP_PARTS)
     adds_up = abs(total - seconds["iteration_s"]) <= TOLERANCE * seconds["iteration_s"]
     if not adds_up:
@@ -159,36 +161,36 @@ def read_workbook(data: bytes, name: str) -> ImportedRun:
     if passes > seconds["steady_s"] * (1 + TOLERANCE):
         params = {"passes": passes, "steady": seconds["steady_s"]}
         notices.append(Notice(code="sheet_passes_longer", level="warning", field=name, params=params))
-    known = math.fsum(parts.values())
-    if known <= seconds["iteration_s"] * (1 + TOLERANCE):
+    known_s = math.fsum(parts.values())
+    if known_s <= seconds["iteration_s"] * (1 + TOLERANCE):
         figures["breakdown_s"] = parts
     else:
-        params = {"sum": known, "iteration": seconds["iteration_s"]}
+        params = {"sum": known_s, "iteration": seconds["iteration_s"]}
         notices.append(Notice(code="sheet_breakdown_left_out", level="warning", field=name, params=params))
-    trace = trace_of_phases(_name(cells, name), seconds, micro_batches, _meta(cells))
-    phases = {0: phases_told(seconds, micro_batches)} if adds_up else {}
+    trace = build_phase_trace(_read_name(cells, name), seconds, micro_batches, _read_meta(cells))
+    phases = {0: split_phases(seconds, micro_batches)} if adds_up else {}
     return ImportedRun.of_trace(
-        trace, name=_name(cells, name), kind="sheet", phases=phases, figures=figures, notices=tuple(notices)
+        trace, name=_read_name(cells, name), kind="sheet", phases=phases, figures=figures, notices=tuple(notices)
     )
 
 
-def trace_of_phases(name: str, seconds: dict[str, float], micro_batches: int, meta: dict[str, Any]) -> Trace:
+def build_phase_trace(name: str, seconds: dict[str, float], micro_batches: int, meta: dict[str, Any]) -> Trace:
     """A step as its phases tell it: the last stage, the stages before it while they fill and empty, and the tail."""
     lanes = [Lane(id="stage-last", name="last stage")]
     spans: list[Span] = []
     start, steady = seconds["warm_up_s"], seconds["steady_s"]
-    each = steady / micro_batches
+    each_s = steady / micro_batches
     for number in range(micro_batches):
-        begins = start + number * each
+        begins = start + number * each_s
         turns = min(begins + seconds["forward_s"], start + steady)
         ends = min(turns + seconds["backward_s"], start + steady)
         for kind, a, b in (("forward", begins, turns), ("backward", turns, ends)):
-            spans.append(_span("stage-last", kind, a, b, number))
+            spans.append(_build_span("stage-last", kind, a, b, number))
     ends = start + steady
     if seconds["warm_up_s"] > 0 or seconds["cool_down_s"] > 0:
         lanes.append(Lane(id="stages-before", name="stages before"))
-        spans.append(_span("stages-before", "forward", 0.0, start, None, "warm-up"))
-        spans.append(_span("stages-before", "backward", ends, ends + seconds["cool_down_s"], None, "cool-down"))
+        spans.append(_build_span("stages-before", "forward", 0.0, start, None, "warm-up"))
+        spans.append(_build_span("stages-before", "backward", ends, ends + seconds["cool_down_s"], None, "cool-down"))
     ends += seconds["cool_down_s"]
     lanes.append(Lane(id="replicas", name="replicas", group="gradients"))
     tail: tuple[tuple[str, str, SpanKind], ...] = (
@@ -199,17 +201,17 @@ def trace_of_phases(name: str, seconds: dict[str, float], micro_batches: int, me
     )
     lanes.append(Lane(id="host", name="host", group="host"))
     for phase, lane, kind in tail:
-        spans.append(_span(lane, kind, ends, ends + seconds[phase], None))
+        spans.append(_build_span(lane, kind, ends, ends + seconds[phase], None))
         ends += seconds[phase]
     lasting = [span for span in spans if span.end_s > span.start_s]
     step = TraceStep(step=0, start_s=0.0, end_s=seconds["iteration_s"])
     return Trace(kind="predicted", name=name, lanes=tuple(lanes), spans=tuple(lasting), steps=(step,), meta=meta)
 
 
-def phases_told(seconds: dict[str, float], micro_batches: int) -> dict[str, float]:
+def split_phases(seconds: dict[str, float], micro_batches: int) -> dict[str, float]:
     """The phases of a step as a sheet tells them apart; they add up to it."""
     forward, backward = (
-        min(micro_batches * seconds[f"{way}_s"], seconds["steady_s"]) for way in ("forward", "backward")
+        min(micro_batches * seconds[f"{direction}_s"], seconds["steady_s"]) for direction in ("forward", "backward")
     )
     return {
         "warm_up": seconds["warm_up_s"],
@@ -224,123 +226,127 @@ def phases_told(seconds: dict[str, float], micro_batches: int) -> dict[str, floa
     }
 
 
-def _span(lane: str, kind: Any, start: float, end: float, number: int | None, name: str | None = None) -> Span:
+def _build_span(lane: str, kind: Any, start: float, end: float, number: int | None, name: str | None = None) -> Span:
     return Span(lane=lane, kind=kind, start_s=start, end_s=max(start, end), micro_batch=number, name=name)
 
 
-def _values(cells: Cells, name: str) -> ImportedRun:
+def _read_values(cells: WorkbookCells, name: str) -> ImportedRun:
     """A result that was exported as numbers."""
-    figures: dict[str, Any] = {"step_time_s": _number(cells, "out_iteration_s"), **_figures(cells)}
-    parts = [one for one in cells.book.defined_names if one.startswith("part_")]
-    figures["breakdown_s"] = {one.removeprefix("part_"): _number(cells, one) for one in parts}
-    trace = trace_of_values(cells, _name(cells, name), figures["step_time_s"])
-    return ImportedRun.of_trace(trace, name=_name(cells, name), kind="sheet", figures=figures)
+    figures: dict[str, Any] = {"step_time_s": _read_number(cells, "out_iteration_s"), **_read_figures(cells)}
+    parts = [name_of_part for name_of_part in cells.book.defined_names if name_of_part.startswith("part_")]
+    figures["breakdown_s"] = {
+        name_of_part.removeprefix("part_"): _read_number(cells, name_of_part) for name_of_part in parts
+    }
+    trace = read_timeline(cells, _read_name(cells, name), figures["step_time_s"])
+    return ImportedRun.of_trace(trace, name=_read_name(cells, name), kind="sheet", figures=figures)
 
 
-def is_values(cells: Cells) -> bool:
+def has_only_values(cells: WorkbookCells) -> bool:
     """The workbook holds numbers in place of formulas."""
-    return cells.has(MARK)
+    return cells.has(VALUES_ONLY)
 
 
-def trace_of_values(cells: Cells, name: str, step_s: float) -> Trace:
+def read_timeline(cells: WorkbookCells, name: str, step_s: float) -> Trace:
     """The timeline that such a workbook holds; without one, a step of which nothing else is known."""
     if not cells.has("spans_lane"):
         lane = Lane(id="step", name="step")
-        whole = Span(lane="step", kind="other", start_s=0.0, end_s=step_s)
-        only = (TraceStep(step=0, start_s=0.0, end_s=step_s),)
-        return Trace(kind="predicted", name=name, lanes=(lane,), spans=(whole,), steps=only)
+        span = Span(lane="step", kind="other", start_s=0.0, end_s=step_s)
+        steps = (TraceStep(step=0, start_s=0.0, end_s=step_s),)
+        return Trace(kind="predicted", name=name, lanes=(lane,), spans=(span,), steps=steps)
     document = {
         "kind": "predicted",
         "name": name,
-        "lanes": _rows(cells, "lanes", LANES),
-        "spans": _rows(cells, "spans", SPANS),
-        "steps": _rows(cells, "steps", STEPS) if cells.has("steps_step") else [],
+        "lanes": _read_rows(cells, "lanes", LANES),
+        "spans": _read_rows(cells, "spans", SPANS),
+        "steps": _read_rows(cells, "steps", STEPS) if cells.has("steps_step") else [],
     }
     return parse(Trace, document, at=("Timeline",))
 
 
-def _rows(cells: Cells, prefix: str, fields: tuple[str, ...]) -> list[dict[str, Any]]:
-    columns = {field: cells.column(f"{prefix}_{field}") for field in fields}
+def _read_rows(cells: WorkbookCells, prefix: str, fields: tuple[str, ...]) -> list[dict[str, Any]]:
+    columns = {field: cells.read_column(f"{prefix}_{field}") for field in fields}
     count = len(next(iter(columns.values())))
     rows = ({field: values[at] for field, values in columns.items()} for at in range(count))
     return [{field: value for field, value in row.items() if value is not None} for row in rows]
 
 
-def _figures(cells: Cells) -> dict[str, Any]:
+def _read_figures(cells: WorkbookCells) -> dict[str, Any]:
     """What else the workbook says of the run, where it says it."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for figure, name in FIGURES.items():
-        value = cells.named(name) if cells.has(name) else None
+        value = cells.read_named(name) if cells.has(name) else None
         if value not in (None, ""):
-            found[figure] = _count(cells, name) if figure == "gpus" else _number(cells, name)
-    framework = cells.named("framework") if cells.has("framework") else None
-    return found | ({"framework": str(framework)} if framework else {})
+            figures[figure] = _read_count(cells, name) if figure == "gpus" else _read_number(cells, name)
+    framework = cells.read_named("framework") if cells.has("framework") else None
+    return figures | ({"framework": str(framework)} if framework else {})
 
 
-def _number(cells: Cells, name: str) -> float:
+def _read_number(cells: WorkbookCells, name: str) -> float:
     """A number of at least 0 in the cell of that name."""
-    value = cells.named(name)
+    value = cells.read_named(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidError(_wrong(cells, "sheet_no_number", name, "" if value is None else value))
+        raise InvalidError(_build_cell_notice(cells, "sheet_no_number", name, "" if value is None else value))
     if value < 0:
         if value > -1e-9:  # what subtraction leaves of nothing
             return 0.0
-        raise InvalidError(_wrong(cells, "sheet_negative", name, value))
+        raise InvalidError(_build_cell_notice(cells, "sheet_negative", name, value))
     return float(value)
 
 
-def _count(cells: Cells, name: str) -> int:
-    value = _number(cells, name)
-    if value < 1 or abs(value - round(value)) > WHOLE * value or 2 * value > MAX_SPANS - 10:
-        raise InvalidError(_wrong(cells, "sheet_no_count", name, value))
+def _read_count(cells: WorkbookCells, name: str) -> int:
+    value = _read_number(cells, name)
+    if value < 1 or abs(value - round(value)) > COUNT_TOLERANCE * value or 2 * value > MAX_SPANS - 10:
+        raise InvalidError(_build_cell_notice(cells, "sheet_no_count", name, value))
     return round(value)
 
 
-def _wrong(cells: Cells, code: str, name: str, value: Any) -> Notice:
-    params = {"cell": cell_name(cells.place(name)), "name": name}
+def _build_cell_notice(cells: WorkbookCells, code: str, name: str, value: Any) -> Notice:
+    params = {"cell": format_cell(cells.find_place(name)), "name": name}
     return Notice(code=code, field=cells.file, value=value, params=params, file=cells.file)
 
 
-def _checks(cells: Cells) -> list[Notice]:
+def _collect_failed_checks(cells: WorkbookCells) -> list[Notice]:
     """The workbook's own checks that do not hold."""
-    found = []
+    notices = []
     for name in CHECKS:
-        if cells.has(name) and cells.named(name) != "ok":
-            params = {"cell": cell_name(cells.place(name)), "about": Label(f"sheet_{name}")}
-            found.append(Notice(code="sheet_check_fails", level="warning", field=cells.file, value=name, params=params))
-    return found
+        if cells.has(name) and cells.read_named(name) != "ok":
+            params = {"cell": format_cell(cells.find_place(name)), "about": Label(f"sheet_{name}")}
+            notices.append(
+                Notice(code="sheet_check_fails", level="warning", field=cells.file, value=name, params=params)
+            )
+    return notices
 
 
-def _stale(cells: Cells, data: bytes, name: str) -> list[Notice]:
+def _find_stale_value(cells: WorkbookCells, data: bytes, name: str) -> list[Notice]:
     """Values that a program has left in the file, but the formulas do not come to."""
-    kept = open_workbook(data, name, values=True)
-    found = []
-    for one in ("out_iteration_s", *(f"out_{phase}" for phase in PHASES), *FIGURES.values()):
-        if not cells.has(one):
+    cached = open_workbook(data, name, values=True)
+    notices = []
+    for cell in ("out_iteration_s", *(f"out_{phase}" for phase in PHASES), *FIGURES.values()):
+        if not cells.has(cell):
             continue
-        sheet, row, column = cells.place(one)
-        old, new = kept[sheet].cell(row, column).value, cells.named(one)
+        sheet, row, column = cells.find_place(cell)
+        old, new = cached[sheet].cell(row, column).value, cells.read_named(cell)
         if not all(isinstance(value, int | float) for value in (old, new)):
             continue
         if abs(old - new) > TOLERANCE * max(abs(old), abs(new)):
-            params = {"cell": cell_name((sheet, row, column)), "old": old, "new": new}
-            found.append(Notice(code="sheet_stale", level="warning", field=name, value=one, params=params))
-    return found[:1]
+            params = {"cell": format_cell((sheet, row, column)), "old": old, "new": new}
+            notices.append(Notice(code="sheet_stale", level="warning", field=name, value=cell, params=params))
+    return notices[:1]
 
 
-def _name(cells: Cells, file: str) -> str:
-    given = cells.named("scenario_name") if cells.has("scenario_name") else None
+def _read_name(cells: WorkbookCells, file: str) -> str:
+    name = cells.read_named("scenario_name") if cells.has("scenario_name") else None
     stem = file.rsplit("/", 1)[-1].removesuffix(".xlsx")
-    return (str(given) if given not in (None, "") else stem)[:100]
+    return (str(name) if name not in (None, "") else stem)[:100]
 
 
-def _meta(cells: Cells) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _read_meta(cells: WorkbookCells) -> dict[str, Any]:
+    meta: dict[str, Any] = {}
     for name in (*META, *META_NUMBERS):
-        value = cells.named(name) if cells.has(name) else None
+        value = cells.read_named(name) if cells.has(name) else None
         if isinstance(value, str | int | float | bool) and value != "":
-            found[name] = int(value) if isinstance(value, float) and value.is_integer() else value
-    return found
+            meta[name] = int(value) if isinstance(value, float) and value.is_integer() else value
+    return meta
 
 
 Place = tuple[str, int, int]  # Sheet, row, column
@@ -353,36 +359,36 @@ LONG_NUMBER = 25  # Characters of a number that is put into a text
 
 
 @dataclass(frozen=True)
-class Reference:
+class CellRange:
     """Cells that a formula reads: sheet, first row and column, last row and column."""
 
     sheet: str
-    top: int
-    left: int
-    bottom: int
-    right: int
+    first_row: int
+    first_column: int
+    last_row: int
+    last_column: int
 
     @property
     def size(self) -> int:
         """How many they are."""
-        return (self.bottom - self.top + 1) * (self.right - self.left + 1)
+        return (self.last_row - self.first_row + 1) * (self.last_column - self.first_column + 1)
 
-    def cells(self) -> list[Place]:
+    def list_cells(self) -> list[Place]:
         """All of them, row by row."""
-        rows, columns = range(self.top, self.bottom + 1), range(self.left, self.right + 1)
+        rows, columns = range(self.first_row, self.last_row + 1), range(self.first_column, self.last_column + 1)
         return [(self.sheet, row, column) for row in rows for column in columns]
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedFormula:
     """A formula with its references apart: the template is the same for all cells that compute alike."""
 
     template: str
-    references: tuple[Reference, ...]
+    references: tuple[CellRange, ...]
 
 
 @dataclass
-class Cells:
+class WorkbookCells:
     """The cells of a workbook, evaluated as they are asked for."""
 
     book: Workbook
@@ -392,7 +398,7 @@ class Cells:
     """Cells that the formulas so far refer to."""
     characters: int = 0
     """Of all texts that the formulas so far came to."""
-    _parsed: dict[Place, Parsed] = field(default_factory=dict)
+    _parsed: dict[Place, ParsedFormula] = field(default_factory=dict)
 
     @cached_property
     def _names(self) -> dict[str, str]:
@@ -403,94 +409,100 @@ class Cells:
     def _sheets(self) -> dict[str, str]:
         return {name.lower(): name for name in self.book.sheetnames}
 
-    def named(self, name: str) -> Any:
+    def read_named(self, name: str) -> Any:
         """The value of the cell that a name stands for; a name that is missing or more than one cell is an error."""
-        return self.value(self.place(name))
+        return self.evaluate(self.find_place(name))
 
     def has(self, name: str) -> bool:
         """A cell has that name."""
         return name in self.book.defined_names
 
-    def place(self, name: str) -> Place:
+    def find_place(self, name: str) -> Place:
         """The one cell that a name stands for."""
         if name not in self.book.defined_names:
-            raise InvalidError(self._notice("sheet_name_missing", name))
+            raise InvalidError(self._build_notice("sheet_name_missing", name))
         text = self.book.defined_names[name].attr_text or ""
-        found = self._reference(text, ("", 0, 0))
-        if found is None or len(found.cells()) != 1:
-            raise InvalidError(self._notice("sheet_name_missing", name))
-        return found.cells()[0]
+        reference = self._resolve_reference(text, ("", 0, 0))
+        if reference is None or len(reference.list_cells()) != 1:
+            raise InvalidError(self._build_notice("sheet_name_missing", name))
+        return reference.list_cells()[0]
 
-    def column(self, name: str) -> list[Any]:
+    def read_column(self, name: str) -> list[Any]:
         """The values of all cells that a name stands for."""
-        found = self._reference(name, ("", 0, 0)) if self.has(name) else None
-        if found is None:
-            raise InvalidError(self._notice("sheet_name_missing", name))
-        return [self.value(cell) for cell in found.cells()]
+        reference = self._resolve_reference(name, ("", 0, 0)) if self.has(name) else None
+        if reference is None:
+            raise InvalidError(self._build_notice("sheet_name_missing", name))
+        return [self.evaluate(cell) for cell in reference.list_cells()]
 
-    def value(self, at: Place) -> Any:
+    def evaluate(self, at: Place) -> Any:
         """A number, a text, a truth value or None; an error value raises, naming the cell where it began."""
-        found = self._evaluated(at)
-        if _is_error(found):
-            raise InvalidError(self._blame(at))
-        return found
+        value = self._evaluate_depth_first(at)
+        if _is_error(value):
+            raise InvalidError(self._find_culprit(at))
+        return value
 
-    def _evaluated(self, at: Place) -> Any:
+    def _evaluate_depth_first(self, at: Place) -> Any:
         """Depth first, without recursion: rows of a pipeline depend on each other by the thousand."""
-        waiting, open_ = [at], set[Place]()
-        while waiting:
-            here = waiting[-1]
-            if here in self.values:
-                waiting.pop()
+        pending, open_ = [at], set[Place]()
+        while pending:
+            current = pending[-1]
+            if current in self.values:
+                pending.pop()
                 continue
-            content, computed = self._content(here)
-            self._limit_text(here, content)
+            content, computed = self._read_content(current)
+            self._check_text_length(current, content)
             if not computed:
-                self.values[here] = content
-                waiting.pop()
+                self.values[current] = content
+                pending.pop()
                 continue
-            parsed = self._parse(here, content)
-            missing = [cell for one in parsed.references for cell in one.cells() if cell not in self.values]
+            parsed = self._parse(current, content)
+            missing = [
+                cell for reference in parsed.references for cell in reference.list_cells() if cell not in self.values
+            ]
             if not missing:
-                self.values[here] = self._compute(here, parsed)
-                self._limit_texts(here)
-                open_.discard(here)
-                waiting.pop()
+                self.values[current] = self._compute(current, parsed)
+                self._check_total_length(current)
+                open_.discard(current)
+                pending.pop()
                 continue
-            open_.add(here)
+            open_.add(current)
             circle = next((cell for cell in missing if cell in open_), None)
-            if circle == here:
-                raise InvalidError(self._notice("sheet_self", cell_name(here), formula=content))
+            if circle == current:
+                raise InvalidError(self._build_notice("sheet_self", format_cell(current), formula=content))
             if circle is not None:
-                raise InvalidError(self._notice("sheet_circular", cell_name(here), other=cell_name(circle)))
-            waiting.extend(missing)
+                raise InvalidError(
+                    self._build_notice("sheet_circular", format_cell(current), other=format_cell(circle))
+                )
+            pending.extend(missing)
         return self.values[at]
 
-    def _limit_text(self, at: Place, text: Any) -> None:
+    def _check_text_length(self, at: Place, text: Any) -> None:
         if isinstance(text, str) and len(text) > MOST_TEXT:
-            raise InvalidError(self._notice("sheet_text_long", cell_name(at), limit=MOST_TEXT))
+            raise InvalidError(self._build_notice("sheet_text_long", format_cell(at), limit=MOST_TEXT))
 
-    def _limit_texts(self, at: Place) -> None:
+    def _check_total_length(self, at: Place) -> None:
         """Texts double from cell to cell with `=A1&A1`: none may grow long, nor all of them together."""
-        found = self.values[at]
-        self._limit_text(at, found)
-        self.characters += len(found) if isinstance(found, str) else 0
+        value = self.values[at]
+        self._check_text_length(at, value)
+        self.characters += len(value) if isinstance(value, str) else 0
         if self.characters > MOST_TEXTS:
-            raise InvalidError(self._notice("sheet_text_long", cell_name(at), limit=MOST_TEXTS))
+            raise InvalidError(self._build_notice("sheet_text_long", format_cell(at), limit=MOST_TEXTS))
 
-    def _limit_joined(self, at: Place, parsed: Parsed) -> None:
+    def _check_joined_length(self, at: Place, parsed: ParsedFormula) -> None:
         """What a formula puts together on its way, at most: every text it reads, in every row and column it spans."""
         if "&" not in parsed.template and "CONCAT" not in parsed.template:
             return
-        read = (self.values[cell] for one in parsed.references for cell in one.cells())
+        read = (self.values[cell] for reference in parsed.references for cell in reference.list_cells())
         longest = max((len(value) for value in read if isinstance(value, str)), default=0)
-        rows = max((one.bottom - one.top + 1 for one in parsed.references), default=1)
-        columns = max((one.right - one.left + 1 for one in parsed.references), default=1)
-        each = len(parsed.template) + parsed.template.count("x_") * max(longest, LONG_NUMBER)
-        if each * rows * columns > MOST_TEXTS:
-            raise InvalidError(self._notice("sheet_text_long", cell_name(at), limit=MOST_TEXTS))
+        rows = max((reference.last_row - reference.first_row + 1 for reference in parsed.references), default=1)
+        columns = max(
+            (reference.last_column - reference.first_column + 1 for reference in parsed.references), default=1
+        )
+        cell_characters = len(parsed.template) + parsed.template.count("x_") * max(longest, LONG_NUMBER)
+        if cell_characters * rows * columns > MOST_TEXTS:
+            raise InvalidError(self._build_notice("sheet_text_long", format_cell(at), limit=MOST_TEXTS))
 
-    def _content(self, at: Place) -> tuple[Any, bool]:
+    def _read_content(self, at: Place) -> tuple[Any, bool]:
         """What stands in a cell, and whether it is a formula; nothing where it has never been written."""
         sheet, row, column = at
         cell = self.book[sheet]._cells.get((row, column))
@@ -500,56 +512,56 @@ class Cells:
         if not isinstance(content, str | int | float | bool):
             text = getattr(content, "text", None)  # a formula of an array
             if text is None:
-                raise InvalidError(self._notice("sheet_cell_odd", cell_name(at)))
+                raise InvalidError(self._build_notice("sheet_cell_odd", format_cell(at)))
             return text if text.startswith("=") else "=" + text, True
         return content, cell.data_type == "f" and isinstance(content, str) and len(content) > 1
 
-    def _parse(self, at: Place, text: str) -> Parsed:
+    def _parse(self, at: Place, text: str) -> ParsedFormula:
         if at not in self._parsed:
-            found = self._apart(at, text)
-            self.reads += sum(one.size for one in found.references)
+            parsed = self._split_references(at, text)
+            self.reads += sum(reference.size for reference in parsed.references)
             if len(self._parsed) >= MOST_FORMULAS or self.reads > MOST_READS:
-                raise InvalidError(self._too_many(at))
-            self._parsed[at] = found
+                raise InvalidError(self._build_limit_notice(at))
+            self._parsed[at] = parsed
         return self._parsed[at]
 
-    def _apart(self, at: Place, text: str) -> Parsed:
+    def _split_references(self, at: Place, text: str) -> ParsedFormula:
         from openpyxl.formula import Tokenizer  # type: ignore[import-untyped]
         from openpyxl.formula.tokenizer import Token, TokenizerError  # type: ignore[import-untyped]
 
         try:
             tokens = Tokenizer(text).items
         except (TokenizerError, IndexError):
-            raise InvalidError(self._notice("sheet_formula_odd", cell_name(at), formula=text)) from None
-        known: dict[Reference, str] = {}
-        said = ["="]
+            raise InvalidError(self._build_notice("sheet_formula_odd", format_cell(at), formula=text)) from None
+        names: dict[CellRange, str] = {}
+        parts = ["="]
         for token in tokens:
             if token.type == Token.OPERAND and token.subtype == Token.RANGE:
-                found = self._reference(token.value, at)
-                if found is None:
+                reference = self._resolve_reference(token.value, at)
+                if reference is None:
                     odd = {"name": token.value, "formula": text}
-                    raise InvalidError(self._notice("sheet_reference_odd", cell_name(at), **odd))
-                said.append(known.setdefault(found, f"x_{len(known)}_"))
+                    raise InvalidError(self._build_notice("sheet_reference_odd", format_cell(at), **odd))
+                parts.append(names.setdefault(reference, f"x_{len(names)}_"))
             elif token.type == Token.FUNC and token.subtype == Token.OPEN:
                 name = token.value[:-1].upper().removeprefix("_XLFN.")
-                if name not in _functions():
-                    raise InvalidError(self._notice("sheet_function_unknown", cell_name(at), name=name))
-                said.append(f"{name}(")
+                if name not in _list_functions():
+                    raise InvalidError(self._build_notice("sheet_function_unknown", format_cell(at), name=name))
+                parts.append(f"{name}(")
             elif token.type == Token.OPERAND and token.subtype == Token.NUMBER:
-                said.append(np.format_float_positional(float(token.value), trim="-"))  # the library takes no 1E9
+                parts.append(np.format_float_positional(float(token.value), trim="-"))  # the library takes no 1E9
             else:
-                said.append(token.value)
-        return Parsed("".join(said), tuple(known))
+                parts.append(token.value)
+        return ParsedFormula("".join(parts), tuple(names))
 
-    def _reference(self, text: str, at: Place) -> Reference | None:
+    def _resolve_reference(self, text: str, at: Place) -> CellRange | None:
         """The cells that a text in a formula means: `A1`, `$A$1:$B$2`, `Sheet!A1`, or a name; None: none of these."""
         from openpyxl.utils.cell import range_boundaries  # type: ignore[import-untyped]
 
-        seen = set[str]()
+        visited = set[str]()
         while (name := text if text in self.book.defined_names else self._names.get(text.lower())) is not None:
-            if name in seen:
-                raise InvalidError(self._notice("sheet_name_circular", name))
-            seen.add(name)
+            if name in visited:
+                raise InvalidError(self._build_notice("sheet_name_circular", name))
+            visited.add(name)
             text, at = self.book.defined_names[name].attr_text or "", ("", 0, 0)
         sheet, _, cells = text.rpartition("!")
         sheet = sheet.strip("'").replace("''", "'") or at[0]
@@ -557,59 +569,67 @@ class Cells:
             return None
         sheet = self._sheets[sheet.lower()]
         try:
-            left, top, right, bottom = range_boundaries(cells)
+            first_column, first_row, last_column, last_row = range_boundaries(cells)
         except (ValueError, TypeError):
             return None
-        used = self.book[sheet]
-        found = Reference(sheet, top or 1, left or 1, bottom or used.max_row, right or used.max_column)
-        if found.size > MOST_RANGE:
-            raise InvalidError(self._too_many(at))
-        return found
+        worksheet = self.book[sheet]
+        reference = CellRange(
+            sheet, first_row or 1, first_column or 1, last_row or worksheet.max_row, last_column or worksheet.max_column
+        )
+        if reference.size > MOST_RANGE:
+            raise InvalidError(self._build_limit_notice(at))
+        return reference
 
-    def _compute(self, at: Place, parsed: Parsed) -> Any:
+    def _compute(self, at: Place, parsed: ParsedFormula) -> Any:
         try:
-            program = _compiled(parsed.template)
+            program = _compile_template(parsed.template)
         except Exception:
-            raise InvalidError(self._notice("sheet_formula_odd", cell_name(at), formula=self._content(at)[0])) from None
-        self._limit_joined(at, parsed)
-        inputs = [self._array(parsed.references[int(name.split("_")[1])]) for name in program.inputs]
+            raise InvalidError(
+                self._build_notice("sheet_formula_odd", format_cell(at), formula=self._read_content(at)[0])
+            ) from None
+        self._check_joined_length(at, parsed)
+        inputs = [self._build_array(parsed.references[int(name.split("_")[1])]) for name in program.inputs]
         try:
             with warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
-                found = program(*inputs)
+                result = program(*inputs)
         except Exception:
-            raise InvalidError(self._notice("sheet_formula_odd", cell_name(at), formula=self._content(at)[0])) from None
-        return _plain(found)
+            raise InvalidError(
+                self._build_notice("sheet_formula_odd", format_cell(at), formula=self._read_content(at)[0])
+            ) from None
+        return _convert_to_plain(result)
 
-    def _array(self, reference: Reference) -> Any:
+    def _build_array(self, reference: CellRange) -> Any:
         from schedula import EMPTY  # type: ignore[import-untyped]
 
-        values = [self.values[cell] for cell in reference.cells()]
-        shape = (reference.bottom - reference.top + 1, reference.right - reference.left + 1)
-        found = np.empty(len(values), object)
-        found[:] = [EMPTY if value is None else value for value in values]
-        return found.reshape(shape)
+        values = [self.values[cell] for cell in reference.list_cells()]
+        shape = (reference.last_row - reference.first_row + 1, reference.last_column - reference.first_column + 1)
+        array = np.empty(len(values), object)
+        array[:] = [EMPTY if value is None else value for value in values]
+        return array.reshape(shape)
 
-    def _blame(self, at: Place) -> Notice:
+    def _find_culprit(self, at: Place) -> Notice:
         """The first cell, from what was asked for, that is wrong though all it reads is right."""
-        here = at
-        while here in self._parsed:
-            cells = (cell for one in self._parsed[here].references for cell in one.cells())
+        current = at
+        while current in self._parsed:
+            cells = (cell for reference in self._parsed[current].references for cell in reference.list_cells())
             wrong = next((cell for cell in cells if _is_error(self.values.get(cell))), None)
             if wrong is None:
                 break
-            here = wrong
-        return self._notice("sheet_cell_error", cell_name(here), error=str(self.values[here]), asked=cell_name(at))
+            current = wrong
+        return self._build_notice(
+            "sheet_cell_error", format_cell(current), error=str(self.values[current]), asked=format_cell(at)
+        )
 
-    def _too_many(self, at: Place) -> Notice:
-        name = cell_name(at) if at[0] else self.file
-        return self._notice("sheet_too_many_formulas", name, limit=MOST_FORMULAS, reads=MOST_READS)
+    def _build_limit_notice(self, at: Place) -> Notice:
+        name = format_cell(at) if at[0] else self.file
+        return self._build_notice("sheet_too_many_formulas", name, limit=MOST_FORMULAS, reads=MOST_READS)
 
-    def _notice(self, code: str, value: Any, **params: Any) -> Notice:
+    def _build_notice(self, code: str, value: Any, **params: Any) -> Notice:
         return Notice(code=code, field=self.file, value=value, params=params, file=self.file)
 
 
-def cell_name(at: Place) -> str:
+def format_cell(at: Place) -> str:
     """A cell as people write it: `Output!B7`."""
     from openpyxl.utils import get_column_letter  # type: ignore[import-untyped]
 
@@ -625,11 +645,11 @@ def _is_error(value: Any) -> bool:
 ERRORS = ("#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!")
 
 
-def _plain(found: Any) -> Any:
+def _convert_to_plain(result: Any) -> Any:
     """One value of what a formula came to: the first of an array."""
     from schedula import EMPTY
 
-    value = np.asarray(found, object).ravel()[0] if np.ndim(found) else found
+    value = np.asarray(result, object).ravel()[0] if np.ndim(result) else result
     if isinstance(value, np.ndarray):
         value = value.item()
     if value is EMPTY:
@@ -643,7 +663,7 @@ def _plain(found: Any) -> Any:
 
 
 @lru_cache(maxsize=8192)
-def _compiled(template: str) -> Any:
+def _compile_template(template: str) -> Any:
     """A formula ready to be called, remembered: many cells compute alike."""
     import formulas  # type: ignore[import-untyped]
 
@@ -653,7 +673,7 @@ def _compiled(template: str) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _functions() -> frozenset[str]:
+def _list_functions() -> frozenset[str]:
     """Functions that are evaluated: those below that the library has."""
     import formulas
 

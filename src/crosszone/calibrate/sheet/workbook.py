@@ -29,8 +29,15 @@ from typing import Any
 import numpy as np
 
 from crosszone.analyse.explain.description import Described, Descriptions, described, said
-from crosszone.calibrate.sheet.book import Book, Heading, Line, Text
-from crosszone.calibrate.sheet.formulas import LONGEST, SHARE, FormulaCell, FormulaCells, Term, write_number
+from crosszone.calibrate.sheet.book import Book, Heading, SheetLine, UserText
+from crosszone.calibrate.sheet.formulas import (
+    LONGEST_FORMULA,
+    SHARED_PREFIX,
+    FormulaCell,
+    FormulaCells,
+    FormulaTerm,
+    write_number,
+)
 from crosszone.cost.expression import Cell
 from crosszone.cost.memory import GIB
 from crosszone.cost.record import Recorded, plain
@@ -59,18 +66,22 @@ TOPICS = (
     (re.compile(r"[EJ]\d+|F1"), RUN),
 )
 # Constants of a prediction that a user may change; other constants are part of the structure.
-TYPED = re.compile(
+TYPED_CONSTANTS = re.compile(
     r"price_of|failures_of|board_power|pue|grid_carbon|job\.\w+|egress_price|power_\w+|local_update\.(?:delay|steps)"
 )
-WHAT = re.compile(r"input\.(?:hidden|ffn_hidden|vocab|head_dim|expert_\w+)|work\.\w+|job\.\w+|local_update\.\w+")
-CONSTANT = re.compile(r"residual_passes|routed_bytes|score_bytes|weight_traffic|hop\..*|calls_of_layer|training_passes")
+WORKLOAD_INPUTS = re.compile(
+    r"input\.(?:hidden|ffn_hidden|vocab|head_dim|expert_\w+)|work\.\w+|job\.\w+|local_update\.\w+"
+)
+MODEL_CONSTANTS = re.compile(
+    r"residual_passes|routed_bytes|score_bytes|weight_traffic|hop\..*|calls_of_layer|training_passes"
+)
 # Names of cells that are other than those of the numbers.
-NAMES = {
+CELL_NAMES = {
     "work.seq": "seq_len",
     **{f"work.{name}": name for name in ("global_batch", "micro_batch", "tp", "pp", "dp", "cp", "ep", "zero")},
 }
-TEXTS = ("scenario_name", "model", "gpu", "framework", "stack", "precision", "optimizer", "schedule", "recompute")
-FIXED = ("tp", "pp", "dp", "cp", "ep", "zero")
+TEXT_CELLS = ("scenario_name", "model", "gpu", "framework", "stack", "precision", "optimizer", "schedule", "recompute")
+DEGREES = ("tp", "pp", "dp", "cp", "ep", "zero")
 # Cells that every workbook has, in seconds.
 PHASES = (
     "warm_up_s",
@@ -105,7 +116,7 @@ CHECKS = (
     "check_simulated",
     "check_zone_order",
 )
-CLOSE = 1e-9  # Share by which sums in another order may differ
+SUM_TOLERANCE = 1e-9  # Share by which sums in another order may differ
 TRAFFIC_UNITS = {"bytes_per_step": "bytes", "messages": "", "busy_s": "s", "exposed_s": "s"}
 PIPELINE_COLUMN_WIDTH = 16
 
@@ -118,16 +129,16 @@ def build_workbook(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> bytes:
 def build_predictor_workbook(p: Predictor, language: str = DEFAULT_LANGUAGE) -> bytes:
     """The same of a placed strategy."""
     recorded = record_scenario(p, most_passes=MOST_PASSES)
-    return _Writer(p, recorded, Book(language)).write()
+    return WorkbookWriter(p, recorded, Book(language)).write()
 
 
 def is_typed(node: Recorded) -> bool:
     """A number that goes in and may be changed."""
-    return node.op == "leaf" or (node.op == "constant" and TYPED.fullmatch(node.name or "") is not None)
+    return node.op == "leaf" or (node.op == "constant" and TYPED_CONSTANTS.fullmatch(node.name or "") is not None)
 
 
 @dataclass
-class _Writer:
+class WorkbookWriter:
     """Writes the sheets of one prediction."""
 
     p: Predictor
@@ -135,12 +146,12 @@ class _Writer:
     book: Book
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> PipelineGrid:
         return place_passes(self.recorded.passes)
 
     @cached_property
     def formulas(self) -> FormulaCells:
-        return FormulaCells(is_typed, self.grid.places, NAMES)
+        return FormulaCells(is_typed, self.grid.places, CELL_NAMES)
 
     @cached_property
     def descriptions(self) -> Descriptions:
@@ -150,99 +161,103 @@ class _Writer:
         """The file."""
         book, recorded = self.book, self.recorded
         for name in SHEET_ORDER:
-            book.sheet(name)
-        sections: dict[str, list[Figure]] = {
-            "timeline": timeline_figures(recorded),
-            "breakdown": part_figures(recorded),
-            "memory": memory_figures(recorded),
-            "run": run_figures(recorded),
-            "communication": traffic_figures(recorded),
+            book.get_sheet(name)
+        sections: dict[str, list[SheetFigure]] = {
+            "timeline": list_timeline_figures(recorded),
+            "breakdown": list_part_figures(recorded),
+            "memory": list_memory_figures(recorded),
+            "run": list_run_figures(recorded),
+            "communication": list_traffic_figures(recorded),
         }
         for figure in (figure for part in sections.values() for figure in part):
             self.formulas.figures.setdefault(id(figure.value), figure.name)
             self.formulas.reserved.add(figure.name)
-        self.formulas.reserved |= set(TEXTS)
-        terms = {figure.name: self.formulas.term(figure.value) for part in sections.values() for figure in part}
-        conditions = {name: self._condition(found) for name, found in checks(recorded)}
-        used = self.formulas.used(
+        self.formulas.reserved |= set(TEXT_CELLS)
+        terms = {figure.name: self.formulas.write_term(figure.value) for part in sections.values() for figure in part}
+        conditions = {name: self._join_conditions(pairs) for name, pairs in iterate_checks(recorded)}
+        used = self.formulas.select_used(
             [term.text for term in terms.values()] + [text for text in conditions.values() if text]
         )
         placed: set[str] = set()
-        self._inputs(used, placed)
-        output: list[Line | Heading] = []
+        self._write_inputs(used, placed)
+        output: list[SheetLine | Heading] = []
         for key, figures in sections.items():
             output += [Heading(key=key)] if figures else []
-            output += [self._figure_line(figure, terms[figure.name], used, placed) for figure in figures]
+            output += [self._build_figure_line(figure, terms[figure.name], used, placed) for figure in figures]
         output.append(Heading(key="checks"))
         output += [
-            Line(name=name, value=f'=IF({text},"ok","wrong")', cached="ok") for name, text in conditions.items() if text
+            SheetLine(name=name, value=f'=IF({text},"ok","wrong")', cached="ok")
+            for name, text in conditions.items()
+            if text
         ]
-        self._topics(used, placed)
+        self._write_topics(used, placed)
         write_grid(book, self.grid, used)
-        book.lines(OUTPUT, output)
-        return book.saved()
+        book.write_lines(OUTPUT, output)
+        return book.save()
 
-    def _condition(self, found: list[tuple[object, bool]]) -> str:
+    def _join_conditions(self, pairs: list[tuple[object, bool]]) -> str:
         """Conditions put together, those left out that no input changes; empty: none is left."""
         texts: dict[str, None] = {}
-        for node, truth in found:
-            term = self.formulas.term(node)
+        for node, truth in pairs:
+            term = self.formulas.write_term(node)
             if term.live:
                 text = term.text if term.logical else f"({term.text})<>0"
                 texts[text if truth else f"NOT({text})"] = None
         parts: list[list[str]] = [[]]
         for text in texts:
-            if parts[-1] and len(",".join((*parts[-1], text))) > LONGEST:
+            if parts[-1] and len(",".join((*parts[-1], text))) > LONGEST_FORMULA:
                 parts.append([])
             parts[-1].append(text)
-        shared = [self.formulas.share_text(f"AND({','.join(part)})") for part in parts if part]
+        shared = [self.formulas.place_text(f"AND({','.join(part)})") for part in parts if part]
         return f"AND({','.join(shared)})" if len(shared) > 1 else shared[0] if shared else ""
 
     # Lines
 
-    def _figure_line(self, figure: Figure, term: Term, used: dict[str, FormulaCell], placed: set[str]) -> Line:
+    def _build_figure_line(
+        self, figure: SheetFigure, term: FormulaTerm, used: dict[str, FormulaCell], placed: set[str]
+    ) -> SheetLine:
         text = term.text
         if text == figure.name and text in used:
             placed.add(text)
             text = used[text].formula or write_number(term.value)
-        label = figure.label and f"{figure.label}: {self.book.words('traffic', figure.name.split('_', 2)[2])}"
+        label = figure.label and f"{figure.label}: {self.book.find_text('traffic', figure.name.split('_', 2)[2])}"
         if figure.name.startswith("memory_stage_"):
-            label = self.book.words("memory_of_stage").format(stage=figure.name.rpartition("_")[2])
-        return Line(
+            label = self.book.find_text("memory_of_stage").format(stage=figure.name.rpartition("_")[2])
+        return SheetLine(
             name=figure.name, value=f"={text}", unit=figure.unit, id=figure.id, label=label, cached=float(term.value)
         )
 
-    def _rule(self, cell: FormulaCell) -> Described | None:
+    def _find_description(self, cell: FormulaCell) -> Described | None:
         try:
             return described(cell.entry.node.name or "")
         except KeyError:
             return None
 
-    def _line(self, cell: FormulaCell) -> Line:
+    def _build_line(self, cell: FormulaCell) -> SheetLine:
         """A cell with its label, unit and formula."""
-        found = self._rule(cell) if not cell.name.startswith(SHARE) else None
+        description = self._find_description(cell) if not cell.name.startswith(SHARED_PREFIX) else None
         label, unit, id_, note = "", "", "", ""
-        if found is None:
-            label = self.book.words("shared") if cell.name.startswith(SHARE) else ""
+        if description is None:
+            label = self.book.find_text("shared") if cell.name.startswith(SHARED_PREFIX) else ""
         else:
-            unit, id_ = found.rule.unit, found.rule.formula
+            unit, id_ = description.rule.unit, description.rule.formula
             label = self._label(cell)
-            note = self._note(cell)
+            note = self._build_note(cell)
         value = float(cell.value) if cell.formula is None else f"={cell.formula}"
         cached = None if cell.formula is None else float(cell.value)
         if cell.entry.node.value.dtype == bool and cell.formula is not None:
             cached = bool(cell.value)
-        return Line(
+        return SheetLine(
             name=cell.name, value=value, unit=unit, id=id_, label=label, note=note, typed=cell.typed, cached=cached
         )
 
     def _label(self, cell: FormulaCell) -> str:
         try:
-            return said(self.descriptions.words(self._placed(cell.entry)), self.book.language)
+            return said(self.descriptions.words(self._map_to_stage(cell.entry)), self.book.language)
         except KeyError:  # a switch that no explanation shows
             return ""
 
-    def _placed(self, entry: Cell) -> Cell:
+    def _map_to_stage(self, entry: Cell) -> Cell:
         """The entry, of the stage that holds it where stages hold several parts of the model."""
         s, shape = self.p.strategy, entry.node.shape
         if len(shape) != 2 or shape[1] <= s.pp:
@@ -251,81 +266,85 @@ class _Writer:
             entry.node, (entry.at[0], int(list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave)[entry.at[1]]))
         )
 
-    def _note(self, cell: FormulaCell) -> str:
+    def _build_note(self, cell: FormulaCell) -> str:
         """Where an input comes from; else the stages that a cell is of, where it is of some."""
         node = cell.entry.node
         if cell.formula is None:
             try:
-                source = self.descriptions.source(self._placed(cell.entry))
+                source = self.descriptions.source(self._map_to_stage(cell.entry))
             except (KeyError, StopIteration):
                 return ""
             return source.where if source.error is None else f"{source.where}, +- {100 * source.error:.3g} %"
         if len(node.shape) == 2 and 1 < node.shape[1] <= self.p.strategy.pp:
             stages = sorted({at[1] for at in cell.entries})
             if len(stages) < node.shape[1]:
-                return self.book.words("of_stages").format(stages=_ranges(stages))
+                return self.book.find_text("of_stages").format(stages=_format_ranges(stages))
         return ""
 
-    def _inputs(self, used: dict[str, FormulaCell], placed: set[str]) -> None:
+    def _write_inputs(self, used: dict[str, FormulaCell], placed: set[str]) -> None:
         """The sheet a user types into, and below it what is fixed."""
         book, p, s = self.book, self.p, self.p.strategy
-        book.heading(INPUT, book.words("about"))
+        book.write_heading(INPUT, book.find_text("about"))
         job = p.case.job
-        named = p.name, p.case.model.name, ", ".join(p.gpu_kinds), p.framework.name, p.stack
-        texts = zip(TEXTS, (*named, job.precision, job.optimizer, s.pipeline_schedule, s.recompute), strict=True)
+        job_texts = p.name, p.case.model.name, ", ".join(p.gpu_kinds), p.framework.name, p.stack
+        texts = zip(
+            TEXT_CELLS, (*job_texts, job.precision, job.optimizer, s.pipeline_schedule, s.recompute), strict=True
+        )
         inputs = [cell for cell in used.values() if cell.formula is None and cell.address is None]
         typed = [cell for cell in inputs if cell.typed]
         fixed = [cell for cell in inputs if not cell.typed]
         names = [cell.entry.node.name or "" for cell in typed]
         coefficient = re.compile(r"k\..*|km\..*")
-        what = [cell for cell, name in zip(typed, names, strict=True) if WHAT.fullmatch(name)]
+        what = [cell for cell, name in zip(typed, names, strict=True) if WORKLOAD_INPUTS.fullmatch(name)]
         rates = [cell for cell, name in zip(typed, names, strict=True) if coefficient.fullmatch(name)]
         where = [cell for cell in typed if cell not in what and cell not in rates]
-        constants = [cell for cell in fixed if CONSTANT.fullmatch(cell.entry.node.name or "")]
+        constants = [cell for cell in fixed if MODEL_CONSTANTS.fullmatch(cell.entry.node.name or "")]
         structure = [cell for cell in fixed if cell not in constants]
         followed = [used[name] for name in ("global_batch",) if name in used and used[name].formula is not None]
-        missing = [name for name in FIXED if name not in used]
-        degrees = [Line(name=name, value=int(getattr(s, name) or 0)) for name in missing]
-        lines: list[Line | Heading] = [
+        missing = [name for name in DEGREES if name not in used]
+        degrees = [SheetLine(name=name, value=int(getattr(s, name) or 0)) for name in missing]
+        lines: list[SheetLine | Heading] = [
             Heading(key="what"),
-            *map(self._line, sorted(what, key=lambda cell: cell.name)),
-            *map(self._line, followed),
+            *map(self._build_line, sorted(what, key=lambda cell: cell.name)),
+            *map(self._build_line, followed),
             Heading(key="where"),
-            *map(self._line, sorted(where, key=lambda cell: cell.name)),
+            *map(self._build_line, sorted(where, key=lambda cell: cell.name)),
             Heading(key="fixed"),
-            *(Line(name=name, value=Text(text)) for name, text in texts),
+            *(SheetLine(name=name, value=UserText(text)) for name, text in texts),
             *degrees,
-            *map(self._line, structure),
+            *map(self._build_line, structure),
         ]
-        book.lines(INPUT, lines)
-        book.lines(COEFFICIENTS, [Heading(key="coefficients"), *map(self._line, rates)])
+        book.write_lines(INPUT, lines)
+        book.write_lines(COEFFICIENTS, [Heading(key="coefficients"), *map(self._build_line, rates)])
         if constants:
-            book.lines(COEFFICIENTS, [Heading(key="constants"), *map(self._line, constants)])
+            book.write_lines(COEFFICIENTS, [Heading(key="constants"), *map(self._build_line, constants)])
         placed |= {cell.name for cell in (*inputs, *followed)}
 
-    def _topics(self, used: dict[str, FormulaCell], placed: set[str]) -> None:
+    def _write_topics(self, used: dict[str, FormulaCell], placed: set[str]) -> None:
         """The other cells, each on the sheet of its topic; expressions without a name where they are read."""
         of_sheet: dict[str, list[FormulaCell]] = {}
         waiting: list[FormulaCell] = []
         for cell in used.values():
             if cell.address is not None or cell.name in placed:
                 continue
-            if cell.name.startswith(SHARE):
+            if cell.name.startswith(SHARED_PREFIX):
                 waiting.append(cell)
                 continue
-            found = self._rule(cell)
-            topic = next((sheet for form, sheet in TOPICS if found and form.fullmatch(found.rule.formula)), LAYER)
+            description = self._find_description(cell)
+            topic = next(
+                (sheet for form, sheet in TOPICS if description and form.fullmatch(description.rule.formula)), LAYER
+            )
             if (cell.entry.node.name or "").startswith("memory."):
                 topic = MEMORY
             of_sheet.setdefault(topic, []).extend([*waiting, cell])
             waiting = []
         of_sheet.setdefault(STAGES, []).extend(waiting)
         for sheet, cells in of_sheet.items():
-            self.book.heading(sheet, self.book.words("sheets", sheet.lower()))
-            self.book.lines(sheet, [self._line(cell) for cell in cells])
+            self.book.write_heading(sheet, self.book.find_text("sheets", sheet.lower()))
+            self.book.write_lines(sheet, [self._build_line(cell) for cell in cells])
 
 
-def _ranges(numbers: Sequence[int]) -> str:
+def _format_ranges(numbers: Sequence[int]) -> str:
     """Numbers as ranges: 0, 2-5."""
     parts: list[list[int]] = []
     for number in numbers:
@@ -365,7 +384,7 @@ def read_example() -> Loaded:
 
 
 @dataclass(frozen=True)
-class Figure:
+class SheetFigure:
     """One line of the sheet: a recorded number, or a condition that must hold."""
 
     name: str
@@ -375,33 +394,33 @@ class Figure:
     label: str = ""
 
 
-def timeline_figures(recorded: RecordedScenario) -> list[Figure]:
+def list_timeline_figures(recorded: RecordedScenario) -> list[SheetFigure]:
     """The phases of an iteration; they add up to it."""
     p, figures = recorded.predictor, recorded.prediction
     row, parts, step = p.row, recorded.prediction.breakdown_s, p.step
     span = step.pipelines.span_s[row]
-    starts, ends = _last_stage(recorded, span)
+    starts, ends = _get_last_stage_times(recorded, span)
     last = p.strategy.pp - 1
     other = parts["fixed"] + parts["jitter"] + parts["local_update"]
     count = "micro_batches_of_replica"
     return [
-        Figure("out_layers", p.case.model.layers),
-        Figure("out_micro_batches", {**recorded.tape.names, **recorded.tape.given}[count], "", "R2"),
-        Figure("span_s", span, "s", "S3"),
-        Figure("out_warm_up_s", starts, "s", "S13"),
-        Figure("out_forward_s", read_cell(step.times.forward, row, last), "s", "V2"),
-        Figure("out_backward_s", read_cell(step.times.backward, row, last), "s", "V2"),
-        Figure("out_steady_s", ends - starts, "s", "S13"),
-        Figure("out_cool_down_s", span - ends, "s", "S13"),
-        Figure("out_all_reduce_s", parts["gradients"], "s", "V2"),
-        Figure("out_optimizer_s", parts["optimizer"], "s", "O10"),
-        Figure("out_weights_s", parts["weights"], "s", "V1"),
-        Figure("out_other_s", other, "s", "V3"),
-        Figure("out_iteration_s", figures.step_time_s.expected, "s", "V3"),
+        SheetFigure("out_layers", p.case.model.layers),
+        SheetFigure("out_micro_batches", {**recorded.tape.names, **recorded.tape.given}[count], "", "R2"),
+        SheetFigure("span_s", span, "s", "S3"),
+        SheetFigure("out_warm_up_s", starts, "s", "S13"),
+        SheetFigure("out_forward_s", read_cell(step.times.forward, row, last), "s", "V2"),
+        SheetFigure("out_backward_s", read_cell(step.times.backward, row, last), "s", "V2"),
+        SheetFigure("out_steady_s", ends - starts, "s", "S13"),
+        SheetFigure("out_cool_down_s", span - ends, "s", "S13"),
+        SheetFigure("out_all_reduce_s", parts["gradients"], "s", "V2"),
+        SheetFigure("out_optimizer_s", parts["optimizer"], "s", "O10"),
+        SheetFigure("out_weights_s", parts["weights"], "s", "V1"),
+        SheetFigure("out_other_s", other, "s", "V3"),
+        SheetFigure("out_iteration_s", figures.step_time_s.expected, "s", "V3"),
     ]
 
 
-def _last_stage(recorded: RecordedScenario, span: Any) -> tuple[Any, Any]:
+def _get_last_stage_times(recorded: RecordedScenario, span: Any) -> tuple[Any, Any]:
     """When the last stage of the pipeline starts and is done."""
     row = recorded.predictor.row
     if row in recorded.passes:
@@ -409,44 +428,44 @@ def _last_stage(recorded: RecordedScenario, span: Any) -> tuple[Any, Any]:
     return recorded.simulated.get(row, (0.0, span))
 
 
-def part_figures(recorded: RecordedScenario) -> list[Figure]:
+def list_part_figures(recorded: RecordedScenario) -> list[SheetFigure]:
     """What the step is made of, the stage that works longest setting the pace. [V3]"""
-    return [Figure(f"part_{part}", recorded.prediction.breakdown_s[part], "s", "V3") for part in BREAKDOWN]
+    return [SheetFigure(f"part_{part}", recorded.prediction.breakdown_s[part], "s", "V3") for part in BREAKDOWN]
 
 
-def memory_figures(recorded: RecordedScenario) -> list[Figure]:
+def list_memory_figures(recorded: RecordedScenario) -> list[SheetFigure]:
     """Memory of the fullest stage by part, and of every stage."""
     memory = recorded.prediction.memory_gib
     worst = memory.stages[memory.worst_stage]
     return [
-        *(Figure(f"memory_{part}", value, "GiB", "M7") for part, value in worst.parts.items()),
-        Figure("out_memory_gib", memory.peak.expected, "GiB", "M7"),
-        Figure("memory_limit", memory.limit, "GiB", "M7"),
+        *(SheetFigure(f"memory_{part}", value, "GiB", "M7") for part, value in worst.parts.items()),
+        SheetFigure("out_memory_gib", memory.peak.expected, "GiB", "M7"),
+        SheetFigure("memory_limit", memory.limit, "GiB", "M7"),
         *(
-            Figure(f"memory_stage_{one.stage}", one.total, "GiB", "M7")
-            for one in memory.stages
+            SheetFigure(f"memory_stage_{stage.stage}", stage.total, "GiB", "M7")
+            for stage in memory.stages
             if len(memory.stages) > 1
         ),
     ]
 
 
-def run_figures(recorded: RecordedScenario) -> list[Figure]:
+def list_run_figures(recorded: RecordedScenario) -> list[SheetFigure]:
     """Rates, and the whole run where its length is known."""
-    found, names = recorded.prediction, recorded.tape.names
-    run = found.run
+    prediction, names = recorded.prediction, recorded.tape.names
+    run = prediction.run
     figures = [
-        Figure("out_gpus", names["gpus"], "GPUs", "R1"),
-        Figure("out_tokens_per_s", found.tokens_per_s.expected, "tokens/s", "J1"),
-        Figure("out_tokens_per_s_per_gpu", found.tokens_per_s_per_gpu.expected, "tokens/s", "J1"),
-        Figure("out_tflops_per_gpu", found.tflops_per_gpu.expected, "TFLOP/s", "F1"),
-        Figure("out_mfu", found.mfu.expected, "", "V6"),
-        Figure("out_hfu", found.hfu.expected, "", "V6"),
-        Figure("out_goodput", run.goodput.share, "", "E1"),
+        SheetFigure("out_gpus", names["gpus"], "GPUs", "R1"),
+        SheetFigure("out_tokens_per_s", prediction.tokens_per_s.expected, "tokens/s", "J1"),
+        SheetFigure("out_tokens_per_s_per_gpu", prediction.tokens_per_s_per_gpu.expected, "tokens/s", "J1"),
+        SheetFigure("out_tflops_per_gpu", prediction.tflops_per_gpu.expected, "TFLOP/s", "F1"),
+        SheetFigure("out_mfu", prediction.mfu.expected, "", "V6"),
+        SheetFigure("out_hfu", prediction.hfu.expected, "", "V6"),
+        SheetFigure("out_goodput", run.goodput.share, "", "E1"),
     ]
     if run.days is not None:
         figures += [
-            Figure("out_iterations", names["run.steps"], "", "J2"),
-            Figure("out_days", run.days.expected, "days", "J2"),
+            SheetFigure("out_iterations", names["run.steps"], "", "J2"),
+            SheetFigure("out_days", run.days.expected, "days", "J2"),
         ]
     triples = {
         "gpu_hours": (run.gpu_hours, "GPU-hours", "E2"),
@@ -456,22 +475,22 @@ def run_figures(recorded: RecordedScenario) -> list[Figure]:
     triples["co2_kg"] = (run.co2_kg, "kg", "E3")
     for name, (triple, unit, id_) in triples.items():
         if triple is not None:
-            figures.append(Figure(f"out_{name}", triple.expected, unit, id_))
+            figures.append(SheetFigure(f"out_{name}", triple.expected, unit, id_))
     if run.usd_egress is not None:
-        figures.append(Figure("out_usd_egress", run.usd_egress, "$", "E2"))
+        figures.append(SheetFigure("out_usd_egress", run.usd_egress, "$", "E2"))
     return figures
 
 
-def traffic_figures(recorded: RecordedScenario) -> list[Figure]:
+def list_traffic_figures(recorded: RecordedScenario) -> list[SheetFigure]:
     """Bytes, messages, busy and exposed time of every kind of communication on every link. [A1]"""
     return [
-        Figure(f"traffic_{at}_{name}", getattr(row, name), TRAFFIC_UNITS[name], "A1", f"{row.kind}, {row.link}")
+        SheetFigure(f"traffic_{at}_{name}", getattr(row, name), TRAFFIC_UNITS[name], "A1", f"{row.kind}, {row.link}")
         for at, row in enumerate(recorded.prediction.communication)
         for name in FIELDS
     ]
 
 
-def checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bool]]]]:
+def iterate_checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bool]]]]:
     """Conditions that the expressions rest on: recorded, and what they must be.
 
     A prediction decides some things from its numbers: which replica is slowest, which stage is fullest. The cells
@@ -482,15 +501,17 @@ def checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bo
     kinds, first = len(site.kinds[0]), p.row - p.slowest
     totals = p.step.total_s[first : first + kinds]
     yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
-    yield "check_memory", _memory_conditions(recorded)
+    yield "check_memory", _list_memory_conditions(recorded)
     count = p.batch.work.micro_batches
-    whole = [(np.absolute(count - np.floor(count + 0.5)) < CLOSE, True)] if not np.ndim(plain(count)) else []
-    yield "check_batch", whole
+    conditions = (
+        [(np.absolute(count - np.floor(count + 0.5)) < SUM_TOLERANCE, True)] if not np.ndim(plain(count)) else []
+    )
+    yield "check_batch", conditions
     yield "check_branches", [(node, truth) for node, truth in recorded.tape.decisions]
     yield (
         "check_simulated",
         [
-            (np.absolute(now[at] - was[at]) <= CLOSE * was[at], True)
+            (np.absolute(now[at] - was[at]) <= SUM_TOLERANCE * was[at], True)
             for now, was in recorded.durations
             for at in np.ndindex(*now.shape)
             if isinstance(now, Recorded)
@@ -498,33 +519,36 @@ def checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple[Any, bo
     )
     leaves = [node for key, node in recorded.tape.names.items() if key.startswith(("input.zone_gbps", "input.rtt_ms"))]
     several = leaves if len(site.ring) > 3 else []  # up to three zones there is one ring
-    yield "check_zone_order", [(np.absolute(leaf - plain(leaf)) <= CLOSE * plain(leaf), True) for leaf in several]
+    yield (
+        "check_zone_order",
+        [(np.absolute(leaf - plain(leaf)) <= SUM_TOLERANCE * plain(leaf), True) for leaf in several],
+    )
 
 
 def _is_largest(values: Any, at: int) -> tuple[Any, bool]:
-    return values[at] >= np.max(values) * (1.0 - CLOSE), True
+    return values[at] >= np.max(values) * (1.0 - SUM_TOLERANCE), True
 
 
-def _memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]]:
+def _list_memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]]:
     """The replicas and the stage that were fullest still are."""
     p, memory = recorded.predictor, recorded.prediction.memory_gib
-    found, fullest = fullest_of(p)
+    stage_memory, fullest = fullest_of(p)
     kinds = len(p.site.kinds[0])
     conditions = []
     room = np.array([group.gpu.memory_gib for group in p.site.groups])[p.site.group[:, p.site.kinds[0], 0, 0].T]
     if kinds > 1:
-        totals = np.broadcast_to(found.total / GIB, p.batch.counts.shape)
+        totals = np.broadcast_to(stage_memory.total / GIB, p.batch.counts.shape)
         for stage in range(p.strategy.pp):
-            own = np.stack([totals[kind, stage] - float(room[kind, stage]) for kind in range(kinds)])
-            conditions.append((own[int(fullest[stage])] >= np.max(own) - CLOSE, True))
+            over_limit = np.stack([totals[kind, stage] - float(room[kind, stage]) for kind in range(kinds)])
+            conditions.append((over_limit[int(fullest[stage])] >= np.max(over_limit) - SUM_TOLERANCE, True))
     if len(memory.stages) > 1:
-        over = np.stack([one.total - float(plain(one.limit)) for one in memory.stages])
-        conditions.append((over[memory.worst_stage] >= np.max(over) - CLOSE, True))
+        over = np.stack([stage.total - float(plain(stage.limit)) for stage in memory.stages])
+        conditions.append((over[memory.worst_stage] >= np.max(over) - SUM_TOLERANCE, True))
     return conditions
 
 
 @dataclass(frozen=True)
-class Grid:
+class PipelineGrid:
     """Places of the passes and messages of some pipelines, by id of their recorded ends."""
 
     places: dict[int, str]
@@ -532,24 +556,24 @@ class Grid:
     """Row of the headings, number of micro-batches, headings."""
 
 
-def place_passes(passes: Mapping[int, PassTimes], top: int = 3) -> Grid:
+def place_passes(passes: Mapping[int, PassTimes], top: int = 3) -> PipelineGrid:
     """A place for every end, block below block."""
     from openpyxl.utils import get_column_letter  # type: ignore[import-untyped]
 
     places: dict[int, str] = {}
     blocks = []
-    for one in passes.values():
+    for pass_times in passes.values():
         columns: dict[str, int] = {}
         cells: dict[int, tuple[str, int]] = {}
-        shape, orders = one.shape, one.shape.orders
+        shape, orders = pass_times.shape, pass_times.shape.orders
         place = map_virtual_stages(orders.schedule, orders.stages, orders.chunks)
         held_by = list_stages_in_order(orders.schedule, orders.stages, orders.chunks).tolist()
         for stage in range(orders.stages):
             for kind, chunk in sorted(set(zip(orders.kind[stage].tolist(), orders.chunk[stage].tolist(), strict=True))):
-                columns[_pass_heading(stage, kind, chunk, orders.chunks)] = len(columns)
+                columns[_format_pass_heading(stage, kind, chunk, orders.chunks)] = len(columns)
             for boundary in sorted({int(at) for at in shape.send_boundary}):
                 for kind in (0, 1):
-                    heading = _send_heading(held_by, boundary, kind)
+                    heading = _format_send_heading(held_by, boundary, kind)
                     if held_by[boundary + kind] == stage and place.size > 1:
                         columns.setdefault(heading, len(columns))
         for stage in range(orders.stages):
@@ -558,56 +582,56 @@ def place_passes(passes: Mapping[int, PassTimes], top: int = 3) -> Grid:
                 strict=True,
             )
             for node, kind, chunk, number in row:
-                cells[node] = _pass_heading(stage, kind, chunk, orders.chunks), number
+                cells[node] = _format_pass_heading(stage, kind, chunk, orders.chunks), number
         sends = zip(
             *(a.tolist() for a in (shape.sends, shape.send_kind, shape.send_boundary, shape.send_micro_batch)),
             strict=True,
         )
         for node, kind, boundary, number in sends:
-            cells[node] = _send_heading(held_by, boundary, kind), number
+            cells[node] = _format_send_heading(held_by, boundary, kind), number
         for node, (heading, number) in cells.items():
-            end = one.ends[node]
+            end = pass_times.ends[node]
             if isinstance(end, Recorded):
                 places[id(end)] = f"{PIPELINE}!{get_column_letter(2 + columns[heading])}{top + 1 + number}"
         blocks.append((top, orders.micro_batches, list(columns)))
         top += orders.micro_batches + 3
-    return Grid(places, blocks)
+    return PipelineGrid(places, blocks)
 
 
-def _pass_heading(stage: int, kind: int, chunk: int, chunks: int) -> str:
+def _format_pass_heading(stage: int, kind: int, chunk: int, chunks: int) -> str:
     part = f" chunk {chunk}" if chunks > 1 else ""
     return f"stage {stage}{part} {KIND_NAMES[kind]}"
 
 
-def _send_heading(held_by: list[int], boundary: int, kind: int) -> str:
+def _format_send_heading(held_by: list[int], boundary: int, kind: int) -> str:
     ends = held_by[boundary], held_by[boundary + 1]
     a, b = ends if kind == FORWARD else ends[::-1]
     return f"send {a} > {b}" + (f" ({boundary})" if len(set(held_by)) != len(held_by) else "")
 
 
-def write_grid(book: Book, grid: Grid, cells: Mapping[str, FormulaCell]) -> None:
+def write_grid(book: Book, grid: PipelineGrid, cells: Mapping[str, FormulaCell]) -> None:
     """The sheet; blocks whose passes are all those of another one are left out."""
     from openpyxl.styles import Font, PatternFill  # type: ignore[import-untyped]
     from openpyxl.utils import get_column_letter
 
-    to = book.sheet(PIPELINE)
-    to.cell(1, 1, book.words("pipeline_note" if grid.places else "pipeline_simulated"))
-    filled = {one.address.partition("!")[2]: one for one in cells.values() if one.address is not None}
+    worksheet = book.get_sheet(PIPELINE)
+    worksheet.cell(1, 1, book.find_text("pipeline_note" if grid.places else "pipeline_simulated"))
+    filled = {cell.address.partition("!")[2]: cell for cell in cells.values() if cell.address is not None}
     for top, micro_batches, headings in grid.blocks:
         columns = range(2, 2 + len(headings))
         names = [f"{get_column_letter(c)}{top + 1 + m}" for c in columns for m in range(micro_batches)]
         if not any(name in filled for name in names):
             continue
         for column, heading in enumerate(["micro-batch", *headings], 1):
-            head = to.cell(top, column, Text(heading))
-            head.font, head.fill = Font(bold=True), PatternFill("solid", fgColor="DDEBF7")
-            to.column_dimensions[get_column_letter(column)].width = PIPELINE_COLUMN_WIDTH
+            heading_cell = worksheet.cell(top, column, UserText(heading))
+            heading_cell.font, heading_cell.fill = Font(bold=True), PatternFill("solid", fgColor="DDEBF7")
+            worksheet.column_dimensions[get_column_letter(column)].width = PIPELINE_COLUMN_WIDTH
         for number in range(micro_batches):
-            to.cell(top + 1 + number, 1, number)
-    for address, one in filled.items():
-        formula = write_grid_value(one)
-        to[address] = formula
-        book.cache(PIPELINE, address, one.value if isinstance(formula, str) else None)
+            worksheet.cell(top + 1 + number, 1, number)
+    for address, cell in filled.items():
+        formula = write_grid_value(cell)
+        worksheet[address] = formula
+        book.keep_value(PIPELINE, address, cell.value if isinstance(formula, str) else None)
     book.freeze(PIPELINE, "B4")
 
 
