@@ -1,7 +1,10 @@
-"""Puts what the program answers today, and the last benchmarks, into the READMEs: `.venv/bin/python scripts/readme.py`.
+"""Puts what the program answers today, and the last benchmarks, into READMEs and guides.
+
+    .venv/bin/python scripts/readme.py
 
 The scenario is a README's own YAML block; the first strategy in its text is refused, the second is predicted, and
-without one it is planned. Tables come from benchmarks/RESULTS.md. `tests/test_readme.py` fails while a README differs
+without one it is planned. Tables come from benchmarks/RESULTS.md. In a guide (docs/first-*.md) each console block says
+its own command, which runs on the files that the guide told the reader to save. Tests fail while one of them differs
 from what this would write.
 """
 
@@ -11,6 +14,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import tempfile
 from pathlib import Path
 from unittest.mock import patch
@@ -19,6 +23,7 @@ from crosszone.cli import run
 
 ROOT = Path(__file__).resolve().parents[1]
 README = {"README.md": "en", "README_zh.md": "zh"}
+GUIDES = ("docs/first-plan.md", "docs/first-bundle.md")
 SHOWN = 10
 """Lines of a prediction that the README shows."""
 SHOWN_PLAN = 21
@@ -48,6 +53,31 @@ def with_answers(text: str, language: str) -> str:
         ]
     )
     return re.sub(r"```console\n.*?```", lambda _: f"```console\n{next(answers)}```", text, flags=re.DOTALL)
+
+
+def fill_guide(text: str) -> str:
+    """A guide's text with its console blocks as the program answers their commands, one after the other in one folder.
+
+    A YAML block is a file: the last `name.yaml` in the text before it says which. `<!-- lines: N -->` before a console
+    block says how many lines are shown.
+    """
+    shown = r"(?P<head><!-- lines: (?P<lines>\d+) -->\n```console\n)\$ (?P<command>[^\n]*)\n.*?```"
+    block = re.compile(rf"```yaml\n(?P<yaml>.*?)```|{shown}", re.DOTALL)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def answer(match: re.Match[str]) -> str:
+            if match["yaml"] is not None:
+                name = re.findall(r"`([\w-]+\.yaml)`", text[: match.start()])[-1]
+                (Path(folder) / name).write_text(match["yaml"], encoding="utf-8")
+                return match[0]
+            program, *arguments = shlex.split(match["command"])
+            if program != "./crosszone":
+                raise ValueError(f"a console block of a guide begins with ./crosszone, not {program}")
+            lines = [line.rstrip() for line in _call(folder, "en", *arguments).splitlines()]
+            kept = [*lines[: int(match["lines"])], *(["..."] if len(lines) > int(match["lines"]) else [])]
+            return f"{match['head']}$ {match['command']}\n" + "\n".join(kept) + "\n```"
+
+        return block.sub(answer, text)
 
 
 def _deployed(language: str) -> str:
@@ -246,10 +276,15 @@ def _said(scenario: str, language: str, *verb: str) -> str:
     """What a command prints on a scenario of that name in an empty folder."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "my.yaml").write_text(scenario, encoding="utf-8")
-        out, err = io.StringIO(), io.StringIO()
-        home = patch.dict(os.environ, {"CROSSZONE_HOME": folder})
-        with contextlib.chdir(folder), home, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            run(["--lang", language, *verb, "my.yaml"])
+        return _call(folder, language, *verb, "my.yaml")
+
+
+def _call(folder: str, language: str, *arguments: str) -> str:
+    """What a command prints in a folder, which is its home too: the answer, or what is wrong."""
+    out, err = io.StringIO(), io.StringIO()
+    home = patch.dict(os.environ, {"CROSSZONE_HOME": folder})
+    with contextlib.chdir(folder), home, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        run(["--lang", language, *arguments])
     return out.getvalue() or err.getvalue()
 
 
@@ -259,4 +294,8 @@ if __name__ == "__main__":
         results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
         text = with_results(path.read_text(encoding="utf-8"), results, language)
         path.write_text(with_answers(text, language), encoding="utf-8")
+        print(path)
+    for file in GUIDES:
+        path = ROOT / file
+        path.write_text(fill_guide(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path)

@@ -61,7 +61,8 @@ def test_the_counts_shown_are_those_computed(file):
 
 
 @pytest.mark.parametrize(
-    "file", ["README.md", "README_zh.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "file",
+    [*(path.name for path in ROOT.glob("*.md")), *(f"{path.relative_to(ROOT)}" for path in ROOT.glob("docs/**/*.md"))],
 )
 def test_links_between_documents_lead_somewhere(file):
     text = (ROOT / file).read_text(encoding="utf-8")
