@@ -60,7 +60,7 @@ def test_iterations_are_numbered_counted_and_chosen():
     assert [one.step for one in found.steps] == [1, 2, 3]
     assert found.statistics.best_step == 2
     assert found.statistics.mean_to_min_pct == pytest.approx(100 * 0.1 / 0.692)
-    assert found.at("last").seconds == pytest.approx(0.892)
+    assert found.get_step("last").seconds == pytest.approx(0.892)
     assert read_benchmark(NINE + NINE.replace("0.230", "0.130"), chosen_step="last").figures[
         "step_time_s"
     ] == pytest.approx(0.692)

@@ -139,7 +139,7 @@ def test_it_is_saved_and_written_as_our_own_trace_which_reads_the_same(tmp_path,
     with open_store(str(where)) as store:
         kept = store.results.get(json.loads(text)["saved"])
     assert (kept.name, kept.kind, kept.document["step_time_s"]) == ("mine", "measured", pytest.approx(0.792))
-    assert read_run([out]).at("best").seconds == pytest.approx(0.792)
+    assert read_run([out]).get_step("best").seconds == pytest.approx(0.792)
     assert say(out, "-o", out)[0] == 2  # never over another file unless told
     assert say(out, "-o", out, "--force")[0] == 0
 

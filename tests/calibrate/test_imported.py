@@ -34,7 +34,7 @@ TRACE = {
 
 
 def brought(**options) -> ImportedRun:
-    return ImportedRun.of_trace(read_trace(json.dumps(TRACE)), **options)
+    return ImportedRun.from_trace(read_trace(json.dumps(TRACE)), **options)
 
 
 def test_a_trace_gives_steps_with_phases_that_add_up():
@@ -53,16 +53,16 @@ def test_figures_are_of_the_iteration_that_is_asked_for(word, seconds):
 
 
 def test_what_a_run_needs_to_warm_up_can_be_left_out():
-    later = brought().skipping(1)
+    later = brought().drop_first(1)
     assert ([one.step for one in later.steps], later.statistics.mean_s) == ([2], 2.0)
-    assert [step.step for step in later.measured().steps] == [2]
+    assert [step.step for step in later.read_timelines().steps] == [2]
     with pytest.raises(InvalidError):
-        later.skipping(1)
+        later.drop_first(1)
 
 
 def test_it_is_kept_as_a_result_that_survives_a_restart(tmp_path):
     with open_store(str(tmp_path / "store.db")) as store:
-        id = store.results.add(**brought(chosen_step="best").kept(name="mine", note="why")).id
+        id = store.results.add(**brought(chosen_step="best").to_result(name="mine", note="why")).id
     with open_store(str(tmp_path / "store.db")) as store:
         kept = store.results.get(id)
     assert (kept.kind, kept.name, kept.note) == ("measured", "mine", "why")
@@ -75,8 +75,8 @@ def test_a_sheet_without_a_timeline_can_be_kept_too():
     one = {"count": 1, "min_s": 2.0, "max_s": 2.0, "mean_s": 2.0, "std_s": 0.0, "mean_to_min_pct": 0.0, "best_step": 0}
     steps = ({"step": 0, "seconds": 2.0, "phases_s": {}},)
     found = ImportedRun(name="a", kind="sheet", figures={"step_time_s": 2.0}, steps=steps, statistics=one)
-    assert found.kept()["timeline"] is None
-    assert found.kept()["headline"]["step_time_s"]["value"] == 2.0
+    assert found.to_result()["timeline"] is None
+    assert found.to_result()["headline"]["step_time_s"]["value"] == 2.0
 
 
 def large(steps: int, spans: int) -> ImportedRun:
@@ -87,24 +87,24 @@ def large(steps: int, spans: int) -> ImportedRun:
         for of in range(spans)
     ]
     marks = [{"step": at, "start_s": float(at), "end_s": at + 1.0} for at in range(steps)]
-    return ImportedRun.of_trace(read_trace(json.dumps({**TRACE, "spans": rows, "steps": marks})))
+    return ImportedRun.from_trace(read_trace(json.dumps({**TRACE, "spans": rows, "steps": marks})))
 
 
 def stored(found: ImportedRun) -> int:
-    return len(as_json(found.kept()["timeline"], "timeline"))
+    return len(as_json(found.to_result()["timeline"], "timeline"))
 
 
 def test_a_timeline_that_just_fits_as_it_is_stored_is_kept_whole():
     found = large(10, 50)
-    assert found.bounded(3, stored(found)) is found
+    assert found.trim_timeline(3, stored(found)) is found
 
 
 def test_of_a_timeline_that_does_not_fit_the_iteration_is_kept_and_told():
     found = large(10, 50)
     most = stored(found) - 1
     assert len(json.dumps(found.timeline)) < 0.95 * most  # before its quotation marks are escaped it would fit
-    short = found.bounded(3, most)
-    assert [step.step for step in short.measured().steps] == [3] and len(short.timeline["spans"]) == 50
+    short = found.trim_timeline(3, most)
+    assert [step.step for step in short.read_timelines().steps] == [3] and len(short.timeline["spans"]) == 50
     assert stored(short) <= most and short.figures == found.figures
     (told,) = [notice for notice in short.notices if notice not in found.notices]
     assert (told.code, told.params["step"], told.params["count"]) == ("trace_kept_part", 3, 10)
@@ -113,7 +113,7 @@ def test_of_a_timeline_that_does_not_fit_the_iteration_is_kept_and_told():
 
 def test_where_not_even_one_iteration_fits_the_timeline_is_left_out_and_that_is_told():
     found = large(10, 50)
-    short = found.bounded(3, 2000)
+    short = found.trim_timeline(3, 2000)
     assert short.timeline is None and short.notices[-1].code == "trace_kept_without"
-    assert short.bounded(3, 2000) is short
-    assert short.kept()["document"] == found.kept()["document"]
+    assert short.trim_timeline(3, 2000) is short
+    assert short.to_result()["document"] == found.to_result()["document"]

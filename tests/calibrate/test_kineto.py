@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.calibrate import kineto_trace
-from crosszone.calibrate.kineto_events import inside, merged, runs, shares, total_s
+from crosszone.calibrate.kineto_events import (
+    find_inside,
+    list_stretches,
+    measure_covered_s,
+    measure_owned_s,
+    merge_intervals,
+)
 from crosszone.calibrate.kineto_trace import read_kineto
 from crosszone.errors import InputError
 from kineto_traces import ENGINE, EXPECTED_US, MAIN, GpuTrace, one_step, steps, write_big
@@ -66,7 +72,7 @@ def test_a_compressed_trace_gives_the_same(tmp_path):
     document = json.dumps(steps(2).document()).encode()
     (tmp_path / "t.json.gz").write_bytes(gzip.compress(document))
     found = read_kineto([tmp_path / "t.json.gz"])
-    assert us(found.at("best").phases_s) == pytest.approx(EXPECTED_US)
+    assert us(found.get_step("best").phases_s) == pytest.approx(EXPECTED_US)
 
 
 def test_an_iteration_that_the_host_has_launched_ahead_begins_when_the_device_gets_to_it(tmp_path):
@@ -229,7 +235,7 @@ def test_of_a_long_trace_only_a_part_is_drawn_but_all_iterations_are_counted(tmp
     assert 0 < len(found.timeline["spans"]) <= 10
     assert ([row["step"] for row in found.timeline["steps"]], len(found.steps)) == ([4], 4)
     assert "kineto_drawn_part" in codes(found)
-    assert us(found.at("first").phases_s) == pytest.approx(EXPECTED_US)
+    assert us(found.get_step("first").phases_s) == pytest.approx(EXPECTED_US)
 
 
 def test_a_large_trace_is_read_in_pieces(tmp_path):
@@ -259,7 +265,7 @@ def test_shares_of_any_spans_add_up_to_the_window(spans, a, b):
     """[K42]"""
     low, high = min(a, b), max(a, b)
     start, end, sort = columns(spans)
-    found = shares(start, end, sort, low, high, 4)
+    found = measure_owned_s(start, end, sort, low, high, 4)
     assert found.sum() == pytest.approx(high - low, abs=1e-9)
     assert (found >= 0).all()
 
@@ -267,9 +273,9 @@ def test_shares_of_any_spans_add_up_to_the_window(spans, a, b):
 @given(SPANS)
 def test_runs_do_not_overlap_and_cover_what_the_spans_cover(spans):
     start, end, sort = columns(spans)
-    begun, ended, owner = runs(start, end, sort, 4)
+    begun, ended, owner = list_stretches(start, end, sort, 4)
     assert (begun[1:] >= ended[:-1]).all()
-    assert (ended - begun).sum() == pytest.approx(total_s(start, end))
+    assert (ended - begun).sum() == pytest.approx(measure_covered_s(start, end))
     for a, b, one in zip(begun, ended, owner, strict=True):
         middle = (a + b) / 2
         here = (start <= middle) & (end >= middle)
@@ -281,7 +287,7 @@ def test_a_moment_is_inside_when_any_span_holds_it(spans, moments):
     import numpy as np
 
     start, end, _ = columns(spans)
-    found = inside(np.array(moments, float), merged(start, end))
+    found = find_inside(np.array(moments, float), merge_intervals(start, end))
     assert found.tolist() == [bool(((start <= m) & (m <= end)).any()) for m in moments]
 
 

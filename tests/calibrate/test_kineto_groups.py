@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from crosszone.calibrate.kineto_events import (
-    Group,
-    collective_of,
+    ProcessGroup,
+    infer_dimension_from_name,
+    infer_dimension_from_ranks,
+    infer_dimension_from_use,
+    parse_collective_name,
     parse_group_assignments,
-    way_of_name,
-    way_of_ranks,
-    way_of_use,
 )
 from crosszone.errors import InvalidError
 
@@ -37,7 +37,7 @@ from crosszone.errors import InvalidError
     ],
 )
 def test_names_of_frameworks_tell_their_way(name, way):
-    assert way_of_name(name) == way
+    assert infer_dimension_from_name(name) == way
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_names_of_frameworks_tell_their_way(name, way):
 )
 def test_ranks_tell_their_way_when_the_degrees_are_known(ranks, way):
     """[K44] tp 2, cp 2, dp 4, pp 3: neighbours lie 1, 2, 4 and 16 ranks apart; gradients go over dp and cp."""
-    assert way_of_ranks(Group(ranks=ranks), {"tp": 2, "cp": 2, "dp": 4, "pp": 3}) == way
+    assert infer_dimension_from_ranks(ProcessGroup(ranks=ranks), {"tp": 2, "cp": 2, "dp": 4, "pp": 3}) == way
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_ranks_tell_their_way_when_the_degrees_are_known(ranks, way):
 )
 def test_what_a_group_does_tells_its_likely_way(uses, way):
     """[K44]"""
-    assert way_of_use(uses) == way
+    assert infer_dimension_from_use(uses) == way
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_a_group_does_tells_its_likely_way(uses, way):
     ],
 )
 def test_collectives_are_known_however_they_are_spelled(text, name):
-    assert collective_of(text) == name
+    assert parse_collective_name(text) == name
 
 
 def test_what_the_user_says_of_groups():

@@ -75,11 +75,11 @@ def _many(kind: str, count: int) -> list[dict]:
 @pytest.mark.parametrize(
     ("kind", "limit"),
     [
-        ("remarks", "MOST_NOTED"),
-        ("steps", "MOST_NOTED"),
-        ("threads", "MOST_NOTED"),
-        ("streams", "MOST_NOTED"),
-        ("arrows", "MOST_NOTED"),
+        ("remarks", "MOST_OBJECTS"),
+        ("steps", "MOST_OBJECTS"),
+        ("threads", "MOST_OBJECTS"),
+        ("streams", "MOST_OBJECTS"),
+        ("arrows", "MOST_OBJECTS"),
         ("collectives", "MOST_COLUMNS"),
         ("kinds", "MOST_RANKS"),
         ("ranks", "MOST_RANKS"),

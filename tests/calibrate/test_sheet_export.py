@@ -105,7 +105,7 @@ def test_a_measured_result_comes_back_with_its_timeline():
 
 
 def test_a_result_from_a_sheet_comes_back():
-    kept = read_workbook(small(part_matmul=10.0, out_gpus=16), "book.xlsx").kept()
+    kept = read_workbook(small(part_matmul=10.0, out_gpus=16), "book.xlsx").to_result()
     data, formulas = export_result(kept)
     assert not formulas
     found = read_workbook(data, "again.xlsx")

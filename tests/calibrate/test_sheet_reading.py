@@ -49,7 +49,7 @@ def test_phases_of_the_timeline_are_those_of_any_step():
 
 
 def test_the_result_can_be_kept():
-    kept = read_workbook(small(out_gpus=8, out_mfu=0.4, part_matmul=10.0), "book.xlsx").kept(name="mine")
+    kept = read_workbook(small(out_gpus=8, out_mfu=0.4, part_matmul=10.0), "book.xlsx").to_result(name="mine")
     assert kept["kind"] == "sheet"
     assert kept["document"]["breakdown_s"] == {"matmul": 10.0}
     assert kept["headline"]["step_time_s"]["value"] == 16.0

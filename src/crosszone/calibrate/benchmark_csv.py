@@ -9,7 +9,7 @@
     iteration end,0.230           0.230 s of all-reduce, with the update
 
     imported = read_benchmark(text)
-    imported.at("best").phases_s  # start, warm_up, forward, backward, cool_down, all_reduce: they add up to the step
+    imported.get_step("best").phases_s    # start, warm_up, forward, backward, cool_down, all_reduce: sum is the step
 
 Without a pipeline, or with an interleaved one, an iteration has no phases. Marks outside an iteration are those of an
 evaluation and are left out. The marks are times of the host without device synchronisation: a notice says so.
@@ -214,7 +214,7 @@ def read_benchmark(
     if without_phases:
         notices.append(Notice(code="benchmark_no_phases", level="warning", params={"count": without_phases}, file=name))
     notices.append(Notice(code="benchmark_host_clock", level="note", file=name))
-    return ImportedRun.of_trace(
+    return ImportedRun.from_trace(
         _build_trace(iterations, name),
         phases={iteration.number: iteration.sum_phases_s() for iteration in iterations},
         notices=tuple(notices),

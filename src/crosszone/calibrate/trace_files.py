@@ -60,9 +60,9 @@ def read_run(
     about: dict[str, Any] = {"name": name, "groups": groups, "degrees": degrees, "progress": progress}
     if not skip:
         return _read(files, form, iteration=iteration, **about)
-    run = _read(files, form, iteration=None, **about).skipping(skip)
+    run = _read(files, form, iteration=None, **about).drop_first(skip)
     at = find_median_iteration(run.seconds) if iteration is None else resolve_iteration(iteration, run.seconds)
-    return _read(files, form, iteration=at, **about).skipping(skip)
+    return _read(files, form, iteration=at, **about).drop_first(skip)
 
 
 def _read(
@@ -192,7 +192,7 @@ def _read_metrics_run(paths: Sequence[Path], name: str | None, iteration: str | 
         notices.append(Notice(code="trace_steps_left_out", level="warning", params=params, file=paths[0].name))
     if not trace.spans:
         raise InvalidError(Notice(code="trace_empty", field="trace", file=paths[0].name))
-    return ImportedRun.of_trace(trace, name=name, figures=figures, notices=tuple(notices), chosen_step=at)
+    return ImportedRun.from_trace(trace, name=name, figures=figures, notices=tuple(notices), chosen_step=at)
 
 
 def _read_own_trace(data: bytes, file: str, name: str | None, iteration: str | int | None) -> ImportedRun:
@@ -203,7 +203,7 @@ def _read_own_trace(data: bytes, file: str, name: str | None, iteration: str | i
         raise type(error)(*(notice.at(file, notice.line) for notice in error.notices)) from None
     document = _build_document(data, measured)
     meta = document.get("meta") or {}
-    return ImportedRun.of_measured(
+    return ImportedRun.from_measured(
         measured,
         document,
         name=name or (measured.name if measured.name != "trace" else file),

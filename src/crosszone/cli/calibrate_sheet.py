@@ -76,7 +76,7 @@ def read(
     saved = None
     if save is not None:
         with opened(store) as kept:
-            saved = kept.results.add(**found.kept(name=save)).id
+            saved = kept.results.add(**found.to_result(name=save)).id
     if as_json:
         print_json(_document(found, saved))
         return

@@ -107,7 +107,7 @@ def _difference(predictor: Predictor, found: ImportedRun, iteration: str) -> tup
     """The predicted step beside the measured one, phase by phase and kind by kind [S15], and where the runs differ."""
     from crosszone.calibrate.imported import check_same_run, compare_with_prediction
 
-    measured, _ = found.measured().timeline(found.at(iteration).step)
+    measured, _ = found.read_timelines().timeline(found.get_step(iteration).step)
     predicted = predictor.timeline(language())
     compared = compare_with_prediction(predicted, measured, pipeline=predictor.strategy.pp > 1 and _pipelined(found))
     return compared, check_same_run(found, predictor, measured, predicted)
@@ -134,16 +134,16 @@ def _saved(
         told = [notice for notice in found.notices if notice.level == "warning"]
         raise InvalidError(Notice(code="trace_not_saved", value=name, params={"count": found.bad_rows}), *told)
     text = None if scenario is None or scenario == "-" else Path(scenario).read_text("utf-8")
-    short = found.bounded(found.at(iteration).step, MAX_DOCUMENT)
+    short = found.trim_timeline(found.get_step(iteration).step, MAX_DOCUMENT)
     with opened(store) as kept:
-        added = kept.results.add(**short.kept(name=name, scenario=text)).id
+        added = kept.results.add(**short.to_result(name=name, scenario=text)).id
     return found.model_copy(update={"notices": short.notices}), added
 
 
 def _document(found: ImportedRun, iteration: str, beside: dict[str, Any] | None, saved: str | None) -> dict[str, Any]:
     plain = found.model_dump(mode="json", exclude={"timeline", "notices"})
     told = [notice.as_dict(language()) for notice in found.notices]
-    own = {"iteration": found.at(iteration).model_dump(mode="json"), "difference": beside, "saved": saved}
+    own = {"iteration": found.get_step(iteration).model_dump(mode="json"), "difference": beside, "saved": saved}
     return {**plain, **own, "notices": told}
 
 
@@ -164,9 +164,9 @@ def _print(found: ImportedRun, iteration: str, beside: dict[str, Any] | None) ->
     steady.add_row(_ms(s.min_s), _ms(s.max_s), _ms(s.mean_s), _ms(s.std_s), f"{s.mean_to_min_pct:.2f} %")
     terminal.print(steady)
     terminal.print(said("trace_best", step=s.best_step), soft_wrap=True)
-    if _pipelined(found) or not set(found.at(iteration).phases_s) <= set(PIPELINE):
+    if _pipelined(found) or not set(found.get_step(iteration).phases_s) <= set(PIPELINE):
         _print_phases(found, iteration)
-    if found.timeline is not None and set(found.at(iteration).phases_s) <= set(PIPELINE):
+    if found.timeline is not None and set(found.get_step(iteration).phases_s) <= set(PIPELINE):
         _print_kinds(found, iteration)
     if beside is not None:
         _print_beside(beside)
@@ -174,7 +174,7 @@ def _print(found: ImportedRun, iteration: str, beside: dict[str, Any] | None) ->
 
 
 def _print_phases(found: ImportedRun, iteration: str) -> None:
-    one = found.at(iteration)
+    one = found.get_step(iteration)
     messages = found.meta.get("messages_s") or {}
     columns = [("trace_phase", "left"), ("trace_seconds", "right"), ("share", "right")]
     if messages:
@@ -195,7 +195,7 @@ def _print_kinds(found: ImportedRun, iteration: str) -> None:
     """What the average stage does, by kind, for formats whose phases are those of a pipeline."""
     from crosszone.schedule.timeline import list_lane_totals
 
-    timeline, _ = found.measured().timeline(found.at(iteration).step)
+    timeline, _ = found.read_timelines().timeline(found.get_step(iteration).step)
     shown = table(said("trace_kinds"), [("trace_part", "left"), ("trace_seconds", "right"), ("share", "right")])
     for row in list_lane_totals(timeline):
         shown.add_row(said(f"trace_kind_{row['kind']}"), _ms(row["seconds"]), f"{100 * row['share']:.1f} %")

@@ -281,10 +281,10 @@ def run_job(
     from crosszone.calibrate.imported import check_same_run, compare_with_prediction
 
     form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
-    one = found.at(iteration)
+    one = found.get_step(iteration)
     view = predicted = against = None
     if found.timeline is not None:
-        timeline, _ = found.measured().timeline(one.step)
+        timeline, _ = found.read_timelines().timeline(one.step)
         view = {**build_view(timeline), "micro_batch": None}
         if loaded is not None:
             predictor = predictor_of(loaded)
@@ -309,7 +309,7 @@ def run_job(
         view=view,
         predicted=predicted,
         difference=against,
-        notices=told(found.bounded(one.step, MAX_DOCUMENT).notices, source, language),
+        notices=told(found.trim_timeline(one.step, MAX_DOCUMENT).notices, source, language),
     )
     return json_bytes(answered.model_dump(mode="json"))
 
@@ -336,8 +336,8 @@ def kept_job(
             raise InvalidError(
                 Notice(code="trace_not_saved", value=source.name, params={"count": found.bad_rows}), *wrong
             )
-    short = found.bounded(found.at(iteration).step, MAX_DOCUMENT)
-    kept = short.kept(**about)
+    short = found.trim_timeline(found.get_step(iteration).step, MAX_DOCUMENT)
+    kept = short.to_result(**about)
     for lost in short.notices[len(found.notices) :]:
         note = f"{kept['note']}\n{lost.message(language)} {lost.hint(language)}".strip()
         kept["note"] = note if len(note.encode()) <= MAX_NOTE else kept["note"]

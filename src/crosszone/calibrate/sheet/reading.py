@@ -169,7 +169,7 @@ def read_workbook(data: bytes, name: str) -> ImportedRun:
         notices.append(Notice(code="sheet_breakdown_left_out", level="warning", field=name, params=params))
     trace = build_phase_trace(_read_name(cells, name), seconds, micro_batches, _read_meta(cells))
     phases = {0: split_phases(seconds, micro_batches)} if adds_up else {}
-    return ImportedRun.of_trace(
+    return ImportedRun.from_trace(
         trace, name=_read_name(cells, name), kind="sheet", phases=phases, figures=figures, notices=tuple(notices)
     )
 
@@ -238,7 +238,7 @@ def _read_values(cells: WorkbookCells, name: str) -> ImportedRun:
         name_of_part.removeprefix("part_"): _read_number(cells, name_of_part) for name_of_part in parts
     }
     trace = read_timeline(cells, _read_name(cells, name), figures["step_time_s"])
-    return ImportedRun.of_trace(trace, name=_read_name(cells, name), kind="sheet", figures=figures)
+    return ImportedRun.from_trace(trace, name=_read_name(cells, name), kind="sheet", figures=figures)
 
 
 def has_only_values(cells: WorkbookCells) -> bool:
