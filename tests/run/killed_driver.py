@@ -9,7 +9,7 @@ from pathlib import Path
 
 from crosszone.run import engine as driving
 from crosszone.run import service as serving
-from crosszone.run.runners.supervised import Supervised
+from crosszone.run.runners.supervised import SupervisedRunner
 from crosszone.run.service import Service
 from crosszone.store import open_store
 from run.test_engine import work as scripts
@@ -34,13 +34,13 @@ def main(folder: str, starts: str, slow: str) -> None:
 
     serving.decided, serving.check = work, check
     if slow == "stopping":
-        ends = Supervised.stop
+        ends = SupervisedRunner.stop
 
         def stop(self, token):
             ends(self, token)
             time.sleep(WAIT_S)
 
-        Supervised.stop = stop
+        SupervisedRunner.stop = stop
     with open_store(f"sqlite:///{folder}/saved.db") as store:
         Service(store).engine().run_until(threading.Event())
 

@@ -22,7 +22,7 @@ from crosszone.run.emulate.network import Network
 from crosszone.run.engine import Engine
 from crosszone.run.machine import Local
 from crosszone.run.remote.supervisor import TOKEN_VARIABLE
-from crosszone.run.runners.supervised import Supervised
+from crosszone.run.runners.supervised import SupervisedRunner
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
 from run.sshd import keys, needs_sshd, serving
@@ -279,7 +279,7 @@ def test_twenty_tasks_at_once_on_this_machine(tmp_path):
 
     def runner(one, work):
         machines = {"here": Local(name="here")}
-        return Supervised(task=one.id, work=work, environments={"here": here}, machines=machines, port=1)
+        return SupervisedRunner(task=one.id, work=work, environments={"here": here}, machines=machines, port=1)
 
     with open_store(f"sqlite:///{tmp_path}/saved.db") as store:
         ids = [store.tasks.add(name=f"task {number}", request={})[0].id for number in range(20)]

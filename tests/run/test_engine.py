@@ -16,7 +16,7 @@ from crosszone.run import engine as driving
 from crosszone.run.engine import Engine
 from crosszone.run.machine import Local
 from crosszone.run.remote.supervisor import find_processes, send_signal
-from crosszone.run.runners.supervised import Supervised
+from crosszone.run.runners.supervised import SupervisedRunner
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
 from waiting import PAUSE_S, wait_until
@@ -73,7 +73,7 @@ def made(store, tmp_path, doing: Work, *, name: str = "engine", check=None, make
 
     def runner(task, work):
         machines = {id: Local(name=id) for id in places}
-        return Supervised(task=task.id, work=work, environments=places, machines=machines, port=1)
+        return SupervisedRunner(task=task.id, work=work, environments=places, machines=machines, port=1)
 
     return Engine(store, name=name, make=make or (lambda task: doing), check=check or (lambda *_: []), runner=runner)
 
@@ -213,7 +213,7 @@ def test_a_machine_that_goes_away_interrupts_and_one_that_comes_back_does_not(st
     engine = made(store, tmp_path, doing)
     places = {node.environment: Environment(name="e", zone="z", workdir=str(tmp_path / "w")) for node in doing.nodes}
     machines = {id: Fickle(name=id) for id in places}
-    engine._runner = lambda task, work: Supervised(
+    engine._runner = lambda task, work: SupervisedRunner(
         task=task.id, work=work, environments=places, machines=machines, port=1
     )
     id = task_of(store)

@@ -29,7 +29,7 @@ from crosszone.inputs.value import parse
 from crosszone.run.engine import Engine
 from crosszone.run.request import Known, TaskRequest, checked
 from crosszone.run.runners import kubernetes as running
-from crosszone.run.runners.choice import runner_of
+from crosszone.run.runners.choice import make_runner
 from crosszone.run.work import work_of
 from crosszone.store import open_store
 from run.test_engine import advanced, states
@@ -248,7 +248,7 @@ def engine_of(store, **changes) -> Engine:
         return work_of(checked(parse(TaskRequest, task.request), known), LINKS, "en")
 
     def runner(task, work):
-        return runner_of(task, work, work.environments, {}, 29_504)
+        return make_runner(task, work, work.environments, {}, 29_504)
 
     return Engine(store, name="engine", make=make, check=lambda *_: [], runner=runner)
 
@@ -274,13 +274,13 @@ def test_a_task_runs_to_its_end_and_a_token_starts_once(store, cluster, tmp_path
     assert [node["code"] for node in task.progress["nodes"]] == [0, 0]
     assert task.progress["step"] == 3
     runner = engine._runner(task, engine._work(task))
-    job = running.name_of(task.token)
+    job = running.name_objects(task.token)
     for number in range(2):
         _, data = runner.read(number, "logs/ranks/0/stdout.log", 0, 1000)
         assert f"rank of node {number} meets at {job}-run-0-0-0.{job}:29504" in data.decode()
     runner.clean()
     assert [path for path in cluster.objects if "/pods/" not in path] == []
-    assert {one.state for one in runner.look(task.token)} == {"none"}
+    assert {one.state for one in runner.poll(task.token)} == {"none"}
 
 
 def test_nodes_asked_for_by_zone_are_the_pods_of_its_runs(store, cluster, tmp_path):
@@ -323,7 +323,7 @@ def test_the_manifest_of_a_start_is_one_that_kubeflow_takes(store, cluster, tmp_
     engine = engine_of(store)
     advanced(engine, id, to="queued")
     task = store.tasks.get(id)
-    documents = engine._runner(task, engine._work(task)).manifest(task.token)
+    documents = engine._runner(task, engine._work(task)).build_manifest(task.token)
     (tmp_path / "trainjob.yaml").write_text(yaml.safe_dump_all(documents))
     words = [
         CHECK / "bin" / "python",
@@ -333,7 +333,7 @@ def test_the_manifest_of_a_start_is_one_that_kubeflow_takes(store, cluster, tmp_
     ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    name = running.name_of(task.token)
+    name = running.name_objects(task.token)
     assert json.loads(done.stdout) == {"runtime": name, "refers": name, "jobs": 2}
 
 
@@ -351,7 +351,7 @@ def test_what_is_missing_is_said(store, cluster, tmp_path, monkeypatch):
         runner.prepare()
     assert refused.value.notices[0].code == "kubernetes_no_trainer"
     with pytest.raises(MachineError) as refused:
-        runner._ask("POST", "/apis/nothing", {"metadata": {}})
+        runner._call_api("POST", "/apis/nothing", {"metadata": {}})
     assert refused.value.notices[0].code == "kubernetes_failed"
     (tmp_path / "kubeconfig").write_text("{}")
     runner = engine._runner(task, engine._work(task))

@@ -14,7 +14,7 @@ from crosszone.deploy.trainer.metrics_file import MetricsFile, sum_seconds_by_ki
 from crosszone.run import metrics as module
 from crosszone.run import metrics as progress_module
 from crosszone.run.metrics import METRICS, PARTS, Progress, rows_of, stage_nodes
-from crosszone.run.runners.runner import Sight
+from crosszone.run.runners.runner import NodeStatus
 from crosszone.run.work import Work, WorkNode
 from crosszone.schedule.measured import read_metrics
 from effort import examples
@@ -172,7 +172,7 @@ def test_progress_goes_on_when_a_file_is_thinned_out(tmp_path):
     for step in range(1, 400):
         lines.write(line(step, tokens_per_s=10.0))
         size = runner.file(0, 0).stat().st_size
-        seen = (Sight(number=0, state="running", files={f"{METRICS}0.jsonl": size}),)
+        seen = (NodeStatus(number=0, state="running", files={f"{METRICS}0.jsonl": size}),)
         told = progress.read(runner, seen)
         assert told["step"] == step and told["step_s"] == pytest.approx(10.0)
     assert told["first_loss"] == 9.0 and told["loss"] == 9.0 / 399
@@ -183,5 +183,5 @@ def test_who_comes_late_still_knows_the_first_loss(tmp_path, monkeypatch):
     runner = Folder(tmp_path)
     runner.write(0, 0, header(), *(line(step, tokens_per_s=10.0) for step in range(1, 100)))
     size = runner.file(0, 0).stat().st_size
-    told = Progress().read(runner, (Sight(number=0, state="running", files={f"{METRICS}0.jsonl": size}),))
+    told = Progress().read(runner, (NodeStatus(number=0, state="running", files={f"{METRICS}0.jsonl": size}),))
     assert (told["first_loss"], told["step"]) == (9.0, 99)

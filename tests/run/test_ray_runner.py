@@ -20,8 +20,8 @@ from crosszone.run.engine import Engine
 from crosszone.run.machine import BOOT
 from crosszone.run.request import Known, TaskRequest, checked
 from crosszone.run.runners import ray as running
-from crosszone.run.runners.choice import runner_of
-from crosszone.run.runners.spoken import Spoken, counted_once, files_of
+from crosszone.run.runners.choice import make_runner
+from crosszone.run.runners.runner import LogReportedNode, build_start_files, drop_shared_metrics
 from crosszone.run.work import work_of
 from crosszone.store import open_store
 from deploy.test_slurm import free_ports
@@ -45,7 +45,7 @@ def spoken(folder: Path, doing, *, number: int = 0, **more) -> subprocess.Popen:
     for file in doing.bundle.files:
         (folder / file.path).parent.mkdir(parents=True, exist_ok=True)
         (folder / file.path).write_text(file.text)
-    for path, data in files_of(doing, "tok", 29_502, sys.executable).items():
+    for path, data in build_start_files(doing, "tok", 29_502, sys.executable).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
     assert BOOT in (folder / f"speak/{number:03d}.sh").read_text()
@@ -58,12 +58,12 @@ def test_a_node_that_speaks_tells_its_log_its_metrics_and_its_end(tmp_path):
     (tmp_path / "starts").mkdir()
     end = 'echo "at $MASTER_ADDR:$MASTER_PORT"; mkdir -p "$PET_LOG_DIR/0"; printf "no end" > "$PET_LOG_DIR/0/stderr.log"; exit 3'
     node = spoken(tmp_path, work(tmp_path / "starts", nodes=1, ends=(end,)))
-    heard = Spoken.heard(node.communicate(timeout=60)[0].splitlines())
+    heard = LogReportedNode.heard(node.communicate(timeout=60)[0].splitlines())
     assert node.returncode == 3
     assert heard.files["logs/node.log"].decode() == "at 10.0.0.1:29502\n"
     assert heard.files["logs/ranks/0/stderr.log"] == b"no end\n"
     assert heard.files["bundle/out/metrics-stage-0.jsonl"].count(b'"step"') == 5
-    seen = heard.sight(0, lives=False)
+    seen = heard.status(0, is_live=False)
     assert (seen.state, seen.code, seen.stopped) == ("ended", 3, False)
     assert heard.read("logs/node.log", 3, 4) == ({"size": 18, "offset": 3}, b"10.0")
 
@@ -74,20 +74,22 @@ def test_a_node_that_speaks_ends_when_it_is_told_to(tmp_path):
     node = spoken(tmp_path, work(tmp_path / "starts", nodes=1, pause=600))
     wait_until((tmp_path / "starts" / "0").exists)
     node.terminate()
-    heard = Spoken.heard(node.communicate(timeout=60)[0].splitlines())
-    assert heard.sight(0, lives=False).stopped
+    heard = LogReportedNode.heard(node.communicate(timeout=60)[0].splitlines())
+    assert heard.status(0, is_live=False).stopped
 
 
 def test_metrics_of_a_shared_folder_count_once():
     name = "bundle/out/metrics-stage-0.jsonl"
-    nodes = counted_once([Spoken({name: b"a", "logs/node.log": b"x"}), Spoken({name: b"a", "logs/node.log": b"y"})])
+    nodes = drop_shared_metrics(
+        [LogReportedNode({name: b"a", "logs/node.log": b"x"}), LogReportedNode({name: b"a", "logs/node.log": b"y"})]
+    )
     assert [sorted(one.files) for one in nodes] == [[name, "logs/node.log"], ["logs/node.log"]]
 
 
 def test_a_node_that_said_nothing_starts_or_is_lost():
-    assert Spoken().sight(0, lives=True).state == "starting"
-    assert Spoken(state={"state": "running"}).sight(0, lives=True).state == "running"
-    assert Spoken(state={"state": "running"}).sight(0, lives=False).state == "lost"
+    assert LogReportedNode().status(0, is_live=True).state == "starting"
+    assert LogReportedNode(state={"state": "running"}).status(0, is_live=True).state == "running"
+    assert LogReportedNode(state={"state": "running"}).status(0, is_live=False).state == "lost"
 
 
 # --- Ray --------------------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ def engine_of(store, address: str) -> Engine:
         return work_of(checked(parse(TaskRequest, task.request), known), (), "en")
 
     def runner(task, work):
-        return runner_of(task, work, work.environments, {}, 29_503)
+        return make_runner(task, work, work.environments, {}, 29_503)
 
     return Engine(store, name="engine", make=make, check=lambda *_: [], runner=runner)
 
@@ -188,7 +190,7 @@ class TestRay:
                 _, data = runner.read(number, name, 0, 1000)
                 assert f"rank of node {number} meets at {head[3]}:29503" in data.decode()
         runner.clean()
-        assert {one.state for one in runner.look(task.token)} == {"none"}
+        assert {one.state for one in runner.poll(task.token)} == {"none"}
 
     @pytest.mark.long
     def test_a_machine_that_ray_chooses_tells_the_nodes_where_they_meet(self, store, head, starts):
@@ -208,7 +210,7 @@ class TestRay:
         advanced(engine, id, to="running")
         wait_until(lambda: len(started(starts)) == 2)
         task = store.tasks.get(id)
-        assert {one.state for one in engine._runner(task, engine._work(task)).look(task.token)} <= {
+        assert {one.state for one in engine._runner(task, engine._work(task)).poll(task.token)} <= {
             "running",
             "starting",
         }
@@ -229,17 +231,17 @@ class TestRay:
         assert task.notice["params"]["said"] == "error: a bad node"
 
 
-def runner(**fields) -> running.Ray:
+def runner(**fields) -> running.RayRunner:
     places = {
         f"env-{n}": Environment(name="e", zone="z", runner="ray", **one) for n, one in fields.pop("places").items()
     }
-    return running.Ray(task="t", work=work(Path("/nowhere")), environments=places, port=1)
+    return running.RayRunner(task="t", work=work(Path("/nowhere")), environments=places, port=1)
 
 
 def test_a_server_that_does_not_answer_is_out_of_reach():
     (port,) = free_ports(1)
     gone = runner(places={0: {"partition": f"http://127.0.0.1:{port}"}})
-    assert [one.state for one in gone.look("token")] == ["unreachable", "unreachable"]
+    assert [one.state for one in gone.poll("token")] == ["unreachable", "unreachable"]
     with pytest.raises(MachineError) as refused:
         gone.start("token")
     assert refused.value.notices[0].code == "ray_failed"

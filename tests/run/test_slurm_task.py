@@ -16,7 +16,7 @@ from crosszone.run.engine import Engine
 from crosszone.run.remote.supervisor import find_processes
 from crosszone.run.request import Known, TaskRequest, checked
 from crosszone.run.runners import slurm as running
-from crosszone.run.runners.choice import runner_of
+from crosszone.run.runners.choice import make_runner
 from crosszone.run.work import work_of
 from crosszone.store import open_store
 from deploy.test_slurm import asked, pytestmark, slurm  # noqa: F401
@@ -100,7 +100,7 @@ def engine_of(store, tmp_path, *, name: str = "engine") -> Engine:
         return work_of(checked(parse(TaskRequest, task.request), known(tmp_path)), LINKS, "en")
 
     def runner(task, work):
-        return runner_of(task, work, work.environments, {}, 29_501)
+        return make_runner(task, work, work.environments, {}, 29_501)
 
     return Engine(store, name=name, make=make, check=lambda *_: [], runner=runner)
 
@@ -123,7 +123,7 @@ def test_a_task_over_two_partitions_runs_to_its_end(store, tmp_path, starts):
     assert [node["code"] for node in task.progress["nodes"]] == [0, 0]
     assert (task.progress["step"], task.progress["loss"]) == (3, 2)
     runner = engine._runner(task, engine._work(task))
-    seen = runner.look(task.token)
+    seen = runner.poll(task.token)
     for number in range(2):
         assert "logs/ranks/0/stdout.log" in seen[number].files
         for name in ("logs/node.log", "logs/ranks/0/stdout.log"):
@@ -154,7 +154,7 @@ def test_whoever_comes_next_finds_the_job_that_was_submitted(store, tmp_path, st
     assert store.tasks.get(id).state == "queued"
     advanced(engine_of(store, tmp_path, name="next"), id, to="running")
     token = store.tasks.get(id).token
-    assert len(running.Slurm.jobs(None, token)) == 2  # the two components of one job
+    assert len(running.SlurmRunner.list_jobs(None, token)) == 2  # the two components of one job
     (starts / "hold").unlink()
     assert advanced(engine_of(store, tmp_path, name="last"), id).state == "succeeded"
     assert started(starts) == {"0": 1, "1": 1}
@@ -171,9 +171,9 @@ def test_a_stop_cancels_the_job_and_a_late_start_does_nothing(store, tmp_path, s
     assert task.state == "stopped"
     assert find_processes(task.token) == []
     runner = engine._runner(task, engine._work(task))
-    assert [one.state for one in runner.look(task.token)] == ["ended", "ended"]
+    assert [one.state for one in runner.poll(task.token)] == ["ended", "ended"]
     runner.start(task.token)
-    assert not running.is_live(runner.jobs(task.token))
+    assert not running.is_live(runner.list_jobs(task.token))
     assert started(starts) == {"0": 1, "1": 1}
 
 
@@ -223,9 +223,9 @@ def test_a_controller_that_does_not_answer_is_out_of_reach(store, tmp_path, star
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     task = store.tasks.get(id)
     runner = engine._runner(task, engine._work(task))
-    assert [one.state for one in runner.look(task.token)] == ["unreachable", "unreachable"]
+    assert [one.state for one in runner.poll(task.token)] == ["unreachable", "unreachable"]
     with pytest.raises(MachineError):
-        runner.jobs(task.token)
+        runner.list_jobs(task.token)
 
 
 @pytest.mark.long
@@ -253,5 +253,5 @@ def test_a_model_is_trained_over_two_partitions(store, tmp_path, starts, monkeyp
     task = advanced(engine, id)
     assert task.state == "succeeded", str(task.notice)
     assert task.progress["step"] == 4
-    seen = engine._runner(task, engine._work(task)).look(task.token)
+    seen = engine._runner(task, engine._work(task)).poll(task.token)
     assert all(any(re.fullmatch(r"logs/ranks/.*/std(out|err)\.log", name) for name in one.files) for one in seen)

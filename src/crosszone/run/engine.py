@@ -21,7 +21,7 @@ from collections.abc import Callable
 from crosszone.errors import CrossZoneError, InputError, MachineError, Notice, StoreError
 from crosszone.run.checks import Left, Turn
 from crosszone.run.metrics import Progress
-from crosszone.run.runners.runner import Runner, Sight
+from crosszone.run.runners.runner import NodeStatus, Runner
 from crosszone.run.work import Work
 from crosszone.store import Store
 from crosszone.store.tasks import LIVE, Task, kept
@@ -204,7 +204,7 @@ class Engine:
         task = turn.task
         assert task.token is not None
         runner = self._runner(task, self._work(task))
-        seen = runner.look(task.token)
+        seen = runner.poll(task.token)
         self._note_progress(turn, runner, seen)
         away = [one for one in seen if one.state == "unreachable"]
         if away:
@@ -237,7 +237,7 @@ class Engine:
 
     # --- what goes wrong ----------------------------------------------------------------------------------------------
 
-    def _again(self, turn: Turn, failed: Sight, runner: Runner) -> None:
+    def _again(self, turn: Turn, failed: NodeStatus, runner: Runner) -> None:
         """Start the group again, or give up."""
         task = turn.task
         most = task.request.get("policy", {}).get("maxRestarts", 0)
@@ -260,11 +260,11 @@ class Engine:
     def _out_of_reach(self, turn: Turn, notice: Notice) -> None:
         """A machine could not be asked: in the middle of a run that may pass, before it nothing is lost by failing."""
         if turn.task.state in ("running", "stopping"):
-            self._away(turn, Sight(number=0, state="unreachable", reason=notice.message()))
+            self._away(turn, NodeStatus(number=0, state="unreachable", reason=notice.message()))
             return
         self._fail(turn, notice)
 
-    def _away(self, turn: Turn, node: Sight) -> None:
+    def _away(self, turn: Turn, node: NodeStatus) -> None:
         """A machine is out of reach: wait, and after a while say so; a resume finds out what has become of it."""
         since = self._unseen.setdefault(turn.task.id, time.monotonic())
         if time.monotonic() - since < GONE_S:
@@ -286,7 +286,7 @@ class Engine:
         port = self._port(task, work)
         return work if port == work.port else work.replace(port=port)
 
-    def _note_progress(self, turn: Turn, runner: Runner, seen: tuple[Sight, ...]) -> None:
+    def _note_progress(self, turn: Turn, runner: Runner, seen: tuple[NodeStatus, ...]) -> None:
         progress = self._progress.setdefault(turn.task.id, Progress())
         told = progress.read(runner, seen)
         if told != turn.task.progress:
@@ -310,7 +310,7 @@ class Engine:
             held.pop(id, None)
 
 
-def last_words(runner: Runner, node: Sight, most: int = 400) -> str:
+def last_words(runner: Runner, node: NodeStatus, most: int = 400) -> str:
     """The end of a node's output: most often it says why."""
     try:
         _, data = runner.read(node.number, "logs/node.log", -4000, 4000)
@@ -321,7 +321,7 @@ def last_words(runner: Runner, node: Sight, most: int = 400) -> str:
     return (errors or lines or [node.reason or ""])[-1][-most:]
 
 
-def _away_notice(node: Sight) -> Notice:
+def _away_notice(node: NodeStatus) -> Notice:
     return Notice(code="task_node_away", params={"node": node.number, "reason": node.reason or ""})
 
 

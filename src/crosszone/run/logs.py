@@ -8,7 +8,7 @@ from typing import Any
 
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value
-from crosszone.run.runners.runner import Runner, Sight
+from crosszone.run.runners.runner import NodeStatus, Runner
 from crosszone.run.work import Work, WorkNode
 
 LOGS = "logs/"
@@ -46,7 +46,7 @@ class LogPart(Value):
     """More may come."""
 
 
-def log_files(work: Work, seen: tuple[Sight, ...]) -> tuple[LogFile, ...]:
+def log_files(work: Work, seen: tuple[NodeStatus, ...]) -> tuple[LogFile, ...]:
     """Every log that was seen, by node."""
     return tuple(
         LogFile(

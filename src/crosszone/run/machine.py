@@ -122,9 +122,7 @@ def run_request(
     name: str, command: Sequence[str], function: str, payload: bytes, wait_s: float, arguments: dict[str, Any]
 ) -> Any:
     """Run a command, give it the request on standard input, and read the answer."""
-    header = {"modules": read_modules(), "call": function, "arguments": arguments, "payload": len(payload)}
-    boot = read_module("boot").encode()
-    request = b"%d\n%s%s\n%s" % (len(boot), boot, json.dumps(header).encode(), payload)
+    request = pack_request(function, arguments, payload)
     try:
         process = subprocess.run(command, input=request, capture_output=True, timeout=wait_s, check=False)
     except FileNotFoundError:
@@ -144,6 +142,14 @@ def run_request(
         refusal = answer["refusal"]
         raise MachineError(Notice(code=refusal.pop("code"), params={"machine": name, **refusal}))
     return (answer["value"], data) if "payload" in answer else answer["value"]
+
+
+def pack_request(function: str, arguments: dict[str, Any], payload: bytes = b"", *more_modules: str) -> bytes:
+    """What `BOOT` reads on standard input: the boot module and its length, a header, and a payload."""
+    modules = {**read_modules(), **{name: read_module(name) for name in more_modules}}
+    header = {"modules": modules, "call": function, "arguments": arguments, "payload": len(payload)}
+    boot = read_module("boot").encode()
+    return b"%d\n%s%s\n%s" % (len(boot), boot, json.dumps(header).encode(), payload)
 
 
 @cache

@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from crosszone.deploy.trainer.metrics_file import sum_seconds_by_kind
-from crosszone.run.runners.runner import Runner, Sight
+from crosszone.run.runners.runner import NodeStatus, Runner
 from crosszone.run.work import Work
 from crosszone.schedule.timeline import COMMUNICATION, COMPUTE
 
@@ -220,7 +220,7 @@ class Progress:
         self._steps: deque[float] = deque(maxlen=WINDOW)
         self._told: dict[str, Any] = {}
 
-    def read(self, runner: Runner, seen: tuple[Sight, ...]) -> dict[str, Any]:
+    def read(self, runner: Runner, seen: tuple[NodeStatus, ...]) -> dict[str, Any]:
         """Step, loss, tokens/s, seconds a step (median of the last ones), memory; and the state of every node."""
         for node in seen:
             for name, size in node.files.items():

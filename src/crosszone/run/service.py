@@ -39,7 +39,7 @@ from crosszone.run.monitor import Twin, twin_of
 from crosszone.run.preflight import check
 from crosszone.run.probe import End, machine_of, measured, probed
 from crosszone.run.request import Asked, Degrees, Known, TaskRequest, checked
-from crosszone.run.runners.choice import runner_of
+from crosszone.run.runners.choice import make_runner
 from crosszone.run.runners.runner import Runner
 from crosszone.run.site import cluster_of
 from crosszone.run.work import Work
@@ -172,7 +172,7 @@ class Service:
         if task.plan is None or task.token is None:
             return ()
         work = _work(task)
-        return log_files(work, self._runner(task, work).look(task.token))
+        return log_files(work, self._runner(task, work).poll(task.token))
 
     def log(self, id: str, *, node: int, name: str, offset: int = 0, most: int = 65536) -> LogPart:
         """Some of a log from a byte on; a negative offset counts from its end."""
@@ -269,7 +269,7 @@ class Service:
 
     def _runner(self, task: Task, work: Work) -> Runner:
         places = self._places(work)
-        return runner_of(task, work, places, self._machines(places), work.port or work.bundle.port)
+        return make_runner(task, work, places, self._machines(places), work.port or work.bundle.port)
 
     def _places(self, work: Work) -> dict[str, Environment]:
         """The environments of a task's nodes, by id."""

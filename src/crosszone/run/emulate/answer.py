@@ -33,8 +33,8 @@ from crosszone.run.measurements import WARM_UP
 from crosszone.run.metrics import rows_of
 from crosszone.run.monitor import TwinPart, twin_of
 from crosszone.run.probe import probed
-from crosszone.run.runners.runner import Sight
-from crosszone.run.runners.supervised import Supervised
+from crosszone.run.runners.runner import NodeStatus
+from crosszone.run.runners.supervised import SupervisedRunner
 from crosszone.run.trial import measured_steps
 from crosszone.run.work import PLAN, Work, WorkNode
 from crosszone.text import DEFAULT_LANGUAGE
@@ -138,7 +138,7 @@ def emulated(
         _require_memory(work, nodes)
         tell("emulate_trial", 0, 1)
         work = work.refined(measured_steps(nodes, machines, work), language)
-        runner = Supervised(task=TASK, work=work, environments=nodes, machines=machines, port=PORT)
+        runner = SupervisedRunner(task=TASK, work=work, environments=nodes, machines=machines, port=PORT)
         samples = _run(runner, network, steps, tell)
         rows = rows_of(runner, limit=steps)
         links = _links(network, work, samples)
@@ -232,7 +232,7 @@ def _require_memory(work: Work, nodes: Mapping[str, Environment]) -> None:
         raise MachineError(Notice(code="emulate_memory", params=params))
 
 
-def _run(runner: Supervised, network: Network, steps: int, tell: Told) -> list[tuple[int, dict[Any, Any]]]:
+def _run(runner: SupervisedRunner, network: Network, steps: int, tell: Told) -> list[tuple[int, dict[Any, Any]]]:
     """Run it to its end; what had been sent after which step."""
     token = secrets.token_hex(8)
     runner.prepare()
@@ -241,7 +241,7 @@ def _run(runner: Supervised, network: Network, steps: int, tell: Told) -> list[t
     end = time.monotonic() + LIMIT_S
     while True:
         time.sleep(LOOK_S)
-        seen = runner.look(token)
+        seen = runner.poll(token)
         if all(one.state == "ended" and one.code == 0 for one in seen):
             return samples
         failed = [one for one in seen if one.state not in ("starting", "running") and one.code != 0]
@@ -254,7 +254,7 @@ def _run(runner: Supervised, network: Network, steps: int, tell: Told) -> list[t
                 tell("emulate_steps", done, steps)
 
 
-def _failure(runner: Supervised, token: str, failed: Sequence[Sight]) -> MachineError:
+def _failure(runner: SupervisedRunner, token: str, failed: Sequence[NodeStatus]) -> MachineError:
     runner.stop(token)
     if not failed:
         return MachineError(Notice(code="emulate_too_long", params={"seconds": round(LIMIT_S)}))

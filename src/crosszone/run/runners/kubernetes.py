@@ -5,7 +5,7 @@
 
 The official client is needed (pip install kubernetes); it reads the kubeconfig, or the account of the pod that
 CrossZone runs in. `partition` of the environments is the namespace. What a node writes is known by its pod's log
-(`spoken.py`), and ends with the job: the trainer's output outlives it where the launch settings name a claim.
+(`runner.py`), and ends with the job: the trainer's output outlives it where the launch settings name a claim.
 """
 
 from __future__ import annotations
@@ -31,9 +31,15 @@ from crosszone.deploy.launchers.kubernetes import BUNDLE_ARCHIVE, JOB_FILE, TRAI
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.extras import install_command
 from crosszone.inputs.environment import Environment
-from crosszone.run.runners.runner import Sight
-from crosszone.run.runners.spoken import FOLDER, Spoken, counted_once, files_of
-from crosszone.run.runners.supervised import STOP_S
+from crosszone.run.runners.runner import (
+    START_FOLDER,
+    STOP_S,
+    LogReportedNode,
+    NodeStatus,
+    build_start_files,
+    drop_shared_metrics,
+    stop_lost_nodes,
+)
 from crosszone.run.work import Work
 
 VERSION = "v1alpha1"
@@ -43,18 +49,18 @@ JOBSET, RUN, INDEX = (
     "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name",
     "batch.kubernetes.io/job-completion-index",
 )  # fmt: skip
-MOST_ARCHIVE = 1_000_000  # Bytes of the bundle in a ConfigMap, which holds 1 MiB
-MOST_LOG = 16 * 2**20
+MAX_ARCHIVE_BYTES = 1_000_000  # Bytes of the bundle in a ConfigMap, which holds 1 MiB
+MAX_LOG_BYTES = 16 * 2**20
 WAIT_S = 30
 END_S = STOP_S + 6.0
-FRESH_S = 2.0  # How long what a pod said is not asked for again
-MOST_HEARD = 64
-# What nodes said when they were last asked: pod, when, whether it had ended, lines. A pod takes its log with it.
-_heard: OrderedDict[tuple[str, str, int], tuple[str, float, bool, list[str]]] = OrderedDict()
+FRESH_S = 2.0  # How long a log that was read is not read again
+MAX_CACHED_LOGS = 64
+# Logs as they were read last: pod, when, whether it had ended, lines. A pod takes its log with it.
+_log_cache: OrderedDict[tuple[str, str, int], tuple[str, float, bool, list[str]]] = OrderedDict()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kubernetes:
+class KubernetesRunner:
     """The nodes of one task."""
 
     task: str
@@ -86,38 +92,44 @@ class Kubernetes:
     @property
     def namespace(self) -> str:
         """The namespace, the same for all nodes."""
-        found = {one.partition for one in self.environments.values() if one.partition}
-        if len(found) > 1:
-            raise InvalidError(Notice(code="kubernetes_namespaces", field="partition", params={"known": sorted(found)}))
+        namespaces = {environment.partition for environment in self.environments.values() if environment.partition}
+        if len(namespaces) > 1:
+            raise InvalidError(
+                Notice(code="kubernetes_namespaces", field="partition", params={"known": sorted(namespaces)})
+            )
         return str(self.documents[0]["metadata"]["namespace"])
 
     def prepare(self) -> None:
         """As `Runner.prepare`: the bundle goes with each start, for it holds the start's token."""
-        if len(self._archive("")) > MOST_ARCHIVE:
-            params = {"limit": MOST_ARCHIVE, "count": len(self._archive(""))}
+        if len(self._pack_bundle("")) > MAX_ARCHIVE_BYTES:
+            params = {"limit": MAX_ARCHIVE_BYTES, "count": len(self._pack_bundle(""))}
             raise InvalidError(Notice(code="kubernetes_bundle_large", params=params))
-        if self._ask("GET", self._jobs) is None:
+        if self._call_api("GET", self._jobs_path) is None:
             raise MachineError(Notice(code="kubernetes_no_trainer", value=f"{TRAINER_API_GROUP}/{VERSION}"))
 
     def start(self, token: str) -> None:
         """As `Runner.start`: bundle, runtime, and last the job; each is made once."""
-        runtime, job = self.manifest(token)
-        named = {"name": f"{name_of(token)}-bundle", "namespace": self.namespace, "labels": self._labels(token)}
-        bundle = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named}
-        bundle["binaryData"] = {BUNDLE_ARCHIVE: base64.b64encode(self._archive(token)).decode()}
-        self._ask("POST", self._maps, bundle)
-        self._ask("POST", self._runtimes, runtime)
-        self._ask("POST", self._jobs, job)
+        runtime, job = self.build_manifest(token)
+        metadata = {
+            "name": f"{name_objects(token)}-bundle",
+            "namespace": self.namespace,
+            "labels": self._build_labels(token),
+        }
+        bundle = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        bundle["binaryData"] = {BUNDLE_ARCHIVE: base64.b64encode(self._pack_bundle(token)).decode()}
+        self._call_api("POST", self._maps_path, bundle)
+        self._call_api("POST", self._runtimes_path, runtime)
+        self._call_api("POST", self._jobs_path, job)
 
-    def manifest(self, token: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def build_manifest(self, token: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """The bundle's manifest under the names of a start; whether a group starts again is for its task to say."""
-        old, new = str(self.documents[0]["metadata"]["name"]), name_of(token)
+        old, new = str(self.documents[0]["metadata"]["name"]), name_objects(token)
         runtime, job = json.loads(json.dumps(self.documents))
-        for one in (runtime, job):
-            one["metadata"] |= {"name": new, "labels": self._labels(token)}
+        for document in (runtime, job):
+            document["metadata"] |= {"name": new, "labels": self._build_labels(token)}
         job["spec"]["runtimeRef"]["name"] = new
         template = runtime["spec"]["template"]["spec"]
-        template["failurePolicy"] = {"maxRestarts": 0}
+        template["failurePolicy"] = {"maxRestarts": 0}  # else JobSet and the task would both restart a group
         for run in template["replicatedJobs"]:
             pod = run["template"]["spec"]["template"]["spec"]
             pod["terminationGracePeriodSeconds"] = int(END_S)
@@ -125,196 +137,206 @@ class Kubernetes:
                 if "configMap" in volume:
                     volume["configMap"]["name"] = f"{new}-bundle"
             (container,) = pod["containers"]
-            bash, flag, script, *rest = container["command"]
-            container["command"] = [bash, flag, script.replace("nodes/%03d.sh", f"{FOLDER}/%03d.sh"), *rest]
+            bash, flag, script, *arguments = container["command"]
+            container["command"] = [bash, flag, script.replace("nodes/%03d.sh", f"{START_FOLDER}/%03d.sh"), *arguments]
             for variable in container["env"]:
                 if variable["name"] == "MASTER_ADDR":
                     variable["value"] = variable["value"].replace(old, new)
         return runtime, job
 
-    def look(self, token: str) -> tuple[Sight, ...]:
+    def poll(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.look`."""
         try:
-            job = self._ask("GET", f"{self._jobs}/{name_of(token)}")
+            job = self._call_api("GET", f"{self._jobs_path}/{name_objects(token)}")
             if job is None:
-                return tuple(Sight(number=node.number, state="none") for node in self.work.nodes)
-            pods = self._pods(token)
-            nodes = counted_once([self._spoken(node.number, pods.get(node.number)) for node in self.work.nodes])
+                return tuple(NodeStatus(number=node.number, state="none") for node in self.work.nodes)
+            pods = self._list_pods(token)
+            nodes = drop_shared_metrics(
+                [self._read_node(node.number, pods.get(node.number)) for node in self.work.nodes]
+            )
         except MachineError as error:
-            return self._unreachable(error)
-        over = _over(job)
-        seen = [
-            self._sight(node.number, pods.get(node.number), spoken, over)
-            for node, spoken in zip(self.work.nodes, nodes, strict=True)
+            return self._report_unreachable(error)
+        end = find_end_condition(job)
+        statuses = [
+            self._node_status(node.number, pods.get(node.number), reported, end)
+            for node, reported in zip(self.work.nodes, nodes, strict=True)
         ]
-        cause = next((one for one in seen if one.state == "ended" and one.code != 0 and not one.stopped), None)
-        if cause is None:
-            return tuple(seen)
-        ended = {"state": "ended", "code": None, "stopped": True, "reason": f"ended with node {cause.number}"}
-        return tuple(one.replace(**ended) if one.state == "lost" else one for one in seen)
+        return stop_lost_nodes(statuses)
 
-    def stop(self, token: str) -> tuple[Sight, ...]:
+    def stop(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.stop`: the job is deleted and with it its pods; a bundle without a job starts nothing."""
-        last = self.look(token)
+        statuses = self.poll(token)
         try:
             until = time.monotonic() + END_S
-            self._listen(token)
-            self._ask("DELETE", f"{self._jobs}/{name_of(token)}", {"propagationPolicy": "Foreground"})
-            while self._listen(token) or self._ask("GET", f"{self._jobs}/{name_of(token)}") is not None:
+            self._read_all_logs(token)
+            self._call_api("DELETE", f"{self._jobs_path}/{name_objects(token)}", {"propagationPolicy": "Foreground"})
+            while (
+                self._read_all_logs(token)
+                or self._call_api("GET", f"{self._jobs_path}/{name_objects(token)}") is not None
+            ):
                 if time.monotonic() > until:
                     raise MachineError(Notice(code="kubernetes_failed", params={"reason": "the job does not end"}))
                 time.sleep(0.5)
         except MachineError as error:
-            return self._unreachable(error)
+            return self._report_unreachable(error)
         ended = {"state": "ended", "code": None, "stopped": True}
-        return tuple(one if one.state == "ended" else one.replace(**ended) for one in last)
+        return tuple(status if status.state == "ended" else status.replace(**ended) for status in statuses)
 
-    def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
+    def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`: from what the pod of the latest start has said, or had when it was last there."""
-        pods = self._pods(None)
+        pods = self._list_pods(None)
         nodes = []
         for node in self.work.nodes:
-            gone = _heard.get((self.namespace, self.task, node.number)) if node.number not in pods else None
-            nodes.append(Spoken.heard(gone[3]) if gone else self._spoken(node.number, pods.get(node.number)))
-        return counted_once(nodes)[number].read(name, offset, most)
+            cached = _log_cache.get((self.namespace, self.task, node.number)) if node.number not in pods else None
+            nodes.append(
+                LogReportedNode.from_lines(cached[3]) if cached else self._read_node(node.number, pods.get(node.number))
+            )
+        return drop_shared_metrics(nodes)[number].read(name, offset, max_bytes)
 
     def clean(self) -> None:
         """As `Runner.clean`; a job that still runs is not deleted, one whose nodes have ended is waited for."""
-        selected = f"?labelSelector={TASK}%3D{self._labels('')[TASK]}"
+        selector = f"?labelSelector={TASK}%3D{self._build_labels('')[TASK]}"
         until = time.monotonic() + END_S
-        while running := self._unfinished(selected):
+        while running := self._list_unfinished(selector):
             if time.monotonic() > until:
                 params = {"machine": "Kubernetes", "folder": self.namespace, "token": running[0]}
                 raise MachineError(Notice(code="agent_busy", params=params))
             time.sleep(0.5)
-        for kind in (self._jobs, self._runtimes, self._maps):
-            for one in (self._ask("GET", f"{kind}{selected}") or {}).get("items", []):
-                self._ask("DELETE", f"{kind}/{one['metadata']['name']}", {"propagationPolicy": "Foreground"})
+        for kind in (self._jobs_path, self._runtimes_path, self._maps_path):
+            for document in (self._call_api("GET", f"{kind}{selector}") or {}).get("items", []):
+                self._call_api("DELETE", f"{kind}/{document['metadata']['name']}", {"propagationPolicy": "Foreground"})
 
-    def _unfinished(self, selected: str) -> list[str]:
+    def _list_unfinished(self, selector: str) -> list[str]:
         """Jobs of this task that are neither complete nor failed."""
-        jobs = (self._ask("GET", f"{self._jobs}{selected}") or {}).get("items", [])
-        return [job["metadata"]["name"] for job in jobs if _over(job) is None]
+        jobs = (self._call_api("GET", f"{self._jobs_path}{selector}") or {}).get("items", [])
+        return [job["metadata"]["name"] for job in jobs if find_end_condition(job) is None]
 
     # --- what there is ------------------------------------------------------------------------------------------------
 
     @property
-    def _jobs(self) -> str:
+    def _jobs_path(self) -> str:
         return f"/apis/{TRAINER_API_GROUP}/{VERSION}/namespaces/{self.namespace}/trainjobs"
 
     @property
-    def _runtimes(self) -> str:
+    def _runtimes_path(self) -> str:
         return f"/apis/{TRAINER_API_GROUP}/{VERSION}/namespaces/{self.namespace}/trainingruntimes"
 
     @property
-    def _maps(self) -> str:
+    def _maps_path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/configmaps"
 
-    def _labels(self, token: str) -> dict[str, str]:
-        return {TASK: hashlib.sha256(self.task.encode()).hexdigest()[:32], TOKEN: name_of(token)}
+    def _build_labels(self, token: str) -> dict[str, str]:
+        return {TASK: hashlib.sha256(self.task.encode()).hexdigest()[:32], TOKEN: name_objects(token)}
 
-    def _pods(self, token: str | None) -> dict[int, dict[str, Any]]:
+    def _list_pods(self, token: str | None) -> dict[int, dict[str, Any]]:
         """Pods by the number of their node; without a token, those of the latest start."""
         if token is None:
-            selected = f"?labelSelector={TASK}%3D{self._labels('')[TASK]}"
-            jobs = (self._ask("GET", f"{self._jobs}{selected}") or {}).get("items", [])
+            selector = f"?labelSelector={TASK}%3D{self._build_labels('')[TASK]}"
+            jobs = (self._call_api("GET", f"{self._jobs_path}{selector}") or {}).get("items", [])
             if not jobs:
                 return {}
-            name = max(jobs, key=lambda one: one["metadata"].get("creationTimestamp") or "")["metadata"]["name"]
+            name = max(jobs, key=lambda job: job["metadata"].get("creationTimestamp") or "")["metadata"]["name"]
         else:
-            name = name_of(token)
+            name = name_objects(token)
         path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={JOBSET}%3D{name}"
-        found: dict[int, dict[str, Any]] = {}
-        for pod in (self._ask("GET", path) or {}).get("items", []):
+        pods: dict[int, dict[str, Any]] = {}
+        for pod in (self._call_api("GET", path) or {}).get("items", []):
             labels = pod["metadata"].get("labels", {})
-            if labels.get(RUN) in self._firsts and labels.get(INDEX, "").isdigit():
-                found[self._firsts[labels[RUN]] + int(labels[INDEX])] = pod
-        return found
+            if labels.get(RUN) in self._first_nodes and labels.get(INDEX, "").isdigit():
+                pods[self._first_nodes[labels[RUN]] + int(labels[INDEX])] = pod
+        return pods
 
     @cached_property
-    def _firsts(self) -> dict[str, int]:
+    def _first_nodes(self) -> dict[str, int]:
         """Number of the first node of each run, by the run's name."""
         runs = self.documents[0]["spec"]["template"]["spec"]["replicatedJobs"]
         firsts = {}
         for run in runs:
             (container,) = run["template"]["spec"]["template"]["spec"]["containers"]
-            firsts[run["name"]] = next(int(one["value"]) for one in container["env"] if one["name"] == "FIRST_NODE")
+            firsts[run["name"]] = next(
+                int(variable["value"]) for variable in container["env"] if variable["name"] == "FIRST_NODE"
+            )
         return firsts
 
-    def _listen(self, token: str) -> bool:
-        """Hears what the pods that are still there say, for their logs go with them; whether any is."""
-        pods = self._pods(token)
+    def _read_all_logs(self, token: str) -> bool:
+        """Read the logs of all pods that are left, for a pod takes its log with it; whether any is left."""
+        pods = self._list_pods(token)
         for number, pod in pods.items():
-            self._spoken(number, pod, anew=True)
+            self._read_node(number, pod, refresh=True)
         return bool(pods)
 
-    def _spoken(self, number: int, pod: dict[str, Any] | None, *, anew: bool = False) -> Spoken:
-        """What a node has said, by the log of its pod: of a moment ago, or read `anew`."""
+    def _read_node(self, number: int, pod: dict[str, Any] | None, *, refresh: bool = False) -> LogReportedNode:
+        """What a node has reported, by the log of its pod: as read a moment ago, or read again (`refresh`)."""
         if pod is None or pod.get("status", {}).get("phase", "Pending") == "Pending":
-            return Spoken()
-        name, over = pod["metadata"]["name"], pod["status"]["phase"] in ("Succeeded", "Failed")
+            return LogReportedNode()
+        name, has_ended = pod["metadata"]["name"], pod["status"]["phase"] in ("Succeeded", "Failed")
         key = (self.namespace, self.task, number)
-        known = _heard.get(key)
-        fresh = known is not None and (known[2] or (not over and not anew and time.monotonic() - known[1] < FRESH_S))
-        if known is None or known[0] != name or not fresh:
-            path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log?container=node&limitBytes={MOST_LOG}"
-            text = self._ask("GET", path, plain=True)
-            if text is None and known is not None and known[0] == name:
-                return Spoken.heard(known[3])  # the pod has gone since
+        cached = _log_cache.get(key)
+        is_fresh = cached is not None and (
+            cached[2] or (not has_ended and not refresh and time.monotonic() - cached[1] < FRESH_S)
+        )
+        if cached is None or cached[0] != name or not is_fresh:
+            path = f"/api/v1/namespaces/{self.namespace}/pods/{name}/log?container=node&limitBytes={MAX_LOG_BYTES}"
+            text = self._call_api("GET", path, plain=True)
+            if text is None and cached is not None and cached[0] == name:
+                return LogReportedNode.from_lines(cached[3])  # the pod has gone since
             text = text or ""
-            known = _heard[key] = (name, time.monotonic(), over, [line for line in text.split("\n") if line])
-            _heard.move_to_end(key)
-            while len(_heard) > MOST_HEARD:
-                _heard.popitem(last=False)
-        return Spoken.heard(known[3])
+            cached = _log_cache[key] = (name, time.monotonic(), has_ended, [line for line in text.split("\n") if line])
+            _log_cache.move_to_end(key)
+            while len(_log_cache) > MAX_CACHED_LOGS:
+                _log_cache.popitem(last=False)
+        return LogReportedNode.from_lines(cached[3])
 
-    def _sight(self, number: int, pod: dict[str, Any] | None, spoken: Spoken, over: dict[str, Any] | None) -> Sight:
-        """One node by its own words, its pod's and its job's."""
+    def _node_status(
+        self, number: int, pod: dict[str, Any] | None, reported: LogReportedNode, end: dict[str, Any] | None
+    ) -> NodeStatus:
+        """One node by its own report, its pod's and its job's."""
         status = {} if pod is None else pod.get("status", {})
         phase = status.get("phase")
-        reason = status.get("message") or status.get("reason") or (over or {}).get("message")
-        for one in status.get("containerStatuses", []):
-            ended, waits = one.get("state", {}).get("terminated"), one.get("state", {}).get("waiting")
-            if ended and spoken.state.get("state") != "ended":
-                files = {name: len(data) for name, data in spoken.files.items()}
-                why = reason or ended.get("reason")
-                return Sight(number=number, state="ended", code=ended["exitCode"], files=files, reason=why)
-            reason = reason or (waits or {}).get("message") or (waits or {}).get("reason")
-        if pod is None and over is not None and over["type"] == "Complete":
-            return Sight(number=number, state="ended", code=0)
-        return spoken.sight(number, lives=over is None and phase not in ("Succeeded", "Failed"), reason=reason)
+        reason = status.get("message") or status.get("reason") or (end or {}).get("message")
+        for container in status.get("containerStatuses", []):
+            ended, waiting = container.get("state", {}).get("terminated"), container.get("state", {}).get("waiting")
+            if ended and reported.state.get("state") != "ended":
+                files = {name: len(data) for name, data in reported.files.items()}
+                why_ended = reason or ended.get("reason")
+                return NodeStatus(number=number, state="ended", code=ended["exitCode"], files=files, reason=why_ended)
+            reason = reason or (waiting or {}).get("message") or (waiting or {}).get("reason")
+        if pod is None and end is not None and end["type"] == "Complete":
+            return NodeStatus(number=number, state="ended", code=0)
+        return reported.status(number, is_live=end is None and phase not in ("Succeeded", "Failed"), reason=reason)
 
-    def _archive(self, token: str) -> bytes:
+    def _pack_bundle(self, token: str) -> bytes:
         """The bundle as an archive, the same for the same start."""
         python = self.environments[self.work.nodes[0].environment].python
-        held = {file.path: file.text.encode() for file in self.work.bundle.files}
-        held |= files_of(self.work, token, self.port, python)
+        contents = {file.path: file.text.encode() for file in self.work.bundle.files}
+        contents |= build_start_files(self.work, token, self.port, python)
         packed = io.BytesIO()
+        # mtime=0: the same bytes for the same start, whoever packs them.
         with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
-            for path, data in sorted(held.items()):
+            for path, data in sorted(contents.items()):
                 member = tarfile.TarInfo(path)
                 member.size, member.mode = len(data), 0o755
                 tar.addfile(member, io.BytesIO(data))
         return packed.getvalue()
 
-    def _unreachable(self, error: MachineError) -> tuple[Sight, ...]:
+    def _report_unreachable(self, error: MachineError) -> tuple[NodeStatus, ...]:
         reason = error.notices[0].message()
-        return tuple(Sight(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
+        return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, *, plain: bool = False) -> Any:
+    def _call_api(self, method: str, path: str, body: dict[str, Any] | None = None, *, plain: bool = False) -> Any:
         """What the API answers; None: there is no such object, or (to POST) it was made before."""
-        api, refused = self.api, import_module("kubernetes.client").ApiException
+        api, api_exception = self.api, import_module("kubernetes.client").ApiException
         headers = {"Accept": "text/plain" if plain else "application/json", "Content-Type": "application/json"}
-        where, _, query = path.partition("?")
-        asked: dict[str, Any] = {"header_params": headers, "body": body, "query_params": parse_qsl(query)}
-        asked |= {"auth_settings": ["BearerToken"], "_preload_content": False, "_request_timeout": WAIT_S}
+        resource, _, query = path.partition("?")
+        options: dict[str, Any] = {"header_params": headers, "body": body, "query_params": parse_qsl(query)}
+        options |= {"auth_settings": ["BearerToken"], "_preload_content": False, "_request_timeout": WAIT_S}
         try:
-            answer = api.call_api(where, method, _return_http_data_only=True, **asked)
+            answer = api.call_api(resource, method, _return_http_data_only=True, **options)
             text = answer.data.decode("utf-8", "replace")
-        except refused as error:
+        except api_exception as error:
             if error.status == (409 if method == "POST" else 404):
                 return None
-            raise MachineError(Notice(code="kubernetes_failed", params={"reason": _reason(error)})) from None
+            raise MachineError(Notice(code="kubernetes_failed", params={"reason": read_reason(error)})) from None
         except Exception as error:  # of urllib3, which comes with the client
             if type(error).__module__.split(".")[0] != "urllib3":
                 raise
@@ -322,18 +344,22 @@ class Kubernetes:
         return text if plain else json.loads(text)
 
 
-def name_of(token: str) -> str:
+def name_objects(token: str) -> str:
     """What the objects of a start are called: a label of RFC 1035."""
     return f"cz-{hashlib.sha256(token.encode()).hexdigest()[:20]}"
 
 
-def _over(job: dict[str, Any]) -> dict[str, Any] | None:
+def find_end_condition(job: dict[str, Any]) -> dict[str, Any] | None:
     """The condition by which a TrainJob has ended; None: it has not."""
-    told = {one["type"]: one for one in job.get("status", {}).get("conditions", []) if one["status"] == "True"}
-    return told.get("Complete") or told.get("Failed")
+    conditions = {
+        condition["type"]: condition
+        for condition in job.get("status", {}).get("conditions", [])
+        if condition["status"] == "True"
+    }
+    return conditions.get("Complete") or conditions.get("Failed")
 
 
-def _reason(error: Any) -> str:
+def read_reason(error: Any) -> str:
     try:
         return str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):

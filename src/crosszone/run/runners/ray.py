@@ -28,24 +28,29 @@ from crosszone.deploy.bundle import ARCHIVE_TIME
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
 from crosszone.run.request import is_allocated
-from crosszone.run.runners.runner import Sight
-from crosszone.run.runners.spoken import FOLDER, Spoken, counted_once, files_of
-from crosszone.run.runners.supervised import STOP_S
+from crosszone.run.runners.runner import (
+    START_FOLDER,
+    STOP_S,
+    LogReportedNode,
+    NodeStatus,
+    build_start_files,
+    drop_shared_metrics,
+)
 from crosszone.run.work import Work, WorkNode
 
-OWN = "http://127.0.0.1:8265"  # Job server of this machine (DEFAULT_DASHBOARD_PORT)
-VARIABLE, TOKEN = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
+LOCAL_SERVER = "http://127.0.0.1:8265"  # Job server of this machine (DEFAULT_DASHBOARD_PORT)
+SERVER_VARIABLE, TOKEN_VARIABLE = "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN"
 WAIT_S = 30
 END_S = STOP_S + 6.0
-FRESH_S = 2.0  # How long what a job said is not asked for again
-OVER = ("SUCCEEDED", "FAILED", "STOPPED")
-MOST_HEARD = 32
-# What jobs said when they were last asked: when, whether they had ended, their lines.
-_heard: OrderedDict[tuple[str, str], tuple[float, bool, list[str]]] = OrderedDict()
+FRESH_S = 2.0  # How long a log that was read is not read again
+END_STATES = ("SUCCEEDED", "FAILED", "STOPPED")
+MAX_CACHED_LOGS = 32
+# Logs as they were read last: when, whether the job had ended, lines.
+_log_cache: OrderedDict[tuple[str, str], tuple[float, bool, list[str]]] = OrderedDict()
 
 
-START = "ray_start.py"
-_PLACES = '''\
+START_FILE = "ray_start.py"
+START_PROGRAM = '''\
 """Let Ray choose a machine of its own for each node that has none, then run ray_job.py."""
 
 import json
@@ -93,7 +98,7 @@ main()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ray:
+class RayRunner:
     """The nodes of one task."""
 
     task: str
@@ -105,189 +110,196 @@ class Ray:
     @property
     def server(self) -> str:
         """Address of the job server, the same for all environments."""
-        found = {one.partition or os.environ.get(VARIABLE) or OWN for one in self.environments.values()}
-        if len(found) > 1:
-            raise InvalidError(Notice(code="ray_servers", field="partition", params={"known": sorted(found)}))
-        zones = {one.zone for id, one in self.environments.items() if is_allocated(id)}
+        servers = {
+            environment.partition or os.environ.get(SERVER_VARIABLE) or LOCAL_SERVER
+            for environment in self.environments.values()
+        }
+        if len(servers) > 1:
+            raise InvalidError(Notice(code="ray_servers", field="partition", params={"known": sorted(servers)}))
+        zones = {environment.zone for id, environment in self.environments.items() if is_allocated(id)}
         if len(zones) > 1:
             raise InvalidError(Notice(code="ray_zones", field="allocation", params={"known": sorted(zones)}))
-        address = found.pop().rstrip("/")
+        address = servers.pop().rstrip("/")
         if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
             raise InvalidError(Notice(code="ray_server_bad", field="partition", value=address))
         return address
 
     def prepare(self) -> None:
         """As `Runner.prepare`: the bundle goes with each start, for it holds the start's token."""
-        self._ask("GET", "/api/version")
+        self._call_api("GET", "/api/version")
 
     def start(self, token: str) -> None:
         """As `Runner.start`."""
-        if self._job(token) is not None:
+        if self._get_job(token) is not None:
             return
-        package = self._package(token)
+        package = self._pack_bundle(token)
         name = f"_ray_pkg_{hashlib.sha1(package, usedforsecurity=False).hexdigest()}.zip"
-        self._ask("PUT", f"/api/packages/gcs/{name}", package)
+        self._call_api("PUT", f"/api/packages/gcs/{name}", package)
         job = {
-            "entrypoint": f"python {START}",
+            "entrypoint": f"python {START_FILE}",
             "submission_id": token,
             "runtime_env": {"working_dir": f"gcs://{name}"},
             "metadata": {"crosszone_task": self.task},
         }
         try:
-            self._ask("POST", "/api/jobs/", json.dumps(job).encode())
+            self._call_api("POST", "/api/jobs/", json.dumps(job).encode())
         except MachineError:
-            if self._job(token) is None:  # else it was submitted meanwhile
+            if self._get_job(token) is None:  # else it was submitted meanwhile
                 raise
 
-    def look(self, token: str) -> tuple[Sight, ...]:
+    def poll(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.look`."""
         try:
-            job = self._job(token)
+            job = self._get_job(token)
             if job is None:
-                return tuple(Sight(number=node.number, state="none") for node in self.work.nodes)
-            nodes = self._nodes(token, over=job["status"] in OVER)
+                return tuple(NodeStatus(number=node.number, state="none") for node in self.work.nodes)
+            nodes = self._read_nodes(token, has_ended=job["status"] in END_STATES)
         except MachineError as error:
             reason = error.notices[0].message()
-            return tuple(Sight(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
-        return self._seen(job, nodes)
+            return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
+        return self._merge_statuses(job, nodes)
 
-    def stop(self, token: str) -> tuple[Sight, ...]:
+    def stop(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.stop`."""
         try:
             until = time.monotonic() + END_S
-            while (job := self._job(token)) is not None and job["status"] not in OVER:
-                self._ask("POST", f"/api/jobs/{_quoted(token)}/stop", missing_ok=True)
+            while (job := self._get_job(token)) is not None and job["status"] not in END_STATES:
+                self._call_api("POST", f"/api/jobs/{quote_token(token)}/stop", missing_ok=True)
                 if time.monotonic() > until:
                     raise MachineError(Notice(code="ray_failed", params={"reason": f"job {token} does not end"}))
                 time.sleep(0.5)
         except MachineError as error:
             reason = error.notices[0].message()
-            return tuple(Sight(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
+            return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
         return tuple(
-            one if one.state == "ended" else one.replace(state="ended", code=None, stopped=True)
-            for one in self.look(token)
+            status if status.state == "ended" else status.replace(state="ended", code=None, stopped=True)
+            for status in self.poll(token)
         )
 
-    def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
+    def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`: from what the node has told since it was looked at."""
-        token = self._last()
+        token = self._find_latest_token()
         if token is None:
             return {"size": 0, "offset": 0}, b""
-        return self._nodes(token, over=False)[number].read(name, offset, most)
+        return self._read_nodes(token, has_ended=False)[number].read(name, offset, max_bytes)
 
     def clean(self) -> None:
         """As `Runner.clean`; a job that still runs is not deleted, one whose nodes have ended is waited for."""
         until = time.monotonic() + END_S
-        while any(job["status"] not in OVER for job in self._mine()) and time.monotonic() < until:
+        while any(job["status"] not in END_STATES for job in self._list_jobs()) and time.monotonic() < until:
             time.sleep(0.5)
-        for job in self._mine():
-            if job["status"] not in OVER:
+        for job in self._list_jobs():
+            if job["status"] not in END_STATES:
                 params = {"machine": self.server, "folder": self.task, "token": job["submission_id"]}
                 raise MachineError(Notice(code="agent_busy", params=params))
-            self._ask("DELETE", f"/api/jobs/{_quoted(job['submission_id'])}", missing_ok=True)
-            _heard.pop((self.server, job["submission_id"]), None)
+            self._call_api("DELETE", f"/api/jobs/{quote_token(job['submission_id'])}", missing_ok=True)
+            _log_cache.pop((self.server, job["submission_id"]), None)
 
-    def _seen(self, job: dict[str, Any], nodes: list[Spoken]) -> tuple[Sight, ...]:
-        """Every node by its own words and by Ray's."""
-        status, message = job["status"], job.get("message")
-        lives = status not in OVER
-        waits = message if status == "PENDING" else None
-        seen = [
-            one.sight(node.number, lives=lives, reason=waits) for node, one in zip(self.work.nodes, nodes, strict=True)
+    def _merge_statuses(self, job: dict[str, Any], nodes: list[LogReportedNode]) -> tuple[NodeStatus, ...]:
+        """Every node by its own report and by Ray's."""
+        job_status, message = job["status"], job.get("message")
+        is_live = job_status not in END_STATES
+        why_waiting = message if job_status == "PENDING" else None
+        statuses = [
+            reported.status(node.number, is_live=is_live, reason=why_waiting)
+            for node, reported in zip(self.work.nodes, nodes, strict=True)
         ]
-        if lives:
-            return tuple(seen)
-        cause = next((one for one in seen if one.state == "ended" and one.code != 0 and not one.stopped), None)
-        told = {"state": "ended", "code": None, "stopped": True, "reason": message}
-        if status == "SUCCEEDED":
-            told = {"state": "ended", "code": 0}
-        elif status == "FAILED" and cause is None:
+        if is_live:
+            return tuple(statuses)
+        has_cause = any(status.has_failed for status in statuses)
+        changes = {"state": "ended", "code": None, "stopped": True, "reason": message}
+        if job_status == "SUCCEEDED":
+            changes = {"state": "ended", "code": 0}
+        elif job_status == "FAILED" and not has_cause:
             code = job.get("driver_exit_code")
-            told |= {"code": code if code else 1, "stopped": False}
-        return tuple(one.replace(**told) if one.state == "lost" else one for one in seen)
+            changes |= {"code": code if code else 1, "stopped": False}
+        return tuple(status.replace(**changes) if status.state == "lost" else status for status in statuses)
 
-    def _nodes(self, token: str, *, over: bool) -> list[Spoken]:
+    def _read_nodes(self, token: str, *, has_ended: bool) -> list[LogReportedNode]:
         """What every node has said so far; lines of the job itself belong to the first."""
         key = (self.server, token)
-        known = _heard.get(key)
-        if known is None or not (known[1] or (not over and time.monotonic() - known[0] < FRESH_S)):
-            said = self._ask("GET", f"/api/jobs/{_quoted(token)}/logs", missing_ok=True)
-            lines = (json.loads(said)["logs"] or "" if said else "").split("\n")
-            known = _heard[key] = (time.monotonic(), over, lines)
-            _heard.move_to_end(key)
-            while len(_heard) > MOST_HEARD:
-                _heard.popitem(last=False)
-        mine: dict[int, list[str]] = {node.number: [] for node in self.work.nodes}
-        for line in known[2]:
+        cached = _log_cache.get(key)
+        if cached is None or not (cached[1] or (not has_ended and time.monotonic() - cached[0] < FRESH_S)):
+            answer = self._call_api("GET", f"/api/jobs/{quote_token(token)}/logs", missing_ok=True)
+            lines = (json.loads(answer)["logs"] or "" if answer else "").split("\n")
+            cached = _log_cache[key] = (time.monotonic(), has_ended, lines)
+            _log_cache.move_to_end(key)
+            while len(_log_cache) > MAX_CACHED_LOGS:
+                _log_cache.popitem(last=False)
+        node_lines: dict[int, list[str]] = {node.number: [] for node in self.work.nodes}
+        for line in cached[2]:
             number = int(line[1:4]) if line[:1] == "[" and line[4:6] == "] " and line[1:4].isdigit() else None
-            if number in mine:
-                mine[number].append(line[6:])
+            if number in node_lines:
+                node_lines[number].append(line[6:])
             elif line:
-                mine[0].append(line)
-        return counted_once([Spoken.heard(lines) for lines in mine.values()])
+                node_lines[0].append(line)
+        return drop_shared_metrics([LogReportedNode.from_lines(lines) for lines in node_lines.values()])
 
-    def _package(self, token: str) -> bytes:
+    def _pack_bundle(self, token: str) -> bytes:
         """The bundle as a zip, the same for the same start; each node's script is the one that speaks."""
         python = self.environments[self.work.nodes[0].environment].python
-        held = {file.path: file.text.encode() for file in self.work.bundle.files}
-        held |= {**files_of(self.work, token, self.port, python), START: _PLACES.encode()}
-        rows = json.loads(held["nodes.json"])
+        contents = {file.path: file.text.encode() for file in self.work.bundle.files}
+        contents |= {**build_start_files(self.work, token, self.port, python), START_FILE: START_PROGRAM.encode()}
+        rows = json.loads(contents["nodes.json"])
         nodes = [
-            {**row, "script": f"{FOLDER}/{row['number']:03d}.sh", "address": self._address(node)}
+            {**row, "script": f"{START_FOLDER}/{row['number']:03d}.sh", "address": self._choose_address(node)}
             for row, node in zip(rows, self.work.nodes, strict=True)
         ]
-        held["nodes.json"] = json.dumps(nodes).encode()
+        contents["nodes.json"] = json.dumps(nodes).encode()
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-            for path, data in sorted(held.items()):
+            for path, data in sorted(contents.items()):
                 entry = zipfile.ZipInfo(path, ARCHIVE_TIME)
                 entry.external_attr = 0o755 << 16
                 archive.writestr(entry, data, zipfile.ZIP_DEFLATED)
         return packed.getvalue()
 
-    def _address(self, node: WorkNode) -> str | None:
+    def _choose_address(self, node: WorkNode) -> str | None:
         """The machine of a node; None: Ray chooses one."""
         return None if is_allocated(node.environment) else self.environments[node.environment].address
 
-    def _job(self, token: str) -> dict[str, Any] | None:
-        said = self._ask("GET", f"/api/jobs/{_quoted(token)}", missing_ok=True)
-        return None if said is None else json.loads(said)
+    def _get_job(self, token: str) -> dict[str, Any] | None:
+        answer = self._call_api("GET", f"/api/jobs/{quote_token(token)}", missing_ok=True)
+        return None if answer is None else json.loads(answer)
 
-    def _mine(self) -> list[dict[str, Any]]:
+    def _list_jobs(self) -> list[dict[str, Any]]:
         """Jobs of this task, the latest last."""
-        rows = json.loads(self._ask("GET", "/api/jobs/") or b"[]")
+        rows = json.loads(self._call_api("GET", "/api/jobs/") or b"[]")
         submitted = [row for row in rows if row.get("submission_id")]
-        mine = [row for row in submitted if (row.get("metadata") or {}).get("crosszone_task") == self.task]
-        return sorted(mine, key=lambda row: row.get("start_time") or 0)
+        own = [row for row in submitted if (row.get("metadata") or {}).get("crosszone_task") == self.task]
+        return sorted(own, key=lambda row: row.get("start_time") or 0)
 
-    def _last(self) -> str | None:
+    def _find_latest_token(self) -> str | None:
         """Token of the latest start."""
-        asked = [token for server, token in _heard if server == self.server and token.startswith(f"{self.task}.")]
-        if asked:
-            return asked[-1]
-        mine = self._mine()
-        return mine[-1]["submission_id"] if mine else None
+        tokens = [token for server, token in _log_cache if server == self.server and token.startswith(f"{self.task}.")]
+        if tokens:
+            return tokens[-1]
+        jobs = self._list_jobs()
+        return jobs[-1]["submission_id"] if jobs else None
 
-    def _ask(self, method: str, path: str, data: bytes | None = None, *, missing_ok: bool = False) -> bytes | None:
+    def _call_api(self, method: str, path: str, data: bytes | None = None, *, missing_ok: bool = False) -> bytes | None:
         """What the job server answers; None: there is no such job."""
         headers = {"Content-Type": "application/json" if path.startswith("/api/jobs") else "application/octet-stream"}
-        if TOKEN in os.environ and self.server in (OWN, os.environ.get(VARIABLE, "").rstrip("/")):
-            headers["Authorization"] = f"Bearer {os.environ[TOKEN]}"
+        if TOKEN_VARIABLE in os.environ and self.server in (
+            LOCAL_SERVER,
+            os.environ.get(SERVER_VARIABLE, "").rstrip("/"),
+        ):
+            headers["Authorization"] = f"Bearer {os.environ[TOKEN_VARIABLE]}"
         request = urllib.request.Request(self.server + path, data=data, headers=headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-                found: bytes = answer.read()
-                return found
+                body: bytes = answer.read()
+                return body
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 404 and missing_ok:
                     return None
-                said = error.read(4000).decode("utf-8", "replace").strip().splitlines()
-            reason = f"{error.code} {said[-1] if said else error.reason}"
+                message = error.read(4000).decode("utf-8", "replace").strip().splitlines()
+            reason = f"{error.code} {message[-1] if message else error.reason}"
         except (OSError, ValueError) as error:
             reason = str(getattr(error, "reason", error))
         raise MachineError(Notice(code="ray_failed", value=self.server, params={"reason": reason}))
 
 
-def _quoted(token: str) -> str:
+def quote_token(token: str) -> str:
     return urllib.parse.quote(token, safe="")

@@ -2,24 +2,41 @@
 
 prepare   the bundle is on every node
 start     every node runs, once for a token
-look      what every node does
+poll      what every node does
 stop      nothing of that token runs any more
 read      bytes of a node's file
 clean     nothing is left of the task
+
+Kubernetes and Ray reach a node only through its log: `remote/scheduled.py` reports there what the node writes.
+
+build_start_files(work, token, port, python)      speak/000.sh, ..., speak/request: to go with the bundle
+LogReportedNode.from_lines(lines).status(0)       its files, and how it ended, from its lines
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from pydantic import Field
 
 from crosszone.inputs.value import Value
+from crosszone.run.machine import BOOT, pack_request
+from crosszone.run.remote.scheduled import METRICS_PREFIX, NODE_VARIABLE, STATE_NAME
+from crosszone.run.work import Work, WorkNode
+
+STOP_S = 6.0  # How long ranks have to write a checkpoint when they are told to stop; then they are killed
+REPORTED_LOG_MIB = 8.0  # Of a node's logs: a kubelet rotates a pod's log at 10 MiB, and what is rotated is not read
+START_FOLDER = "speak"  # Of the bundle
 
 NodeState = Literal["none", "starting", "running", "ended", "lost", "unreachable"]
 
 
-class Sight(Value):
+class NodeStatus(Value):
     """What was seen of one node."""
 
     number: int
@@ -35,6 +52,11 @@ class Sight(Value):
     reason: str | None = None
     """Why its machine does not answer, or its program did not start."""
 
+    @property
+    def has_failed(self) -> bool:
+        """It ended with an error of its own, not because it was told to."""
+        return self.state == "ended" and self.code != 0 and not self.stopped
+
 
 class Runner(Protocol):
     """One way to run the nodes of one task."""
@@ -45,14 +67,100 @@ class Runner(Protocol):
     def start(self, token: str) -> None:
         """Start every node, unless this token has."""
 
-    def look(self, token: str) -> tuple[Sight, ...]:
+    def poll(self, token: str) -> tuple[NodeStatus, ...]:
         """See what every node does."""
 
-    def stop(self, token: str) -> tuple[Sight, ...]:
+    def stop(self, token: str) -> tuple[NodeStatus, ...]:
         """End everything that this token has started."""
 
-    def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
+    def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """Bytes of a file of a node from an offset on, with its size."""
 
     def clean(self) -> None:
         """Delete what the task has left on every node."""
+
+
+def stop_lost_nodes(statuses: Sequence[NodeStatus]) -> tuple[NodeStatus, ...]:
+    """The same with lost nodes as stopped ones where another node failed by itself: its job ended them with it."""
+    cause = next((status for status in statuses if status.has_failed), None)
+    if cause is None:
+        return tuple(statuses)
+    changes = {"state": "ended", "code": None, "stopped": True, "reason": f"ended with node {cause.number}"}
+    return tuple(status.replace(**changes) if status.state == "lost" else status for status in statuses)
+
+
+@dataclass(frozen=True)
+class LogReportedNode:
+    """What one node has reported so far: its files, and its state as `remote/supervisor.py` writes it."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    state: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_lines(cls, lines: Iterable[str]) -> LogReportedNode:
+        """From the lines of its log; one that is no report belongs to the node's own log."""
+        file_lines: dict[str, list[str]] = {}
+        state: dict[str, Any] = {}
+        for line in lines:
+            name, tab, rest_of_line = line.partition("\t")
+            if tab and name == STATE_NAME:
+                with contextlib.suppress(ValueError):
+                    state = json.loads(rest_of_line)
+            elif tab and name.startswith(("logs/", METRICS_PREFIX)):
+                file_lines.setdefault(name, []).append(rest_of_line)
+            else:
+                file_lines.setdefault("logs/node.log", []).append(line)
+        files = {name: "".join(f"{line}\n" for line in content) for name, content in file_lines.items()}
+        return cls({name: text.encode() for name, text in files.items()}, state)
+
+    def status(self, number: int, *, is_live: bool, reason: str | None = None) -> NodeStatus:
+        """Its status; `is_live`: its scheduler says that it runs."""
+        files = {name: len(data) for name, data in self.files.items()}
+        if self.state.get("state") == "ended":
+            code, stopped = self.state.get("code"), bool(self.state.get("stopped"))
+            why = self.state.get("said") or reason
+            return NodeStatus(number=number, state="ended", code=code, stopped=stopped, files=files, reason=why)
+        state = "lost" if not is_live else "running" if self.state else "starting"
+        return NodeStatus(number=number, state=state, files=files, reason=reason)
+
+    def read(self, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
+        """Bytes of one of its files, as `Runner.read`."""
+        data = self.files.get(name, b"")
+        begin = max(0, len(data) + offset) if offset < 0 else min(offset, len(data))
+        return {"size": len(data), "offset": begin}, data[begin : begin + max_bytes]
+
+
+def build_start_files(work: Work, token: str, port: int, python: str) -> dict[str, bytes]:
+    """What is added to the bundle: a script for each node, and the request that all of them read."""
+    return {
+        f"{START_FOLDER}/request": build_request(token, port),
+        **{f"{START_FOLDER}/{node.number:03d}.sh": build_node_script(node, python).encode() for node in work.nodes},
+    }
+
+
+def drop_shared_metrics(nodes: list[LogReportedNode]) -> list[LogReportedNode]:
+    """Metrics of a folder that several nodes share count for the first node that reports them."""
+    reported: set[str] = set()
+    unique = []
+    for node in nodes:
+        repeated = {name for name in node.files if name.startswith(METRICS_PREFIX) and name in reported}
+        files = {name: data for name, data in node.files.items() if name not in repeated}
+        reported |= set(files)
+        unique.append(LogReportedNode(files, node.state))
+    return unique
+
+
+def build_node_script(node: WorkNode, python: str) -> str:
+    """Starts the node; its first argument, where there is one, is the address at which ranks meet."""
+    lines = ["#!/usr/bin/env bash", 'if [ -n "${1:-}" ]; then export MASTER_ADDR=$1; fi']
+    lines += [
+        f"export {NODE_VARIABLE}={node.number}",
+        f"exec {shlex.quote(python)} -c {shlex.quote(BOOT)} <{START_FOLDER}/request",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def build_request(token: str, port: int) -> bytes:
+    """What the process of every node reads; which node it is its script says."""
+    arguments = {"token": token, "port": port, "log_mib": REPORTED_LOG_MIB, "grace_s": STOP_S}
+    return pack_request("scheduled.run_reporting_node", arguments, b"", "scheduled")

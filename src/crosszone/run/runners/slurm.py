@@ -12,12 +12,10 @@ once: so a token starts once even where two submit it, and never after it was to
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files as resources
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -28,23 +26,23 @@ from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
 from crosszone.run.imports.scheduler import printed
-from crosszone.run.machine import BOOT, Local, read_modules
+from crosszone.run.machine import BOOT, Local, pack_request
 from crosszone.run.remote.common import expand_path
 from crosszone.run.remote.supervisor import list_files, read_state
-from crosszone.run.runners.runner import Sight
-from crosszone.run.runners.supervised import PYTHON_FIRST, RANK_LOGS, STOP_S
+from crosszone.run.runners.runner import STOP_S, NodeStatus, stop_lost_nodes
+from crosszone.run.runners.supervised import PYTHON_FIRST, RANK_LOGS
 from crosszone.run.work import Work, WorkNode
 
 # States of a job that has ended (squeue(1) of Slurm 22.05, JOB STATE CODES).
-OVER = (
+END_STATES = (
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED",
     "SPECIAL_EXIT", "TIMEOUT",
 )  # fmt: skip
-# How long the last words of a node may take to be seen on a shared file system after its job has ended.
+# How long the last state of a node may take to be seen on a shared file system (NFS caches attributes) after its job.
 SETTLE_S = 5.0
 END_S = STOP_S + 6.0  # How long Slurm has to end a job
-LOOK_S = 0.5
-SCRIPT, REQUEST, MARK = "job.sh", "request", "started."
+POLL_S = 0.5
+SCRIPT, REQUEST, STARTED_PREFIX = "job.sh", "request", "started."
 JOB = """\
 #!/bin/bash
 # Starts every node of a task: job.sh FOLDER TOKEN PYTHON COMPONENTS PROGRAM. The folder is seen by all nodes.
@@ -65,7 +63,7 @@ exec "${step[@]}" bash -c 'exec "$0" -c "$1" <"$2"' "$python" "$program" "$folde
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slurm:
+class SlurmRunner:
     """The nodes of one task."""
 
     task: str
@@ -93,70 +91,76 @@ class Slurm:
 
     def start(self, token: str) -> None:
         """As `Runner.start`."""
-        if (self.root / f"{MARK}{token}").exists() or self.jobs(token):
+        if (self.root / f"{STARTED_PREFIX}{token}").exists() or self.list_jobs(token):
             return
-        components = list(self.components())
-        _written(self.root / SCRIPT, JOB.encode())
-        _written(self.root / REQUEST, self.request(token))
+        components = list(self.build_components())
+        write_file(self.root / SCRIPT, JOB.encode())
+        write_file(self.root / REQUEST, self.build_request(token))
         python = self.environments[self.work.nodes[0].environment].python
         arguments = [str(self.root / SCRIPT), str(self.root), token, python, str(len(components)), BOOT]
-        asked: list[str] = []
+        options: list[str] = []
         for number, component in enumerate(components):
-            asked += [*([":"] if number else []), *self._job(token), *component]
+            options += [*([":"] if number else []), *self._build_job_options(token), *component]
         # What no partition can ever hold would wait for ever: the trial says so at once.
-        printed(["sbatch", "--test-only", *asked, *arguments], missing="slurm_missing", failed="slurm_refused")
+        printed(["sbatch", "--test-only", *options, *arguments], missing="slurm_missing", failed="slurm_refused")
         try:
-            printed(["sbatch", "--parsable", *asked, *arguments], missing="slurm_missing", failed="slurm_refused")
+            printed(["sbatch", "--parsable", *options, *arguments], missing="slurm_missing", failed="slurm_refused")
         except MachineError:
-            if not self._submitted(token):
-                self._mark(token)  # should the job come after all, it ends at once
+            if not self._is_submitted(token):
+                self._mark_started(token)  # should the job come after all, it ends at once
                 raise
 
-    def look(self, token: str) -> tuple[Sight, ...]:
+    def poll(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.look`."""
         try:
-            jobs = self.jobs(token)
+            jobs = self.list_jobs(token)
         except MachineError as error:
-            return self._unreachable(error.notices[0].message())
-        lives = is_live(jobs)
-        seen = self._seen(token, jobs)
+            return self._report_unreachable(error.notices[0].message())
+        is_job_live = is_live(jobs)
+        statuses = self._poll_nodes(token, jobs)
         until = time.monotonic() + SETTLE_S
-        while not lives and time.monotonic() < until and any(one.state in ("starting", "lost") for one in seen):
-            time.sleep(LOOK_S)
-            seen = self._seen(token, jobs)
-        return seen
+        while (
+            not is_job_live
+            and time.monotonic() < until
+            and any(status.state in ("starting", "lost") for status in statuses)
+        ):
+            time.sleep(POLL_S)
+            statuses = self._poll_nodes(token, jobs)
+        return statuses
 
-    def stop(self, token: str) -> tuple[Sight, ...]:
+    def stop(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.stop`."""
-        self._mark(token)
+        self._mark_started(token)
         until = time.monotonic() + END_S
         try:
-            while is_live(jobs := self.jobs(token)):
+            while is_live(jobs := self.list_jobs(token)):
                 if time.monotonic() > until:
-                    return self._unreachable(f"Slurm still ends job {jobs[0][0]} ({jobs[0][1]})")
+                    return self._report_unreachable(f"Slurm still ends job {jobs[0][0]} ({jobs[0][1]})")
                 printed(["scancel", f"--name={token}"], missing="slurm_missing", failed="slurm_failed")
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
         except MachineError as error:
-            return self._unreachable(error.notices[0].message())
+            return self._report_unreachable(error.notices[0].message())
         return tuple(
-            one if one.state == "ended" else one.replace(state="ended", code=None, stopped=True)
-            for one in self._seen(token, [])
+            status if status.state == "ended" else status.replace(state="ended", code=None, stopped=True)
+            for status in self._poll_nodes(token, [])
         )
 
-    def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
+    def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`."""
         folder = self.folder(self.work.nodes[number])
-        told, data = Local().call("files.read_bytes", folder=folder, name=name, offset=offset, max_bytes=most)
-        return told, data
+        about, data = Local().call("files.read_bytes", folder=folder, name=name, offset=offset, max_bytes=max_bytes)
+        return about, data
 
     def clean(self) -> None:
         """As `Runner.clean`; a job that still runs is not deleted, one whose nodes have ended is waited for."""
         until = time.monotonic() + END_S
-        for mark in self.root.glob(f"{MARK}*") if self.root.is_dir() else ():
-            token = mark.name.removeprefix(MARK)
-            while is_live(jobs := self.jobs(token)):
+        for mark in self.root.glob(f"{STARTED_PREFIX}*") if self.root.is_dir() else ():
+            token = mark.name.removeprefix(STARTED_PREFIX)
+            while is_live(jobs := self.list_jobs(token)):
                 # Between the end of the last node and the end of the job lie some moments of Slurm's.
-                if time.monotonic() < until and all(one.state == "ended" for one in self._seen(token, jobs)):
+                if time.monotonic() < until and all(
+                    status.state == "ended" for status in self._poll_nodes(token, jobs)
+                ):
                     time.sleep(0.5)
                     continue
                 params = {"machine": "Slurm", "folder": str(self.root), "token": token}
@@ -164,44 +168,38 @@ class Slurm:
         for node in reversed(self.work.nodes):
             Local().call("files.delete_folder", folder=self.folder(node), expected_name=f"node-{node.number:03d}")
 
-    def jobs(self, token: str) -> list[tuple[str, str, str]]:
+    def list_jobs(self, token: str) -> list[tuple[str, str, str]]:
         """Jobs of a token that Slurm knows: id, state, why it waits. An ended one is forgotten after MinJobAge."""
-        words = ["squeue", "--noheader", f"--name={token}", "--states=all", "--format=%i|%T|%r"]
-        lines = printed(words, missing="slurm_missing", failed="slurm_failed").splitlines()
+        command = ["squeue", "--noheader", f"--name={token}", "--states=all", "--format=%i|%T|%r"]
+        lines = printed(command, missing="slurm_missing", failed="slurm_failed").splitlines()
         rows = [line.strip().split("|", 2) for line in lines if line.count("|") >= 2]
         return [(id, state, why) for id, state, why in rows]
 
-    def components(self) -> Iterator[list[str]]:
+    def build_components(self) -> Iterator[list[str]]:
         """What each run of equal nodes is asked for by; a node with an address is that node of Slurm's."""
-        found = []
-        for key, alike in groupby(self.work.nodes, key=self._kind):
+        components = []
+        for key, equal_nodes in groupby(self.work.nodes, key=self._group_key):
             partition, gpus, host = key
-            made = [f"--nodes={len(list(alike))}", "--ntasks-per-node=1", "--exclusive", "--mem=0"]
+            options = [f"--nodes={len(list(equal_nodes))}", "--ntasks-per-node=1", "--exclusive", "--mem=0"]
             if gpus and self.settings.gres:
-                made.append(f"--gres=gpu:{gpus}")
+                options.append(f"--gres=gpu:{gpus}")
             if partition:
-                made.append(f"--partition={check_name(partition, WORD_PATTERN, 'partition', 'Slurm', 'gpu')}")
+                options.append(f"--partition={check_name(partition, WORD_PATTERN, 'partition', 'Slurm', 'gpu')}")
             if host:
-                made.append(f"--nodelist={check_name(host, HOST_NAME_PATTERN, 'address', 'Slurm', 'node-1')}")
-            found.append(made)
-        if len(found) > MAX_COMPONENTS:
-            params = {"count": len(found), "limit": MAX_COMPONENTS}
+                options.append(f"--nodelist={check_name(host, HOST_NAME_PATTERN, 'address', 'Slurm', 'node-1')}")
+            components.append(options)
+        if len(components) > MAX_COMPONENTS:
+            params = {"count": len(components), "limit": MAX_COMPONENTS}
             raise InvalidError(Notice(code="launch_many_components", field="placement", params=params))
-        yield from found
+        yield from components
 
-    def request(self, token: str) -> bytes:
+    def build_request(self, token: str) -> bytes:
         """What every process of the job reads: all nodes; which one it is it knows by itself."""
-        nodes = [self._node(node) for node in self.work.nodes]
+        nodes = [self._build_node(node) for node in self.work.nodes]
         arguments = {"nodes": nodes, "token": token, "log_mib": self.log_mib, "grace_s": STOP_S}
-        header = {
-            "modules": {**read_modules(), "scheduled": _text("scheduled")},
-            "call": "scheduled.run_shared_node",
-            "arguments": arguments,
-        }
-        boot = _text("boot").encode()
-        return b"%d\n%s%s\n" % (len(boot), boot, json.dumps(header).encode())
+        return pack_request("scheduled.run_shared_node", arguments, b"", "scheduled")
 
-    def _node(self, node: WorkNode) -> dict[str, Any]:
+    def _build_node(self, node: WorkNode) -> dict[str, Any]:
         folder = expand_path(self.folder(node))
         environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": str(folder / RANK_LOGS), "PET_TEE": "3"}
         python, script = self.environments[node.environment].python, str(self.root / "bundle" / node.script)
@@ -209,77 +207,74 @@ class Slurm:
         command = first if "/" in python else ["bash", script]
         return {"folder": str(folder), "command": command, "environment": environment}
 
-    def _kind(self, node: WorkNode) -> tuple[str | None, int, str | None]:
-        one = self.environments[node.environment]
-        partition = self.settings.partitions.get(one.zone) if one.partition is None else one.partition
-        return partition, one.gpus, one.address
+    def _group_key(self, node: WorkNode) -> tuple[str | None, int, str | None]:
+        environment = self.environments[node.environment]
+        partition = (
+            self.settings.partitions.get(environment.zone) if environment.partition is None else environment.partition
+        )
+        return partition, environment.gpus, environment.address
 
-    def _job(self, token: str) -> list[str]:
+    def _build_job_options(self, token: str) -> list[str]:
         """Options of every component."""
-        made = [f"--job-name={token}", "--no-requeue", f"--output={self.root}/job.log", "--open-mode=append"]
+        options = [f"--job-name={token}", "--no-requeue", f"--output={self.root}/job.log", "--open-mode=append"]
         if self.settings.account is not None:
-            made.append(f"--account={check_name(self.settings.account, WORD_PATTERN, 'account', 'Slurm', 'research')}")
+            options.append(
+                f"--account={check_name(self.settings.account, WORD_PATTERN, 'account', 'Slurm', 'research')}"
+            )
         if self.settings.time_limit is not None:
-            made.append(
+            options.append(
                 f"--time={check_name(self.settings.time_limit, TIME_PATTERN, 'time_limit', 'Slurm', '2-00:00:00')}"
             )
-        return made
+        return options
 
-    def _submitted(self, token: str) -> bool:
+    def _is_submitted(self, token: str) -> bool:
         """The job is there although sbatch did not say so."""
         try:
-            return bool(self.jobs(token))
+            return bool(self.list_jobs(token))
         except MachineError:
             return False
 
-    def _mark(self, token: str) -> None:
+    def _mark_started(self, token: str) -> None:
         """A job of this token that begins later ends at once."""
         with contextlib.suppress(FileExistsError):
-            (self.root / f"{MARK}{token}").mkdir(parents=True)
+            (self.root / f"{STARTED_PREFIX}{token}").mkdir(parents=True)
 
-    def _seen(self, token: str, jobs: Sequence[tuple[str, str, str]]) -> tuple[Sight, ...]:
-        """Every node by its own words and by Slurm's."""
-        seen = [self._sight(node, token, jobs) for node in self.work.nodes]
-        cause = next((one for one in seen if one.state == "ended" and one.code != 0 and not one.stopped), None)
-        if cause is None or is_live(jobs):
-            return tuple(seen)
-        ended = {"state": "ended", "code": None, "stopped": True, "reason": f"ended with node {cause.number}"}
-        return tuple(one.replace(**ended) if one.state == "lost" else one for one in seen)
+    def _poll_nodes(self, token: str, jobs: Sequence[tuple[str, str, str]]) -> tuple[NodeStatus, ...]:
+        """Every node by its own report and by Slurm's."""
+        statuses = [self._node_status(node, token, jobs) for node in self.work.nodes]
+        return tuple(statuses) if is_live(jobs) else stop_lost_nodes(statuses)
 
-    def _sight(self, node: WorkNode, token: str, jobs: Sequence[tuple[str, str, str]]) -> Sight:
+    def _node_status(self, node: WorkNode, token: str, jobs: Sequence[tuple[str, str, str]]) -> NodeStatus:
         folder = expand_path(self.folder(node))
         try:
             state = read_state(folder)
             files = list_files(folder) if state.get("token") == token else {}
         except (OSError, ValueError) as error:
-            return Sight(number=node.number, state="unreachable", reason=str(error))
-        own = state.get("state") if state.get("token") == token else None
-        told = {"number": node.number, "files": files}
-        if own == "ended":
+            return NodeStatus(number=node.number, state="unreachable", reason=str(error))
+        own_state = state.get("state") if state.get("token") == token else None
+        common = {"number": node.number, "files": files}
+        if own_state == "ended":
             stopped = bool(state.get("stopped"))
-            return Sight(**told, state="ended", code=state.get("code"), stopped=stopped, reason=state.get("said"))
+            return NodeStatus(
+                **common, state="ended", code=state.get("code"), stopped=stopped, reason=state.get("said")
+            )
         if is_live(jobs):
-            why = None if own else f"{jobs[0][1]} ({jobs[0][2]})"
-            return Sight(**told, state="running" if own == "running" else "starting", reason=why)
-        if own or jobs:
-            return Sight(**told, state="lost", reason=jobs[0][1] if jobs else None)
-        return Sight(**told, state="none")
+            why_waiting = None if own_state else f"{jobs[0][1]} ({jobs[0][2]})"
+            return NodeStatus(**common, state="running" if own_state == "running" else "starting", reason=why_waiting)
+        if own_state or jobs:
+            return NodeStatus(**common, state="lost", reason=jobs[0][1] if jobs else None)
+        return NodeStatus(**common, state="none")
 
-    def _unreachable(self, reason: str) -> tuple[Sight, ...]:
-        return tuple(Sight(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
+    def _report_unreachable(self, reason: str) -> tuple[NodeStatus, ...]:
+        return tuple(NodeStatus(number=node.number, state="unreachable", reason=reason) for node in self.work.nodes)
 
 
 def is_live(jobs: Sequence[tuple[str, str, str]]) -> bool:
     """One of the jobs has not ended."""
-    return any(state not in OVER for _, state, _ in jobs)
+    return any(state not in END_STATES for _, state, _ in jobs)
 
 
-def _text(module: str) -> str:
-    """A module of `run.remote` as it is sent."""
-    return (resources("crosszone.run.remote") / f"{module}.py").read_text(encoding="utf-8")
-
-
-def _written(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     """A file that is whole whenever it is there."""
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_bytes(data)

@@ -11,19 +11,18 @@ from typing import Any, TypeVar
 from crosszone.errors import MachineError
 from crosszone.inputs.environment import Environment
 from crosszone.run.machine import Machine
-from crosszone.run.runners.runner import Sight
+from crosszone.run.runners.runner import STOP_S, NodeStatus
 from crosszone.run.work import Work, WorkNode
 
-Found = TypeVar("Found")
-SIDE_BY_SIDE = 32  # Machines that are asked at the same time
-STOP_S = 6.0  # How long ranks have to write a checkpoint when they are told to stop; then they are ended
+Answer = TypeVar("Answer")
+MAX_PARALLEL_CALLS = 32  # Machines that are asked at the same time
 RANK_LOGS = "logs/ranks"
 # What starts a node whose Python is given as a path: its programs, such as torchrun, lie beside it.
 PYTHON_FIRST = 'PATH="$1:$PATH" exec bash "$2"'
 
 
 @dataclass(frozen=True, kw_only=True)
-class Supervised:
+class SupervisedRunner:
     """The nodes of one task."""
 
     task: str
@@ -42,31 +41,33 @@ class Supervised:
 
     def prepare(self) -> None:
         """As `Runner.prepare`."""
-        put = {"payload": self.work.archive, "checksum": self.work.checksum}
-        self._each(lambda node: self._call(node, "files.put_bundle", **put))
+        arguments = {"payload": self.work.archive, "checksum": self.work.checksum}
+        self._call_each(lambda node: self._call(node, "files.put_bundle", **arguments))
 
     def start(self, token: str) -> None:
         """As `Runner.start`."""
-        self._each(lambda node: self._call(node, "supervisor.start", **self._started(node, token)))
+        self._call_each(lambda node: self._call(node, "supervisor.start", **self._build_start_arguments(node, token)))
 
-    def look(self, token: str) -> tuple[Sight, ...]:
+    def poll(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.look`."""
-        return tuple(self._each(lambda node: self._sight(node, token)))
+        return tuple(self._call_each(lambda node: self._poll_node(node, token)))
 
-    def stop(self, token: str) -> tuple[Sight, ...]:
+    def stop(self, token: str) -> tuple[NodeStatus, ...]:
         """As `Runner.stop`."""
-        return tuple(self._each(lambda node: self._stopped(node, token)))
+        return tuple(self._call_each(lambda node: self._stop_node(node, token)))
 
-    def read(self, number: int, name: str, offset: int, most: int) -> tuple[dict[str, Any], bytes]:
+    def read(self, number: int, name: str, offset: int, max_bytes: int) -> tuple[dict[str, Any], bytes]:
         """As `Runner.read`."""
-        told, data = self._call(self.work.nodes[number], "files.read_bytes", name=name, offset=offset, max_bytes=most)
-        return told, data
+        about, data = self._call(
+            self.work.nodes[number], "files.read_bytes", name=name, offset=offset, max_bytes=max_bytes
+        )
+        return about, data
 
     def clean(self) -> None:
         """As `Runner.clean`."""
-        self._each(lambda node: self._call(node, "files.delete_folder", expected_name=f"node-{node.number:03d}"))
+        self._call_each(lambda node: self._call(node, "files.delete_folder", expected_name=f"node-{node.number:03d}"))
 
-    def _started(self, node: WorkNode, token: str) -> dict[str, Any]:
+    def _build_start_arguments(self, node: WorkNode, token: str) -> dict[str, Any]:
         """What a supervisor is told: the script, where ranks meet, and where each rank's output goes."""
         environment = {"MASTER_PORT": str(self.port), "PET_LOG_DIR": f"../{RANK_LOGS}", "PET_TEE": "3"}
         python = self.environments[node.environment].python
@@ -80,37 +81,37 @@ class Supervised:
             "grace_s": STOP_S,
         }
 
-    def _sight(self, node: WorkNode, token: str) -> Sight:
+    def _poll_node(self, node: WorkNode, token: str) -> NodeStatus:
         try:
-            seen = self._call(node, "supervisor.poll")
+            state = self._call(node, "supervisor.poll")
         except MachineError as error:
-            return Sight(number=node.number, state="unreachable", reason=error.notices[0].message())
-        return _sight(node, token, seen)
+            return NodeStatus(number=node.number, state="unreachable", reason=error.notices[0].message())
+        return parse_status(node, token, state)
 
-    def _stopped(self, node: WorkNode, token: str) -> Sight:
+    def _stop_node(self, node: WorkNode, token: str) -> NodeStatus:
         try:
-            seen = self._call(node, "supervisor.stop", token=token, grace_s=STOP_S)
+            state = self._call(node, "supervisor.stop", token=token, grace_s=STOP_S)
         except MachineError as error:
-            return Sight(number=node.number, state="unreachable", reason=error.notices[0].message())
-        return _sight(node, token, seen)
+            return NodeStatus(number=node.number, state="unreachable", reason=error.notices[0].message())
+        return parse_status(node, token, state)
 
-    def _call(self, node: WorkNode, what: str, **arguments: Any) -> Any:
-        return self.machines[node.environment].call(what, folder=self.folder(node), **arguments)
+    def _call(self, node: WorkNode, function: str, **arguments: Any) -> Any:
+        return self.machines[node.environment].call(function, folder=self.folder(node), **arguments)
 
-    def _each(self, what: Callable[[WorkNode], Found]) -> list[Found]:
+    def _call_each(self, ask: Callable[[WorkNode], Answer]) -> list[Answer]:
         """The same on every node at once; the first failure is raised when all have answered."""
-        with ThreadPoolExecutor(max_workers=min(SIDE_BY_SIDE, len(self.work.nodes))) as beside:
-            return [one.result() for one in [beside.submit(what, node) for node in self.work.nodes]]
+        with ThreadPoolExecutor(max_workers=min(MAX_PARALLEL_CALLS, len(self.work.nodes))) as pool:
+            return [answer.result() for answer in [pool.submit(ask, node) for node in self.work.nodes]]
 
 
-def _sight(node: WorkNode, token: str, seen: dict[str, Any]) -> Sight:
-    if seen["state"] == "none" or seen.get("token") != token:
-        return Sight(number=node.number, state="none")
-    return Sight(
+def parse_status(node: WorkNode, token: str, state: dict[str, Any]) -> NodeStatus:
+    if state["state"] == "none" or state.get("token") != token:
+        return NodeStatus(number=node.number, state="none")
+    return NodeStatus(
         number=node.number,
-        state=seen["state"],
-        code=seen.get("code"),
-        stopped=bool(seen.get("stopped")),
-        files=seen.get("files", {}),
-        reason=seen.get("said"),
+        state=state["state"],
+        code=state.get("code"),
+        stopped=bool(state.get("stopped")),
+        files=state.get("files", {}),
+        reason=state.get("said"),
     )
