@@ -124,7 +124,7 @@ def grid(model: str) -> dict[str, Any]:
 def scoring(search: Search) -> tuple[float, int]:
     """Strategies a second where memory of all and time of those that fit are worked out, and how many they are."""
     (space,) = search.spaces
-    scores = space.scores(np.arange(len(space.land.shapes)), every=True)
+    scores = space.scores(np.arange(len(space.layout_table.layouts)), every=True)
     assert scores is not None
     owner, option = scores.members(*scores.leads())
     start = time.process_time()

@@ -149,8 +149,8 @@ def effects(
             if dp not in ([pinned.dp] if pinned.dp else range(1, batch + 1)) or dp % max(1, ep // (tp * cp)):
                 continue
             layout = StageMap(tuple(Chain(count, way) for count, way in chains))
-            beside = layout.crossing(problem.ground.zone_of) in ("dp", "both")
-            crosses = layout.crossing(problem.ground.zone_of) != "none"
+            beside = layout.find_crossing(problem.zone_graph.zone_of) in ("dp", "both")
+            crosses = layout.find_crossing(problem.zone_graph.zone_of) != "none"
             talked = problem.communication if crosses else pinned.communication
             larger = beside and setting.wan_bucket_mb is not None
             bucket = {"bucket_mb": float(compute_rank_bucket_mb(setting, tp, pp, dp))} if larger else {}
@@ -159,7 +159,7 @@ def effects(
             for order, size in product(orders, sizes):
                 if batch % (size * dp):
                     continue
-                placement = layout.placement(problem.cluster, tp, cp, order)  # type: ignore[arg-type]
+                placement = layout.build_placement(problem.cluster, tp, cp, order)  # type: ignore[arg-type]
                 for schedule, chunks in schedules(problem, framework, pp, batch // (size * dp)):
                     if problem.is_pinned("schedule") and pp > 1 and schedule != pinned.schedule:
                         continue

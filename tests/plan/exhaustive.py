@@ -87,7 +87,7 @@ def small_problem(seed: int, most: int) -> Problem:
             else:
                 pinned = pin | pinned
             problem = problem_of(fields, **pinned)
-            count = sum(space.strategies() for space in Search(problem, top=TOP).spaces if space.land.shapes)
+            count = sum(space.strategies() for space in Search(problem, top=TOP).spaces if space.layout_table.layouts)
             if count <= most:
                 break
         if most <= 10 * count <= 10 * most:
@@ -107,7 +107,7 @@ def compared(problem: Problem) -> Comparison:
             if not one.predictor.memory().fits:
                 continue
             feasible += 1
-            family = int(search._families[number][grid.cores.shape[core]])
+            family = int(search._families[number][grid.cores.layout[core]])
             best[family] = min(best.get(family, np.inf), one.step_s)
     return Comparison(
         strategies=strategies,

@@ -160,7 +160,7 @@ def seeded(seed: int, pins: bool = True, **limits: Any) -> Problem:
 def grids(search: Search) -> Iterator[tuple[int, BoundTable]]:
     """Every strategy of each framework that has any, with the number of its space."""
     for number, space in enumerate(search.spaces):
-        shapes = len(space.land.shapes)
+        shapes = len(space.layout_table.layouts)
         grid = space.scores(np.arange(shapes), every=True) if shapes else None
         if grid is not None:
             yield number, grid

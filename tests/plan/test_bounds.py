@@ -34,7 +34,7 @@ def checked(search: Search, number: int, grid: Any, core: int, leader: int, opti
     assert tight <= near * NEAR * NEAR, "one rounding is taken off"
     assert near <= one.step_s * NEAR
     outlined = outline_of(search)
-    shape = (number, int(grid.cores.shape[core]))
+    shape = (number, int(grid.cores.layout[core]))
     assert over > 0 or shape in outlined, "a strategy that fits, of a shape that was dropped"
     assert outlined.get(shape, 0.0) <= lead * NEAR
 
@@ -103,5 +103,5 @@ def test_a_sequence_that_cannot_be_split_bounds_as_well(framework):
     zones = [{"name": "a", "nodes": [{"gpus": 6, "gpu": "a100-40gb-sxm"}]}]
     problem = problem_of({"name": "odd", "model": model, "job": job, "cluster": {"zones": zones}})
     for _, grid in grids(Search(problem, top=1)):
-        assert {3, 6} <= set(grid.land.tp.tolist())
+        assert {3, 6} <= set(grid.layout_table.tp.tolist())
         assert_leads_are_below(grid)

@@ -90,5 +90,5 @@ def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
         option = grid.members(core[at : at + 1], leader[at : at + 1])[1][0]
         ours = searched(grid, int(core[at]), int(option)).links.boundary_fast
         one = search.candidate(grid, int(core[at]), int(option))
-        inside = one.predictor.batch.links.boundary_fast[:, : max(1, one.shape.pp - (not one.pipe.wraps))]
-        assert one.shape.pp == 1 or np.max(inside, axis=1).min() <= np.max(ours)
+        inside = one.predictor.batch.links.boundary_fast[:, : max(1, one.layout.pp - (not one.pipe.wraps))]
+        assert one.layout.pp == 1 or np.max(inside, axis=1).min() <= np.max(ours)

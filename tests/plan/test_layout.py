@@ -26,11 +26,11 @@ TWO_ZONES = scenario(
 def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data):
     """[R1] No GPU twice; every stage of every replica in its chain's node group; cells whole."""
     for space in Search(problem, top=1).spaces:
-        if not space.land.shapes:
+        if not space.layout_table.layouts:
             continue
-        shape = data.draw(st.sampled_from(space.land.shapes))
-        layout, cluster = shape.layout, problem.cluster
-        placement = layout.placement(cluster, shape.tp, shape.cp, shape.order)
+        shape = data.draw(st.sampled_from(space.layout_table.layouts))
+        layout, cluster = shape.stage_map, problem.cluster
+        placement = layout.build_placement(cluster, shape.tp, shape.cp, shape.order)
         where, at = placement.located(cluster), placement.coordinates(strategy_of(shape))
         gpus = list(zip(where["group"].tolist(), where["node"].tolist(), where["gpu"].tolist(), strict=True))
         assert len(set(gpus)) == len(gpus) == shape.gpus == shape.tp * shape.cp * shape.pp * shape.dp
@@ -46,11 +46,11 @@ def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data)
 def test_tensor_parallel_groups_stay_in_a_node_or_take_whole_ones(problem, data):
     """No TP group lies in more nodes than it needs."""
     for space in Search(problem, top=1).spaces:
-        wide = [shape for shape in space.land.shapes if shape.tp > 1]
+        wide = [shape for shape in space.layout_table.layouts if shape.tp > 1]
         if not wide:
             continue
         shape = data.draw(st.sampled_from(wide))
-        placement = shape.layout.placement(problem.cluster, shape.tp, shape.cp, shape.order)
+        placement = shape.stage_map.build_placement(problem.cluster, shape.tp, shape.cp, shape.order)
         assert placement.remarks(problem.cluster, strategy_of(shape)) == []
 
 
@@ -65,7 +65,7 @@ def strategy_of(shape) -> Strategy:
 def test_orders_number_replicas_or_stages_first(order, groups):
     """Two replicas in zone a, one in b, two stages: by hand."""
     layout = StageMap((Chain(2, ((0, 2),)), Chain(1, ((1, 2),))))
-    placement = layout.placement(TWO_ZONES, 1, 1, order)
+    placement = layout.build_placement(TWO_ZONES, 1, 1, order)
     assert placement.located(TWO_ZONES)["group"].tolist() == groups
 
 
@@ -81,8 +81,8 @@ def test_orders_number_replicas_or_stages_first(order, groups):
 def test_what_crosses_zones(chains, crossing, zones):
     """A chain through zones: the pipeline; chains in several: replicas."""
     layout = StageMap(chains)
-    assert layout.crossing((0, 1)) == crossing
-    assert layout.zones((0, 1)) == zones
+    assert layout.find_crossing((0, 1)) == crossing
+    assert layout.list_zones((0, 1)) == zones
 
 
 shares = st.lists(st.integers(1, 6), min_size=1, max_size=4)

@@ -37,7 +37,7 @@ def best_s(fields: dict[str, Any]) -> float:
 
 def answer(search: Search) -> list[Any]:
     search.run()
-    return [(value, one.strategy, one.shape) for value, one in search.best.ranked()]
+    return [(value, one.strategy, one.layout) for value, one in search.best.ranked()]
 
 
 @pytest.mark.parametrize("seed", [3, 8, 17, 23])

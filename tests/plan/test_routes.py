@@ -57,30 +57,30 @@ def test_zones_with_other_links_are_not_equal():
     found = ground(
         zones, links=[{"between": ["a", "b"], "gbps": 100, "rtt_ms": 5}], default_link={"gbps": 10, "rtt_ms": 5}
     )
-    assert found.swaps == ((1, 0, 2),)
+    assert found.symmetries == ((1, 0, 2),)
     whole = ground(zones, default_link={"gbps": 10, "rtt_ms": 5})
-    assert sorted(whole.swaps) == sorted(set(permutations(range(3))) - {(0, 1, 2)})
+    assert sorted(whole.symmetries) == sorted(set(permutations(range(3))) - {(0, 1, 2)})
 
 
 def test_a_link_faster_one_way_keeps_the_direction():
     """Swapping the ends of a link that is faster one way would change it."""
     link = {"between": ["a", "b"], "gbps": 100, "gbps_back": 10, "rtt_ms": 5}
-    assert ground([zone("a", 1), zone("b", 1)], links=[link]).swaps == ()
+    assert ground([zone("a", 1), zone("b", 1)], links=[link]).symmetries == ()
 
 
 @examples(60)
 @given(problems(gpus=12, pins=False))
 def test_routes_are_all_ways_up_to_swaps(problem):
     """Small clusters: the same as plain loops, each class of swaps once."""
-    here = problem.ground
-    if not here.every:
+    here = problem.zone_graph
+    if not here.try_all_orders:
         return
-    found = problem.routes
+    found = problem.zone_orders
 
     def least(route):
         return min(
-            tuple(sorted(route)), *(tuple(sorted(tuple(s[g] for g in path) for path in route)) for s in here.swaps)
-        ) if here.swaps else tuple(sorted(route))  # fmt: skip
+            tuple(sorted(route)), *(tuple(sorted(tuple(s[g] for g in path) for path in route)) for s in here.symmetries)
+        ) if here.symmetries else tuple(sorted(route))  # fmt: skip
 
     assert sorted(least(route) for route in found) == sorted({least(one) for one in groupings(here.groups)})
 

@@ -305,7 +305,7 @@ class Cells:
                 if isinstance(case, Problem):
                     grounds.setdefault(id(case.kept), []).append(case)
             for problems in grounds.values():
-                problems[0].kept.look_ahead(problem.ways for problem in problems)
+                problems[0].kept.look_ahead(problem.wan_links for problem in problems)
         for point, case in zip(points, prepared, strict=True):
             yield self._build_cell(point, case, cancelled)
 

@@ -115,7 +115,7 @@ class StrategyColumns:
 
         `every`: also options that others beat whatever the shape.
         """
-        self.setting, self.land, self.options, self.every = setting, land, options, every
+        self.setting, self.layout_table, self.options, self.every = setting, land, options, every
         self.parts: dict[str, Any] = {}
         self.pipes = [block.pipe for block in blocks]
         self.offset = np.cumsum([0, *(len(one) for one in options)])
@@ -125,7 +125,7 @@ class StrategyColumns:
     def on(self, setting: SearchSettings, land: LayoutTable) -> Self:
         """The same cores with other links between the zones."""
         other = copy(self)
-        other.setting, other.land = setting, land
+        other.setting, other.layout_table = setting, land
         other.lanes = replace_links(self.lanes, self._members, land)
         other.parts = kept(self.parts, without=("by_shape",))
         return other
@@ -170,7 +170,7 @@ class StrategyColumns:
     @part
     def by_shape(self) -> dict[str, Floats]:
         """Columns that follow from the shape."""
-        land, setting = self.land, self.setting
+        land, setting = self.layout_table, self.setting
         found = {n: getattr(land, n).astype(float) for n in ("tp", "cp", "ep", "pp", "dp", "zone_shards", "fast")}
         found["dp_stride"] = land.stride.astype(float)
         found["node_shards"] = np.maximum(1.0, land.node_shards)
@@ -181,7 +181,7 @@ class StrategyColumns:
         found["bucket_bytes"] = np.broadcast_to(size, found["tp"].shape).astype(float)
         if setting.wan_bucket_mb is not None:
             wide = 1e6 * compute_rank_bucket_mb(setting, found["tp"], found["pp"], found["dp"])
-            found["bucket_bytes"] = np.where(land.across, wide, found["bucket_bytes"])
+            found["bucket_bytes"] = np.where(land.replicas_cross, wide, found["bucket_bytes"])
         return found
 
     @part
@@ -245,19 +245,19 @@ class StrategyColumns:
         """Columns that follow from the schedule and its chunks."""
         pipes = self.pipes
         return {
-            "interleave": np.array([x.chunks for x in pipes], dtype=float),
-            "folded": np.array([x.folded for x in pipes], dtype=float),
-            "split": np.array([x.schedule in SPLITS_WEIGHT_GRAD for x in pipes], dtype=float),
-            "dual": np.array([x.schedule == "dualpipev" for x in pipes], dtype=float),
-            "fills": np.array([not x.bare for x in pipes], dtype=float),
-            "ahead": np.array([self.setting.job.global_batch * (x.schedule == "gpipe") for x in pipes], dtype=float),
+            "interleave": np.array([x.virtual_stages for x in pipes], dtype=float),
+            "folded": np.array([x.v_shaped for x in pipes], dtype=float),
+            "split": np.array([x.name in SPLITS_WEIGHT_GRAD for x in pipes], dtype=float),
+            "dual": np.array([x.name == "dualpipev" for x in pipes], dtype=float),
+            "fills": np.array([not x.is_any for x in pipes], dtype=float),
+            "ahead": np.array([self.setting.job.global_batch * (x.name == "gpipe") for x in pipes], dtype=float),
         }
 
     @part
     def _vocabulary(self) -> tuple[ModelColumns, dict[str, Floats]]:
         """The model's columns, and those that depend on tp (padding of the vocabulary) by tp."""
         multiple = self.setting.framework.vocab_multiple
-        most = int(self.land.tp.max())
+        most = int(self.layout_table.tp.max())
         each = {t: model_columns(self.setting.model, vocab_multiple=multiple, tp=t) for t in range(1, most + 1)}
         names = ("vocab", "embedding_params", "head_params")
         table = {n: np.array([np.nan, *(float(getattr(each[t], n)) for t in each)]) for n in names}
@@ -322,7 +322,7 @@ class StrategyColumns:
 
     def work(self, cores: SearchNodes, option: Ints) -> WorkColumns:
         """Columns of strategies: a core and an option each, arrays [n, 1]."""
-        shape, by_option, by_pipe = cores.shape, self.by_option, self.by_pipe
+        shape, by_option, by_pipe = cores.layout, self.by_option, self.by_pipe
         known: dict[str, Any] = {
             n: self.by_shape[n][shape][:, None] for n in ("tp", "cp", "ep", "pp", "dp", "dp_stride", "bucket_bytes")
         }
@@ -392,7 +392,9 @@ class BoundTable(StrategyColumns):
     @cached_property
     def _still(self) -> npt.NDArray[np.bool_]:
         """Which shapes take as long whatever the links between zones: nothing crosses them, or only averages do."""
-        crosses = self.land.along | (self.land.across & (self.setting.pinned.local_update is None))
+        crosses = self.layout_table.pipeline_crosses | (
+            self.layout_table.replicas_cross & (self.setting.pinned.local_update is None)
+        )
         return np.asarray(~crosses)
 
     def _asked(self, name: str, still: bool, work_out: Callable[[], Floats], *given: Ints) -> Floats:
@@ -408,8 +410,8 @@ class BoundTable(StrategyColumns):
 
     def _told(self, name: str, cores: SearchNodes, option: Ints, work_out: Callable[[], Floats]) -> Floats:
         """The same for cores and their options."""
-        still = bool(self._still[cores.shape].all())
-        return self._asked(name, still, work_out, cores.shape, cores.pipe, cores.micro_batch, cores.dealt, option)
+        still = bool(self._still[cores.layout].all())
+        return self._asked(name, still, work_out, cores.layout, cores.pipe, cores.micro_batch, cores.dealt, option)
 
     def option_range(self, traits: int) -> tuple[int, int]:
         """First and last-but-one number of the options that shapes of these traits have."""
@@ -417,9 +419,9 @@ class BoundTable(StrategyColumns):
 
     def cores_of(self, shapes: Ints) -> Ints:
         """The cores of some shapes."""
-        wanted = np.zeros(len(self.land.shapes), dtype=bool)
+        wanted = np.zeros(len(self.layout_table.layouts), dtype=bool)
         wanted[shapes] = True
-        return np.flatnonzero(wanted[self.cores.shape])
+        return np.flatnonzero(wanted[self.cores.layout])
 
     def leads(self, cores: Ints | None = None) -> tuple[Ints, Ints]:
         """Every core (or every one of some) with every sort of option it has: core, and place among the sorts."""
@@ -477,7 +479,9 @@ class BoundTable(StrategyColumns):
     def _memory_over(self, core: Ints, option: Ints) -> Floats:
         cores, rows = self.cores, self.memory_row
         size = np.searchsorted(self.micro_batch_sizes, cores.micro_batch)
-        kind = (self.land.memory_kind[cores.shape] * len(self.pipes) + cores.pipe) * len(self.micro_batch_sizes) + size
+        kind = (self.layout_table.memory_class[cores.layout] * len(self.pipes) + cores.pipe) * len(
+            self.micro_batch_sizes
+        ) + size
         keys = kind[core] * (int(rows.max()) + 1) + rows[option]
         order = np.argsort(cores.width[core], kind="stable")
         _, first, which = np.unique(keys[order], return_index=True, return_inverse=True)
@@ -492,7 +496,7 @@ class BoundTable(StrategyColumns):
         if not self.remembers or len(core) > MOST_ASKED or len(self.known_over) > MOST_KNOWN:
             return self._each(cores.taken(core), option, self._over)
         pipe = np.array([self.pipe_numbers.setdefault(one, len(self.pipe_numbers)) for one in self.pipes])
-        parts = (self.land.memory_kind[cores.shape[core]], pipe[cores.pipe[core]], cores.micro_batch[core])
+        parts = (self.layout_table.memory_class[cores.layout[core]], pipe[cores.pipe[core]], cores.micro_batch[core])
         keys = list(zip(*(one.tolist() for one in (*parts, self.memory_row[option])), strict=True))
         new = np.array([at for at, key in enumerate(keys) if key not in self.known_over], dtype=np.int64)
         if len(new):
@@ -504,12 +508,12 @@ class BoundTable(StrategyColumns):
         """A figure of every strategy, in parts that fit in the cache: the largest of its tracks."""
         found = np.empty(len(cores))
         for at in split_into_batches(cores):
-            tracks = StageTable(self.lanes, cores.taken(at), self.land.deals)
+            tracks = StageTable(self.lanes, cores.taken(at), self.layout_table.micro_batch_shares)
             found[at] = tracks.worst(of(tracks, tracks.cores, option[at[tracks.owner]]))
         return found
 
     def _over(self, tracks: StageTable, cores: SearchNodes, option: Ints) -> Floats:
-        work, m = self.work(cores, option), self.model(self.by_shape["tp"][cores.shape][:, None])
+        work, m = self.work(cores, option), self.model(self.by_shape["tp"][cores.layout][:, None])
         layers = (m.first_dense, m.moe_every, m.moe_layers)
         stages = stage_layers(tracks("counts"), *layers, tracks("repeats"), work.folded, tracks("sparse"))
         alive = self._in_flight(cores, work, tracks("starts"))
@@ -547,7 +551,7 @@ class BoundTable(StrategyColumns):
     def shape_s(self, core: Ints, leader: Ints) -> Floats:
         """As `lead_s`; shapes that cross zones apart from the others, which take as long whatever the links."""
         found = np.empty(len(core))
-        still = self._still[self.cores.shape[core]]
+        still = self._still[self.cores.layout[core]]
         for at in (np.flatnonzero(still), np.flatnonzero(~still)):
             found[at] = self.lead_s(core[at], leader[at]) if len(at) else 0.0
         return found
@@ -575,7 +579,7 @@ class BoundTable(StrategyColumns):
             work=work,
             gpu=layer.gpu,
             stack=self.stack,
-            links=self._links(cores, option, tracks, self.by_shape["fast"][cores.shape][:, None]),
+            links=self._links(cores, option, tracks, self.by_shape["fast"][cores.layout][:, None]),
             counts=tracks("counts"),
             sparse=tracks("sparse"),
             repeats=tracks("repeats"),
@@ -585,7 +589,7 @@ class BoundTable(StrategyColumns):
 
     def schedules(self, cores: SearchNodes) -> Ints:
         """What the schedules of cores depend on: pipe, stages and micro-batches: [3, n]."""
-        return np.stack([cores.pipe, self.land.pp[cores.shape], cores.micro_batches])
+        return np.stack([cores.pipe, self.layout_table.pp[cores.layout], cores.micro_batches])
 
     def tight_s(self, cores: SearchNodes, option: Ints) -> Floats:
         """A closer bound of each strategy's step, stage by stage; for few strategies."""
@@ -601,13 +605,13 @@ class BoundTable(StrategyColumns):
         keys = self.schedules(cores)[:2]
         for key in dict.fromkeys(map(tuple, keys.T.tolist())):
             at = np.flatnonzero((keys == np.array(key)[:, None]).all(axis=0))
-            tracks = StageTable(self.lanes, cores.taken(at), self.land.deals)
+            tracks = StageTable(self.lanes, cores.taken(at), self.layout_table.micro_batch_shares)
             found[at] = tracks.worst(self._staged(tracks, tracks.cores, option[at[tracks.owner]], step_s))
         return found
 
     def _staged(self, tracks: StageTable, cores: SearchNodes, option: Ints, step_s: Callable[..., Floats]) -> Floats:
         """The same for strategies with pipe and stages in common."""
-        pipe, stages = self.pipes[int(cores.pipe[0])], int(self.land.pp[cores.shape[0]])
+        pipe, stages = self.pipes[int(cores.pipe[0])], int(self.layout_table.pp[cores.layout[0]])
         work = self.work(cores, option)
         run = (tracks("starts")[:, :, None] <= np.arange(stages)).sum(axis=1) - 1
 
@@ -615,8 +619,8 @@ class BoundTable(StrategyColumns):
             return np.take_along_axis(tracks(name), run, axis=1)
 
         counts, team = staged("counts"), staged("team")
-        shapes, which = np.unique(cores.shape, return_inverse=True)
-        fast = np.stack([self.land.fast_after(shape) for shape in shapes.tolist()])[which]
+        shapes, which = np.unique(cores.layout, return_inverse=True)
+        fast = np.stack([self.layout_table.find_fast_after(shape) for shape in shapes.tolist()])[which]
         gpu, k = (expand_columns(columns, team if tracks.mixed else team[:, :1]) for columns in self.gpus)
         batch = Batch(
             model=self.model(work.tp),
@@ -629,9 +633,9 @@ class BoundTable(StrategyColumns):
             measured=self.setting.profiles.links,
         )
         given = self.setting.pinned.layers_per_stage
-        even = given or layer_counts(self.setting.model.layers, stages * pipe.chunks)
-        how = Strategy(pp=stages, interleave=pipe.chunks, schedule=pipe.schedule)
-        return step_s(batch, counts if pipe.chunks == 1 else even, how, k)
+        even = given or layer_counts(self.setting.model.layers, stages * pipe.virtual_stages)
+        how = Strategy(pp=stages, interleave=pipe.virtual_stages, schedule=pipe.name)
+        return step_s(batch, counts if pipe.virtual_stages == 1 else even, how, k)
 
     def _one_ring(self, shape: Ints, option: Ints) -> npt.NDArray[np.bool_]:
         """Replicas of all zones are one flat ring, as `Site.ring_ranks` sees it."""
@@ -640,14 +644,14 @@ class BoundTable(StrategyColumns):
         return np.asarray((self.by_option["flat"][option] > 0) & ~several)
 
     def _links(self, cores: SearchNodes, option: Ints, column: Callable[[str], Any], fast: Floats) -> LinkColumns:
-        shape, along, across = cores.shape, self.land.along, self.land.across
+        shape, along, across = cores.layout, self.layout_table.pipeline_crosses, self.layout_table.replicas_cross
         if not (along[shape].any() or across[shape].any()):
             return LinkColumns(boundary_fast=fast)
         known: dict[str, Any] = {}
         if along[shape].any():
             names = ("rate", "back", "latency")
             known = dict(zip(BOUNDARY, map(column, names), strict=True))
-            merged = np.array([pipe.bare for pipe in self.pipes])
+            merged = np.array([pipe.is_any for pipe in self.pipes])
             if merged[cores.pipe].any():
                 known["slowest_bytes_per_s"] = column("slowest")
         rates = {name: self.by_shape[name][shape] for name in ("ring_rate", "flat_rate")}
@@ -656,7 +660,7 @@ class BoundTable(StrategyColumns):
             synchronous=0.0 if self.setting.pinned.local_update else 1.0,
             wan_bytes_per_s=np.where(self._one_ring(shape, option), rates["flat_rate"], rates["ring_rate"])[:, None],
             wan_latency_s=self.by_shape["ring_latency"][shape][:, None],
-            gloo=float(self.land.gloo),
+            gloo=float(self.layout_table.gloo),
             flat=self.by_option["flat"][option][:, None],
             boundary_fast=fast,
             **known,

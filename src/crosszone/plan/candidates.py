@@ -93,7 +93,7 @@ class Candidate:
 
     problem: Problem
     scores: BoundTable
-    shape: ParallelLayout
+    layout: ParallelLayout
     pipe: ScheduleChoice
     micro_batch: int
     micro_batches: int
@@ -109,7 +109,7 @@ class Candidate:
         crosses = self.crossing in ("dp", "both")
         return (
             self.framework.name,
-            self.shape,
+            self.layout,
             self.pipe,
             self.micro_batch,
             self.micro_batches,
@@ -135,14 +135,14 @@ class Candidate:
         """Strategy and placement, made once whatever the links."""
         known: tuple[Strategy, Placement] | None = self.problem.kept.placed(("placed", self._key))
         if known is None:
-            shape = self.shape
-            where = shape.layout.placement(self.problem.cluster, shape.tp, shape.cp, shape.order)
+            shape = self.layout
+            where = shape.stage_map.build_placement(self.problem.cluster, shape.tp, shape.cp, shape.order)
             known = self._strategy(), where
             self.problem.kept.place(("placed", self._key), known, shape.gpus)
         return known
 
     def _strategy(self) -> Strategy:
-        pinned, shape = self.problem.pinned, self.shape
+        pinned, shape = self.problem.pinned, self.layout
         talk = pinned.communication if self.crossing == "none" else self.problem.communication
         options = dict(self.options)
         inner = options.pop("communication", {})
@@ -157,8 +157,8 @@ class Candidate:
             "ep": shape.ep,
             "expert_tp": pinned.expert_tp,
             "micro_batch": self.micro_batch,
-            "interleave": self.pipe.chunks,
-            "schedule": self.pipe.schedule if shape.pp > 1 else None,
+            "interleave": self.pipe.virtual_stages,
+            "schedule": self.pipe.name if shape.pp > 1 else None,
             "communication": talk.replace(**inner) if inner else talk,
             "layers_per_stage": self.layers_per_stage or shape.layers,
             "replica_micro_batches": self.replica_micro_batches,
@@ -174,7 +174,7 @@ class Candidate:
     def predictor_of(self, *, banded: bool, notices: tuple[Notice, ...] = ()) -> Predictor:
         """Everything that is computed of it; `banded`: with the range of the links' RTT."""
         problem, setting = self.problem, self.scores.setting
-        crossings, links = problem.ways.crossings, problem.scenario.links
+        crossings, links = problem.wan_links.crossings, problem.scenario.links
         known: Predictor | None = problem.kept.placed((banded, self._key))
         if known is not None:
             return known.on(problem.scenario.name, known.site.on(problem.cluster, links, crossings), notices)
@@ -195,7 +195,7 @@ class Candidate:
             release=setting.release,
             notices=notices,
         )
-        problem.kept.place((banded, self._key), found, self.shape.gpus)
+        problem.kept.place((banded, self._key), found, self.layout.gpus)
         return found
 
     @cached_property
@@ -205,7 +205,7 @@ class Candidate:
             return self.predictor.step_time.expected
         kept = self.problem.kept
         known: dict[int, float] = kept.placed(("steps", self._key)) or {}
-        own = next(number for number, ways in kept.ahead.items() if ways is self.problem.ways)
+        own = next(number for number, ways in kept.ahead.items() if ways is self.problem.wan_links)
         if own not in known:
             site = self.predictor.site
             sites = [site.on(ways.cluster, ways.links, ways.crossings) for ways in kept.ahead.values()]
@@ -227,31 +227,31 @@ class Candidate:
     @cached_property
     def crossing(self) -> Crossing:
         """What crosses zones."""
-        return self.shape.layout.crossing(self.problem.ground.zone_of)
+        return self.layout.stage_map.find_crossing(self.problem.zone_graph.zone_of)
 
     @cached_property
     def zones(self) -> tuple[int, ...]:
         """Zones in use."""
-        return self.shape.layout.zones(self.problem.ground.zone_of)
+        return self.layout.stage_map.list_zones(self.problem.zone_graph.zone_of)
 
     @cached_property
     def chain_micro_batches(self) -> tuple[int, ...]:
         """Micro-batches of a replica of each chain."""
         counts = self.replica_micro_batches
-        starts = np.cumsum([0, *self.shape.layout.shares[:-1]]).tolist()
+        starts = np.cumsum([0, *self.layout.stage_map.shares[:-1]]).tolist()
         return tuple(counts[at] if counts else self.micro_batches for at in starts)
 
     @cached_property
     def chain_s(self) -> tuple[float, ...]:
         """Step of a replica of each chain, the others left out."""
         site, total = self.predictor.site, self.predictor.step.total_s
-        ends = np.cumsum(self.shape.layout.shares)
+        ends = np.cumsum(self.layout.stage_map.shares)
         chain = np.searchsorted(ends, site.kinds[0], side="right")
         return tuple(float(total[chain == number].max()) for number in range(len(ends)))
 
     def with_shares(self, counts: tuple[int, ...]) -> Candidate:
         """The same with so many micro-batches for a replica of each chain."""
-        shares = self.shape.layout.shares
+        shares = self.layout.stage_map.shares
         each = tuple(m for m, n in zip(counts, shares, strict=True) for _ in range(n))
         return replace(self, micro_batches=max(counts), replica_micro_batches=each)
 
@@ -275,7 +275,7 @@ def require_objective_figures(problem: Problem, objective: Objective) -> None:
         unknown = {"cost": _usd(group) is None, "energy": group.gpu.tdp_w is None}
         code = {"cost": "objective_cost_unknown", "energy": "objective_energy_unknown"}
         if unknown.get(objective):
-            zone = problem.cluster.zones[problem.ground.zone_of[number]].name
+            zone = problem.cluster.zones[problem.zone_graph.zone_of[number]].name
             params = {"gpu": group.gpu.name, "zone": zone}
             raise IllegalError(Notice(code=code[objective], field="objective", params=params))
 
@@ -283,11 +283,11 @@ def require_objective_figures(problem: Problem, objective: Objective) -> None:
 def bound_cost_per_second(problem: Problem, land: LayoutTable, objective: Objective) -> Floats:
     """What a second of each shape costs at least, in the objective's unit; 1 where time itself counts."""
     if objective not in ("cost", "energy"):
-        return np.ones(len(land.shapes))
-    zones = [problem.cluster.zones[z] for z in problem.ground.zone_of]
+        return np.ones(len(land.layouts))
+    zones = [problem.cluster.zones[z] for z in problem.zone_graph.zone_of]
     each = _usd if objective == "cost" else _kilowatt
     per_gpu = np.array([each(group, zone) or 0.0 for group, zone in zip(problem.groups, zones, strict=True)])
-    return np.asarray(land.cells * land.cell[:, None] @ per_gpu / HOUR_S)
+    return np.asarray(land.cells * land.ranks_per_cell[:, None] @ per_gpu / HOUR_S)
 
 
 def _usd(group: NodeGroup, _: Zone | None = None) -> float | None:

@@ -1,17 +1,19 @@
-"""Land: the shapes of a search in arrays, with what follows from where they lie.
+"""Layout table: all candidate layouts of a search, one row each, with what follows from where their stages lie.
 
-Tracks: the stages of each chain as runs of equal ones, with their GPUs and links, in arrays.
+Array names end in their shape where a reader could doubt it; arrays without a suffix have one row a layout ([L]):
 
-A pipeline of 64 stages in one zone has three or four different ones: the first with the embedding, those between, the
-last with the head. Stages before a boundary between zones differ too. The cost formulas take such runs as they take
-stages, so that a strategy costs a handful of numbers whatever its depth.
+    L layouts    G node groups    H different chains of a layout    S stages    R runs of equal stages    D replicas
 
-Layouts whose chains take the same way differ only in their replicas: they have a frame in common, and all that follows
-from the frame is worked out once.
+Layouts whose chains go through the same node groups differ only in their numbers of replicas: they have a
+`LayoutPattern` in common, and what follows from the pattern is worked out once.
 
-Deals: how the chains of a shape share out the micro-batches of a step by their speed. [W5]
+`EqualStageRuns`: a pipeline of 64 stages in one zone has three or four different ones: the first with the embedding,
+those between, the last with the head. Stages before a boundary between zones differ too. The cost formulas take such
+runs as they take stages, so that a strategy costs a handful of numbers whatever its depth.
 
-Balance: layers shared out so that the slowest stage is as fast as it can be. [W4]
+`MicroBatchShares`: how the chains of a layout share out the micro-batches of a step by their speed. [W5]
+
+`balance_layers`: layers shared out so that the slowest stage is as fast as it can be. [W4]
 """
 
 from __future__ import annotations
@@ -40,59 +42,61 @@ from crosszone.schedule.orders import V_SHAPED, list_stages_in_order
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-Pair = tuple[int, int]
+ZonePair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class ScheduleChoice:
-    """A schedule and the chunks of a stage."""
+    """A pipeline schedule by name, and its virtual stages a stage."""
 
-    schedule: str
-    chunks: int
+    name: str
+    virtual_stages: int
 
     @property
     def wraps(self) -> bool:
         """Micro-batches go from the last stage on to the first."""
-        return self.chunks > 1 and self.schedule not in V_SHAPED and not self.bare
+        return self.virtual_stages > 1 and self.name not in V_SHAPED and not self.is_any
 
     @property
-    def folded(self) -> bool:
+    def v_shaped(self) -> bool:
         """The first stage holds the head too."""
-        return self.schedule in V_SHAPED or self.schedule == "any folded"
+        return self.name in V_SHAPED or self.name == "any v-shaped"
 
     @property
-    def bare(self) -> bool:
-        """It is no schedule, but stands for many."""
-        return self.schedule.startswith("any")
+    def is_any(self) -> bool:
+        """It is no schedule, but stands for all of them in a bound."""
+        return self.name.startswith("any")
 
 
-ANY_SCHEDULE = ScheduleChoice("any", 1)  # No schedule: what every schedule must take at least
-ANY_V_SHAPED = ScheduleChoice(
-    "any folded", 1
-)  # The same for schedules that put the embedding and the head on one stage
+# No schedule: bounds of it hold for every schedule.
+ANY_SCHEDULE = ScheduleChoice("any", 1)
+# The same for V-shaped schedules, which put the embedding and the head on one stage: with the head on the last
+# stage, as `ANY_SCHEDULE` has it, the bound could be above what such a schedule takes.
+ANY_V_SHAPED = ScheduleChoice("any v-shaped", 1)
 
 
-def build_any_schedule(chunks: int) -> ScheduleChoice:
-    """No schedule, but so many chunks a stage."""
-    return ScheduleChoice(ANY_SCHEDULE.schedule, chunks)
+def build_any_schedule(virtual_stages: int) -> ScheduleChoice:
+    """No schedule, but so many virtual stages a stage."""
+    return ScheduleChoice(ANY_SCHEDULE.name, virtual_stages)
 
 
 @lru_cache(maxsize=8192)
 def count_stage_layers(
-    model: Model, stages: int, pipe: ScheduleChoice, given: tuple[int, ...] | None = None
+    model: Model, stages: int, schedule: ScheduleChoice, layers_per_chunk: tuple[int, ...] | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Layers of each stage, its chunks added up, and those with experts: dealt out evenly, or as given for every chunk.
+    """Layers of each stage, its virtual stages added up, and those with experts: spread evenly, or as given.
 
-    Without a schedule a folded pipeline has two chunks a stage where the layers share out so.
+    A V-shaped placeholder has two virtual stages a stage where the layers divide so.
     """
-    schedule, chunks = pipe.schedule, len(given) // stages if given else pipe.chunks
-    if pipe == ANY_V_SHAPED and not given and model.layers % (2 * stages) == 0:
-        schedule, chunks = "zbv", 2
-    dealt = given or tuple(layer_counts(model.layers, stages * chunks))
-    held_by = list_stages_in_order(schedule, stages, chunks)
-    counts = np.bincount(held_by, weights=dealt, minlength=stages)
-    sparse = np.bincount(held_by, weights=sparse_layers(model, dealt), minlength=stages)
-    return tuple(counts.astype(int).tolist()), tuple(sparse.astype(int).tolist())
+    name = schedule.name
+    virtual_stages = len(layers_per_chunk) // stages if layers_per_chunk else schedule.virtual_stages
+    if schedule == ANY_V_SHAPED and not layers_per_chunk and model.layers % (2 * stages) == 0:
+        name, virtual_stages = "zbv", 2  # every V-shaped schedule places virtual stages as this one does
+    chunk_layers = layers_per_chunk or tuple(layer_counts(model.layers, stages * virtual_stages))
+    stage_of_chunk = list_stages_in_order(name, stages, virtual_stages)
+    counts = np.bincount(stage_of_chunk, weights=chunk_layers, minlength=stages)
+    moe_counts = np.bincount(stage_of_chunk, weights=sparse_layers(model, chunk_layers), minlength=stages)
+    return tuple(counts.astype(int).tolist()), tuple(moe_counts.astype(int).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,84 +106,97 @@ class WanLinks:
     cluster: Cluster
     links: dict[tuple[int, int], ZoneLink]
     transport: Transport
-    _seen: dict[Any, tuple[float, float]] = field(default_factory=dict)
+    _links_by_use: dict[Any, tuple[float, float]] = field(default_factory=dict)
 
     @cached_property
     def crossings(self) -> Crossings:
         """The paths between the zones."""
         return Crossings(self.cluster, self.links, self.transport)
 
-    def boundary(self, a: int, b: int, ranks: int) -> tuple[float, float]:
+    def get_boundary(self, a: int, b: int, ranks: int) -> tuple[float, float]:
         """Rate of one rank from zone to zone, and latency, at the expected RTT."""
         key = (a, b, ranks)
-        if key not in self._seen:
-            rate, late = self.crossings.boundary(a, b, ranks)
-            self._seen[key] = float(rate[EXPECTED]), float(late[EXPECTED])
-        return self._seen[key]
+        if key not in self._links_by_use:
+            rate, latency_s = self.crossings.boundary(a, b, ranks)
+            self._links_by_use[key] = float(rate[EXPECTED]), float(latency_s[EXPECTED])
+        return self._links_by_use[key]
 
-    def ring(self, zones: tuple[int, ...], ranks: int) -> tuple[float, float]:
+    def get_ring(self, zones: tuple[int, ...], ranks: int) -> tuple[float, float]:
         """Rate and latency of the ring through zones, of which the smallest has so many ranks."""
         key = (zones, ranks)
-        if key not in self._seen:
+        if key not in self._links_by_use:
             tier = self.crossings.ring_link(self.crossings.ring(zones, ranks), ranks)
-            self._seen[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), float(np.asarray(tier.latency_s)[EXPECTED])
-        return self._seen[key]
+            self._links_by_use[key] = (
+                float(np.asarray(tier.bytes_per_s)[EXPECTED]),
+                float(np.asarray(tier.latency_s)[EXPECTED]),
+            )
+        return self._links_by_use[key]
 
-    def flat(self, zones: tuple[int, ...], ranks: int, groups: int) -> float:
+    def get_flat_rate(self, zones: tuple[int, ...], ranks: int, groups: int) -> float:
         """Rate of that ring where only one rank of each of so many groups sends to the next zone."""
         key = ("flat", zones, ranks, groups)
-        if key not in self._seen:
+        if key not in self._links_by_use:
             tier = self.crossings.ring_link(self.crossings.ring(zones, ranks), groups)
-            self._seen[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), 0.0
-        return self._seen[key][0]
+            self._links_by_use[key] = float(np.asarray(tier.bytes_per_s)[EXPECTED]), 0.0
+        return self._links_by_use[key][0]
 
-    def rings(self, zones: tuple[int, ...], ranks: Ints, groups: Ints) -> Floats:
+    def list_rings(self, zones: tuple[int, ...], ranks: Ints, groups: Ints) -> Floats:
         """Rate and latency for many numbers of ranks, and the rate of flat rings of so many groups: [n, 3]."""
         pairs = zip(ranks.tolist(), groups.tolist(), strict=True)
-        return np.array([(*self.ring(zones, n), self.flat(zones, n, several)) for n, several in pairs])
+        return np.array(
+            [
+                (*self.get_ring(zones, rank_count), self.get_flat_rate(zones, rank_count, group_count))
+                for rank_count, group_count in pairs
+            ]
+        )
 
-    def boundaries(self, a: int, b: int, ranks: Ints) -> Floats:
+    def list_boundaries(self, a: int, b: int, ranks: Ints) -> Floats:
         """The same of a boundary: [n, 2]."""
-        return np.array([self.boundary(a, b, n) for n in ranks.tolist()])
+        return np.array([self.get_boundary(a, b, n) for n in ranks.tolist()])
 
 
 class EqualStageRuns:
-    """The runs of equal stages of a frame under a pipe: arrays [chains, runs]."""
+    """The runs of equal stages of a pattern under a schedule: arrays [H, R]."""
 
-    def __init__(self, frame: LayoutPattern, pipe: ScheduleChoice, counts: tuple[int, ...], sparse: tuple[int, ...]):
-        """Without a schedule, stages between the first and the last that cost the same are one run, wherever they lie.
+    def __init__(
+        self, pattern: LayoutPattern, schedule: ScheduleChoice, counts: tuple[int, ...], moe_counts: tuple[int, ...]
+    ):
+        """`counts`: layers of each stage; `moe_counts`: those with experts among them.
 
-        `counts`: layers of each stage; `sparse`: those with experts among them.
+        Without a schedule, stages between the first and the last that cost the same are one run, wherever they lie:
+        a bound asks only for the slowest stage and the sum, so their order does not matter.
         """
-        self.stages = stages = frame.stages
-        inner = range(1, stages - 1)
-        if pipe.bare:
-            cost = np.stack([counts, sparse, frame.dp_zones, *frame.kinds[frame.kept]], axis=1).tolist()
-            alike: dict[tuple[int, ...], list[int]] = {}
-            for stage in inner:
-                alike.setdefault(tuple(cost[stage]), []).append(stage)
-            runs = [0, *(members[0] for members in alike.values()), *([stages - 1] if stages > 1 else [])]
-            repeats = [1, *map(len, alike.values()), *([1] if stages > 1 else [])]
+        self.stages = stages = pattern.stages
+        inner_stages = range(1, stages - 1)
+        if schedule.is_any:
+            cost = np.stack(
+                [counts, moe_counts, pattern.dp_zones, *pattern.kinds[pattern.distinct_chains]], axis=1
+            ).tolist()
+            stages_by_cost: dict[tuple[int, ...], list[int]] = {}
+            for stage in inner_stages:
+                stages_by_cost.setdefault(tuple(cost[stage]), []).append(stage)
+            runs = [0, *(members[0] for members in stages_by_cost.values()), *([stages - 1] if stages > 1 else [])]
+            repeats = [1, *map(len, stages_by_cost.values()), *([1] if stages > 1 else [])]
         else:
-            starts = {0, min(1, stages - 1), stages - 1} | frame.breaks
-            starts |= {s for s in range(1, stages) if (counts[s], sparse[s]) != (counts[s - 1], sparse[s - 1])}
+            starts = {0, min(1, stages - 1), stages - 1} | pattern.breaks
+            starts |= {s for s in range(1, stages) if (counts[s], moe_counts[s]) != (counts[s - 1], moe_counts[s - 1])}
             runs = sorted(starts)
             repeats = np.diff(runs, append=stages).tolist()
         first = np.array(runs)
         self.starts = first.astype(float)
         self.repeats = np.array(repeats, dtype=float)
-        self.counts, self.sparse = (np.array(x, dtype=float)[first] for x in (counts, sparse))
-        self.groups = frame.kinds[frame.kept][:, first]
-        self.dp_zones = frame.dp_zones[first].astype(float)
-        self.wraps, self.merged = pipe.wraps, pipe.bare
-        last = np.arange(stages) if pipe.bare else first + self.repeats.astype(int) - 1
+        self.counts, self.sparse = (np.array(x, dtype=float)[first] for x in (counts, moe_counts))
+        self.groups = pattern.kinds[pattern.distinct_chains][:, first]
+        self.dp_zones = pattern.dp_zones[first].astype(float)
+        self.wraps, self.is_merged = schedule.wraps, schedule.is_any
+        last = np.arange(stages) if schedule.is_any else first + self.repeats.astype(int) - 1
         self.boundaries: list[tuple[int, int, int, int]] = []
         """Chain of those kept, run (or stage), and the two zones, where the boundary after it crosses them."""
-        if frame.crosses:
-            for chain, row in enumerate(frame.zones[frame.kept].tolist()):
+        if pattern.crosses:
+            for chain, row in enumerate(pattern.zones[pattern.distinct_chains].tolist()):
                 for run, stage in enumerate(last.tolist()):
                     a, b = row[stage], row[(stage + 1) % stages]
-                    if a != b and (pipe.wraps or stage < stages - 1):
+                    if a != b and (schedule.wraps or stage < stages - 1):
                         self.boundaries.append((chain, run, a, b))
 
     def __len__(self) -> int:
@@ -187,7 +204,7 @@ class EqualStageRuns:
 
 
 class LayoutPattern:
-    """The ways of a layout's chains: node group and zone of every stage, and what crosses zones."""
+    """Where the chains of a layout go: node group and zone of every stage, [chains, S], and what crosses zones."""
 
     def __init__(self, paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: Sequence[int], kind_of: Sequence[int]):
         self.groups: Ints = np.array([[g for g, count in path for _ in range(count)] for path in paths])
@@ -197,83 +214,87 @@ class LayoutPattern:
         self.chains, self.stages = self.groups.shape
         self.crosses = bool((self.zones != self.zones[:, :1]).any())
         """Some chain goes through several zones."""
-        rows = zip(map(tuple, self.kinds.tolist()), map(tuple, self.zones.tolist()), strict=True)
-        told = [(kinds, zones if self.crosses else ()) for kinds, zones in rows]
-        self.kept: Ints = np.array([at for at, one in enumerate(told) if told.index(one) == at])
+        chain_rows = zip(map(tuple, self.kinds.tolist()), map(tuple, self.zones.tolist()), strict=True)
+        chain_keys = [(kinds, zones if self.crosses else ()) for kinds, zones in chain_rows]
+        self.distinct_chains: Ints = np.array(
+            [chain for chain, key in enumerate(chain_keys) if chain_keys.index(key) == chain]
+        )
         """Chains that differ: the others take as long."""
-        columns = list(map(tuple, self.zones.T.tolist()))
-        self._patterns = list(dict.fromkeys(columns))
-        self.dp_zones: Ints = np.array([len(set(one)) for one in columns])
+        zones_by_stage = list(map(tuple, self.zones.T.tolist()))
+        self._stage_zones = list(dict.fromkeys(zones_by_stage))
+        self.dp_zones: Ints = np.array([len(set(zones)) for zones in zones_by_stage])
         lengths = {count for path in paths for _, count in path}
-        self.stages_beside = lengths.pop() if len(lengths) == 1 else 0
+        self.stages_per_group = lengths.pop() if len(lengths) == 1 else 0
         """Stages of a replica in each node group it lies in; 0: not always as many."""
-        ends = {at for path in paths for at in np.cumsum([count for _, count in path])[:-1].tolist()}
+        path_ends = {at for path in paths for at in np.cumsum([count for _, count in path])[:-1].tolist()}
         changes = set((np.flatnonzero(np.diff(self.dp_zones)) + 1).tolist())
-        self.breaks: set[int] = {s for at in ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
+        self.breaks: set[int] = {s for at in path_ends for s in (at - 1, at, min(at + 1, self.stages - 1))} | changes
         """Stages that differ from the one before by where they lie or send."""
         self._runs: dict[tuple[ScheduleChoice, tuple[int, ...], tuple[int, ...]], EqualStageRuns] = {}
 
-    def tears(self, chain_class: Sequence[int]) -> bool:
+    def splits_zone(self, chain_class: Sequence[int]) -> bool:
         """Some zone holds chains of different classes at one stage."""
-        told = [set(zip(column, chain_class, strict=True)) for column in self._patterns]
-        return any(len({zone for zone, _ in pairs}) < len(pairs) for pairs in told)
+        classes_by_stage = [set(zip(column, chain_class, strict=True)) for column in self._stage_zones]
+        return any(len({zone for zone, _ in pairs}) < len(pairs) for pairs in classes_by_stage)
 
-    def stages_in(self, groups: int) -> Ints:
-        """Stages of each chain in each node group: [chains, groups]."""
+    def count_stages_in(self, groups: int) -> Ints:
+        """Stages of each chain in each node group: [chains, G]."""
         return np.stack([np.bincount(row, minlength=groups) for row in self.groups])
 
-    def runs(self, pipe: ScheduleChoice, counts: tuple[int, ...], sparse: tuple[int, ...]) -> EqualStageRuns:
+    def build_runs(
+        self, schedule: ScheduleChoice, counts: tuple[int, ...], moe_counts: tuple[int, ...]
+    ) -> EqualStageRuns:
         """Runs of equal stages where stages have so many layers, and so many with experts."""
-        key = (pipe, counts, sparse)
+        key = (schedule, counts, moe_counts)
         if key not in self._runs:
-            self._runs[key] = EqualStageRuns(self, pipe, counts, sparse)
+            self._runs[key] = EqualStageRuns(self, schedule, counts, moe_counts)
         return self._runs[key]
 
-    def least_in_zone(self, replicas: Ints) -> Ints:
-        """Fewest replicas of a stage that lie in one zone; `replicas` is [n, chains]."""
-        found: Ints = np.min(
+    def find_min_replicas_in_zone(self, replicas: Ints) -> Ints:
+        """Fewest replicas of a stage that lie in one zone, [n]; `replicas` is [n, chains]."""
+        fewest: Ints = np.min(
             [
-                replicas[:, [c for c, z in enumerate(one) if z == zone]].sum(axis=1)
-                for one in self._patterns
-                for zone in set(one)
+                replicas[:, [c for c, z in enumerate(stage_zones) if z == zone]].sum(axis=1)
+                for stage_zones in self._stage_zones
+                for zone in set(stage_zones)
             ],
             axis=0,
         )
-        return found
+        return fewest
 
-    def ring(self, replicas: Ints, cell: Ints, tp: Ints, ways: WanLinks) -> Floats:
+    def find_ring(self, replicas: Ints, ranks_per_cell: Ints, tp: Ints, wan_links: WanLinks) -> Floats:
         """Rate and latency of the ring of zones among which gradients cross, and the rate of a flat one: [n, 3]."""
-        crossing = self.zones[:, self.dp_zones > 1]
-        zones = tuple(np.unique(crossing).tolist())
+        crossing_zones = self.zones[:, self.dp_zones > 1]
+        zones = tuple(np.unique(crossing_zones).tolist())
         if not zones:
             return np.tile([np.inf, 0.0, np.inf], (len(replicas), 1))
-        ranks = np.min([(replicas @ (crossing == zone).sum(axis=1)) * cell for zone in zones], axis=0)
-        return ways.rings(zones, ranks, int((self.dp_zones > 1).sum()) * tp)
+        ranks = np.min([(replicas @ (crossing_zones == zone).sum(axis=1)) * ranks_per_cell for zone in zones], axis=0)
+        return wan_links.list_rings(zones, ranks, int((self.dp_zones > 1).sum()) * tp)
 
     @cached_property
-    def _sends(self) -> tuple[dict[Pair, Ints], dict[Pair, Ints]]:
+    def _boundary_counts(self) -> tuple[dict[ZonePair, Ints], dict[ZonePair, Ints]]:
         """Boundaries of each chain between two zones, either way: without and with the one back to its start."""
-        plain: dict[Pair, Ints] = {}
-        whole: dict[Pair, Ints] = {}
+        without_wrap: dict[ZonePair, Ints] = {}
+        with_wrap: dict[ZonePair, Ints] = {}
         for chain, row in enumerate(self.zones.tolist()):
-            steps = [(a, b, (plain, whole)) for a, b in pairwise(row)] + [(row[-1], row[0], (whole,))]
-            for a, b, into in steps:
+            steps = [(a, b, (without_wrap, with_wrap)) for a, b in pairwise(row)] + [(row[-1], row[0], (with_wrap,))]
+            for a, b, targets in steps:
                 if a != b:
-                    for counts in into:
+                    for counts in targets:
                         counts.setdefault((min(a, b), max(a, b)), np.zeros(self.chains, dtype=np.int64))[chain] += 1
-        return plain, whole
+        return without_wrap, with_wrap
 
-    def ranks(self, a: int, b: int, wraps: bool, replicas: Ints, cell: Ints) -> Ints:
+    def count_ranks(self, a: int, b: int, wraps: bool, replicas: Ints, ranks_per_cell: Ints) -> Ints:
         """Ranks that send between two zones at once, [n]."""
-        found: Ints = (replicas @ self._sends[wraps][min(a, b), max(a, b)]) * cell
-        return found
+        senders: Ints = (replicas @ self._boundary_counts[wraps][min(a, b), max(a, b)]) * ranks_per_cell
+        return senders
 
 
 @lru_cache(maxsize=16_384)
 def build_pattern(
     paths: tuple[tuple[tuple[int, int], ...], ...], zone_of: tuple[int, ...], kind_of: tuple[int, ...]
 ) -> LayoutPattern:
-    """The frame of these ways, made once."""
+    """The pattern of these paths, made once."""
     return LayoutPattern(paths, zone_of, kind_of)
 
 
@@ -285,12 +306,15 @@ def balance_layers(layers: int, layer_s: Sequence[float], other_s: Sequence[floa
     activations are fewer.
     """
     counts = [1] * len(layer_s)
-    ends = [(other + 2 * each, -stage) for stage, (each, other) in enumerate(zip(layer_s, other_s, strict=True))]
-    heapq.heapify(ends)
+    # When each stage would be done with one layer more; -stage breaks ties in favour of later stages.
+    finish_times = [
+        (other + 2 * seconds, -stage) for stage, (seconds, other) in enumerate(zip(layer_s, other_s, strict=True))
+    ]
+    heapq.heapify(finish_times)
     for _ in range(layers - len(counts)):
-        end, at = heapq.heappop(ends)
+        end, at = heapq.heappop(finish_times)
         counts[-at] += 1
-        heapq.heappush(ends, (end + layer_s[-at], at))
+        heapq.heappush(finish_times, (end + layer_s[-at], at))
     return tuple(counts)
 
 
@@ -304,26 +328,28 @@ def balance_micro_batches(
     """
     if len(replicas) < 2:
         return None
-    found = _dealt(total, list(zip(replicas, micro_batch_s, strict=True)))
-    return None if found is None or len(set(found)) == 1 else found
+    counts = _balance_classes(total, list(zip(replicas, micro_batch_s, strict=True)))
+    return None if counts is None or len(set(counts)) == 1 else counts
 
 
-def _dealt(total: int, classes: list[tuple[int, float]]) -> tuple[int, ...] | None:
+def _balance_classes(total: int, classes: list[tuple[int, float]]) -> tuple[int, ...] | None:
     """The best way to share out `total` among classes of so many replicas and seconds."""
-    (count, seconds), *others = classes
-    if not others:
+    (count, seconds), *later_classes = classes
+    if not later_classes:
         return (total // count,) if total % count == 0 and total >= count else None
-    most = (total - sum(n for n, _ in others)) // count
-    share = total / sum(n / s for n, s in classes) / seconds
-    near = range(1, most + 1) if len(others) == 1 else range(max(1, int(share) - 1), min(most, int(share) + 2) + 1)
+    upper = (total - sum(n for n, _ in later_classes)) // count
+    ideal = total / sum(n / s for n, s in classes) / seconds
+    near_ideal = range(max(1, int(ideal) - 1), min(upper, int(ideal) + 2) + 1)
+    # Of two classes every share is tried, for the total must come out; of more that would take too long.
+    candidates = range(1, upper + 1) if len(later_classes) == 1 else near_ideal
     best: tuple[float, tuple[int, ...]] | None = None
-    for own in sorted(near, key=lambda own: abs(own - share)):
-        if best is not None and own * seconds >= best[0] and own > share:
-            continue
-        rest = _dealt(total - own * count, others)
-        if rest is not None:
-            slowest = max(own * seconds, *(m * s for m, (_, s) in zip(rest, others, strict=True)))
-            best = min(best or (slowest, (own, *rest)), (slowest, (own, *rest)))
+    for first in sorted(candidates, key=lambda candidate: abs(candidate - ideal)):
+        if best is not None and first * seconds >= best[0] and first > ideal:
+            continue  # this class alone takes longer than the best so far
+        later_counts = _balance_classes(total - first * count, later_classes)
+        if later_counts is not None:
+            slowest = max(first * seconds, *(m * s for m, (_, s) in zip(later_counts, later_classes, strict=True)))
+            best = min(best or (slowest, (first, *later_counts)), (slowest, (first, *later_counts)))
     return best and best[1]
 
 
@@ -341,11 +367,11 @@ def balance_layers_by_speed(model: Model, speeds: Sequence[float]) -> tuple[int,
     return balance_layers(model.layers, layer_s, other_s)
 
 
-EVEN_SHARES = -1  # In place of a deal: all chains take equally many, or there is no other way
+EVEN_SHARES = -1  # In place of a number of shares: all chains take equally many, or there is no other way
 
 
-class Classes(NamedTuple):
-    """Chains of a shape by the time they take for a micro-batch."""
+class ChainClasses(NamedTuple):
+    """Chains of a layout by the time they take for a micro-batch."""
 
     of_chain: list[int]
     replicas: list[int]
@@ -353,131 +379,138 @@ class Classes(NamedTuple):
 
 
 class MicroBatchShares:
-    """The deals of shapes whose chains take different numbers of micro-batches, numbered as they are asked for."""
+    """Shares of layouts whose chains take different numbers of micro-batches, numbered as they are asked for."""
 
-    def __init__(self, shapes: Sequence[ParallelLayout], frames: Sequence[LayoutPattern], speeds: Sequence[float]):
-        """`frames`: that of each shape."""
-        self._shapes, self._frames = shapes, frames
-        uneven = [number for number, shape in enumerate(shapes) if shape.uneven]
-        self._classes = {number: _classes_of(shapes[number], speeds) for number in uneven}
-        self._known: dict[tuple[int, int], int] = {}
-        self.kept: list[tuple[int, ...]] = []
-        """Of each deal, the micro-batches of a replica of each chain that is kept."""
-        self.uneven = np.zeros(len(shapes), dtype=bool)
+    def __init__(self, layouts: Sequence[ParallelLayout], patterns: Sequence[LayoutPattern], speeds: Sequence[float]):
+        """`patterns`: that of each layout."""
+        self._layouts, self._patterns = layouts, patterns
+        uneven = [number for number, layout in enumerate(layouts) if layout.uneven]
+        self._classes = {number: _build_chain_classes(layouts[number], speeds) for number in uneven}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self.per_chain: list[tuple[int, ...]] = []
+        """By number: micro-batches of a replica of each different chain."""
+        self.uneven = np.zeros(len(layouts), dtype=bool)
         """Chains take different numbers of micro-batches."""
         self.uneven[uneven] = True
-        self.torn = np.zeros(len(shapes), dtype=bool)
+        self.uneven_in_zone = np.zeros(len(layouts), dtype=bool)
         """Of these: replicas of a stage in one zone take different numbers of them."""
         for number, classes in self._classes.items():
-            self.torn[number] = frames[number].tears(classes.of_chain)
+            self.uneven_in_zone[number] = patterns[number].splits_zone(classes.of_chain)
 
-    def number(self, shape: int, total: int) -> int:
-        """Number of the deal of so many micro-batches among the chains of a shape; `EVEN`: there is none."""
-        if (shape, total) not in self._known:
-            found = self._balanced(shape, total)
-            self._known[shape, total] = EVEN_SHARES if found is None else len(self.kept)
-            if found is not None:
-                self.kept.append(tuple(found[chain] for chain in self._frames[shape].kept.tolist()))
-        return self._known[shape, total]
+    def number_shares(self, layout: int, total: int) -> int:
+        """Number of the shares of so many micro-batches among the chains of a layout; `EVEN_SHARES`: there are none."""
+        if (layout, total) not in self._numbers:
+            counts = self._balance(layout, total)
+            self._numbers[layout, total] = EVEN_SHARES if counts is None else len(self.per_chain)
+            if counts is not None:
+                self.per_chain.append(tuple(counts[chain] for chain in self._patterns[layout].distinct_chains.tolist()))
+        return self._numbers[layout, total]
 
-    def of_replicas(self, shape: int, total: int) -> tuple[int, ...]:
-        """Micro-batches of each replica of a shape whose chains share out so many."""
-        found = self._balanced(shape, total)
-        assert found is not None
-        return tuple(m for m, n in zip(found, self._shapes[shape].layout.shares, strict=True) for _ in range(n))
+    def list_replica_shares(self, layout: int, total: int) -> tuple[int, ...]:
+        """Micro-batches of each replica of a layout whose chains share out so many."""
+        counts = self._balance(layout, total)
+        assert counts is not None
+        return tuple(m for m, n in zip(counts, self._layouts[layout].stage_map.shares, strict=True) for _ in range(n))
 
-    def tracks(self, dealt: npt.NDArray[np.int64], chain: npt.NDArray[np.int64]) -> list[int]:
-        """Micro-batches of tracks, given their deal and the place of their chain among those kept."""
-        return [self.kept[deal][at] for deal, at in zip(dealt.tolist(), chain.tolist(), strict=True)]
+    def list_chain_shares(self, shares: npt.NDArray[np.int64], chain: npt.NDArray[np.int64]) -> list[int]:
+        """Micro-batches of a replica, given the number of its shares and its chain's place."""
+        return [self.per_chain[number][at] for number, at in zip(shares.tolist(), chain.tolist(), strict=True)]
 
-    def _balanced(self, shape: int, total: int) -> list[int] | None:
+    def _balance(self, layout: int, total: int) -> list[int] | None:
         """Micro-batches of a replica of each chain."""
-        classes = self._classes[shape]
-        found = balance_micro_batches(total, classes.replicas, classes.micro_batch_s)
-        return None if found is None else [found[one] for one in classes.of_chain]
+        classes = self._classes[layout]
+        counts = balance_micro_batches(total, classes.replicas, classes.micro_batch_s)
+        return None if counts is None else [counts[chain_class] for chain_class in classes.of_chain]
 
 
-def _classes_of(shape: ParallelLayout, speeds: Sequence[float]) -> Classes:
-    each = estimate_chain_times(shape.layout, shape.layers, speeds)
-    times = sorted(set(each))
-    of_chain = [times.index(one) for one in each]
-    shares = shape.layout.shares
-    replicas = [sum(n for n, own in zip(shares, of_chain, strict=True) if own == one) for one in range(len(times))]
-    return Classes(of_chain, replicas, times)
+def _build_chain_classes(layout: ParallelLayout, speeds: Sequence[float]) -> ChainClasses:
+    chain_times = estimate_chain_times(layout.stage_map, layout.layers, speeds)
+    times = sorted(set(chain_times))
+    of_chain = [times.index(chain_s) for chain_s in chain_times]
+    replicas = [0] * len(times)
+    for count, chain_class in zip(layout.stage_map.shares, of_chain, strict=True):
+        replicas[chain_class] += count
+    return ChainClasses(of_chain, replicas, times)
 
 
-# Rate forward, rate back and latency, [shapes, chains, runs]; None: nothing crosses zones.
-Links = tuple[Floats, ...] | None
+# Rate forward, rate back and latency, [L, H, R]; None: nothing crosses zones.
+BoundaryLinks = tuple[Floats, ...] | None
 
 
 class LayoutTable:
-    """Shapes with their links, whatever the framework: arrays [shapes]."""
+    """All candidate layouts of a search, one row each (L), with the WAN links they cross."""
 
     def __init__(
         self,
-        shapes: Sequence[ParallelLayout],
+        layouts: Sequence[ParallelLayout],
         model: Model,
         groups: Sequence[NodeGroup],
         zone_of: Sequence[int],
-        ways: WanLinks,
+        wan_links: WanLinks,
         speeds: Sequence[float],
     ):
-        self.shapes, self.groups, self._model = shapes, groups, model
+        self.layouts, self.groups, self._model = layouts, groups, model
         self.tp, self.cp, self.ep, self.pp, self.dp, self.stride = (
-            np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in shapes], dtype=np.int64).reshape(-1, 6).T
+            np.array([(s.tp, s.cp, s.ep, s.pp, s.dp, s.stride) for s in layouts], dtype=np.int64).reshape(-1, 6).T
         )
-        self.cell = self.tp * self.cp
-        self._near = np.array([s.order == REPLICAS_NEAR for s in shapes], dtype=bool)
-        self.frames: list[LayoutPattern] = []
-        self.frame = np.zeros(len(shapes), dtype=np.int64)
-        """Frame of each shape."""
+        self.ranks_per_cell = self.tp * self.cp
+        self._replicas_near = np.array([s.order == REPLICAS_NEAR for s in layouts], dtype=bool)
+        self.patterns: list[LayoutPattern] = []
+        self.pattern = np.zeros(len(layouts), dtype=np.int64)
+        """Number of each layout's pattern."""
         self._splits: list[tuple[int, ...] | None] = []
-        """Layers of each chunk of a frame's stages; None: dealt out evenly."""
-        known: dict[object, int] = {}
-        told = [(g.gpu, g.gpus, g.domain, g.fast_link, g.nic_gbps_node, g.fabric, g.memory_gib) for g in groups]
-        kind_of = tuple(map(told.index, told))
-        for number, shape in enumerate(shapes):
-            key = (shape.layout.paths, shape.layers)
-            if key not in known:
-                known[key] = len(self.frames)
-                self.frames.append(build_pattern(shape.layout.paths, tuple(zone_of), kind_of))
-                self._splits.append(shape.layers)
-            self.frame[number] = known[key]
-        self.split = np.array([len(one) if one else 0 for one in self._splits], dtype=np.int64)[self.frame]
-        """Chunks of all stages, where their layers are given; 0: dealt out evenly."""
-        self.deals = MicroBatchShares(shapes, [self.frames[number] for number in self.frame.tolist()], speeds)
-        self.chains = np.array([len(frame.kept) for frame in self.frames], dtype=np.int64)[self.frame]
-        """Chains of each shape that differ."""
-        self.along = np.array([frame.crosses for frame in self.frames], dtype=bool)[self.frame]
+        """Of each pattern: layers of its virtual stages; None: spread evenly."""
+        pattern_numbers: dict[object, int] = {}
+        group_keys = [(g.gpu, g.gpus, g.domain, g.fast_link, g.nic_gbps_node, g.fabric, g.memory_gib) for g in groups]
+        kind_of = tuple(map(group_keys.index, group_keys))
+        for number, layout in enumerate(layouts):
+            key = (layout.stage_map.paths, layout.layers)
+            if key not in pattern_numbers:
+                pattern_numbers[key] = len(self.patterns)
+                self.patterns.append(build_pattern(layout.stage_map.paths, tuple(zone_of), kind_of))
+                self._splits.append(layout.layers)
+            self.pattern[number] = pattern_numbers[key]
+        self.given_chunks = np.array([len(split) if split else 0 for split in self._splits], dtype=np.int64)[
+            self.pattern
+        ]
+        """Virtual stages in all, where their layers are given; 0: spread evenly."""
+        self.micro_batch_shares = MicroBatchShares(
+            layouts, [self.patterns[number] for number in self.pattern.tolist()], speeds
+        )
+        self.chains = np.array([len(pattern.distinct_chains) for pattern in self.patterns], dtype=np.int64)[
+            self.pattern
+        ]
+        """Different chains of each layout."""
+        self.pipeline_crosses = np.array([pattern.crosses for pattern in self.patterns], dtype=bool)[self.pattern]
         """Stages of a replica lie in several zones."""
-        self._replicas = [shape.layout.shares for shape in shapes]
-        self.across = np.zeros(len(shapes), dtype=bool)
+        self._replicas = [layout.stage_map.shares for layout in layouts]
+        self.replicas_cross = np.zeros(len(layouts), dtype=bool)
         """Replicas of a stage lie in several zones."""
         self._fast_after: dict[int, Floats] = {}
         self._boundaries: dict[tuple[int, int, int, bool], Floats]
         self.zone_shards = self.dp.copy()
         """Fewest replicas of a stage in one zone."""
-        self.level = np.ones(len(shapes), dtype=bool)
+        self.equal_zones = np.ones(len(layouts), dtype=bool)
         """Every zone in use holds equally many replicas of every stage."""
-        self._members = dict(self._by_frame(np.arange(len(shapes))))
-        """Shapes of each frame."""
-        self._place = np.zeros(len(shapes), dtype=np.int64)
+        self._layouts_of_pattern = dict(self._group_by_pattern(np.arange(len(layouts))))
+        """Layouts of each pattern."""
+        self._place_in_pattern = np.zeros(len(layouts), dtype=np.int64)
         self._runs: dict[tuple[int, ScheduleChoice], EqualStageRuns] = {}
-        self._links: dict[tuple[int, ScheduleChoice], Links] = {}
-        for number, here in self._members.items():
-            frame = self.frames[number]
-            self._place[here] = np.arange(len(here))
-            if frame.dp_zones.max() > 1:
-                self.across[here] = True
-                self.zone_shards[here] = frame.least_in_zone(self.replicas(here))
-                even = self.zone_shards[here][:, None] * frame.dp_zones == self.dp[here][:, None]
-                self.level[here] = even.all(axis=1)
+        self._links: dict[tuple[int, ScheduleChoice], BoundaryLinks] = {}
+        for number, members in self._layouts_of_pattern.items():
+            pattern = self.patterns[number]
+            self._place_in_pattern[members] = np.arange(len(members))
+            if pattern.dp_zones.max() > 1:
+                self.replicas_cross[members] = True
+                self.zone_shards[members] = pattern.find_min_replicas_in_zone(self.list_replicas(members))
+                even = self.zone_shards[members][:, None] * pattern.dp_zones == self.dp[members][:, None]
+                self.equal_zones[members] = even.all(axis=1)
         self.parts: dict[str, Any] = {}
-        self._tie(ways)
+        self._set_links(wan_links)
 
-    def _tie(self, ways: WanLinks) -> None:
-        """Take these links between the zones."""
-        self._ways, self._boundaries, self._links = ways, {}, {}
+    def _set_links(self, wan_links: WanLinks) -> None:
+        """Use these links between the zones; everything computed from links is dropped together."""
+        self._ways, self._boundaries, self._links = wan_links, {}, {}
         self.parts = kept(self.parts, without=("ring",))
 
     @property
@@ -487,73 +520,82 @@ class LayoutTable:
 
     @part
     def ring(self) -> Floats:
-        """Rate and latency of the ring of zones, and the rate of a flat ring: [shapes, 3]."""
-        found = np.tile([np.inf, 0.0, np.inf], (len(self.shapes), 1))
-        for number, here in self._members.items():
-            if self.across[here[0]]:
-                found[here] = self.frames[number].ring(self.replicas(here), self.cell[here], self.tp[here], self._ways)
-        return found
+        """Rate and latency of the ring of zones, and the rate of a flat ring: [L, 3]."""
+        ring_L3 = np.tile([np.inf, 0.0, np.inf], (len(self.layouts), 1))
+        for number, members in self._layouts_of_pattern.items():
+            if self.replicas_cross[members[0]]:
+                ring_L3[members] = self.patterns[number].find_ring(
+                    self.list_replicas(members), self.ranks_per_cell[members], self.tp[members], self._ways
+                )
+        return ring_L3
 
-    def on(self, ways: WanLinks) -> LayoutTable:
-        """The same shapes with other links between the zones."""
+    def with_links(self, wan_links: WanLinks) -> LayoutTable:
+        """The same layouts with other links between the zones."""
         other = copy(self)
-        other._tie(ways)
+        other._set_links(wan_links)
         return other
 
-    def replicas(self, shapes: Ints) -> Ints:
-        """Replicas of each chain of shapes with the same frame: [n, chains]."""
-        return np.array([self._replicas[i] for i in shapes.tolist()], dtype=np.int64)
+    def list_replicas(self, layouts: Ints) -> Ints:
+        """Replicas of each chain of layouts with the same pattern: [n, chains]."""
+        return np.array([self._replicas[i] for i in layouts.tolist()], dtype=np.int64)
 
-    def _by_frame(self, shapes: Ints) -> list[tuple[int, Ints]]:
-        """Shapes of each frame."""
-        order = np.argsort(self.frame[shapes], kind="stable")
-        frames, first = np.unique(self.frame[shapes][order], return_index=True)
-        pieces = np.split(shapes[order], first[1:]) if len(shapes) else []
-        return list(zip(frames.tolist(), pieces, strict=True))
+    def _group_by_pattern(self, layouts: Ints) -> list[tuple[int, Ints]]:
+        """Some layouts, by their pattern."""
+        order = np.argsort(self.pattern[layouts], kind="stable")
+        patterns, first = np.unique(self.pattern[layouts][order], return_index=True)
+        pieces = np.split(layouts[order], first[1:]) if len(layouts) else []
+        return list(zip(patterns.tolist(), pieces, strict=True))
 
     @part
     def cells(self) -> Ints:
-        """Cells in use of each node group: [shapes, groups]."""
-        found = np.zeros((len(self.shapes), len(self.groups)), dtype=np.int64)
-        for number, here in self._members.items():
-            found[here] = self.replicas(here) @ self.frames[number].stages_in(len(self.groups))
-        return found
+        """Cells (tp x cp GPUs) in use of each node group: [L, G]."""
+        cells_LG = np.zeros((len(self.layouts), len(self.groups)), dtype=np.int64)
+        for number, members in self._layouts_of_pattern.items():
+            cells_LG[members] = self.list_replicas(members) @ self.patterns[number].count_stages_in(len(self.groups))
+        return cells_LG
 
     @part
-    def nodes(self) -> Ints:
+    def nodes_used(self) -> Ints:
         """Nodes in use."""
-        size = np.array([group.gpus for group in self.groups])
-        whole = size // self.tp[:, None] * self.tp[:, None]
-        per_node = np.where(self.tp[:, None] <= size, whole, size)
-        return np.asarray((-(-self.cells * self.cell[:, None] // np.maximum(per_node, 1))).sum(axis=1))
+        node_gpus_G = np.array([group.gpus for group in self.groups])
+        # A tensor-parallel group does not straddle nodes, so the GPUs that do not fill one stay idle.
+        whole_groups_LG = node_gpus_G // self.tp[:, None] * self.tp[:, None]
+        per_node_LG = np.where(self.tp[:, None] <= node_gpus_G, whole_groups_LG, node_gpus_G)
+        return np.asarray((-(-self.cells * self.ranks_per_cell[:, None] // np.maximum(per_node_LG, 1))).sum(axis=1))
 
     @part
     def node_shards(self) -> Ints:
         """Replicas of a stage that lie in every node, where that is the same for all nodes; else 0."""
-        size = np.array([group.gpus for group in self.groups])
-        used = self.cells > 0
-        most, least = np.where(used, size, 0).max(axis=1), np.where(used, size, 1 << 30).min(axis=1)
-        beside = np.array([frame.stages_beside for frame in self.frames], dtype=np.int64)[self.frame]
-        step = np.where(self._near, self.cell, self.cell * np.maximum(beside, 1))
-        clean = (most == least) & (most % step == 0) & (self._near | (beside > 0))
-        count = np.where(clean, most // step, 0)
-        for shape in np.flatnonzero(count > 1).tolist():
-            if any(share % count[shape] for share in self._replicas[shape]):
-                count[shape] = 0
+        node_gpus_G = np.array([group.gpus for group in self.groups])
+        used_LG = self.cells > 0
+        largest = np.where(used_LG, node_gpus_G, 0).max(axis=1)
+        smallest = np.where(used_LG, node_gpus_G, 1 << 30).min(axis=1)
+        stages_by_pattern = np.array([pattern.stages_per_group for pattern in self.patterns], dtype=np.int64)
+        stages_per_group = stages_by_pattern[self.pattern]
+        ranks_per_replica = np.where(
+            self._replicas_near, self.ranks_per_cell, self.ranks_per_cell * np.maximum(stages_per_group, 1)
+        )
+        fills_nodes = (
+            (largest == smallest) & (largest % ranks_per_replica == 0) & (self._replicas_near | (stages_per_group > 0))
+        )
+        count = np.where(fills_nodes, largest // ranks_per_replica, 0)
+        for layout in np.flatnonzero(count > 1).tolist():
+            if any(share % count[layout] for share in self._replicas[layout]):
+                count[layout] = 0
         return count
 
     @part
-    def memory_kind(self) -> Ints:
-        """Number of what memory depends on: shapes of one number need the same, options and micro-batch being equal."""
-        known: dict[object, int] = {}
-        frames = [
-            known.setdefault((split, *sorted(set(map(tuple, frame.kinds.tolist())))), len(known))
-            for frame, split in zip(self.frames, self._splits, strict=True)
+    def memory_class(self) -> Ints:
+        """Number of what memory depends on: layouts of one number need the same for equal options."""
+        numbers: dict[object, int] = {}
+        pattern_classes = [
+            numbers.setdefault((split, *sorted(set(map(tuple, pattern.kinds.tolist())))), len(numbers))
+            for pattern, split in zip(self.patterns, self._splits, strict=True)
         ]
-        columns = [np.array(frames, dtype=np.int64)[self.frame], self.tp, self.cp, self.ep, self.dp]
-        own = np.where(self.deals.uneven, np.arange(len(self.shapes)), -1)
-        told = np.stack([*columns, self.zone_shards, self.node_shards, own], axis=1)
-        return np.unique(told, axis=0, return_inverse=True)[1].ravel()
+        columns = [np.array(pattern_classes, dtype=np.int64)[self.pattern], self.tp, self.cp, self.ep, self.dp]
+        uneven_layout = np.where(self.micro_batch_shares.uneven, np.arange(len(self.layouts)), -1)
+        keys = np.stack([*columns, self.zone_shards, self.node_shards, uneven_layout], axis=1)
+        return np.unique(keys, axis=0, return_inverse=True)[1].ravel()
 
     @part
     def fast(self) -> Floats:
@@ -561,71 +603,75 @@ class LayoutTable:
         domain = np.array([group.local_gpus for group in self.groups])
         widest = np.where(self.cells > 0, domain, 1).max(axis=1)
         fewest = np.array([min(shares) for shares in self._replicas], dtype=np.int64)
-        return np.asarray(2.0 * (widest > np.where(self._near, self.cell * fewest, self.cell)))
+        return np.asarray(
+            2.0 * (widest > np.where(self._replicas_near, self.ranks_per_cell * fewest, self.ranks_per_cell))
+        )
 
-    def fast_after(self, shape: int) -> Floats:
-        """As `fast` for each stage; 1 or 0 as it is for the slowest replica, where all lie in one node group."""
-        if shape not in self._fast_after:
-            self._fast_after[shape] = self._fast_of(shape)
-        return self._fast_after[shape]
+    def find_fast_after(self, layout: int) -> Floats:
+        """As `fast` for each stage, [S]; 1 or 0 as it is for the slowest replica, where all lie in one node group."""
+        if layout not in self._fast_after:
+            self._fast_after[layout] = self._compute_fast_after(layout)
+        return self._fast_after[layout]
 
-    def _fast_of(self, shape: int) -> Floats:
-        cell, pp, dp = int(self.cell[shape]), int(self.pp[shape]), int(self.dp[shape])
-        used = np.flatnonzero(self.cells[shape])
+    def _compute_fast_after(self, layout: int) -> Floats:
+        ranks_per_cell, pp, dp = int(self.ranks_per_cell[layout]), int(self.pp[layout]), int(self.dp[layout])
+        used = np.flatnonzero(self.cells[layout])
         group = self.groups[int(used[0])]
         domain = group.local_gpus
-        if len(used) > 1 or domain % cell or group.gpus % int(self.tp[shape]) or not self.fast[shape]:
-            return np.full(pp, self.fast[shape])
+        if len(used) > 1 or domain % ranks_per_cell or group.gpus % int(self.tp[layout]) or not self.fast[layout]:
+            return np.full(pp, self.fast[layout])
         stage, replica = np.arange(pp)[:, None], np.arange(dp)
-        rank = cell * (replica + dp * stage if self._near[shape] else stage + pp * replica)
-        inside = rank // domain == np.roll(rank, -1, axis=0) // domain
-        return np.asarray(inside[:, np.argmin(inside.sum(axis=0))] * 1.0)
+        rank_SD = ranks_per_cell * (replica + dp * stage if self._replicas_near[layout] else stage + pp * replica)
+        inside_SD = rank_SD // domain == np.roll(rank_SD, -1, axis=0) // domain
+        return np.asarray(inside_SD[:, np.argmin(inside_SD.sum(axis=0))] * 1.0)
 
-    def runs(self, shapes: Ints, pipe: ScheduleChoice) -> list[tuple[Ints, EqualStageRuns]]:
-        """Shapes of each frame with their runs of equal stages.
+    def group_equal_stages(self, layouts: Ints, schedule: ScheduleChoice) -> list[tuple[Ints, EqualStageRuns]]:
+        """Some layouts by their pattern, with its runs of equal stages.
 
         Without a schedule stages that cost the same are one run.
         """
-        return [(here, self._runs_of(number, pipe)) for number, here in self._by_frame(shapes)]
+        return [(members, self._build_runs(number, schedule)) for number, members in self._group_by_pattern(layouts)]
 
-    def _runs_of(self, number: int, pipe: ScheduleChoice) -> EqualStageRuns:
-        """Runs of a frame, made once."""
-        if (number, pipe) not in self._runs:
-            frame = self.frames[number]
-            layers = count_stage_layers(self._model, frame.stages, pipe, self._splits[number])
-            self._runs[number, pipe] = frame.runs(pipe, *layers)
-        return self._runs[number, pipe]
+    def _build_runs(self, number: int, schedule: ScheduleChoice) -> EqualStageRuns:
+        """Runs of a pattern, made once."""
+        if (number, schedule) not in self._runs:
+            pattern = self.patterns[number]
+            layers = count_stage_layers(self._model, pattern.stages, schedule, self._splits[number])
+            self._runs[number, schedule] = pattern.build_runs(schedule, *layers)
+        return self._runs[number, schedule]
 
-    def links(self, shapes: Ints, pipe: ScheduleChoice) -> Links:
-        """The links after the runs of shapes of one frame: rates and latency; None where no chain crosses zones.
+    def find_links(self, layouts: Ints, schedule: ScheduleChoice) -> BoundaryLinks:
+        """The links after the runs of layouts of one pattern: rates and latency; None where no chain crosses zones.
 
         Without a schedule only the slowest link of each chain counts.
         """
-        number = int(self.frame[shapes[0]])
-        runs = self._runs_of(number, pipe)
+        number = int(self.pattern[layouts[0]])
+        runs = self._build_runs(number, schedule)
         if not runs.boundaries:
             return None
-        if (number, pipe) not in self._links:
-            self._links[number, pipe] = self._links_of(number, runs, self._members[number])
-        found = self._links[number, pipe]
-        return tuple(values[self._place[shapes]] for values in found) if found else None
+        if (number, schedule) not in self._links:
+            self._links[number, schedule] = self._build_links(number, runs, self._layouts_of_pattern[number])
+        links = self._links[number, schedule]
+        return tuple(values[self._place_in_pattern[layouts]] for values in links) if links else None
 
-    def _links_of(self, number: int, runs: EqualStageRuns, here: Ints) -> Links:
-        size = (len(here), len(runs.groups), 1 if runs.merged else len(runs))
-        rate, back, late = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
+    def _build_links(self, number: int, runs: EqualStageRuns, members: Ints) -> BoundaryLinks:
+        size = (len(members), len(runs.groups), 1 if runs.is_merged else len(runs))
+        rate_LHR, back_rate_LHR, latency_LHR = np.full(size, np.inf), np.full(size, np.inf), np.zeros(size)
         for chain, run, a, b in runs.boundaries:
-            there, home = (self._boundary(number, *way, runs.wraps) for way in ((a, b), (b, a)))
-            at = 0 if runs.merged else run
-            rate[:, chain, at] = np.minimum(rate[:, chain, at], there[:, 0])
-            back[:, chain, at] = np.minimum(back[:, chain, at], home[:, 0])
-            late[:, chain, at] = there[:, 1]
-        return rate, back, late
+            forward, backward = (self._find_boundary(number, *direction, runs.wraps) for direction in ((a, b), (b, a)))
+            at = 0 if runs.is_merged else run
+            rate_LHR[:, chain, at] = np.minimum(rate_LHR[:, chain, at], forward[:, 0])
+            back_rate_LHR[:, chain, at] = np.minimum(back_rate_LHR[:, chain, at], backward[:, 0])
+            latency_LHR[:, chain, at] = forward[:, 1]
+        return rate_LHR, back_rate_LHR, latency_LHR
 
-    def _boundary(self, frame: int, a: int, b: int, wraps: bool) -> Floats:
-        """Rate and latency from zone to zone, for the shapes of a frame: [shapes of it, 2]."""
-        key = (frame, a, b, wraps)
+    def _find_boundary(self, pattern: int, a: int, b: int, wraps: bool) -> Floats:
+        """Rate and latency from zone to zone, for the layouts of a pattern: [layouts of it, 2]."""
+        key = (pattern, a, b, wraps)
         if key not in self._boundaries:
-            here = self._members[frame]
-            ranks = self.frames[frame].ranks(a, b, wraps, self.replicas(here), self.cell[here])
-            self._boundaries[key] = self._ways.boundaries(a, b, ranks)
+            members = self._layouts_of_pattern[pattern]
+            ranks = self.patterns[pattern].count_ranks(
+                a, b, wraps, self.list_replicas(members), self.ranks_per_cell[members]
+            )
+            self._boundaries[key] = self._ways.list_boundaries(a, b, ranks)
         return self._boundaries[key]

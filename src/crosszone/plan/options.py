@@ -51,7 +51,7 @@ class LayoutTraits(NamedTuple):
     expert: bool
     replicated: bool
     """Some weights have several holders (dp or cp)."""
-    across: bool
+    replicas_cross: bool
     """Replicas of a stage lie in several zones."""
     level: bool
     """Every zone in use holds equally many replicas of every stage."""
@@ -61,7 +61,7 @@ class LayoutTraits(NamedTuple):
     """Tensor parallelism divides the tokens of a rank's sequence."""
     uneven: bool = False
     """Replicas take different numbers of micro-batches."""
-    torn: bool = False
+    uneven_in_zone: bool = False
     """Even those of one zone do."""
 
 
@@ -138,7 +138,7 @@ def list_options(
         keep &= (whole.column("zero") == 0) | (whole.column("shard_within", {"all": 0, "zone": 1, "node": 1}) > 0)
     if traits.uneven:  # replicas that share gradients or weights meet in every micro-batch
         apart = whole.column("shard_within", {"all": 0, "zone": 1, "node": 1}) > 0
-        keep &= (whole.column("zero") < 2) | (apart & (not traits.torn))
+        keep &= (whole.column("zero") < 2) | (apart & (not traits.uneven_in_zone))
     for need in framework.needs:
         keep &= _met(need, whole, traits, job)
     return OptionTable(values, {field: code[keep] for field, code in codes.items()}, asked)
@@ -157,9 +157,9 @@ def _choices(
     shared = traits.replicated
     zero = [(z, True) for z in framework.zero]
     within = ["all"]
-    within += ["zone"] * (traits.across and traits.level and "zone" in framework.shard_within)
+    within += ["zone"] * (traits.replicas_cross and traits.level and "zone" in framework.shard_within)
     within += ["node"] * (traits.over_nodes and "node" in framework.shard_within)
-    reduce = [(value, True) for value in framework.reduce] if traits.across else [(framework.reduce[-1], False)]
+    reduce = [(value, True) for value in framework.reduce] if traits.replicas_cross else [(framework.reduce[-1], False)]
     return {
         "zero": zero,
         "shard_within": [(value, value != "all") for value in within],
@@ -235,7 +235,7 @@ class Policy(NamedTuple):
 
 def _in_domain(problem: Problem, tp: int) -> bool:
     """Inside a fast-link domain; where there is none, inside a node."""
-    return any(problem.holds_tp(group, tp) for group in problem.groups)
+    return any(problem.can_hold_tp(group, tp) for group in problem.groups)
 
 
 def _long_enough(problem: Problem, cp: int) -> bool:

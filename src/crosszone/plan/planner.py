@@ -109,7 +109,7 @@ def _options(one: Candidate) -> Iterator[Candidate]:
 
 def _layers(one: Candidate) -> Iterator[Candidate]:
     """A layer moved from the slowest stage to the quickest, or to a neighbour."""
-    if one.shape.pp == 1 or one.pipe.chunks > 1 or one.problem.is_pinned("layers_per_stage"):
+    if one.layout.pp == 1 or one.pipe.virtual_stages > 1 or one.problem.is_pinned("layers_per_stage"):
         return
     counts = chunk_layers(one.predictor.case)
     times = one.predictor.step.times
@@ -127,7 +127,7 @@ def _layers(one: Candidate) -> Iterator[Candidate]:
 
 def _layouts(one: Candidate) -> Iterator[Candidate]:
     """A stage shifted to the next node group, the way through the groups turned round or two of them swapped."""
-    layout = one.shape.layout
+    layout = one.layout.stage_map
     for number, chain in enumerate(layout.chains):
         path = chain.path
         if len(path) == 1:
@@ -145,15 +145,15 @@ def _layouts(one: Candidate) -> Iterator[Candidate]:
 
 def _fitting(one: Candidate, layout: StageMap) -> Iterator[Candidate]:
     """The plan in another layout, if the node groups have room for it."""
-    shape, groups = one.shape, one.problem.groups
+    shape, groups = one.layout, one.problem.groups
     room = all(n <= tp_capacity(groups[g], shape.tp) // (shape.tp * shape.cp) for g, n in layout.cells.items())
-    if room and layout != shape.layout:
-        yield replace(one, shape=replace(shape, layout=layout))
+    if room and layout != shape.stage_map:
+        yield replace(one, layout=replace(shape, stage_map=layout))
 
 
 def _shares(one: Candidate) -> Iterator[Candidate]:
     """Micro-batches moved from the replicas of the slowest chain to those of others."""
-    layout = one.shape.layout
+    layout = one.layout.stage_map
     if len(layout.chains) < 2 or not one.framework.uneven_micro_batches:
         return
     each = one.chain_micro_batches
@@ -224,7 +224,7 @@ def find_pareto_points(
                 framework=one.framework.name,
                 strategy=one.predictor.strategy,
                 placement=one.placement,
-                gpus=one.shape.gpus,
+                gpus=one.layout.gpus,
                 step_s=step,
                 usd_per_step=usd,
             )

@@ -153,7 +153,7 @@ class Problem:
     def averaging(self, how: LocalUpdate) -> Problem:
         """The same with zones that train on their own and average now and then."""
         other = replace(self, pinned=self.pinned.replace(local_update=how))
-        other.parts.update(ways=self.ways, ground=self.ground, groups=self.groups)
+        other.parts.update(wan_links=self.wan_links, zone_graph=self.zone_graph, groups=self.groups)
         return other
 
     @property
@@ -177,17 +177,17 @@ class Problem:
         return tuple(group for _, group in self.cluster.groups())
 
     @part
-    def ground(self) -> ZoneGraph:
+    def zone_graph(self) -> ZoneGraph:
         """What routes are chosen on."""
         return build_zone_graph(self.cluster, self.scenario.links, compute_precision(self.job))
 
     @part
-    def routes(self) -> list[ZoneOrder]:
+    def zone_orders(self) -> list[ZoneOrder]:
         """Routes through the node groups; where zones average, whole replicas in several zones."""
-        found = list_zone_orders(self.ground)
+        found = list_zone_orders(self.zone_graph)
         if self.pinned.local_update is None:
             return found
-        zone_of = self.ground.zone_of
+        zone_of = self.zone_graph.zone_of
         return [r for r in found if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
 
     @part
@@ -196,7 +196,7 @@ class Problem:
         return choose_flows(self.pinned.communication, self.cluster, self.scenario.links)
 
     @part
-    def ways(self) -> WanLinks:
+    def wan_links(self) -> WanLinks:
         """Links between the zones."""
         how = transport_of(self.communication, self.cluster)
         return WanLinks(cluster=self.cluster, links=self.scenario.links, transport=how)
@@ -229,27 +229,27 @@ class Problem:
         known, asked = frameworks(), self.job.framework
         return list(known.values()) if asked == "any" else [known[asked]]
 
-    def land(self, degrees: Degrees, breadth: Breadth) -> LayoutTable:
+    def build_layout_table(self, degrees: Degrees, breadth: Breadth) -> LayoutTable:
         """The shapes of these degrees, made once."""
         key = (degrees, breadth)
-        if key not in self._lands:
-            kept = ("land", *key, tuple(self.routes))
+        if key not in self._layout_tables:
+            kept = ("layout_table", *key, tuple(self.zone_orders))
             if kept in self.kept:
-                self._lands[key] = self.kept[kept].on(self.ways)
-                return self._lands[key]
-            how = (degrees, breadth, self._layer_splits, self.holds_tp, self._uneven_speeds)
-            found = list(iterate_layouts(self.cluster, self.ground, self.routes, *how))
+                self._layout_tables[key] = self.kept[kept].with_links(self.wan_links)
+                return self._layout_tables[key]
+            how = (degrees, breadth, self._layer_splits, self.can_hold_tp, self._uneven_speeds)
+            found = list(iterate_layouts(self.cluster, self.zone_graph, self.zone_orders, *how))
             if self.pinned.local_update is not None:
-                found = [shape for shape in found if shape.layout.level(self.ground.zone_of)]
-            land = LayoutTable(found, self.model, self.groups, self.ground.zone_of, self.ways, self._speeds)
-            self._lands[key] = self.kept[kept] = land
-        return self._lands[key]
+                found = [shape for shape in found if shape.stage_map.has_equal_zones(self.zone_graph.zone_of)]
+            land = LayoutTable(found, self.model, self.groups, self.zone_graph.zone_of, self.wan_links, self._speeds)
+            self._layout_tables[key] = self.kept[kept] = land
+        return self._layout_tables[key]
 
     @part
-    def _lands(self) -> dict[tuple[Degrees, Breadth], LayoutTable]:
+    def _layout_tables(self) -> dict[tuple[Degrees, Breadth], LayoutTable]:
         return {}
 
-    def holds_tp(self, group: NodeGroup, tp: int) -> bool:
+    def can_hold_tp(self, group: NodeGroup, tp: int) -> bool:
         """A node group may hold such tensor-parallel groups: inside a fast-link domain or a node, unless pinned."""
         return self.is_pinned("tp") or tp <= (group.domain if group.fast_link else group.gpus)
 
@@ -343,7 +343,7 @@ def choose_wan_bucket_mb(problem: Problem, framework: Framework) -> float | None
     zones = tuple(range(len(problem.cluster.zones)))
     if asked or len(zones) < 2 or not framework.has_buckets or framework.bucket_buffer:
         return None
-    crossings = problem.ways.crossings
+    crossings = problem.wan_links.crossings
     ranks = min(zone.gpus for zone in problem.cluster.zones)
     ring = crossings.ring_link(crossings.ring(zones, ranks), ranks)
     size = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients

@@ -262,7 +262,7 @@ def _across(one: Way, found: Prediction) -> Iterator[Notice]:
 
 def list_idle_gpus(one: Candidate, value: float, search: Search) -> Iterator[Idle]:
     """GPUs that no rank uses, each with its reason."""
-    cluster, cells, shape = one.problem.cluster, one.shape.layout.cells, one.shape
+    cluster, cells, shape = one.problem.cluster, one.layout.stage_map.cells, one.layout
     number = 0
     for zone in cluster.zones:
         for place, group in enumerate(zone.nodes):
@@ -289,9 +289,9 @@ def _told(value: float, search: Search) -> dict[str, object]:
 
 def _with_group(search: Search, group: int, one: Candidate) -> float | None:
     """The best value found of a strategy that uses a node group beside those of a plan; None: none was simulated."""
-    needed = {group, *one.shape.layout.cells}
+    needed = {group, *one.layout.stage_map.cells}
     return min(
-        (value for value, other in search.best.ranked() if needed <= other.shape.layout.cells.keys()), default=None
+        (value for value, other in search.best.ranked() if needed <= other.layout.stage_map.cells.keys()), default=None
     )
 
 
@@ -304,10 +304,10 @@ def list_hints(one: Candidate, found: Prediction, search: Search) -> Iterator[No
         yield _note("hint_tp", tp=max(space.degrees.tp), heads=heads, domain=domain)
     lacks = dict(search.lacks).get(number)
     if lacks is not None and not one.problem.is_pinned("pp"):
-        land = space.land
-        fits = land.pp[(lacks <= 0) & (land.tp == one.shape.tp)]
+        land = space.layout_table
+        fits = land.pp[(lacks <= 0) & (land.tp == one.layout.tp)]
         if len(fits):
-            yield _note("hint_pp", pp=int(fits.min()), tp=one.shape.tp)
+            yield _note("hint_pp", pp=int(fits.min()), tp=one.layout.tp)
     s = one.strategy
     bubble = round(100 * found.shares["pipeline"], 1)
     yield _note("hint_micro_batch", b=s.micro_batch, m=found.micro_batches, dp=s.dp, bubble=bubble)
@@ -324,7 +324,7 @@ def list_rejected(search: Search) -> Iterator[tuple[str, int, Notice]]:
                 seen.add((code, degree, *values))
                 yield f"{degree} {_listed(values)}", len(values), notice
     for number, lacks in search.lacks:
-        land = search.spaces[number].land
+        land = search.spaces[number].layout_table
         over = np.flatnonzero(np.isfinite(lacks) & (lacks > 0))
         if len(over):
             least = int(over[np.argmin(lacks[over])])

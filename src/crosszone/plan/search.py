@@ -137,15 +137,15 @@ class Search:
         families = self._families
         for number, space in enumerate(self.spaces):
             self.tally.evaluated += space.strategies()
-            for start in range(0, len(space.land.shapes), MOST_BLOCK):
-                grid = space.scores(np.arange(len(space.land.shapes))[start : start + MOST_BLOCK])
+            for start in range(0, len(space.layout_table.layouts), MOST_BLOCK):
+                grid = space.scores(np.arange(len(space.layout_table.layouts))[start : start + MOST_BLOCK])
                 if grid is None or self.spent():
                     continue
                 cores = grid.cores
-                smallest = np.full(len(space.land.shapes), np.iinfo(np.int64).max)
-                np.minimum.at(smallest, cores.shape, cores.micro_batch)
+                smallest = np.full(len(space.layout_table.layouts), np.iinfo(np.int64).max)
+                np.minimum.at(smallest, cores.layout, cores.micro_batch)
                 core, leader = grid.leads()
-                kept = cores.micro_batch[core] == smallest[cores.shape[core]]
+                kept = cores.micro_batch[core] == smallest[cores.layout[core]]
                 owner, option = grid.members(core[kept], leader[kept])
                 over = grid.memory_over(owner, option)
                 self.tally.scored += len(owner)
@@ -153,7 +153,7 @@ class Search:
                 self.tally.feasible += int(fits.sum())
                 owner, option, over = owner[fits], option[fits], over[fits]
                 least = grid.least_s(cores.taken(owner), option)
-                found.append((grid, owner, option, over, least, families[number][cores.shape[owner]]))
+                found.append((grid, owner, option, over, least, families[number][cores.layout[owner]]))
         fastest = min((float(least.min()) for _, _, _, _, least, _ in found if len(least)), default=np.inf)
         for grid, owner, option, over, least, family in found:
             order = np.lexsort((least, over, family))
@@ -172,7 +172,7 @@ class Search:
         """Every shape of every framework that may fit, in order of what it must take at least."""
         rows = []
         for number, space in enumerate(self.spaces):
-            if not len(space.land.shapes):
+            if not len(space.layout_table.layouts):
                 continue
             self.tally.evaluated += space.strategies()
             outline = space.outline()
@@ -180,18 +180,20 @@ class Search:
                 continue
             cores = outline.cores
             core, leader = outline.leads()
-            size, owner = cores.micro_batch[core], cores.shape[core]
-            ends = np.array([[np.iinfo(np.int64).max], [0]]).repeat(len(space.land.shapes), axis=1)
+            size, owner = cores.micro_batch[core], cores.layout[core]
+            ends = np.array([[np.iinfo(np.int64).max], [0]]).repeat(len(space.layout_table.layouts), axis=1)
             np.minimum.at(ends[0], owner, size)
             np.maximum.at(ends[1], owner, size)
             lean = np.flatnonzero(size == ends[0, owner])  # least memory: the smallest micro-batch
-            lacks = np.full(len(space.land.shapes), np.inf)
+            lacks = np.full(len(space.layout_table.layouts), np.inf)
             np.minimum.at(lacks, owner[lean], outline.lean_over(core[lean], leader[lean]))
             fits = lacks <= 0
             self.lacks.append((number, lacks))
-            shared = space.land.deals.uneven[owner]  # by whole micro-batches: larger ones share out less well
+            shared = space.layout_table.micro_batch_shares.uneven[
+                owner
+            ]  # by whole micro-batches: larger ones share out less well
             fast = np.flatnonzero(((size == ends[1, owner]) | shared) & fits[owner])  # fullest use: the largest
-            least = np.full(len(space.land.shapes), np.inf)
+            least = np.full(len(space.layout_table.layouts), np.inf)
             np.minimum.at(least, owner[fast], outline.shape_s(core[fast], leader[fast]))
             known = np.isfinite(least)
             least[known] *= self._rates[number][known]
@@ -211,12 +213,12 @@ class Search:
             if grid is not None:
                 self._laid[number] = len(self.grids)
                 self.grids.append(grid)
-                self._cores.append((self._rates[number][grid.cores.shape], self._families[number][grid.cores.shape]))
+                self._cores.append((self._rates[number][grid.cores.layout], self._families[number][grid.cores.layout]))
 
     @cached_property
     def _rates(self) -> list[Floats]:
         """What a second of each shape of each framework costs at least."""
-        return [bound_cost_per_second(self.problem, space.land, self.objective) for space in self.spaces]
+        return [bound_cost_per_second(self.problem, space.layout_table, self.objective) for space in self.spaces]
 
     @cached_property
     def _families(self) -> list[Ints]:
@@ -225,15 +227,15 @@ class Search:
         own = [zone.nodes for zone in self.problem.cluster.zones]
         kinds = [own.index(nodes) for nodes in own]  # zones with the same GPUs are one kind
         for space in self.spaces:
-            land, number = space.land, self.best.number
+            land, number = space.layout_table, self.best.number
             if isinstance(self.best, ParetoFront):
                 prices = bound_cost_per_second(self.problem, land, "cost")
                 found.append(np.array([number(round(float(x), 12)) for x in prices], dtype=np.int64))
                 continue
-            zones = [tuple(sorted(kinds[z] for z in set(frame.zones.ravel().tolist()))) for frame in land.frames]
-            across = [bool(frame.dp_zones.max() > 1) for frame in land.frames]
-            frames = list(zip(zones, across, (frame.crosses for frame in land.frames), strict=True))
-            degrees = zip(land.frame.tolist(), land.tp.tolist(), land.pp.tolist(), strict=True)
+            zones = [tuple(sorted(kinds[z] for z in set(frame.zones.ravel().tolist()))) for frame in land.patterns]
+            across = [bool(frame.dp_zones.max() > 1) for frame in land.patterns]
+            frames = list(zip(zones, across, (frame.crosses for frame in land.patterns), strict=True))
+            degrees = zip(land.pattern.tolist(), land.tp.tolist(), land.pp.tolist(), strict=True)
             keys = [(space.framework.name, *frames[frame], tp, pp) for frame, tp, pp in degrees]
             found.append(np.array([number(key) for key in keys], dtype=np.int64))
         self.best.ready()
@@ -334,8 +336,8 @@ class Search:
     def _alike(self, pool: Frontier, at: int) -> int:
         """How many schedules like that of a candidate are simulated at a time: fewer long ones."""
         grid, core = self.grids[int(pool.grid[at])], int(pool.core[at])
-        chunks = grid.pipes[int(grid.cores.pipe[core])].chunks
-        parts = int(grid.land.pp[grid.cores.shape[core]]) * chunks * int(grid.cores.micro_batches[core])
+        chunks = grid.pipes[int(grid.cores.pipe[core])].virtual_stages
+        parts = int(grid.layout_table.pp[grid.cores.layout[core]]) * chunks * int(grid.cores.micro_batches[core])
         return max(1, min(ALIKE, OPERATIONS // parts))
 
     def _promises(self, pool: Frontier, at: int) -> bool:
@@ -363,13 +365,17 @@ class Search:
     def candidate(self, grid: BoundTable, core: int, option: int) -> Candidate:
         """One strategy of a grid."""
         cores = grid.cores
-        traits, shape = int(cores.traits[core]), int(cores.shape[core])
+        traits, shape = int(cores.traits[core]), int(cores.layout[core])
         total = self.problem.job.global_batch // int(cores.micro_batch[core])
-        uneven = None if cores.dealt[core] == EVEN_SHARES else grid.land.deals.of_replicas(shape, total)
+        uneven = (
+            None
+            if cores.dealt[core] == EVEN_SHARES
+            else grid.layout_table.micro_batch_shares.list_replica_shares(shape, total)
+        )
         return Candidate(
             problem=self.problem,
             scores=grid,
-            shape=grid.land.shapes[shape],
+            layout=grid.layout_table.layouts[shape],
             pipe=grid.pipes[int(cores.pipe[core])],
             micro_batch=int(cores.micro_batch[core]),
             micro_batches=int(cores.micro_batches[core]),

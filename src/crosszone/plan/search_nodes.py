@@ -52,8 +52,8 @@ class NodeBlock:
     """Shapes that may run under a pipe, and their micro-batches: one entry a core."""
 
     pipe: ScheduleChoice
-    shapes: Ints
-    shape: Ints
+    layouts: Ints
+    layout: Ints
     micro_batch: Ints
     micro_batches: Ints
     dealt: Ints
@@ -63,7 +63,7 @@ class NodeBlock:
 class SearchNodes:
     """Shape, pipe and micro-batch of every core, and what follows from them: arrays [cores]."""
 
-    shape: Ints
+    layout: Ints
     pipe: Ints
     lane: Ints
     """Its first track among those of its width."""
@@ -78,7 +78,7 @@ class SearchNodes:
     """How chains share them out (`Land.deals`); `EVEN`: equally."""
 
     def __len__(self) -> int:
-        return len(self.shape)
+        return len(self.layout)
 
     def taken(self, at: Ints) -> SearchNodes:
         """Some of them."""
@@ -100,19 +100,19 @@ def build_nodes(
     filled: dict[int, int] = {}
     cores = []
     for number, block in enumerate(blocks):
-        where = np.zeros((2, len(land.shapes)), dtype=np.int64)  # first track and width of each shape
-        for here, runs in land.runs(block.shapes, block.pipe):
+        where = np.zeros((2, len(land.layouts)), dtype=np.int64)  # first track and width of each shape
+        for here, runs in land.group_equal_stages(block.layouts, block.pipe):
             chains = runs.groups.shape[0]
             width = next((one for one in WIDTHS if one >= len(runs)), len(runs))
             start = filled.get(width, 0)
             where[0, here], where[1, here] = start + chains * np.arange(len(here)), width
             filled[width] = start + chains * len(here)
             by_width.setdefault(width, []).append((here, runs, block.pipe))
-        shape, size = block.shape, block.micro_batch
+        shape, size = block.layout, block.micro_batch
         cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches, block.dealt))
     shape, pipe, lane, width_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
     found = SearchNodes(
-        shape=shape,
+        layout=shape,
         pipe=pipe,
         lane=lane,
         width=width_of,
@@ -122,10 +122,10 @@ def build_nodes(
         micro_batches=count,
         dealt=dealt,
     )
-    teams = np.stack([land.tp, land.cp, land.ep, land.nodes], axis=1)
+    teams = np.stack([land.tp, land.cp, land.ep, land.nodes_used], axis=1)
     used = np.unique(np.concatenate([here for members in by_width.values() for here, _, _ in members]))
     kinds, which = np.unique(teams[used], axis=0, return_inverse=True)
-    kind = np.zeros(len(land.shapes), dtype=np.int64)
+    kind = np.zeros(len(land.layouts), dtype=np.int64)
     kind[used] = which.ravel()
     memory, groups = np.array(memory_bytes), len(memory_bytes)
     lanes = {width: _stacked(land, members, kind * groups, memory, width) for width, members in by_width.items()}
@@ -171,8 +171,8 @@ def _tied(land: LayoutTable, members: Members, width: int) -> tuple[Floats, Floa
         n, c = len(here), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
         start += n * c
-        links = land.links(here, pipe)
-        if links is not None and runs.merged:
+        links = land.find_links(here, pipe)
+        if links is not None and runs.is_merged:
             slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
         elif links is not None:
             for table, values in zip((rate, back, late), links, strict=True):
@@ -221,7 +221,7 @@ class StageTable:
         uneven = np.flatnonzero(self.cores.dealt != EVEN_SHARES)
         if len(uneven):
             own = self.cores.micro_batches.copy()
-            own[uneven] = deals.tracks(self.cores.dealt[uneven], chain[uneven])
+            own[uneven] = deals.list_chain_shares(self.cores.dealt[uneven], chain[uneven])
             self.cores = replace(self.cores, micro_batches=own)
         widths = np.unique(cores.width).tolist()
         self.width = max(widths)

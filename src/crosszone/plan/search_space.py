@@ -71,7 +71,7 @@ class SearchSpace:
         """The same space with other links between the zones."""
         other = copy(self)
         other.problem = problem
-        other.parts = kept(self.parts, without=("land",))
+        other.parts = kept(self.parts, without=("layout_table",))
         bucket = choose_wan_bucket_mb(problem, self.framework)
         if bucket != self.setting.wan_bucket_mb:
             other.parts["setting"] = replace(self.setting, wan_bucket_mb=bucket)
@@ -96,26 +96,26 @@ class SearchSpace:
         )
 
     @part
-    def land(self) -> LayoutTable:
+    def layout_table(self) -> LayoutTable:
         """The shapes, and what does not depend on options."""
-        return self.problem.land(self.degrees, self.breadth)
+        return self.problem.build_layout_table(self.degrees, self.breadth)
 
     @part
     def _tables(self) -> tuple[list[OptionTable], Ints]:
         """Options of each set of traits, and the set of each shape."""
-        land = self.land
+        land = self.layout_table
         traits = np.stack(
             [
                 land.tp > 1,
                 land.pp > 1,
                 land.ep > 1,
                 land.dp * land.cp > 1,
-                land.across,
-                land.level,
+                land.replicas_cross,
+                land.equal_zones,
                 (land.node_shards > 1) & (land.node_shards < land.dp),
                 (land.tp > 1) & (self.problem.job.seq_len // land.cp % land.tp == 0),
-                land.deals.uneven,
-                land.deals.torn,
+                land.micro_batch_shares.uneven,
+                land.micro_batch_shares.uneven_in_zone,
             ],
             axis=1,
         )
@@ -138,23 +138,25 @@ class SearchSpace:
 
     @part
     def _count(self) -> int:
-        everything = np.arange(len(self.land.shapes))
-        return int(sum(self._sizes[block.shape].sum() for block in self._blocks(everything)))
+        everything = np.arange(len(self.layout_table.layouts))
+        return int(sum(self._sizes[block.layout].sum() for block in self._blocks(everything)))
 
     def outline(self) -> BoundTable | None:
         """Every shape without a schedule: what any of its strategies must take at least."""
         if "outline" in self._known:
             return self._on_links(self._known["outline"])
-        everything = np.arange(len(self.land.shapes))
-        pipes = {pipe for stages in np.unique(self.land.pp).tolist() for pipe in self._pipes(stages)}
-        chunks = sorted({pipe.chunks for pipe in pipes if not pipe.folded}) if self._unlike else [1]
-        bare = [*map(build_any_schedule, chunks), *([ANY_V_SHAPED] if any(pipe.folded for pipe in pipes) else [])]
+        everything = np.arange(len(self.layout_table.layouts))
+        pipes = {pipe for stages in np.unique(self.layout_table.pp).tolist() for pipe in self._pipes(stages)}
+        chunks = sorted({pipe.virtual_stages for pipe in pipes if not pipe.v_shaped}) if self._unlike else [1]
+        bare = [*map(build_any_schedule, chunks), *([ANY_V_SHAPED] if any(pipe.v_shaped for pipe in pipes) else [])]
         found = self._known["outline"] = self._scores([self._block(everything, pipe) for pipe in bare])
         return found
 
     def _on_links(self, grid: BoundTable | None) -> BoundTable | None:
         """A known grid with the links of this space."""
-        return grid if grid is None or grid.land is self.land else grid.on(self.setting, self.land)
+        return (
+            grid if grid is None or grid.layout_table is self.layout_table else grid.on(self.setting, self.layout_table)
+        )
 
     @property
     def _unlike(self) -> bool:
@@ -173,11 +175,11 @@ class SearchSpace:
         return self._grids[key]
 
     def _scores(self, blocks: list[NodeBlock], *, every: bool = False) -> BoundTable | None:
-        some = [block for block in blocks if len(block.shape)]
+        some = [block for block in blocks if len(block.layout)]
         tables, traits = self._tables
         if not some:
             return None
-        found = BoundTable(self.setting, self.land, traits, tables, some, every=every)
+        found = BoundTable(self.setting, self.layout_table, traits, tables, some, every=every)
         found.remembers = self.problem.cache.lasting
         found.share(self._first.setdefault(every, found))
         return found
@@ -185,45 +187,45 @@ class SearchSpace:
     def _blocks(self, shapes: Ints) -> list[NodeBlock]:
         """Shapes under each pipe they may have."""
         found = []
-        stages = self.land.pp[shapes]
+        stages = self.layout_table.pp[shapes]
         by_pipe: dict[ScheduleChoice, list[int]] = {}
         for count in np.unique(stages).tolist():
             for pipe in self._pipes(count):
                 by_pipe.setdefault(pipe, []).append(count)
         for pipe, counts in by_pipe.items():
             here = shapes[np.isin(stages, counts)]
-            given = self.land.split[here]
-            here = here[(given == 0) | (given == self.land.pp[here] * pipe.chunks)]
-            policy = check_policies(self.problem, "schedule", pipe.schedule)
-            if policy is not None and self.land.along[here].any():
-                self.ruled.add("schedule", pipe.schedule, policy)
-                here = here[~self.land.along[here]]
+            given = self.layout_table.given_chunks[here]
+            here = here[(given == 0) | (given == self.layout_table.pp[here] * pipe.virtual_stages)]
+            policy = check_policies(self.problem, "schedule", pipe.name)
+            if policy is not None and self.layout_table.pipeline_crosses[here].any():
+                self.ruled.add("schedule", pipe.name, policy)
+                here = here[~self.layout_table.pipeline_crosses[here]]
             found.append(self._block(here, pipe))
         return found
 
     def _block(self, shapes: Ints, pipe: ScheduleChoice) -> NodeBlock:
         """Shapes under one pipe with the micro-batches that the batch divides by."""
-        land, batch = self.land, self.problem.job.global_batch
+        land, batch = self.layout_table, self.problem.job.global_batch
         some = shapes[self._sizes[shapes] > 0]
-        uneven = some[land.deals.uneven[some]] if self.framework.uneven_micro_batches else some[:0]
-        some = some[~land.deals.uneven[some]]
+        uneven = some[land.micro_batch_shares.uneven[some]] if self.framework.uneven_micro_batches else some[:0]
+        some = some[~land.micro_batch_shares.uneven[some]]
         sizes = np.array(self._micro_batches, dtype=np.int64)
         per_round = sizes * land.dp[some][:, None]
         count = batch // per_round
         stages = land.pp[some][:, None]
         at, size = np.nonzero((batch % per_round == 0) & self._runs(pipe, count, stages))
         rows = [
-            (shape, own, max(land.deals.kept[dealt]), dealt)
+            (shape, own, max(land.micro_batch_shares.per_chain[dealt]), dealt)
             for shape in uneven.tolist()
             for own in sizes.tolist()
-            if (dealt := land.deals.number(shape, batch // own)) != EVEN_SHARES
-            and self._runs(pipe, np.array(land.deals.kept[dealt]), land.pp[shape]).all()
+            if (dealt := land.micro_batch_shares.number_shares(shape, batch // own)) != EVEN_SHARES
+            and self._runs(pipe, np.array(land.micro_batch_shares.per_chain[dealt]), land.pp[shape]).all()
         ]
         others = np.array(rows, dtype=np.int64).reshape(-1, 4)
         return NodeBlock(
             pipe=pipe,
-            shapes=np.concatenate([some[np.unique(at)], np.unique(others[:, 0])]),
-            shape=np.concatenate([some[at], others[:, 0]]),
+            layouts=np.concatenate([some[np.unique(at)], np.unique(others[:, 0])]),
+            layout=np.concatenate([some[at], others[:, 0]]),
             micro_batch=np.concatenate([sizes[size], others[:, 1]]),
             micro_batches=np.concatenate([count[at, size], others[:, 2]]),
             dealt=np.concatenate([np.full(len(at), EVEN_SHARES), others[:, 3]]),
@@ -231,7 +233,7 @@ class SearchSpace:
 
     def _runs(self, pipe: ScheduleChoice, micro_batches: Ints, stages: Any) -> Any:
         """Whether the framework runs a schedule with so many micro-batches; one stage has none to run."""
-        return (stages == 1) | self.framework.runs(pipe.schedule, pipe.chunks, micro_batches, stages)
+        return (stages == 1) | self.framework.runs(pipe.name, pipe.virtual_stages, micro_batches, stages)
 
     def _legal(self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **others: int) -> bool:
         """Whether rules, the framework and policies allow a value; if not, why is noted."""
@@ -318,7 +320,7 @@ def build_search_space(
     problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False
 ) -> SearchSpace:
     """The strategies of one framework: those of a known problem that differs only in its links, if there is one."""
-    key = ("space", framework.name, breadth, safe, tuple(problem.routes))
+    key = ("space", framework.name, breadth, safe, tuple(problem.zone_orders))
     if key in problem.kept:
         known: SearchSpace = problem.kept[key]
         return known.on(problem)
