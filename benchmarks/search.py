@@ -103,7 +103,7 @@ def grid(model: str) -> dict[str, Any]:
     search.run()
     cpu_s = time.process_time() - start
     peak_gib = peak()
-    (_, best), *_ = search.best.ranked()
+    (_, best), *_ = search.best.rank_families()
     rate, scored = scoring(search)
     predicted = build_prediction(best.predictor_of(banded=True))
     return {
@@ -124,12 +124,12 @@ def grid(model: str) -> dict[str, Any]:
 def scoring(search: Search) -> tuple[float, int]:
     """Strategies a second where memory of all and time of those that fit are worked out, and how many they are."""
     (space,) = search.spaces
-    scores = space.scores(np.arange(len(space.layout_table.layouts)), every=True)
+    scores = space.build_bound_table(np.arange(len(space.layout_table.layouts)), include_dominated=True)
     assert scores is not None
-    owner, option = scores.members(*scores.leads())
+    owner, option = scores.expand_groups(*scores.pair_with_groups())
     start = time.process_time()
-    fits = np.flatnonzero(scores.memory_over(owner, option) <= 0)
-    scores.least_s(scores.cores.taken(owner[fits]), option[fits])
+    fits = np.flatnonzero(scores.find_over_bytes(owner, option) <= 0)
+    scores.bound_analytic_s(scores.search_nodes.take(owner[fits]), option[fits])
     return len(owner) / (time.process_time() - start), len(owner)
 
 

@@ -87,7 +87,9 @@ def small_problem(seed: int, most: int) -> Problem:
             else:
                 pinned = pin | pinned
             problem = problem_of(fields, **pinned)
-            count = sum(space.strategies() for space in Search(problem, top=TOP).spaces if space.layout_table.layouts)
+            count = sum(
+                space.count_strategies() for space in Search(problem, top=TOP).spaces if space.layout_table.layouts
+            )
             if count <= most:
                 break
         if most <= 10 * count <= 10 * most:
@@ -101,18 +103,18 @@ def compared(problem: Problem) -> Comparison:
     best: dict[int, float] = {}
     strategies = feasible = 0
     for number, grid in grids(search):
-        owner, option = grid.members(*grid.leads())
+        owner, option = grid.expand_groups(*grid.pair_with_groups())
         strategies += len(owner)
         for one, core in zip(candidates(search, grid, owner, option), owner.tolist(), strict=True):
             if not one.predictor.memory().fits:
                 continue
             feasible += 1
-            family = int(search._families[number][grid.cores.layout[core]])
+            family = int(search._families[number][grid.search_nodes.layout[core]])
             best[family] = min(best.get(family, np.inf), one.step_s)
     return Comparison(
         strategies=strategies,
         feasible=feasible,
-        searched=tuple(value for value, _ in search.best.ranked()[:TOP]),
+        searched=tuple(value for value, _ in search.best.rank_families()[:TOP]),
         exhaustive=tuple(sorted(best.values())[:TOP]),
         simulated=search.tally.simulated,
     )

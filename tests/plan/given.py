@@ -161,16 +161,16 @@ def grids(search: Search) -> Iterator[tuple[int, BoundTable]]:
     """Every strategy of each framework that has any, with the number of its space."""
     for number, space in enumerate(search.spaces):
         shapes = len(space.layout_table.layouts)
-        grid = space.scores(np.arange(shapes), every=True) if shapes else None
+        grid = space.build_bound_table(np.arange(shapes), include_dominated=True) if shapes else None
         if grid is not None:
             yield number, grid
 
 
 def rows_of(grid: BoundTable) -> tuple[Ints, Ints, Ints]:
     """Core, option and place of its sort, of every strategy of a grid."""
-    core, leader = grid.leads()
-    counts = [len(grid.members(core[at : at + 1], leader[at : at + 1])[0]) for at in range(len(core))]
-    owner, option = grid.members(core, leader)
+    core, leader = grid.pair_with_groups()
+    counts = [len(grid.expand_groups(core[at : at + 1], leader[at : at + 1])[0]) for at in range(len(core))]
+    owner, option = grid.expand_groups(core, leader)
     return owner, option, np.repeat(leader, counts)
 
 
@@ -185,4 +185,4 @@ def strategies_of(grid: BoundTable, pick: Pick | None = None, most: int | None =
 
 def candidates(search: Search, grid: BoundTable, core: Ints, option: Ints) -> list[Candidate]:
     """The strategies of these numbers."""
-    return [search.candidate(grid, c, o) for c, o in zip(core.tolist(), option.tolist(), strict=True)]
+    return [search.build_candidate(grid, c, o) for c, o in zip(core.tolist(), option.tolist(), strict=True)]

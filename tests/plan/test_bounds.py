@@ -21,39 +21,41 @@ NEAR = 1.0 + 1e-9
 def checked(search: Search, number: int, grid: Any, core: int, leader: int, option: int) -> None:
     """One strategy under all bounds."""
     core_, leader_, option_ = (np.array([x]) for x in (core, leader, option))
-    cores = grid.cores.taken(core_)
-    lead, quick = grid.lead_s(core_, leader_)[0], grid.least_s(cores, option_)[0]
-    tight, over = grid.tight_s(cores, option_)[0], grid.memory_over(core_, option_)[0]
-    one = search.candidate(grid, core, option)
+    cores = grid.search_nodes.take(core_)
+    lead, quick = grid.bound_groups_s(core_, leader_)[0], grid.bound_analytic_s(cores, option_)[0]
+    tight, over = grid.bound_per_stage_s(cores, option_)[0], grid.find_over_bytes(core_, option_)[0]
+    one = search.build_candidate(grid, core, option)
     stages = one.predictor.memory().stages
     lacks = max(stage.total - stage.limit for stage in stages) * GIB
     assert over == pytest.approx(lacks, rel=1e-9, abs=1e-9 * GIB)
     assert lead <= quick * NEAR
     assert quick <= tight * NEAR
-    near = grid.near_s(cores, option_)[0]
+    near = grid.bound_simulated_s(cores, option_)[0]
     assert tight <= near * NEAR * NEAR, "one rounding is taken off"
     assert near <= one.step_s * NEAR
     outlined = outline_of(search)
-    shape = (number, int(grid.cores.layout[core]))
+    shape = (number, int(grid.search_nodes.layout[core]))
     assert over > 0 or shape in outlined, "a strategy that fits, of a shape that was dropped"
     assert outlined.get(shape, 0.0) <= lead * NEAR
 
 
 def outline_of(search: Search) -> dict[tuple[int, int], float]:
     """What each shape that may fit must take at least, by space and shape."""
-    space, shape, _, bound = search._outlined()
+    space, shape, _, bound = search._rank_layouts()
     return dict(zip(zip(space.tolist(), shape.tolist(), strict=True), bound.tolist(), strict=True))
 
 
 def assert_leads_are_below(grid: Any) -> None:
     """The bound of a sort of options is below every option of it, over the whole grid."""
-    core, leader = grid.leads()
-    lead = grid.lead_s(core, leader)
-    owner, option = grid.members(core, leader)
-    counts = np.array([grid.leaders[t].counts[n] for t, n in zip(grid.cores.traits[core], leader, strict=True)])
-    quick = grid.least_s(grid.cores.taken(owner), option)
+    core, leader = grid.pair_with_groups()
+    lead = grid.bound_groups_s(core, leader)
+    owner, option = grid.expand_groups(core, leader)
+    counts = np.array(
+        [grid.option_groups[t].counts[n] for t, n in zip(grid.search_nodes.traits[core], leader, strict=True)]
+    )
+    quick = grid.bound_analytic_s(grid.search_nodes.take(owner), option)
     assert (np.repeat(lead, counts) <= quick * NEAR).all()
-    assert (grid.core_s(np.arange(len(grid.cores)))[core] <= lead * NEAR).all()
+    assert (grid.bound_nodes_s(np.arange(len(grid.search_nodes)))[core] <= lead * NEAR).all()
 
 
 def draw_and_check(problem: Any, pick: Any, each: int) -> int:
@@ -61,11 +63,11 @@ def draw_and_check(problem: Any, pick: Any, each: int) -> int:
     search = Search(problem, top=3, prune=False)
     count = 0
     for number, grid in grids(search):
-        core, leader = grid.leads()
+        core, leader = grid.pair_with_groups()
         assert_leads_are_below(grid)
         for _ in range(each):
             at = pick(len(core))
-            _, options = grid.members(core[at : at + 1], leader[at : at + 1])
+            _, options = grid.expand_groups(core[at : at + 1], leader[at : at + 1])
             checked(search, number, grid, int(core[at]), int(leader[at]), int(options[pick(len(options))]))
             count += 1
     return count

@@ -31,7 +31,7 @@ def searched(grid: Any, core: int, option: int) -> Batch:
         return np.zeros(len(batch.counts))
 
     with patch.object(bounds, "least_step_s", kept_step_s):
-        grid.tight_s(grid.cores.taken(np.array([core])), np.array([option]))
+        grid.bound_per_stage_s(grid.search_nodes.take(np.array([core])), np.array([option]))
     (batch,) = kept
     return batch
 
@@ -63,13 +63,13 @@ def test_columns_are_those_of_the_predictor(problem, data):
     """Work, GPUs and links of every stage of every kind of replica; boundaries inside a fast domain left out."""
     search = Search(problem, top=3)
     for _, grid in grids(search):
-        core, leader = grid.leads()
+        core, leader = grid.pair_with_groups()
         for _ in range(3):
             at = data.draw(st.integers(0, len(core) - 1))
-            _, options = grid.members(core[at : at + 1], leader[at : at + 1])
+            _, options = grid.expand_groups(core[at : at + 1], leader[at : at + 1])
             option = options[data.draw(st.integers(0, len(options) - 1))]
             ours = searched(grid, int(core[at]), int(option))
-            theirs = search.candidate(grid, int(core[at]), int(option)).predictor.batch
+            theirs = search.build_candidate(grid, int(core[at]), int(option)).predictor.batch
             shapes = (ours.counts.shape, theirs.counts.shape)
             assert_same(ours.work, theirs.work, shapes)
             assert_same(ours.gpu, theirs.gpu, shapes)
@@ -85,10 +85,10 @@ def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
     """Where the search says that no boundary lies inside a fast-link domain, there is a replica of which none does."""
     search = Search(problem, top=3)
     for _, grid in grids(search):
-        core, leader = grid.leads()
+        core, leader = grid.pair_with_groups()
         at = data.draw(st.integers(0, len(core) - 1))
-        option = grid.members(core[at : at + 1], leader[at : at + 1])[1][0]
+        option = grid.expand_groups(core[at : at + 1], leader[at : at + 1])[1][0]
         ours = searched(grid, int(core[at]), int(option)).links.boundary_fast
-        one = search.candidate(grid, int(core[at]), int(option))
-        inside = one.predictor.batch.links.boundary_fast[:, : max(1, one.layout.pp - (not one.pipe.wraps))]
+        one = search.build_candidate(grid, int(core[at]), int(option))
+        inside = one.predictor.batch.links.boundary_fast[:, : max(1, one.layout.pp - (not one.schedule.wraps))]
         assert one.layout.pp == 1 or np.max(inside, axis=1).min() <= np.max(ours)

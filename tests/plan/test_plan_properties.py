@@ -32,12 +32,12 @@ def best_s(fields: dict[str, Any]) -> float:
     """Step of the best strategy; inf: none fits."""
     search = Search(problem_of(fields), top=1)
     search.run()
-    return search.best.ranked()[0][0] if search.best.ranked() else np.inf
+    return search.best.rank_families()[0][0] if search.best.rank_families() else np.inf
 
 
 def answer(search: Search) -> list[Any]:
     search.run()
-    return [(value, one.strategy, one.layout) for value, one in search.best.ranked()]
+    return [(value, one.strategy, one.layout) for value, one in search.best.rank_families()]
 
 
 @pytest.mark.parametrize("seed", [3, 8, 17, 23])
@@ -106,7 +106,7 @@ def test_tensor_parallel_groups_never_cross_zones(fields):
     fields["cluster"]["default_link"] = {"gbps": 1, "rtt_ms": 30}
     search = Search(problem_of(fields), top=8)
     search.run()
-    for _, one in search.best.ranked():
+    for _, one in search.best.rank_families():
         zones = one.predictor.site.zone
         assert (zones == zones[:, :, :1, :1]).all()
 

@@ -51,7 +51,11 @@ def tiny(zones: list[Any], framework: str, model: dict[str, Any] = TINY, batch: 
 
 
 def all_candidates(search: Search) -> list[Candidate]:
-    return [one for _, grid in grids(search) for one in candidates(search, grid, *grid.members(*grid.leads()))]
+    return [
+        one
+        for _, grid in grids(search)
+        for one in candidates(search, grid, *grid.expand_groups(*grid.pair_with_groups()))
+    ]
 
 
 def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> None:
@@ -64,7 +68,7 @@ def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> Non
     assert found
     for space in search.spaces:
         wide = state_bytes(problem.job, framework=space.framework.name).gradients > 2
-        expected = effects(problem, space.framework, wide, swaps, space.setting)
+        expected = effects(problem, space.framework, wide, swaps, space.settings)
         left_out = {effect: strategy for effect, strategy in expected.items() if effect not in found}
         assert not [strategy for effect, strategy in left_out.items() if not beaten_alone(effect, found)], "missing"
         assert not [strategy for effect, strategy in found.items() if effect not in expected], "illegal"
@@ -121,10 +125,10 @@ def test_every_strategy_is_legal(problem, data):
     """[R1] [R2] Rules, refusals of the framework, placement and zones of any strategy of the space."""
     search = Search(problem, top=1)
     for _, grid in grids(search):
-        core, option = grid.members(*grid.leads())
+        core, option = grid.expand_groups(*grid.pair_with_groups())
         at = np.array([data.draw(st.integers(0, len(core) - 1)) for _ in range(5)])
         for one in candidates(search, grid, core[at], option[at]):
-            case, framework = one.predictor.case, grid.setting.framework
+            case, framework = one.predictor.case, grid.settings.framework
             assert broken_rules(case) == []
             assert refusals(case, framework) == []
             assert one.predictor.site.placement.check(case.cluster, case.strategy) == []
@@ -138,15 +142,15 @@ def test_options_left_out_are_no_better_than_one_that_stays(problem, data):
     """A row that is not `best` has one beside it, alike but for overlap and gradients, that is as fast and as lean."""
     search = Search(problem, top=1)
     for _, grid in grids(search):
-        core = data.draw(st.integers(0, len(grid.cores) - 1))
-        table = grid.options[int(grid.cores.traits[core])]
+        core = data.draw(st.integers(0, len(grid.search_nodes) - 1))
+        table = grid.options[int(grid.search_nodes.traits[core])]
         beaten = np.flatnonzero(~table.best)
         if not len(beaten):
             continue
         row = int(beaten[data.draw(st.integers(0, len(beaten) - 1))])
         same = [name for name in FIELDS if name != GRADIENTS and name not in OVERLAPS]
         alike = np.flatnonzero(table.best & np.all([table.codes[n] == table.codes[n][row] for n in same], axis=0))
-        offset = grid.option_range(int(grid.cores.traits[core]))[0]
+        offset = grid.find_option_range(int(grid.search_nodes.traits[core]))[0]
         rows = np.array([row, *alike]) + offset
         one, *others = candidates(search, grid, np.full(len(rows), core), rows)
         needed = [margin(other) for other in others]

@@ -92,9 +92,9 @@ class Candidate:
     """A strategy of one framework's grid."""
 
     problem: Problem
-    scores: BoundTable
+    bound_table: BoundTable
     layout: ParallelLayout
-    pipe: ScheduleChoice
+    schedule: ScheduleChoice
     micro_batch: int
     micro_batches: int
     options: dict[str, Any]
@@ -110,13 +110,13 @@ class Candidate:
         return (
             self.framework.name,
             self.layout,
-            self.pipe,
+            self.schedule,
             self.micro_batch,
             self.micro_batches,
             tuple(sorted(own.items())),
             self.layers_per_stage,
             self.replica_micro_batches,
-            self.scores.setting.wan_bucket_mb if crosses else None,
+            self.bound_table.settings.wan_bucket_mb if crosses else None,
             self.problem.communication.flows if self.crossing != "none" else None,
         )
 
@@ -146,7 +146,7 @@ class Candidate:
         talk = pinned.communication if self.crossing == "none" else self.problem.communication
         options = dict(self.options)
         inner = options.pop("communication", {})
-        setting = self.scores.setting
+        setting = self.bound_table.settings
         if setting.wan_bucket_mb is not None and self.crossing in ("dp", "both"):
             inner = {**inner, "bucket_mb": float(compute_rank_bucket_mb(setting, shape.tp, shape.pp, shape.dp))}
         fields: dict[str, Any] = {
@@ -157,8 +157,8 @@ class Candidate:
             "ep": shape.ep,
             "expert_tp": pinned.expert_tp,
             "micro_batch": self.micro_batch,
-            "interleave": self.pipe.virtual_stages,
-            "schedule": self.pipe.name if shape.pp > 1 else None,
+            "interleave": self.schedule.virtual_stages,
+            "schedule": self.schedule.name if shape.pp > 1 else None,
             "communication": talk.replace(**inner) if inner else talk,
             "layers_per_stage": self.layers_per_stage or shape.layers,
             "replica_micro_batches": self.replica_micro_batches,
@@ -173,7 +173,7 @@ class Candidate:
 
     def predictor_of(self, *, banded: bool, notices: tuple[Notice, ...] = ()) -> Predictor:
         """Everything that is computed of it; `banded`: with the range of the links' RTT."""
-        problem, setting = self.problem, self.scores.setting
+        problem, setting = self.problem, self.bound_table.settings
         crossings, links = problem.wan_links.crossings, problem.scenario.links
         known: Predictor | None = problem.kept.placed((banded, self._key))
         if known is not None:
@@ -217,7 +217,7 @@ class Candidate:
     def _several(self) -> bool:
         """Others come next that differ in their links only, and the step depends on these (`PlanCache`)."""
         alone = self.strategy.local_update is not None or self.crossing == "none"
-        own = self.scores.setting.wan_bucket_mb is not None and self.crossing in ("dp", "both")
+        own = self.bound_table.settings.wan_bucket_mb is not None and self.crossing in ("dp", "both")
         return len(self.problem.kept.ahead) > 1 and not alone and not own
 
     def may_beat(self, limit: float) -> bool:
@@ -258,7 +258,7 @@ class Candidate:
     @property
     def framework(self) -> Framework:
         """Its framework."""
-        return self.scores.setting.framework
+        return self.bound_table.settings.framework
 
     @property
     def zone_names(self) -> tuple[str, ...]:

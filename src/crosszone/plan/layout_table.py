@@ -185,7 +185,7 @@ class EqualStageRuns:
         first = np.array(runs)
         self.starts = first.astype(float)
         self.repeats = np.array(repeats, dtype=float)
-        self.counts, self.sparse = (np.array(x, dtype=float)[first] for x in (counts, moe_counts))
+        self.counts, self.moe_counts = (np.array(x, dtype=float)[first] for x in (counts, moe_counts))
         self.groups = pattern.kinds[pattern.distinct_chains][:, first]
         self.dp_zones = pattern.dp_zones[first].astype(float)
         self.wraps, self.is_merged = schedule.wraps, schedule.is_any

@@ -88,7 +88,7 @@ def _rated(one: Candidate, objective: Objective, beat: float) -> float | None:
         return None
     try:
         one.predictor.site.check()
-        share = one.scores.setting.memory_share
+        share = one.bound_table.settings.memory_share
         fits = all(stage.total <= share * stage.limit for stage in one.predictor.memory().stages)
         if not fits or (objective == "time" and not one.may_beat(beat)):
             return None
@@ -109,7 +109,7 @@ def _options(one: Candidate) -> Iterator[Candidate]:
 
 def _layers(one: Candidate) -> Iterator[Candidate]:
     """A layer moved from the slowest stage to the quickest, or to a neighbour."""
-    if one.layout.pp == 1 or one.pipe.virtual_stages > 1 or one.problem.is_pinned("layers_per_stage"):
+    if one.layout.pp == 1 or one.schedule.virtual_stages > 1 or one.problem.is_pinned("layers_per_stage"):
         return
     counts = chunk_layers(one.predictor.case)
     times = one.predictor.step.times
@@ -198,7 +198,7 @@ def iterate_local_update_plans(
         return
     search = Search(averaged, top=1, safe=safe, most_simulated=MOST_SIMULATED, budget_s=budget_s, cancelled=cancelled)
     search.run()
-    ranked = search.best.ranked()
+    ranked = search.best.rank_families()
     if not ranked:
         return
     _, best = ranked[0]
@@ -215,7 +215,7 @@ def find_pareto_points(
     search = Search(problem, top=1, best=best, safe=safe, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
     search.run()
     points = []
-    for step, one in best.ranked():
+    for step, one in best.rank_families():
         usd, _ = compute_step_cost(one.predictor)
         if usd is None:
             return []
@@ -336,7 +336,7 @@ def search_plans(
             cancelled=cancelled,
         )
         search.run()
-        ranked = search.best.ranked()[:top]
+        ranked = search.best.rank_families()[:top]
         if ranked:
             return search, _refined(search, ranked, progress)
     raise IllegalError(*explain_no_plan(search))
@@ -365,7 +365,7 @@ def _refined(
     """The best plans after the small changes that help, in order."""
     found = []
     for number, (_, one) in enumerate(ranked[:REFINED] if search.objective != "memory" else []):
-        better, value, tried = refine_candidate(one, search.objective, search.spent)
+        better, value, tried = refine_candidate(one, search.objective, search.is_out_of_budget)
         search.tally.simulated += tried
         found.append((value, better))
         if progress is not None:

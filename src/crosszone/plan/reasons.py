@@ -291,7 +291,8 @@ def _with_group(search: Search, group: int, one: Candidate) -> float | None:
     """The best value found of a strategy that uses a node group beside those of a plan; None: none was simulated."""
     needed = {group, *one.layout.stage_map.cells}
     return min(
-        (value for value, other in search.best.ranked() if needed <= other.layout.stage_map.cells.keys()), default=None
+        (value for value, other in search.best.rank_families() if needed <= other.layout.stage_map.cells.keys()),
+        default=None,
     )
 
 
@@ -302,7 +303,7 @@ def list_hints(one: Candidate, found: Prediction, search: Search) -> Iterator[No
     if not one.problem.is_pinned("tp"):
         heads, domain = one.problem.model.heads, max(g.domain for g in one.problem.groups)
         yield _note("hint_tp", tp=max(space.degrees.tp), heads=heads, domain=domain)
-    lacks = dict(search.lacks).get(number)
+    lacks = dict(search.missing_bytes).get(number)
     if lacks is not None and not one.problem.is_pinned("pp"):
         land = space.layout_table
         fits = land.pp[(lacks <= 0) & (land.tp == one.layout.tp)]
@@ -319,11 +320,11 @@ def list_rejected(search: Search) -> Iterator[tuple[str, int, Notice]]:
         yield str(notice.params["framework"]), 1, notice
     seen = set()
     for space in search.spaces:
-        for (code, degree), (values, notice) in space.ruled.found.items():
+        for (code, degree), (values, notice) in space.ruled_out.found.items():
             if (code, degree, *values) not in seen:
                 seen.add((code, degree, *values))
                 yield f"{degree} {_listed(values)}", len(values), notice
-    for number, lacks in search.lacks:
+    for number, lacks in search.missing_bytes:
         land = search.spaces[number].layout_table
         over = np.flatnonzero(np.isfinite(lacks) & (lacks > 0))
         if len(over):
@@ -337,7 +338,7 @@ def list_rejected(search: Search) -> Iterator[tuple[str, int, Notice]]:
             yield f"{search.spaces[number].framework.name}: memory", len(over), _note("rejected_memory", **params)
     slower = search.tally.evaluated - search.tally.scored
     if slower > 0:
-        worst = search.best.ranked()[: search.best.top][-1][0]
+        worst = search.best.rank_families()[: search.best.top][-1][0]
         yield "bound", slower, _note("rejected_bound", **_told(worst, search))
 
 
@@ -356,7 +357,7 @@ def explain_no_plan(search: Search) -> list[Notice]:
 def _too_big(search: Search) -> Iterator[Notice]:
     """The strategy that comes nearest to fitting, with its byte budget."""
     nearest: tuple[float, int, int] | None = None
-    for number, lacks in search.lacks:
+    for number, lacks in search.missing_bytes:
         if len(lacks) and np.isfinite(lacks).any():
             at = int(np.argmin(lacks))
             if nearest is None or lacks[at] < nearest[0]:
@@ -364,7 +365,7 @@ def _too_big(search: Search) -> Iterator[Notice]:
     if nearest is None or nearest[0] <= 0:
         return
     _, number, shape = nearest
-    one = search.leanest(number, shape)
+    one = search.find_smallest_memory(number, shape)
     memory = one.predictor.memory()
     worst = memory.stages[memory.worst_stage]
     s = one.strategy
@@ -387,7 +388,7 @@ def _too_big(search: Search) -> Iterator[Notice]:
 def _illegal(search: Search) -> Iterator[Notice]:
     """Rules that the pinned strategy breaks, or that leave no value of a degree."""
     pinned, problem = search.problem.pinned, search.problem
-    if any(np.isfinite(lacks).any() for _, lacks in search.lacks):
+    if any(np.isfinite(lacks).any() for _, lacks in search.missing_bytes):
         return
     case = problem.case(pinned.settled(problem.cluster.gpus, problem.job.global_batch))
     broken = broken_rules(case) or [one for framework in problem.frameworks for one in refusals(case, framework)[:1]]

@@ -1,10 +1,12 @@
 """Search: the best strategies of all frameworks, by bounds for all of them and the simulation for few.
 
-Every shape is first scored with the fastest options it could have. From there the entry with the least bound is always
-looked at next, and more closely: a shape unfolds into cores (schedule, micro-batch), a core into sorts of options, a
-sort into its strategies that fit in memory, a strategy gets closer bounds, the last of them its schedule simulated, and
-is then placed and simulated as a prediction would be. It ends when no bound is below what must be beaten, so that every
-strategy that is not simulated is known to be no better.
+Every layout is first scored with the fastest options it could have. From there the entry with the least bound is
+always looked at next, and more closely: a layout expands into search nodes (schedule, micro-batch), a node into groups
+of options, a group into its candidates that fit in memory; a candidate gets closer bounds (`BoundLevel`), the last of
+them its schedule simulated, and is then placed and simulated as a prediction would be. The search ends when no bound is
+below what must be beaten, so that every strategy that is not simulated is known to be no better.
+
+All arrays here have one entry a row of a queue, a node or a candidate; suffixes mark the others (L: layouts).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy.typing as npt
 
 from crosszone.plan.bounds import BoundTable
 from crosszone.plan.candidates import Candidate, bound_cost_per_second, compute_objective
-from crosszone.plan.frontier import ALL_GROUPS, CLOSE, LOOSE, NEAR, BestCandidates, Frontier, OptionGroups, ParetoFront
+from crosszone.plan.frontier import ALL_GROUPS, BestCandidates, BoundLevel, Frontier, OptionGroups, ParetoFront
 from crosszone.plan.layout_table import EVEN_SHARES
 from crosszone.plan.layouts import Breadth
 from crosszone.plan.plan import Objective
@@ -30,18 +32,24 @@ from crosszone.plan.search_space import build_search_space
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Progress = Callable[[str, int, int], None]
-FIRST_BLOCK, MOST_BLOCK = 64, 4096  # Shapes unfolded at a time: few at first, for the best are among them
-REACH = 1.3  # Bound of the last shape that is made ready for unfolding with others, over that of the first
-CORES, MEMBERS = 2048, 2048  # Cores whose sorts of options are looked at, and options scored, at a time
-AHEAD = 1.1  # These may have bounds so much above the first one
-TIGHTENED = 192  # Candidates whose bound is made closer at a time
-# Candidates of one pipe whose schedule is simulated at a time, at most, and passes of theirs through their stages.
-ALIKE, OPERATIONS = 48, 16_384
-PLACED = 8  # Candidates simulated, each where it is placed, before the bounds are looked at again
-TOGETHER = 4096  # Candidates that are put in order again and again; the others wait
-# A candidate whose close bound is so much below what must be beaten is simulated before its turn.
-EAGER = 0.99
-MOST_SLOWER = 4.0  # Step of a plan ranked by memory over that of the fastest one, at most
+FIRST_BLOCK, MAX_BLOCK = 64, 4096  # Layouts expanded at a time: few at first, for the best are among them
+# Bound of the last layout that goes into one table with others, over that of the first: a table has a fixed cost, so
+# it holds more than are expanded at once.
+TABLE_REACH = 1.3
+NODES_AT_ONCE, OPTIONS_AT_ONCE = 2048, 2048  # Nodes expanded and options scored at a time
+# Bounds of entries looked at together, over the first one: a few too many in one array call cost less than many calls.
+FRONT_REACH = 1.1
+TIGHTENED_AT_ONCE = 192  # Candidates whose bound is made closer at a time
+# Candidates of one schedule that are simulated at a time, at most, and passes of theirs through their stages.
+SCHEDULES_AT_ONCE, PASSES_AT_ONCE = 48, 16_384
+PLACED_AT_ONCE = 8  # Candidates simulated, each where it is placed, before the bounds are looked at again
+FRONTIER_HEAD = (
+    4096  # Candidates that are sorted again after each step; the others wait, for sorting all would dominate
+)
+# A candidate whose per-stage bound is below this share of what must be beaten is simulated before its turn: a lower
+# limit early spares the bounds of many others.
+EAGER_SHARE = 0.99
+MAX_SLOWDOWN = 4.0  # Step of a plan ranked by memory over that of the fastest one, at most
 
 
 class CancelledError(Exception):
@@ -79,53 +87,56 @@ class Search:
     ):
         self.problem, self.objective, self.prune, self.safe = problem, objective, prune, safe
         self.tally, self.best = Tally(), best or BestCandidates(top)
-        self._end = None if budget_s is None else monotonic() + budget_s
+        self._deadline = None if budget_s is None else monotonic() + budget_s
         self._progress, self._cancelled = progress, cancelled
         self.spaces = [build_search_space(problem, framework, breadth, safe=safe) for framework in problem.frameworks]
-        self._most_simulated, self._placed = most_simulated, 0
-        self.grids: list[BoundTable] = []
-        self._laid: dict[int, int] = {}
-        """The grid of each framework that was made last."""
-        self._cores: list[tuple[Floats, Ints]] = []
-        """Of each grid's cores: what a second costs at least, and the family."""
-        self.lacks: list[tuple[int, Floats]] = []
-        """Bytes that the leanest strategy of each shape lacks, by framework."""
+        self._most_simulated, self._simulated_count = most_simulated, 0
+        self.tables: list[BoundTable] = []
+        self._current_table: dict[int, int] = {}
+        """Of each framework: the number of its latest table."""
+        self._rates_and_families: list[tuple[Floats, Ints]] = []
+        """Of each table, for its nodes: what a second costs at least, and the family."""
+        self.missing_bytes: list[tuple[int, Floats]] = []
+        """By framework: bytes that each layout lacks at least; 0 or less: it fits."""
 
     def run(self) -> None:
         """Fill `best`."""
         if self.objective == "memory":
             self._run_memory()
             return
-        space, shape, family, bound = self._outlined()
-        sorts, pool, start, end = OptionGroups.empty(), Frontier.empty(), 0, 0
+        space, layout, family, bound = self._rank_layouts()
+        groups, frontier, start, end = OptionGroups.build_empty(), Frontier.build_empty(), 0, 0
         size = FIRST_BLOCK if self.prune else len(bound)
-        while not self.spent():
-            sorts = sorts.taken(self.best.wants(sorts.bound, sorts.family))
-            pool = pool.taken(self.best.wants(pool.bound, pool.family))
-            start += int(np.argmax(np.append(self.best.wants(bound[start:], family[start:]), True)))
-            least = float(bound[start]) if start < len(bound) else np.inf
-            if least == sorts.least == pool.least == np.inf:
+        while not self.is_out_of_budget():
+            groups = groups.take(self.best.can_improve(groups.bound, groups.family))
+            frontier = frontier.take(self.best.can_improve(frontier.bound, frontier.family))
+            start += int(np.argmax(np.append(self.best.can_improve(bound[start:], family[start:]), True)))
+            min_bound = float(bound[start]) if start < len(bound) else np.inf
+            if min_bound == groups.min_bound == frontier.min_bound == np.inf:
                 return
-            if least <= min(sorts.least, pool.least):
+            if min_bound <= min(groups.min_bound, frontier.min_bound):
                 if start >= end:
-                    end = int(np.searchsorted(bound, REACH * least, side="right")) if self.prune else len(bound)
-                    self._lay(space[start:end], shape[start:end])
-                here = np.arange(start, min(start + size, end))
-                start, size = start + len(here), min(2 * size, MOST_BLOCK)
-                here = here[self.best.wants(bound[here], family[here])]
-                sorts = sorts.joined(*map(self._wanted, self._unfolded(space[here], shape[here])))
-                self._tell("scoring", start, len(bound))
-            elif sorts.least <= pool.least:
-                at = self._front(sorts)
-                front, sorts = sorts.taken(at), sorts.without(at)
-                if front.leader[0] == ALL_GROUPS:
-                    sorts = sorts.joined(*map(self._wanted, self._sorted(front)))
+                    within_reach = int(np.searchsorted(bound, TABLE_REACH * min_bound, side="right"))
+                    end = within_reach if self.prune else len(bound)
+                    self._build_tables(space[start:end], layout[start:end])
+                block = np.arange(start, min(start + size, end))
+                start, size = start + len(block), min(2 * size, MAX_BLOCK)
+                block = block[self.best.can_improve(bound[block], family[block])]
+                groups = groups.merge(*map(self._prune_groups, self._expand_layouts(space[block], layout[block])))
+                self._report_progress("scoring", start, len(bound))
+            elif groups.min_bound <= frontier.min_bound:
+                front_index = self._select_front(groups)
+                front, groups = groups.take(front_index), groups.remove(front_index)
+                if front.group[0] == ALL_GROUPS:
+                    groups = groups.merge(*map(self._prune_groups, self._expand_nodes(front)))
                 else:
-                    pool = pool.joined(*self._scored(front))
+                    frontier = frontier.merge(*self._score_groups(front))
             else:
-                near, rest = pool.taken(slice(TOGETHER)), pool.taken(slice(TOGETHER, None))
-                others = max(rest.least, np.nextafter(near.least, np.inf))  # the first one is looked at, whatever waits
-                pool = self._simulated(near, min(least, sorts.least, others)).joined(rest)
+                head, tail = frontier.take(slice(FRONTIER_HEAD)), frontier.take(slice(FRONTIER_HEAD, None))
+                # Strictly above the first bound: with more equal bounds than the head holds, no candidate would be
+                # below the limit and the loop would never end.
+                tail_bound = max(tail.min_bound, np.nextafter(head.min_bound, np.inf))
+                frontier = self._refine_frontier(head, min(min_bound, groups.min_bound, tail_bound)).merge(tail)
         self.tally.complete = False
 
     def _run_memory(self) -> None:
@@ -133,269 +144,289 @@ class Search:
 
         Strategies much slower than the fastest of them are left out: nobody trades days for a GiB.
         """
-        found: list[tuple[BoundTable, Ints, Ints, Floats, Floats, Ints]] = []
+        scored: list[tuple[BoundTable, Ints, Ints, Floats, Floats, Ints]] = []
         families = self._families
         for number, space in enumerate(self.spaces):
-            self.tally.evaluated += space.strategies()
-            for start in range(0, len(space.layout_table.layouts), MOST_BLOCK):
-                grid = space.scores(np.arange(len(space.layout_table.layouts))[start : start + MOST_BLOCK])
-                if grid is None or self.spent():
+            self.tally.evaluated += space.count_strategies()
+            for start in range(0, len(space.layout_table.layouts), MAX_BLOCK):
+                table = space.build_bound_table(np.arange(len(space.layout_table.layouts))[start : start + MAX_BLOCK])
+                if table is None or self.is_out_of_budget():
                     continue
-                cores = grid.cores
+                nodes = table.search_nodes
                 smallest = np.full(len(space.layout_table.layouts), np.iinfo(np.int64).max)
-                np.minimum.at(smallest, cores.layout, cores.micro_batch)
-                core, leader = grid.leads()
-                kept = cores.micro_batch[core] == smallest[cores.layout[core]]
-                owner, option = grid.members(core[kept], leader[kept])
-                over = grid.memory_over(owner, option)
+                np.minimum.at(smallest, nodes.layout, nodes.micro_batch)
+                node, group = table.pair_with_groups()
+                is_smallest = nodes.micro_batch[node] == smallest[nodes.layout[node]]
+                owner, option = table.expand_groups(node[is_smallest], group[is_smallest])
+                over_bytes = table.find_over_bytes(owner, option)
                 self.tally.scored += len(owner)
-                fits = over <= 0
+                fits = over_bytes <= 0
                 self.tally.feasible += int(fits.sum())
-                owner, option, over = owner[fits], option[fits], over[fits]
-                least = grid.least_s(cores.taken(owner), option)
-                found.append((grid, owner, option, over, least, families[number][cores.layout[owner]]))
-        fastest = min((float(least.min()) for _, _, _, _, least, _ in found if len(least)), default=np.inf)
-        for grid, owner, option, over, least, family in found:
-            order = np.lexsort((least, over, family))
-            order = order[least[order] <= MOST_SLOWER * fastest]
+                owner, option, over_bytes = owner[fits], option[fits], over_bytes[fits]
+                bound_s = table.bound_analytic_s(nodes.take(owner), option)
+                scored.append((table, owner, option, over_bytes, bound_s, families[number][nodes.layout[owner]]))
+        fastest = min((float(bound_s.min()) for _, _, _, _, bound_s, _ in scored if len(bound_s)), default=np.inf)
+        for table, owner, option, over_bytes, bound_s, family in scored:
+            order = np.lexsort((bound_s, over_bytes, family))
+            order = order[bound_s[order] <= MAX_SLOWDOWN * fastest]
             for at in order[np.unique(family[order], return_index=True)[1]].tolist():
-                one = self.candidate(grid, int(owner[at]), int(option[at]))
-                self.best.add(compute_objective(one, self.objective), int(family[at]), one)
+                candidate = self.build_candidate(table, int(owner[at]), int(option[at]))
+                self.best.add(compute_objective(candidate, self.objective), int(family[at]), candidate)
 
-    def _simulate(self, pool: Frontier, at: int) -> None:
-        """Simulate one candidate of a pool."""
-        one = self.candidate(self.grids[int(pool.grid[at])], int(pool.core[at]), int(pool.option[at]))
-        self.best.add(compute_objective(one, self.objective), int(pool.family[at]), one)
-        self._placed += 1
+    def _simulate(self, frontier: Frontier, at: int) -> None:
+        """Simulate one candidate of the frontier."""
+        candidate = self.build_candidate(
+            self.tables[int(frontier.table[at])], int(frontier.node[at]), int(frontier.option[at])
+        )
+        self.best.add(compute_objective(candidate, self.objective), int(frontier.family[at]), candidate)
+        self._simulated_count += 1
 
-    def _outlined(self) -> tuple[Ints, Ints, Ints, Floats]:
-        """Every shape of every framework that may fit, in order of what it must take at least."""
+    def _rank_layouts(self) -> tuple[Ints, Ints, Ints, Floats]:
+        """Every layout of every framework that may fit, by its bound: framework, layout, family and bound."""
         rows = []
         for number, space in enumerate(self.spaces):
             if not len(space.layout_table.layouts):
                 continue
-            self.tally.evaluated += space.strategies()
-            outline = space.outline()
+            self.tally.evaluated += space.count_strategies()
+            outline = space.build_outline()
             if outline is None:
                 continue
-            cores = outline.cores
-            core, leader = outline.leads()
-            size, owner = cores.micro_batch[core], cores.layout[core]
-            ends = np.array([[np.iinfo(np.int64).max], [0]]).repeat(len(space.layout_table.layouts), axis=1)
-            np.minimum.at(ends[0], owner, size)
-            np.maximum.at(ends[1], owner, size)
-            lean = np.flatnonzero(size == ends[0, owner])  # least memory: the smallest micro-batch
-            lacks = np.full(len(space.layout_table.layouts), np.inf)
-            np.minimum.at(lacks, owner[lean], outline.lean_over(core[lean], leader[lean]))
-            fits = lacks <= 0
-            self.lacks.append((number, lacks))
-            shared = space.layout_table.micro_batch_shares.uneven[
-                owner
-            ]  # by whole micro-batches: larger ones share out less well
-            fast = np.flatnonzero(((size == ends[1, owner]) | shared) & fits[owner])  # fullest use: the largest
-            least = np.full(len(space.layout_table.layouts), np.inf)
-            np.minimum.at(least, owner[fast], outline.shape_s(core[fast], leader[fast]))
-            known = np.isfinite(least)
-            least[known] *= self._rates[number][known]
-            shape = np.flatnonzero(np.isfinite(least))
-            rows.append((np.full(len(shape), number), shape, self._families[number][shape], least[shape]))
+            nodes = outline.search_nodes
+            node, group = outline.pair_with_groups()
+            size, layout_of = nodes.micro_batch[node], nodes.layout[node]
+            min_max_size_2L = np.array([[np.iinfo(np.int64).max], [0]]).repeat(len(space.layout_table.layouts), axis=1)
+            np.minimum.at(min_max_size_2L[0], layout_of, size)
+            np.maximum.at(min_max_size_2L[1], layout_of, size)
+            # The smallest micro-batch needs least memory: if that does not fit, nothing of the layout does.
+            smallest = np.flatnonzero(size == min_max_size_2L[0, layout_of])
+            missing_bytes_L = np.full(len(space.layout_table.layouts), np.inf)
+            np.minimum.at(
+                missing_bytes_L, layout_of[smallest], outline.find_least_over_bytes(node[smallest], group[smallest])
+            )
+            fits_L = missing_bytes_L <= 0
+            self.missing_bytes.append((number, missing_bytes_L))
+            # The largest micro-batch uses GPUs best, so its bound holds for all sizes; but uneven shares are in whole
+            # micro-batches, of which large ones share out less well, so there every size is looked at.
+            shares_unevenly = space.layout_table.micro_batch_shares.uneven[layout_of]
+            is_largest = size == min_max_size_2L[1, layout_of]
+            largest = np.flatnonzero((is_largest | shares_unevenly) & fits_L[layout_of])
+            bound_L = np.full(len(space.layout_table.layouts), np.inf)
+            np.minimum.at(bound_L, layout_of[largest], outline.bound_layouts_s(node[largest], group[largest]))
+            is_bounded = np.isfinite(bound_L)
+            bound_L[is_bounded] *= self._cost_rates[number][is_bounded]
+            layout = np.flatnonzero(np.isfinite(bound_L))
+            rows.append((np.full(len(layout), number), layout, self._families[number][layout], bound_L[layout]))
         if not rows:
-            none = np.zeros(0, dtype=np.int64)
-            return none, none, none, np.zeros(0)
-        space_of, shape, family, bound = (np.concatenate(column) for column in zip(*rows, strict=True))
-        order = np.lexsort((shape, space_of, bound))
-        return space_of[order], shape[order], family[order], bound[order]
+            no_layouts = np.zeros(0, dtype=np.int64)
+            return no_layouts, no_layouts, no_layouts, np.zeros(0)
+        space_of, layout, family, bound = (np.concatenate(column) for column in zip(*rows, strict=True))
+        order = np.lexsort((layout, space_of, bound))
+        return space_of[order], layout[order], family[order], bound[order]
 
-    def _lay(self, space: Ints, shape: Ints) -> None:
-        """Make the grids of some shapes: those that may be unfolded soon."""
+    def _build_tables(self, space: Ints, layout: Ints) -> None:
+        """Build a table for each framework of some layouts: those that may be expanded soon."""
         for number in np.unique(space).tolist():
-            grid = self.spaces[number].scores(shape[space == number], every=not self.prune)
-            if grid is not None:
-                self._laid[number] = len(self.grids)
-                self.grids.append(grid)
-                self._cores.append((self._rates[number][grid.cores.layout], self._families[number][grid.cores.layout]))
+            table = self.spaces[number].build_bound_table(layout[space == number], include_dominated=not self.prune)
+            if table is not None:
+                self._current_table[number] = len(self.tables)
+                self.tables.append(table)
+                layout_of = table.search_nodes.layout
+                self._rates_and_families.append(
+                    (self._cost_rates[number][layout_of], self._families[number][layout_of])
+                )
 
     @cached_property
-    def _rates(self) -> list[Floats]:
-        """What a second of each shape of each framework costs at least."""
+    def _cost_rates(self) -> list[Floats]:
+        """By framework: what a second of each layout costs at least."""
         return [bound_cost_per_second(self.problem, space.layout_table, self.objective) for space in self.spaces]
 
     @cached_property
     def _families(self) -> list[Ints]:
-        """Family of each shape of each framework."""
-        found = []
-        own = [zone.nodes for zone in self.problem.cluster.zones]
-        kinds = [own.index(nodes) for nodes in own]  # zones with the same GPUs are one kind
+        """By framework: the family of each layout. The answer holds at most one plan of a family."""
+        families = []
+        zone_nodes = [zone.nodes for zone in self.problem.cluster.zones]
+        zone_kinds = [zone_nodes.index(nodes) for nodes in zone_nodes]  # zones with the same GPUs are one kind
         for space in self.spaces:
-            land, number = space.layout_table, self.best.number
+            layout_table, number_family = space.layout_table, self.best.number_family
             if isinstance(self.best, ParetoFront):
-                prices = bound_cost_per_second(self.problem, land, "cost")
-                found.append(np.array([number(round(float(x), 12)) for x in prices], dtype=np.int64))
+                prices = bound_cost_per_second(self.problem, layout_table, "cost")
+                families.append(np.array([number_family(round(float(x), 12)) for x in prices], dtype=np.int64))
                 continue
-            zones = [tuple(sorted(kinds[z] for z in set(frame.zones.ravel().tolist()))) for frame in land.patterns]
-            across = [bool(frame.dp_zones.max() > 1) for frame in land.patterns]
-            frames = list(zip(zones, across, (frame.crosses for frame in land.patterns), strict=True))
-            degrees = zip(land.pattern.tolist(), land.tp.tolist(), land.pp.tolist(), strict=True)
-            keys = [(space.framework.name, *frames[frame], tp, pp) for frame, tp, pp in degrees]
-            found.append(np.array([number(key) for key in keys], dtype=np.int64))
-        self.best.ready()
-        return found
+            pattern_keys = []
+            for pattern in layout_table.patterns:
+                zones = tuple(sorted(zone_kinds[z] for z in set(pattern.zones.ravel().tolist())))
+                pattern_keys.append((zones, bool(pattern.dp_zones.max() > 1), pattern.crosses))
+            columns = (layout_table.pattern, layout_table.tp, layout_table.pp)
+            degrees = zip(*(column.tolist() for column in columns), strict=True)
+            keys = [(space.framework.name, *pattern_keys[pattern], tp, pp) for pattern, tp, pp in degrees]
+            families.append(np.array([number_family(key) for key in keys], dtype=np.int64))
+        self.best.close_families()
+        return families
 
-    def _unfolded(self, space: Ints, shape: Ints) -> Iterator[OptionGroups]:
-        """The cores of these shapes."""
+    def _expand_layouts(self, space: Ints, layout: Ints) -> Iterator[OptionGroups]:
+        """The nodes of these layouts."""
         for framework in np.unique(space).tolist():
-            if framework not in self._laid:
+            if framework not in self._current_table:
                 continue
-            number = self._laid[framework]
-            grid, (rate, family) = self.grids[number], self._cores[number]
-            core = grid.cores_of(shape[space == framework])
-            bound = grid.core_s(core) * rate[core] if self.prune else np.zeros(len(core))
-            yield OptionGroups(bound, np.full(len(core), number), core, family[core], np.full(len(core), ALL_GROUPS))
+            number = self._current_table[framework]
+            table, (rate, family) = self.tables[number], self._rates_and_families[number]
+            node = table.find_nodes(layout[space == framework])
+            bound = table.bound_nodes_s(node) * rate[node] if self.prune else np.zeros(len(node))
+            yield OptionGroups(bound, np.full(len(node), number), node, family[node], np.full(len(node), ALL_GROUPS))
 
-    def _wanted(self, sorts: OptionGroups) -> OptionGroups:
+    def _prune_groups(self, groups: OptionGroups) -> OptionGroups:
         """Those that could change the answer."""
-        return sorts.taken(self.best.wants(sorts.bound, sorts.family))
+        return groups.take(self.best.can_improve(groups.bound, groups.family))
 
-    def _front(self, sorts: OptionGroups) -> Ints:
-        """The first entries of the first one's kind, cores or sorts of options: so many as are looked at together."""
-        whole = sorts.leader == ALL_GROUPS
+    def _select_front(self, groups: OptionGroups) -> Ints:
+        """The first entries of the first one's kind, nodes or option groups: as many as are looked at together."""
+        is_node = groups.group == ALL_GROUPS
         if not self.prune:
-            return np.flatnonzero(whole == whole[0])
-        near = int(np.searchsorted(sorts.bound, AHEAD * sorts.least, side="right"))
-        at = np.flatnonzero(whole[:near] == whole[0])[: CORES if whole[0] else MEMBERS]
-        if whole[0]:
+            return np.flatnonzero(is_node == is_node[0])
+        near_count = int(np.searchsorted(groups.bound, FRONT_REACH * groups.min_bound, side="right"))
+        at = np.flatnonzero(is_node[:near_count] == is_node[0])[: NODES_AT_ONCE if is_node[0] else OPTIONS_AT_ONCE]
+        if is_node[0]:
             return at
         sizes = np.zeros(len(at), dtype=np.int64)
-        for number in np.unique(sorts.grid[at]).tolist():
-            here = at[sorts.grid[at] == number]
-            sizes[sorts.grid[at] == number] = self.grids[number].sizes(sorts.core[here], sorts.leader[here])
-        return at[: int(np.searchsorted(np.cumsum(sizes), MEMBERS)) + 1]
+        for number in np.unique(groups.table[at]).tolist():
+            selected = at[groups.table[at] == number]
+            sizes[groups.table[at] == number] = self.tables[number].count_options(
+                groups.node[selected], groups.group[selected]
+            )
+        return at[: int(np.searchsorted(np.cumsum(sizes), OPTIONS_AT_ONCE)) + 1]
 
-    def _sorted(self, cores: OptionGroups) -> Iterator[OptionGroups]:
-        """The sorts of options of these cores."""
-        for number in np.unique(cores.grid).tolist():
-            grid, (rate, family) = self.grids[number], self._cores[number]
-            core, leader = grid.leads(cores.core[cores.grid == number])
-            bound = grid.lead_s(core, leader) * rate[core] if self.prune else np.zeros(len(core))
-            yield OptionGroups(bound, np.full(len(core), number), core, family[core], leader)
+    def _expand_nodes(self, nodes: OptionGroups) -> Iterator[OptionGroups]:
+        """The option groups of these nodes."""
+        for number in np.unique(nodes.table).tolist():
+            table, (rate, family) = self.tables[number], self._rates_and_families[number]
+            node, group = table.pair_with_groups(nodes.node[nodes.table == number])
+            bound = table.bound_groups_s(node, group) * rate[node] if self.prune else np.zeros(len(node))
+            yield OptionGroups(bound, np.full(len(node), number), node, family[node], group)
 
-    def _scored(self, sorts: OptionGroups) -> Iterator[Frontier]:
-        """All strategies of these sorts that fit."""
-        for number in np.unique(sorts.grid).tolist():
-            here = np.flatnonzero(sorts.grid == number)
-            grid, (rate, family) = self.grids[number], self._cores[number]
-            core, option = grid.members(sorts.core[here], sorts.leader[here])
-            fits = grid.memory_over(core, option) <= 0
-            self.tally.scored += len(core)
+    def _score_groups(self, groups: OptionGroups) -> Iterator[Frontier]:
+        """All candidates of these groups that fit in memory."""
+        for number in np.unique(groups.table).tolist():
+            selected = np.flatnonzero(groups.table == number)
+            table, (rate, family) = self.tables[number], self._rates_and_families[number]
+            node, option = table.expand_groups(groups.node[selected], groups.group[selected])
+            fits = table.find_over_bytes(node, option) <= 0
+            self.tally.scored += len(node)
             self.tally.feasible += int(fits.sum())
-            core, option = core[fits], option[fits]
-            bound = grid.least_s(grid.cores.taken(core), option) * rate[core]
-            yield Frontier(bound, np.full(len(core), number), core, family[core], option, np.full(len(core), LOOSE))
+            node, option = node[fits], option[fits]
+            bound = table.bound_analytic_s(table.search_nodes.take(node), option) * rate[node]
+            yield Frontier(
+                bound, np.full(len(node), number), node, family[node], option, np.full(len(node), BoundLevel.ANALYTIC)
+            )
 
-    def _simulated(self, pool: Frontier, until: float) -> Frontier:
+    def _refine_frontier(self, frontier: Frontier, until: float) -> Frontier:
         """Simulate what could change the answer and has a bound below `until`; give back what may be needed later."""
-        while not self.spent():
-            pool = pool.taken(self.best.wants(pool.bound, pool.family))
-            near = int(np.searchsorted(pool.bound, until))
-            if not near:
+        while not self.is_out_of_budget():
+            frontier = frontier.take(self.best.can_improve(frontier.bound, frontier.family))
+            near_count = int(np.searchsorted(frontier.bound, until))
+            if not near_count:
                 break
-            known = int(pool.known[0])
-            if known < NEAR:
-                first = np.flatnonzero(pool.known == known)
-                if known == LOOSE:
-                    first = first[self._like(pool, first, 2)][:TIGHTENED]
-                    self._tighten(pool, first, BoundTable.tight_s)
+            level = int(frontier.level[0])
+            if level < BoundLevel.SIMULATED:
+                same_level = np.flatnonzero(frontier.level == level)
+                if level == BoundLevel.ANALYTIC:
+                    same_level = same_level[self._match_schedule(frontier, same_level, 2)][:TIGHTENED_AT_ONCE]
+                    self._tighten(frontier, same_level, BoundTable.bound_per_stage_s)
                 else:
-                    first = first[self._like(pool, first, 3)][: self._alike(pool, first[0])]
-                    self._tighten(pool, first, BoundTable.near_s)
-                    self.tally.simulated += len(first)
-                close = int(first[np.argmin(pool.bound[first])])
-                if known == CLOSE and self._promises(pool, close):
-                    self._simulate(pool, close)
-                    pool.bound[close] = np.inf
-                pool = pool.ordered()
+                    batch = self._count_batch(frontier, same_level[0])
+                    same_level = same_level[self._match_schedule(frontier, same_level, 3)][:batch]
+                    self._tighten(frontier, same_level, BoundTable.bound_simulated_s)
+                    self.tally.simulated += len(same_level)
+                closest = int(same_level[np.argmin(frontier.bound[same_level])])
+                if level == BoundLevel.PER_STAGE and self._is_promising(frontier, closest):
+                    self._simulate(frontier, closest)
+                    frontier.bound[closest] = np.inf
+                frontier = frontier.sort_by_bound()
                 continue
-            vague = np.flatnonzero(pool.known[:near] < NEAR)
-            ready = np.arange(vague[0] if len(vague) else near)[:PLACED]
-            _, one_each = np.unique(pool.family[ready], return_index=True)
-            for at in ready[np.sort(one_each)].tolist():
-                self._simulate(pool, at)
-            pool = pool.without(ready[one_each])
-            self._tell("simulating", self.tally.simulated, 0)
-        return pool
+            # Only one candidate of a family is placed at a time: its result may rule the others of the family out.
+            not_simulated = np.flatnonzero(frontier.level[:near_count] < BoundLevel.SIMULATED)
+            ready = np.arange(not_simulated[0] if len(not_simulated) else near_count)[:PLACED_AT_ONCE]
+            _, first_of_family = np.unique(frontier.family[ready], return_index=True)
+            for at in ready[np.sort(first_of_family)].tolist():
+                self._simulate(frontier, at)
+            frontier = frontier.remove(ready[first_of_family])
+            self._report_progress("simulating", self.tally.simulated, 0)
+        return frontier
 
-    def _like(self, pool: Frontier, at: Ints, keys: int) -> npt.NDArray[np.bool_]:
+    def _match_schedule(self, frontier: Frontier, index: Ints, key_count: int) -> npt.NDArray[np.bool_]:
         """Which candidates have their schedule, stages and perhaps micro-batches in common with the first of them."""
-        found: npt.NDArray[np.bool_] = pool.grid[at] == pool.grid[at[0]]
-        grid = self.grids[int(pool.grid[at[0]])]
-        here = np.flatnonzero(found)
-        told = grid.schedules(grid.cores.taken(pool.core[at[here]]))[:keys]
-        found[here] = (told == told[:, :1]).all(axis=0)
-        return found
+        matches: npt.NDArray[np.bool_] = frontier.table[index] == frontier.table[index[0]]
+        table = self.tables[int(frontier.table[index[0]])]
+        same_table = np.flatnonzero(matches)
+        schedule_keys = table.find_schedule_keys(table.search_nodes.take(frontier.node[index[same_table]]))[:key_count]
+        matches[same_table] = (schedule_keys == schedule_keys[:, :1]).all(axis=0)
+        return matches
 
-    def _alike(self, pool: Frontier, at: int) -> int:
+    def _count_batch(self, frontier: Frontier, at: int) -> int:
         """How many schedules like that of a candidate are simulated at a time: fewer long ones."""
-        grid, core = self.grids[int(pool.grid[at])], int(pool.core[at])
-        chunks = grid.pipes[int(grid.cores.pipe[core])].virtual_stages
-        parts = int(grid.layout_table.pp[grid.cores.layout[core]]) * chunks * int(grid.cores.micro_batches[core])
-        return max(1, min(ALIKE, OPERATIONS // parts))
+        table, node = self.tables[int(frontier.table[at])], int(frontier.node[at])
+        virtual_stages = table.schedules[int(table.search_nodes.schedule[node])].virtual_stages
+        stages = int(table.layout_table.pp[table.search_nodes.layout[node]])
+        passes = stages * virtual_stages * int(table.search_nodes.micro_batches[node])
+        return max(1, min(SCHEDULES_AT_ONCE, PASSES_AT_ONCE // passes))
 
-    def _promises(self, pool: Frontier, at: int) -> bool:
+    def _is_promising(self, frontier: Frontier, at: int) -> bool:
         """A candidate is likely to lower what others must beat."""
-        return bool(pool.bound[at] < EAGER * self.best.limits[pool.family[at]])
+        return bool(frontier.bound[at] < EAGER_SHARE * self.best.limits[frontier.family[at]])
 
-    def _tighten(self, pool: Frontier, at: Ints, bound_s: Callable[[BoundTable, SearchNodes, Ints], Floats]) -> None:
+    def _tighten(
+        self, frontier: Frontier, index: Ints, bound_s: Callable[[BoundTable, SearchNodes, Ints], Floats]
+    ) -> None:
         """Give some candidates a closer bound."""
-        for number in np.unique(pool.grid[at]).tolist():
-            here = at[pool.grid[at] == number]
-            grid, (rate, _) = self.grids[number], self._cores[number]
-            close = bound_s(grid, grid.cores.taken(pool.core[here]), pool.option[here]) * rate[pool.core[here]]
-            pool.bound[here] = np.maximum(pool.bound[here], close)
-            pool.known[here] += 1
+        for number in np.unique(frontier.table[index]).tolist():
+            selected = index[frontier.table[index] == number]
+            table, (rate, _) = self.tables[number], self._rates_and_families[number]
+            node = frontier.node[selected]
+            closer = bound_s(table, table.search_nodes.take(node), frontier.option[selected]) * rate[node]
+            # Bounds of different levels are rounded differently: the higher one is the better bound.
+            frontier.bound[selected] = np.maximum(frontier.bound[selected], closer)
+            frontier.level[selected] += 1
 
-    def leanest(self, space: int, shape: int) -> Candidate:
-        """The strategy of a shape that needs least memory."""
-        grid = self.spaces[space].scores(np.array([shape]))
-        assert grid is not None
-        core, leader = grid.leads()
-        owner, option = grid.members(core, leader)
-        at = int(np.argmin(grid.memory_over(owner, option)))
-        return self.candidate(grid, int(owner[at]), int(option[at]))
+    def find_smallest_memory(self, space: int, layout: int) -> Candidate:
+        """The candidate of a layout that needs least memory."""
+        table = self.spaces[space].build_bound_table(np.array([layout]))
+        assert table is not None
+        node, group = table.pair_with_groups()
+        owner, option = table.expand_groups(node, group)
+        at = int(np.argmin(table.find_over_bytes(owner, option)))
+        return self.build_candidate(table, int(owner[at]), int(option[at]))
 
-    def candidate(self, grid: BoundTable, core: int, option: int) -> Candidate:
-        """One strategy of a grid."""
-        cores = grid.cores
-        traits, shape = int(cores.traits[core]), int(cores.layout[core])
-        total = self.problem.job.global_batch // int(cores.micro_batch[core])
-        uneven = (
-            None
-            if cores.dealt[core] == EVEN_SHARES
-            else grid.layout_table.micro_batch_shares.list_replica_shares(shape, total)
-        )
+    def build_candidate(self, table: BoundTable, node: int, option: int) -> Candidate:
+        """The candidate of a table's node and option."""
+        nodes = table.search_nodes
+        traits, layout = int(nodes.traits[node]), int(nodes.layout[node])
+        total = self.problem.job.global_batch // int(nodes.micro_batch[node])
+        shares = table.layout_table.micro_batch_shares
+        is_even = nodes.shares[node] == EVEN_SHARES
+        replica_shares = None if is_even else shares.list_replica_shares(layout, total)
         return Candidate(
             problem=self.problem,
-            scores=grid,
-            layout=grid.layout_table.layouts[shape],
-            pipe=grid.pipes[int(cores.pipe[core])],
-            micro_batch=int(cores.micro_batch[core]),
-            micro_batches=int(cores.micro_batches[core]),
-            replica_micro_batches=uneven,
-            options=grid.options[traits].fields(option - grid.option_range(traits)[0]),
+            bound_table=table,
+            layout=table.layout_table.layouts[layout],
+            schedule=table.schedules[int(nodes.schedule[node])],
+            micro_batch=int(nodes.micro_batch[node]),
+            micro_batches=int(nodes.micro_batches[node]),
+            replica_micro_batches=replica_shares,
+            options=table.options[traits].fields(option - table.find_option_range(traits)[0]),
         )
 
-    def spent(self) -> bool:
+    def is_out_of_budget(self) -> bool:
         """The budget is used up and there is something to show for it; a cancelled search ends here."""
         if self._cancelled is not None and self._cancelled():
             raise CancelledError
-        many = self._most_simulated is not None and self._placed >= self._most_simulated
-        late = self._end is not None and monotonic() > self._end and bool(self.best.candidates)
-        if many or late:
+        enough_simulated = self._most_simulated is not None and self._simulated_count >= self._most_simulated
+        past_deadline = self._deadline is not None and monotonic() > self._deadline and bool(self.best.candidates)
+        if enough_simulated or past_deadline:
             self.tally.complete = False
-        return many or late
+        return enough_simulated or past_deadline
 
-    def _tell(self, what: str, done: int, of: int) -> None:
+    def _report_progress(self, activity: str, done: int, total: int) -> None:
         if self._progress is not None:
-            self._progress(what, done, of)
+            self._progress(activity, done, total)
 
 
 __all__ = ["CancelledError", "Search", "Tally"]

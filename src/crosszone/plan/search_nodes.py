@@ -1,4 +1,13 @@
-"""Cores: shape, pipe and micro-batch of every strategy, and the tracks they run on, in arrays."""
+"""Search nodes: layout, schedule and micro-batch of every strategy, and the stages they run on, in arrays.
+
+A strategy of the search, a candidate, is a node with an option (sharding, recomputation, overlap ...). Its stages are
+one row for each different chain of its layout. Rows of like length are stacked and padded, so that the cost model
+computes thousands of candidates at once.
+
+Array names end in their shape where a reader could doubt it; arrays of `SearchNodes` have one entry a node ([N]):
+
+    L layouts    G node groups    N nodes    C candidates    X rows of stages, a row a chain    R runs of equal stages
+"""
 
 from __future__ import annotations
 
@@ -13,238 +22,269 @@ from crosszone.plan.layout_table import EVEN_SHARES, EqualStageRuns, LayoutTable
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
-CHUNK = 4096  # Strategies that are scored together: their columns stay in the processor's cache
-WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)  # Numbers of runs that tracks are filled up to
-# Strategies that are scored apart from wider ones: a call for fewer takes longer than runs that are not there.
-ENOUGH = 512
-PADDING_START = 1e9  # Where runs begin that are not there
+BATCH_ROWS = 4096  # Candidates that are scored together: their columns stay in the processor's cache
+# Numbers of runs that rows are padded to: about half as many again each time, so that padding at most doubles a row
+# and few different widths are left to score one after the other.
+WIDTHS = (1, 2, 3, 4, 6, 9, 14, 20, 30, 45, 70, 105, 160)
+# Candidates that are scored apart from wider ones: a call for fewer takes longer than padding them.
+MIN_BATCH_ROWS = 512
+PADDING_START = 1e9  # Padded runs start here, behind every stage, so that looking a stage up never selects them
 
 
 class PaddedStages(NamedTuple):
-    """Tracks of one width, stacked: arrays [tracks, runs]; runs that are not there have no layers."""
+    """Stages of one width, stacked: arrays [X, R]; padded runs have no layers."""
 
-    mixed: bool
-    """Some track has runs on different GPUs."""
+    mixed_gpus: bool
+    """Some row has runs on different GPUs."""
     counts: Floats
-    sparse: Floats
+    moe_counts: Floats
     """Of these layers, those with experts."""
     repeats: Floats
     starts: Floats
-    team: Ints
-    limit: Floats
+    layer_kind: Ints
+    gpu_bytes: Floats
     """Memory of the GPU, bytes."""
-    host: Floats
+    host_bytes: Floats
     """Memory of its node for each GPU, bytes; inf: not known."""
     rate: Floats
-    back: Floats
+    back_rate: Floats
     latency: Floats
     dp_zones: Floats
     slowest: Floats
-    """Rate over the slowest link of all, [tracks, 1], where those after runs are not given."""
+    """Rate over the slowest link of all, [X, 1], where those after runs are not given."""
 
 
-# Of runs that are not there; other columns go on as they are: what wraps comes from the last run.
-PADDING = {"counts": 0.0, "sparse": 0.0, "repeats": 1.0, "starts": PADDING_START}
+# Values of padded runs. Other columns repeat their last run: wrap-around reads the last column.
+PADDING = {"counts": 0.0, "moe_counts": 0.0, "repeats": 1.0, "starts": PADDING_START}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeBlock:
-    """Shapes that may run under a pipe, and their micro-batches: one entry a core."""
+    """Layouts that may run under a schedule, and their micro-batches: one entry a node."""
 
-    pipe: ScheduleChoice
+    schedule: ScheduleChoice
     layouts: Ints
     layout: Ints
     micro_batch: Ints
     micro_batches: Ints
-    dealt: Ints
+    shares: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchNodes:
-    """Shape, pipe and micro-batch of every core, and what follows from them: arrays [cores]."""
+    """Layout, schedule and micro-batch of every node, and what follows from them: arrays [N]."""
 
     layout: Ints
-    pipe: Ints
-    lane: Ints
-    """Its first track among those of its width."""
+    schedule: Ints
+    first_row: Ints
+    """Its first row among those of its width."""
     width: Ints
-    """Of its tracks, in runs."""
+    """Of its rows, in runs."""
     chains: Ints
     traits: Ints
     micro_batch: Ints
     micro_batches: Ints
     """Of a replica, the most of any."""
-    dealt: Ints
-    """How chains share them out (`Land.deals`); `EVEN`: equally."""
+    shares: Ints
+    """How chains share them out (a number of `MicroBatchShares`); `EVEN_SHARES`: equally."""
 
     def __len__(self) -> int:
         return len(self.layout)
 
-    def taken(self, at: Ints) -> SearchNodes:
+    def take(self, index: Ints) -> SearchNodes:
         """Some of them."""
-        return SearchNodes(**{f.name: getattr(self, f.name)[at] for f in fields(self)})
+        return SearchNodes(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
 
 
-# Shapes of one frame and pipe, with the runs they have in common, one after the other.
-Members = list[tuple[Ints, EqualStageRuns, ScheduleChoice]]
+# Layouts of one pattern and schedule, with the runs they have in common, one after the other.
+PatternRuns = list[tuple[Ints, EqualStageRuns, ScheduleChoice]]
 
 
 def build_nodes(
-    land: LayoutTable, blocks: Sequence[NodeBlock], traits: Ints, memory_bytes: Sequence[tuple[float, float]]
-) -> tuple[dict[int, PaddedStages], SearchNodes, Ints, dict[int, Members]]:
-    """Tracks by their width, the cores that run on them, every kind of layer there is, and whose tracks they are.
+    table: LayoutTable, blocks: Sequence[NodeBlock], traits_L: Ints, memory_bytes: Sequence[tuple[float, float]]
+) -> tuple[dict[int, PaddedStages], SearchNodes, Ints, dict[int, PatternRuns]]:
+    """Padded stages by their width, the nodes that run on them, every kind of layer, and whose stages they are.
 
-    A kind of layer: tp, cp, ep, nodes in use and node group.
+    A kind of layer is what its cost depends on: tp, cp, ep, nodes in use and node group.
     """
-    by_width: dict[int, Members] = {}
-    filled: dict[int, int] = {}
-    cores = []
+    by_width: dict[int, PatternRuns] = {}
+    rows_filled: dict[int, int] = {}
+    columns_of_blocks = []
     for number, block in enumerate(blocks):
-        where = np.zeros((2, len(land.layouts)), dtype=np.int64)  # first track and width of each shape
-        for here, runs in land.group_equal_stages(block.layouts, block.pipe):
+        row_and_width_2L = np.zeros((2, len(table.layouts)), dtype=np.int64)  # first row and width of each layout
+        for layouts, runs in table.group_equal_stages(block.layouts, block.schedule):
             chains = runs.groups.shape[0]
-            width = next((one for one in WIDTHS if one >= len(runs)), len(runs))
-            start = filled.get(width, 0)
-            where[0, here], where[1, here] = start + chains * np.arange(len(here)), width
-            filled[width] = start + chains * len(here)
-            by_width.setdefault(width, []).append((here, runs, block.pipe))
-        shape, size = block.layout, block.micro_batch
-        cores.append((shape, np.full(len(shape), number), *where[:, shape], size, block.micro_batches, block.dealt))
-    shape, pipe, lane, width_of, size, count, dealt = (np.concatenate(column) for column in zip(*cores, strict=True))
-    found = SearchNodes(
-        layout=shape,
-        pipe=pipe,
-        lane=lane,
+            width = next((width for width in WIDTHS if width >= len(runs)), len(runs))
+            start = rows_filled.get(width, 0)
+            row_and_width_2L[0, layouts], row_and_width_2L[1, layouts] = start + chains * np.arange(len(layouts)), width
+            rows_filled[width] = start + chains * len(layouts)
+            by_width.setdefault(width, []).append((layouts, runs, block.schedule))
+        layout, micro_batch = block.layout, block.micro_batch
+        placed = (np.full(len(layout), number), *row_and_width_2L[:, layout])
+        columns_of_blocks.append((layout, *placed, micro_batch, block.micro_batches, block.shares))
+    joined = (np.concatenate(column) for column in zip(*columns_of_blocks, strict=True))
+    layout, schedule, first_row, width_of, micro_batch, micro_batches, shares = joined
+    nodes = SearchNodes(
+        layout=layout,
+        schedule=schedule,
+        first_row=first_row,
         width=width_of,
-        chains=land.chains[shape],
-        traits=traits[shape],
-        micro_batch=size,
-        micro_batches=count,
-        dealt=dealt,
+        chains=table.chains[layout],
+        traits=traits_L[layout],
+        micro_batch=micro_batch,
+        micro_batches=micro_batches,
+        shares=shares,
     )
-    teams = np.stack([land.tp, land.cp, land.ep, land.nodes_used], axis=1)
-    used = np.unique(np.concatenate([here for members in by_width.values() for here, _, _ in members]))
-    kinds, which = np.unique(teams[used], axis=0, return_inverse=True)
-    kind = np.zeros(len(land.layouts), dtype=np.int64)
-    kind[used] = which.ravel()
+    degrees_L4 = np.stack([table.tp, table.cp, table.ep, table.nodes_used], axis=1)
+    used_layouts = np.unique(np.concatenate([layouts for members in by_width.values() for layouts, _, _ in members]))
+    kinds, kind_of_used = np.unique(degrees_L4[used_layouts], axis=0, return_inverse=True)
+    kind_L = np.zeros(len(table.layouts), dtype=np.int64)
+    kind_L[used_layouts] = kind_of_used.ravel()
     memory, groups = np.array(memory_bytes), len(memory_bytes)
-    lanes = {width: _stacked(land, members, kind * groups, memory, width) for width, members in by_width.items()}
-    codes = np.unique(np.concatenate([one.team.ravel() for one in lanes.values()]))
+    padded_by_width = {
+        width: _pad_stages(table, members, kind_L * groups, memory, width) for width, members in by_width.items()
+    }
+    codes = np.unique(np.concatenate([padded.layer_kind.ravel() for padded in padded_by_width.values()]))
     kinds_used = np.concatenate([kinds[codes // groups], (codes % groups)[:, None]], axis=1)
-    numbered = {n: one._replace(team=np.searchsorted(codes, one.team)) for n, one in lanes.items()}
-    return numbered, found, kinds_used, by_width
+    numbered = {
+        width: padded._replace(layer_kind=np.searchsorted(codes, padded.layer_kind))
+        for width, padded in padded_by_width.items()
+    }
+    return numbered, nodes, kinds_used, by_width
 
 
-def _stacked(land: LayoutTable, members: Members, kind: Ints, memory: Floats, width: int) -> PaddedStages:
-    """Tracks of one width, shape after shape and chain after chain; runs that are not there have no layers."""
-    count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
+def _pad_stages(
+    table: LayoutTable, members: PatternRuns, kind_base_L: Ints, memory_G2: Floats, width: int
+) -> PaddedStages:
+    """Rows of one width, layout after layout and chain after chain; padded runs have no layers."""
+    count = sum(len(layouts) * runs.groups.shape[0] for layouts, runs, _ in members)
 
     def empty(value: float) -> Floats:
         return np.full((count, width), value)
 
-    counts, sparse, repeats, starts, dp_zones = (empty(x) for x in (0.0, 0.0, 1.0, PADDING_START, 1.0))
-    groups, kinds = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
+    counts_XR, moe_counts_XR, repeats_XR, starts_XR, dp_zones_XR = (
+        empty(x) for x in (0.0, 0.0, 1.0, PADDING_START, 1.0)
+    )
+    groups_XR, kind_base_X = np.zeros((count, width), dtype=np.int64), np.zeros(count, dtype=np.int64)
     start = 0
-    for here, runs, _ in members:
-        n, c = len(here), runs.groups.shape[0]
+    for layouts, runs, _ in members:
+        n, c = len(layouts), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
-        counts[rows, real], sparse[rows, real], repeats[rows, real] = runs.counts, runs.sparse, runs.repeats
-        starts[rows, real], dp_zones[rows, real] = runs.starts, runs.dp_zones
-        kinds[rows] = np.repeat(kind[here], c)
-        groups[rows, real] = np.tile(runs.groups, (n, 1))
-        for table in (groups, dp_zones):
-            table[rows, len(runs) :] = table[rows, len(runs) - 1 : len(runs)]
+        counts_XR[rows, real], moe_counts_XR[rows, real] = runs.counts, runs.moe_counts
+        repeats_XR[rows, real] = runs.repeats
+        starts_XR[rows, real], dp_zones_XR[rows, real] = runs.starts, runs.dp_zones
+        kind_base_X[rows] = np.repeat(kind_base_L[layouts], c)
+        groups_XR[rows, real] = np.tile(runs.groups, (n, 1))
+        for padded in (groups_XR, dp_zones_XR):
+            padded[rows, len(runs) :] = padded[rows, len(runs) - 1 : len(runs)]
         start += n * c
-    team = kinds[:, None] + groups
-    mixed = bool((groups != groups[:, :1]).any())
-    limit, host = memory[groups, 0], memory[groups, 1]
-    rate, back, late, slowest = _tied(land, members, width)
-    return PaddedStages(mixed, counts, sparse, repeats, starts, team, limit, host, rate, back, late, dp_zones, slowest)
+    # One number for kind and node group; `build_nodes` renumbers those in use without gaps.
+    layer_kind_XR = kind_base_X[:, None] + groups_XR
+    mixed_gpus = bool((groups_XR != groups_XR[:, :1]).any())
+    gpu_bytes_XR, host_bytes_XR = memory_G2[groups_XR, 0], memory_G2[groups_XR, 1]
+    rate_XR, back_rate_XR, latency_XR, slowest_X1 = _pad_links(table, members, width)
+    return PaddedStages(
+        mixed_gpus=mixed_gpus,
+        counts=counts_XR,
+        moe_counts=moe_counts_XR,
+        repeats=repeats_XR,
+        starts=starts_XR,
+        layer_kind=layer_kind_XR,
+        gpu_bytes=gpu_bytes_XR,
+        host_bytes=host_bytes_XR,
+        rate=rate_XR,
+        back_rate=back_rate_XR,
+        latency=latency_XR,
+        dp_zones=dp_zones_XR,
+        slowest=slowest_X1,
+    )
 
 
-def _tied(land: LayoutTable, members: Members, width: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """The columns of `Lanes` that links make: rate, back, latency and slowest."""
-    count = sum(len(here) * runs.groups.shape[0] for here, runs, _ in members)
-    rate, back, late = (np.full((count, width), value) for value in (np.inf, np.inf, 0.0))
-    slowest, start = np.full((count, 1), np.inf), 0
-    for here, runs, pipe in members:
-        n, c = len(here), runs.groups.shape[0]
+def _pad_links(table: LayoutTable, members: PatternRuns, width: int) -> tuple[Floats, Floats, Floats, Floats]:
+    """The columns of `PaddedStages` that follow from links: rate, back rate, latency and slowest."""
+    count = sum(len(layouts) * runs.groups.shape[0] for layouts, runs, _ in members)
+    rate_XR, back_rate_XR, latency_XR = (np.full((count, width), value) for value in (np.inf, np.inf, 0.0))
+    slowest_X1, start = np.full((count, 1), np.inf), 0
+    for layouts, runs, schedule in members:
+        n, c = len(layouts), runs.groups.shape[0]
         rows, real = slice(start, start + n * c), slice(len(runs))
         start += n * c
-        links = land.find_links(here, pipe)
+        links = table.find_links(layouts, schedule)
         if links is not None and runs.is_merged:
-            slowest[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
+            slowest_X1[rows] = np.minimum(*links[:2]).reshape(n * c, 1)
         elif links is not None:
-            for table, values in zip((rate, back, late), links, strict=True):
-                table[rows, real] = values.reshape(n * c, -1)
-                table[rows, len(runs) :] = table[rows, len(runs) - 1 : len(runs)]
-    return rate, back, late, slowest
+            for padded, values in zip((rate_XR, back_rate_XR, latency_XR), links, strict=True):
+                padded[rows, real] = values.reshape(n * c, -1)
+                padded[rows, len(runs) :] = padded[rows, len(runs) - 1 : len(runs)]
+    return rate_XR, back_rate_XR, latency_XR, slowest_X1
 
 
 def replace_links(
-    lanes: dict[int, PaddedStages], members: dict[int, Members], land: LayoutTable
+    padded: dict[int, PaddedStages], members: dict[int, PatternRuns], table: LayoutTable
 ) -> dict[int, PaddedStages]:
-    """The same tracks with the links of a land."""
-    found = dict(lanes)
-    for width, own in members.items():
-        if any(runs.boundaries for _, runs, _ in own):
-            rate, back, late, slowest = _tied(land, own, width)
-            found[width] = lanes[width]._replace(rate=rate, back=back, latency=late, slowest=slowest)
-    return found
+    """The same stages with the links of a layout table."""
+    replaced = dict(padded)
+    for width, width_members in members.items():
+        if any(runs.boundaries for _, runs, _ in width_members):
+            rate, back_rate, latency, slowest = _pad_links(table, width_members, width)
+            replaced[width] = padded[width]._replace(rate=rate, back_rate=back_rate, latency=latency, slowest=slowest)
+    return replaced
 
 
-def split_into_batches(cores: SearchNodes) -> list[Ints]:
-    """Rows of cores that are scored together: of like width, and so few that they fit in the cache."""
-    order = np.argsort(cores.width, kind="stable")
-    ends = np.append(np.flatnonzero(np.diff(cores.width[order])) + 1, len(order))
-    found, start = [], 0
+def split_into_batches(nodes: SearchNodes) -> list[Ints]:
+    """Places of nodes that are scored together: of like width, and so few that they fit in the cache."""
+    order = np.argsort(nodes.width, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(nodes.width[order])) + 1, len(order))
+    batches, start = [], 0
     for end in ends.tolist():
-        if end - start < ENOUGH and end < len(order):
+        if end - start < MIN_BATCH_ROWS and end < len(order):
             continue
-        found += [order[at : min(at + CHUNK, end)] for at in range(start, end, CHUNK)]
+        batches += [order[at : min(at + BATCH_ROWS, end)] for at in range(start, end, BATCH_ROWS)]
         start = end
-    return found
+    return batches
 
 
 class StageTable:
-    """The tracks of some cores, column by column."""
+    """The stages of some nodes, column by column: a row for each different chain of each node ([X])."""
 
-    def __init__(self, lanes: dict[int, PaddedStages], cores: SearchNodes, deals: MicroBatchShares):
-        self._cores, self._whole = cores, bool((cores.chains == 1).all())
-        self.owner = np.arange(len(cores)) if self._whole else np.repeat(np.arange(len(cores)), cores.chains)
-        """Place of the core of each track."""
-        first = np.cumsum(cores.chains) - cores.chains
+    def __init__(self, padded: dict[int, PaddedStages], nodes: SearchNodes, micro_batch_shares: MicroBatchShares):
+        self._nodes, self._one_chain = nodes, bool((nodes.chains == 1).all())
+        self.owner = np.arange(len(nodes)) if self._one_chain else np.repeat(np.arange(len(nodes)), nodes.chains)
+        """Place of the node of each row."""
+        first = np.cumsum(nodes.chains) - nodes.chains
         chain = np.arange(len(self.owner)) - first[self.owner]
-        track = cores.lane[self.owner] + chain
-        self.cores = cores if self._whole else cores.taken(self.owner)
-        """The core of each track, with its own micro-batches."""
-        uneven = np.flatnonzero(self.cores.dealt != EVEN_SHARES)
+        row = nodes.first_row[self.owner] + chain
+        self.search_nodes = nodes if self._one_chain else nodes.take(self.owner)
+        """The node of each row, with the row's own micro-batches."""
+        uneven = np.flatnonzero(self.search_nodes.shares != EVEN_SHARES)
         if len(uneven):
-            own = self.cores.micro_batches.copy()
-            own[uneven] = deals.list_chain_shares(self.cores.dealt[uneven], chain[uneven])
-            self.cores = replace(self.cores, micro_batches=own)
-        widths = np.unique(cores.width).tolist()
+            micro_batches = self.search_nodes.micro_batches.copy()
+            micro_batches[uneven] = micro_batch_shares.list_chain_shares(
+                self.search_nodes.shares[uneven], chain[uneven]
+            )
+            self.search_nodes = replace(self.search_nodes, micro_batches=micro_batches)
+        widths = np.unique(nodes.width).tolist()
         self.width = max(widths)
-        runs = cores.width[self.owner] if len(widths) > 1 else None
+        runs = nodes.width[self.owner] if len(widths) > 1 else None
         rows = [slice(None) if runs is None else np.flatnonzero(runs == width) for width in widths]
-        self._from = [(lanes[width], track[at], at) for width, at in zip(widths, rows, strict=True)]
-        self.mixed = any(one.mixed for one, _, _ in self._from)
+        self._sources = [(padded[width], row[index], index) for width, index in zip(widths, rows, strict=True)]
+        self.mixed_gpus = any(stages.mixed_gpus for stages, _, _ in self._sources)
 
-    def __call__(self, name: str) -> Any:
-        """A column of `Lanes` of every track, as wide as the widest."""
-        if len(self._from) == 1:
-            one, track, _ = self._from[0]
-            return getattr(one, name)[track]
+    def column(self, name: str) -> Any:
+        """A column of `PaddedStages` of every row, as wide as the widest: [X, R]."""
+        if len(self._sources) == 1:
+            padded, row, _ = self._sources[0]
+            return getattr(padded, name)[row]
         width = 1 if name == "slowest" else self.width
-        found = np.empty((len(self.owner), width), dtype=getattr(self._from[0][0], name).dtype)
-        for one, track, rows in self._from:
-            values = getattr(one, name)[track]
-            found[rows, : values.shape[1]] = values
-            found[rows, values.shape[1] :] = PADDING.get(name, values[:, -1:])
-        return found
+        column_XR = np.empty((len(self.owner), width), dtype=getattr(self._sources[0][0], name).dtype)
+        for padded, row, rows in self._sources:
+            values = getattr(padded, name)[row]
+            column_XR[rows, : values.shape[1]] = values
+            column_XR[rows, values.shape[1] :] = PADDING.get(name, values[:, -1:])
+        return column_XR
 
-    def worst(self, values: Floats) -> Floats:
-        """The largest of each core's tracks."""
-        if self._whole:
+    def reduce_to_worst(self, values: Floats) -> Floats:
+        """The largest of each node's rows: the slowest or fullest chain decides."""
+        if self._one_chain:
             return values
-        return np.asarray(np.maximum.reduceat(values, np.cumsum(self._cores.chains) - self._cores.chains))
+        return np.asarray(np.maximum.reduceat(values, np.cumsum(self._nodes.chains) - self._nodes.chains))

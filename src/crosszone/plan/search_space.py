@@ -1,4 +1,11 @@
-"""Space: every legal strategy of one framework on a cluster, and what was ruled out before it was counted."""
+"""Search space: every legal strategy of one framework on a cluster, and what was ruled out before it was counted.
+
+Degrees that rules and policies allow make layouts; a layout with a schedule and a micro-batch is a search node; a node
+with one row of its option table is a strategy. `SearchSpace` builds the `BoundTable` of any set of layouts when it is
+asked for, so that only those exist that the search comes to.
+
+Shapes of arrays: L layouts, B sizes of a micro-batch, K traits of a layout.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +42,10 @@ from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
 SMALL_CLUSTER = 16  # GPUs up to which every number of replicas and every split is tried
-MOST_CHUNKS = 16  # Chunks of a stage
-GRIDS = 4  # Grids of some shapes that are remembered: the last ones
+MAX_VIRTUAL_STAGES = 16  # Virtual stages a stage of an interleaved schedule, at most
+MAX_TABLES = (
+    4  # Bound tables that are remembered, the last ones: a next plan over other links asks for the same layouts
+)
 
 
 @dataclass
@@ -58,27 +67,27 @@ class SearchSpace:
     def __init__(self, problem: Problem, framework: Framework, breadth: Breadth | None = None, *, safe: bool = False):
         self.problem, self.framework, self.safe = problem, framework, safe
         self.breadth = breadth or (EVERYTHING if problem.cluster.gpus <= SMALL_CLUSTER else USUAL)
-        self.ruled = RuledOut()
+        self.ruled_out = RuledOut()
         self.parts: dict[str, Any] = {}
-        self._grids: dict[tuple[bytes, bool], BoundTable | None] = {}
-        """The last grids that were made, by their shapes."""
-        self._known: dict[str, BoundTable | None] = {}
-        """The outline, once it was made."""
-        self._first: dict[bool, BoundTable] = {}
-        """The grid that was made first, with and without strategies that others beat in any case."""
+        self._recent_tables: dict[tuple[bytes, bool], BoundTable | None] = {}
+        """The last tables that were built, by their layouts."""
+        self._outline_cache: dict[str, BoundTable | None] = {}
+        """The outline, once it was built. A dictionary, so that copies of this space with other links share it."""
+        self._first_table: dict[bool, BoundTable] = {}
+        """The first table that was built, with and without dominated options: later ones reuse its option columns."""
 
-    def on(self, problem: Problem) -> SearchSpace:
+    def with_links(self, problem: Problem) -> SearchSpace:
         """The same space with other links between the zones."""
         other = copy(self)
         other.problem = problem
         other.parts = kept(self.parts, without=("layout_table",))
         bucket = choose_wan_bucket_mb(problem, self.framework)
-        if bucket != self.setting.wan_bucket_mb:
-            other.parts["setting"] = replace(self.setting, wan_bucket_mb=bucket)
+        if bucket != self.settings.wan_bucket_mb:
+            other.parts["settings"] = replace(self.settings, wan_bucket_mb=bucket)
         return other
 
     @part
-    def setting(self) -> SearchSettings:
+    def settings(self) -> SearchSettings:
         """What all strategies have in common."""
         problem, framework = self.problem, self.framework
         stack, release = stack_and_release(problem.job.stack)
@@ -97,159 +106,178 @@ class SearchSpace:
 
     @part
     def layout_table(self) -> LayoutTable:
-        """The shapes, and what does not depend on options."""
+        """The layouts, and what does not depend on options."""
         return self.problem.build_layout_table(self.degrees, self.breadth)
 
     @part
-    def _tables(self) -> tuple[list[OptionTable], Ints]:
-        """Options of each set of traits, and the set of each shape."""
-        land = self.layout_table
-        traits = np.stack(
+    def _option_tables(self) -> tuple[list[OptionTable], Ints]:
+        """Options of each set of traits, and the number of each layout's set."""
+        table = self.layout_table
+        traits_LK = np.stack(
             [
-                land.tp > 1,
-                land.pp > 1,
-                land.ep > 1,
-                land.dp * land.cp > 1,
-                land.replicas_cross,
-                land.equal_zones,
-                (land.node_shards > 1) & (land.node_shards < land.dp),
-                (land.tp > 1) & (self.problem.job.seq_len // land.cp % land.tp == 0),
-                land.micro_batch_shares.uneven,
-                land.micro_batch_shares.uneven_in_zone,
+                table.tp > 1,
+                table.pp > 1,
+                table.ep > 1,
+                table.dp * table.cp > 1,
+                table.replicas_cross,
+                table.equal_zones,
+                (table.node_shards > 1) & (table.node_shards < table.dp),
+                (table.tp > 1) & (self.problem.job.seq_len // table.cp % table.tp == 0),
+                table.micro_batch_shares.uneven,
+                table.micro_batch_shares.uneven_in_zone,
             ],
             axis=1,
         )
-        kinds, which = np.unique(traits, axis=0, return_inverse=True)
-        job, pinned, dtypes = self.problem.job, self.problem.pinned, self._dtypes()
+        distinct_traits, table_of_layout = np.unique(traits_LK, axis=0, return_inverse=True)
+        job, pinned, dtypes = self.problem.job, self.problem.pinned, self._list_gradient_dtypes()
         tables = [
-            list_options(self.framework, job, pinned, LayoutTraits(*map(bool, one)), dtypes) for one in kinds.tolist()
+            list_options(self.framework, job, pinned, LayoutTraits(*map(bool, values)), dtypes)
+            for values in distinct_traits.tolist()
         ]
-        return tables, which.ravel()
+        return tables, table_of_layout.ravel()
 
     @part
-    def _sizes(self) -> Ints:
-        """Options of each shape."""
-        tables, traits = self._tables
+    def _option_counts(self) -> Ints:
+        """Number of options of each layout, [L]."""
+        tables, traits = self._option_tables
         return np.array([len(table) for table in tables], dtype=np.int64)[traits]
 
-    def strategies(self) -> int:
-        """Strategies in all."""
+    def count_strategies(self) -> int:
+        """Number of strategies, of all layouts."""
         return self._count
 
     @part
     def _count(self) -> int:
         everything = np.arange(len(self.layout_table.layouts))
-        return int(sum(self._sizes[block.layout].sum() for block in self._blocks(everything)))
+        return int(sum(self._option_counts[block.layout].sum() for block in self._build_blocks(everything)))
 
-    def outline(self) -> BoundTable | None:
-        """Every shape without a schedule: what any of its strategies must take at least."""
-        if "outline" in self._known:
-            return self._on_links(self._known["outline"])
-        everything = np.arange(len(self.layout_table.layouts))
-        pipes = {pipe for stages in np.unique(self.layout_table.pp).tolist() for pipe in self._pipes(stages)}
-        chunks = sorted({pipe.virtual_stages for pipe in pipes if not pipe.v_shaped}) if self._unlike else [1]
-        bare = [*map(build_any_schedule, chunks), *([ANY_V_SHAPED] if any(pipe.v_shaped for pipe in pipes) else [])]
-        found = self._known["outline"] = self._scores([self._block(everything, pipe) for pipe in bare])
-        return found
-
-    def _on_links(self, grid: BoundTable | None) -> BoundTable | None:
-        """A known grid with the links of this space."""
-        return (
-            grid if grid is None or grid.layout_table is self.layout_table else grid.on(self.setting, self.layout_table)
+    def build_outline(self) -> BoundTable | None:
+        """Bounds of every layout with a placeholder for its schedule: they hold for all its strategies."""
+        if "outline" in self._outline_cache:
+            return self._replace_links(self._outline_cache["outline"])
+        all_layouts = np.arange(len(self.layout_table.layouts))
+        schedules = {
+            schedule for stages in np.unique(self.layout_table.pp).tolist() for schedule in self._list_schedules(stages)
+        }
+        virtual_stages = (
+            sorted({schedule.virtual_stages for schedule in schedules if not schedule.v_shaped})
+            if self._has_mixed_layers
+            else [1]
         )
+        placeholders = [
+            *map(build_any_schedule, virtual_stages),
+            *([ANY_V_SHAPED] if any(schedule.v_shaped for schedule in schedules) else []),
+        ]
+        outline = self._outline_cache["outline"] = self._assemble_table(
+            [self._build_block(all_layouts, schedule) for schedule in placeholders]
+        )
+        return outline
+
+    def _replace_links(self, table: BoundTable | None) -> BoundTable | None:
+        """A known table with the links of this space."""
+        if table is None or table.layout_table is self.layout_table:
+            return table
+        return table.with_links(self.settings, self.layout_table)
 
     @property
-    def _unlike(self) -> bool:
-        """Layers differ in whether they have experts, so that chunks may differ too."""
+    def _has_mixed_layers(self) -> bool:
+        """Some layers have experts and some not, so that virtual stages may differ in cost too."""
         moe = self.problem.model.moe
         return moe is not None and (moe.first_dense > 0 or moe.every > 1)
 
-    def scores(self, shapes: Ints, *, every: bool = False) -> BoundTable | None:
-        """All strategies of some shapes; `every`: also those that another one beats in any case."""
-        key = (shapes.tobytes(), every)
-        if key in self._grids:
-            return self._on_links(self._grids[key])
-        for old in list(self._grids)[: 1 - GRIDS]:
-            del self._grids[old]
-        self._grids[key] = self._scores(self._blocks(shapes), every=every)
-        return self._grids[key]
+    def build_bound_table(self, layouts: Ints, *, include_dominated: bool = False) -> BoundTable | None:
+        """Bounds of all strategies of some layouts; `include_dominated`: also options that another one always beats."""
+        key = (layouts.tobytes(), include_dominated)
+        if key in self._recent_tables:
+            return self._replace_links(self._recent_tables[key])
+        for old in list(self._recent_tables)[: 1 - MAX_TABLES]:
+            del self._recent_tables[old]
+        self._recent_tables[key] = self._assemble_table(
+            self._build_blocks(layouts), include_dominated=include_dominated
+        )
+        return self._recent_tables[key]
 
-    def _scores(self, blocks: list[NodeBlock], *, every: bool = False) -> BoundTable | None:
-        some = [block for block in blocks if len(block.layout)]
-        tables, traits = self._tables
-        if not some:
+    def _assemble_table(self, blocks: list[NodeBlock], *, include_dominated: bool = False) -> BoundTable | None:
+        filled_blocks = [block for block in blocks if len(block.layout)]
+        tables, traits = self._option_tables
+        if not filled_blocks:
             return None
-        found = BoundTable(self.setting, self.layout_table, traits, tables, some, every=every)
-        found.remembers = self.problem.cache.lasting
-        found.share(self._first.setdefault(every, found))
-        return found
+        table = BoundTable(
+            self.settings, self.layout_table, traits, tables, filled_blocks, include_dominated=include_dominated
+        )
+        table.remembers = self.problem.cache.lasting
+        table.share_tables(self._first_table.setdefault(include_dominated, table))
+        return table
 
-    def _blocks(self, shapes: Ints) -> list[NodeBlock]:
-        """Shapes under each pipe they may have."""
-        found = []
-        stages = self.layout_table.pp[shapes]
-        by_pipe: dict[ScheduleChoice, list[int]] = {}
+    def _build_blocks(self, layouts: Ints) -> list[NodeBlock]:
+        """Layouts under each schedule they may have."""
+        blocks = []
+        stages = self.layout_table.pp[layouts]
+        stages_by_schedule: dict[ScheduleChoice, list[int]] = {}
         for count in np.unique(stages).tolist():
-            for pipe in self._pipes(count):
-                by_pipe.setdefault(pipe, []).append(count)
-        for pipe, counts in by_pipe.items():
-            here = shapes[np.isin(stages, counts)]
-            given = self.layout_table.given_chunks[here]
-            here = here[(given == 0) | (given == self.layout_table.pp[here] * pipe.virtual_stages)]
-            policy = check_policies(self.problem, "schedule", pipe.name)
-            if policy is not None and self.layout_table.pipeline_crosses[here].any():
-                self.ruled.add("schedule", pipe.name, policy)
-                here = here[~self.layout_table.pipeline_crosses[here]]
-            found.append(self._block(here, pipe))
-        return found
+            for schedule in self._list_schedules(count):
+                stages_by_schedule.setdefault(schedule, []).append(count)
+        for schedule, counts in stages_by_schedule.items():
+            selected = layouts[np.isin(stages, counts)]
+            chunks = self.layout_table.given_chunks[selected]
+            selected = selected[(chunks == 0) | (chunks == self.layout_table.pp[selected] * schedule.virtual_stages)]
+            policy = check_policies(self.problem, "schedule", schedule.name)
+            if policy is not None and self.layout_table.pipeline_crosses[selected].any():
+                self.ruled_out.add("schedule", schedule.name, policy)
+                selected = selected[~self.layout_table.pipeline_crosses[selected]]
+            blocks.append(self._build_block(selected, schedule))
+        return blocks
 
-    def _block(self, shapes: Ints, pipe: ScheduleChoice) -> NodeBlock:
-        """Shapes under one pipe with the micro-batches that the batch divides by."""
-        land, batch = self.layout_table, self.problem.job.global_batch
-        some = shapes[self._sizes[shapes] > 0]
-        uneven = some[land.micro_batch_shares.uneven[some]] if self.framework.uneven_micro_batches else some[:0]
-        some = some[~land.micro_batch_shares.uneven[some]]
-        sizes = np.array(self._micro_batches, dtype=np.int64)
-        per_round = sizes * land.dp[some][:, None]
-        count = batch // per_round
-        stages = land.pp[some][:, None]
-        at, size = np.nonzero((batch % per_round == 0) & self._runs(pipe, count, stages))
+    def _build_block(self, layouts: Ints, schedule: ScheduleChoice) -> NodeBlock:
+        """Layouts under one schedule with the micro-batches that divide the batch."""
+        table, batch = self.layout_table, self.problem.job.global_batch
+        even = layouts[self._option_counts[layouts] > 0]
+        uneven = even[table.micro_batch_shares.uneven[even]] if self.framework.uneven_micro_batches else even[:0]
+        even = even[~table.micro_batch_shares.uneven[even]]
+        sizes_B = np.array(self._micro_batches, dtype=np.int64)
+        per_round_LB = sizes_B * table.dp[even][:, None]
+        count_LB = batch // per_round_LB
+        stages = table.pp[even][:, None]
+        at, size = np.nonzero((batch % per_round_LB == 0) & self._can_run(schedule, count_LB, stages))
+        # With uneven shares only the micro-batch must divide the batch; the slowest chain has the most micro-batches.
         rows = [
-            (shape, own, max(land.micro_batch_shares.per_chain[dealt]), dealt)
-            for shape in uneven.tolist()
-            for own in sizes.tolist()
-            if (dealt := land.micro_batch_shares.number_shares(shape, batch // own)) != EVEN_SHARES
-            and self._runs(pipe, np.array(land.micro_batch_shares.per_chain[dealt]), land.pp[shape]).all()
+            (layout, micro_batch, max(table.micro_batch_shares.per_chain[shares]), shares)
+            for layout in uneven.tolist()
+            for micro_batch in sizes_B.tolist()
+            if (shares := table.micro_batch_shares.number_shares(layout, batch // micro_batch)) != EVEN_SHARES
+            and self._can_run(schedule, np.array(table.micro_batch_shares.per_chain[shares]), table.pp[layout]).all()
         ]
-        others = np.array(rows, dtype=np.int64).reshape(-1, 4)
+        uneven_rows = np.array(rows, dtype=np.int64).reshape(-1, 4)
         return NodeBlock(
-            pipe=pipe,
-            layouts=np.concatenate([some[np.unique(at)], np.unique(others[:, 0])]),
-            layout=np.concatenate([some[at], others[:, 0]]),
-            micro_batch=np.concatenate([sizes[size], others[:, 1]]),
-            micro_batches=np.concatenate([count[at, size], others[:, 2]]),
-            dealt=np.concatenate([np.full(len(at), EVEN_SHARES), others[:, 3]]),
+            schedule=schedule,
+            layouts=np.concatenate([even[np.unique(at)], np.unique(uneven_rows[:, 0])]),
+            layout=np.concatenate([even[at], uneven_rows[:, 0]]),
+            micro_batch=np.concatenate([sizes_B[size], uneven_rows[:, 1]]),
+            micro_batches=np.concatenate([count_LB[at, size], uneven_rows[:, 2]]),
+            shares=np.concatenate([np.full(len(at), EVEN_SHARES), uneven_rows[:, 3]]),
         )
 
-    def _runs(self, pipe: ScheduleChoice, micro_batches: Ints, stages: Any) -> Any:
+    def _can_run(self, schedule: ScheduleChoice, micro_batches: Ints, stages: Any) -> Any:
         """Whether the framework runs a schedule with so many micro-batches; one stage has none to run."""
-        return (stages == 1) | self.framework.runs(pipe.name, pipe.virtual_stages, micro_batches, stages)
+        return (stages == 1) | self.framework.runs(schedule.name, schedule.virtual_stages, micro_batches, stages)
 
-    def _legal(self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **others: int) -> bool:
-        """Whether rules, the framework and policies allow a value; if not, why is noted."""
-        case = self.problem.case(Strategy(**{"dp": 1, degree: value} | others))
+    def _is_legal(
+        self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **other_degrees: int
+    ) -> bool:
+        """Whether rules, the framework and policies allow a value; if not, the reason is added to `ruled_out`."""
+        case = self.problem.case(Strategy(**{"dp": 1, degree: value} | other_degrees))
         broken = [notice for rule in rules for notice in rule(case) if notice.field == f"strategy.{degree}"]
         broken += framework_has_axes(case, self.framework)
         policy = check_policies(self.problem, degree, value)
         if broken or policy:
-            self.ruled.add(degree, value, (broken or [policy])[0])  # type: ignore[list-item]
+            self.ruled_out.add(degree, value, (broken or [policy])[0])  # type: ignore[list-item]
             return False
         return True
 
-    def _values(self, degree: str, most: int) -> range | list[int]:
+    def _list_values(self, degree: str, largest: int) -> range | list[int]:
         if self.problem.is_pinned(degree):
             return [getattr(self.problem.pinned, degree)]
-        return range(1, most + 1)
+        return range(1, largest + 1)
 
     @part
     def degrees(self) -> Degrees:
@@ -258,19 +286,19 @@ class SearchSpace:
         gpus, batch = problem.cluster.gpus, problem.job.global_batch
         node = max(max(group.gpus, group.domain) for group in problem.groups)
 
-        def allowed(axis: str, most: int, *rules: Callable[[Case], Iterator[Notice]]) -> tuple[int, ...]:
-            values = self._values(axis, most if axis in self.framework.axes else 1)
-            return tuple(value for value in values if self._legal(axis, value, *rules))
+        def list_allowed(axis: str, largest: int, *rules: Callable[[Case], Iterator[Notice]]) -> tuple[int, ...]:
+            values = self._list_values(axis, largest if axis in self.framework.axes else 1)
+            return tuple(value for value in values if self._is_legal(axis, value, *rules))
 
         replicas = (d for d in range(1, min(batch, gpus) + 1) if batch % d == 0)
-        tensor = allowed("tp", 2 * node, heads_divide, widths_divide)
+        tensor = list_allowed("tp", 2 * node, heads_divide, widths_divide)
         if problem.pinned.sequence_parallel or problem.pinned.communication.overlap_tensor:
             tensor = tuple(tp for tp in tensor if tp > 1)
         return Degrees(
             tp=tensor,
-            pp=allowed("pp", min(model.layers, gpus), layers_fill_stages),
-            cp=allowed("cp", min(64, gpus), sequence_splits),
-            ep=allowed("ep", min(model.moe.experts if model.moe else 1, gpus), experts_share),
+            pp=list_allowed("pp", min(model.layers, gpus), layers_fill_stages),
+            cp=list_allowed("cp", min(64, gpus), sequence_splits),
+            ep=list_allowed("ep", min(model.moe.experts if model.moe else 1, gpus), check_expert_degree),
             dp=(problem.pinned.dp,) if problem.pinned.dp else tuple(replicas),
         )
 
@@ -279,40 +307,37 @@ class SearchSpace:
         batch = self.problem.job.global_batch
         if self.problem.is_pinned("micro_batch"):
             return [self.problem.pinned.micro_batch]
-        return [b for b in range(1, min(batch, 4096) + 1) if batch % b == 0 and self._legal("micro_batch", b)]
+        return [b for b in range(1, min(batch, 4096) + 1) if batch % b == 0 and self._is_legal("micro_batch", b)]
 
-    def _dtypes(self) -> list[str | None]:
+    def _list_gradient_dtypes(self) -> list[str | None]:
         """The framework's own type of gradients, and the job's 16-bit type where that is narrower."""
         job = self.problem.job
         narrow = "fp16" if job.precision == "fp16" else "bf16"
-        own = state_bytes(job, framework=self.framework.name).gradients
-        return (
-            [None, narrow]
-            if own > 2 and narrow in self.framework.gradient_dtypes and job.precision != "fp32"
-            else [None]
-        )
+        framework_bytes = state_bytes(job, framework=self.framework.name).gradients
+        can_narrow = framework_bytes > 2 and narrow in self.framework.gradient_dtypes and job.precision != "fp32"
+        return [None, narrow] if can_narrow else [None]
 
-    def _pipes(self, stages: int) -> list[ScheduleChoice]:
-        """Schedules and chunks for so many stages."""
+    def _list_schedules(self, stages: int) -> list[ScheduleChoice]:
+        """Schedules and virtual stages for so many stages."""
         pinned, layers = self.problem.pinned, self.problem.model.layers
         if stages == 1:
             return [] if pinned.interleave > 1 or self.problem.is_pinned("schedule") else [ScheduleChoice("1f1b", 1)]
-        found = []
+        choices = []
         for schedule in self.framework.schedules:
             if self.problem.is_pinned("schedule") and schedule != pinned.schedule:
                 continue
             if schedule == "interleaved":
-                chunks = [v for v in range(2, MOST_CHUNKS + 1) if layers % (stages * v) == 0]
+                virtual_stages = [v for v in range(2, MAX_VIRTUAL_STAGES + 1) if layers % (stages * v) == 0]
             else:
-                chunks = [2 if schedule in V_SHAPED else 1]
+                virtual_stages = [2 if schedule in V_SHAPED else 1]
             if self.problem.is_pinned("interleave"):
-                chunks = [v for v in chunks if v == pinned.interleave]
-            found += [ScheduleChoice(schedule, v) for v in chunks if v == 1 or layers % (stages * v) == 0]
-        return found
+                virtual_stages = [v for v in virtual_stages if v == pinned.interleave]
+            choices += [ScheduleChoice(schedule, v) for v in virtual_stages if v == 1 or layers % (stages * v) == 0]
+        return choices
 
 
-def experts_share(case: Case) -> Iterator[Notice]:
-    """Degree e divides the experts; that it divides their holders depends on the shape."""
+def check_expert_degree(case: Case) -> Iterator[Notice]:
+    """Degree ep divides the experts; that it divides the ranks that hold them depends on the layout."""
     return (notice for notice in experts_divide(case) if notice.code != "ep_over_ranks")
 
 
@@ -322,7 +347,7 @@ def build_search_space(
     """The strategies of one framework: those of a known problem that differs only in its links, if there is one."""
     key = ("space", framework.name, breadth, safe, tuple(problem.zone_orders))
     if key in problem.kept:
-        known: SearchSpace = problem.kept[key]
-        return known.on(problem)
-    found = problem.kept[key] = SearchSpace(problem, framework, breadth, safe=safe)
-    return found
+        known_space: SearchSpace = problem.kept[key]
+        return known_space.with_links(problem)
+    space = problem.kept[key] = SearchSpace(problem, framework, breadth, safe=safe)
+    return space
