@@ -26,7 +26,7 @@ import yaml
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.plan import Plan
 from crosszone.plan.planner import build_problem, plan
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 from results import write_section
@@ -99,13 +99,13 @@ def grid(model: str) -> dict[str, Any]:
     cluster = {"zones": [{"name": "a", "nodes": a100s(512)}]}
     problem = build_problem(scenario((model, 2048, GRID_BATCH), cluster, "megatron"))
     start = time.process_time()
-    search = Search(problem, top=5, prune=False)
+    search = PlanSearch(problem, top=5, prune=False)
     search.run()
     cpu_s = time.process_time() - start
     peak_gib = peak()
     (_, best), *_ = search.best.rank_families()
     rate, scored = scoring(search)
-    predicted = build_prediction(best.predictor_of(banded=True))
+    predicted = build_prediction(best.build_predictor(banded=True))
     return {
         "evaluated": search.tally.evaluated,
         "scored": scored,
@@ -121,7 +121,7 @@ def grid(model: str) -> dict[str, Any]:
     }
 
 
-def scoring(search: Search) -> tuple[float, int]:
+def scoring(search: PlanSearch) -> tuple[float, int]:
     """Strategies a second where memory of all and time of those that fit are worked out, and how many they are."""
     (space,) = search.spaces
     scores = space.build_bound_table(np.arange(len(space.layout_table.layouts)), include_dominated=True)

@@ -204,9 +204,9 @@ class TestTogether:
         """Other zones, another job or another pin: nothing in common."""
         common = PlanCache(lasting=True)
         others = ({"job.global_batch": 512}, {"strategy.micro_batch": 2}, {"cluster.zones[beijing-a].uplink_gbps": 5})
-        kept = [build_problem(scenario_with(cities, change), cache=common).kept for change in ({}, *others)]
+        kept = [build_problem(scenario_with(cities, change), cache=common).shared for change in ({}, *others)]
         assert len({id(one) for one in kept}) == 4
-        again = build_problem(scenario_with(cities, {GBPS: 3.0}), cache=common).kept
+        again = build_problem(scenario_with(cities, {GBPS: 3.0}), cache=common).shared
         assert again is kept[0]
 
 

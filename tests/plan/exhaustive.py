@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crosszone.plan.problem import Problem
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from plan.given import LARGE, SMALL, candidates, fields_of, grids, pins_of, problem_of
 
 TOP = 5
@@ -88,7 +88,7 @@ def small_problem(seed: int, most: int) -> Problem:
                 pinned = pin | pinned
             problem = problem_of(fields, **pinned)
             count = sum(
-                space.count_strategies() for space in Search(problem, top=TOP).spaces if space.layout_table.layouts
+                space.count_strategies() for space in PlanSearch(problem, top=TOP).spaces if space.layout_table.layouts
             )
             if count <= most:
                 break
@@ -98,7 +98,7 @@ def small_problem(seed: int, most: int) -> Problem:
 
 def compared(problem: Problem) -> Comparison:
     """A search and every feasible strategy of the same spaces, simulated."""
-    search = Search(problem, top=TOP)
+    search = PlanSearch(problem, top=TOP)
     search.run()
     best: dict[int, float] = {}
     strategies = feasible = 0

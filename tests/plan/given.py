@@ -18,7 +18,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.plan.bounds import BoundTable
 from crosszone.plan.candidates import Candidate
 from crosszone.plan.problem import Problem
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 
 Pick = Callable[[Sequence[Any]], Any]
 """One of several: `Random.choice`, or hypothesis' way to draw."""
@@ -157,7 +157,7 @@ def seeded(seed: int, pins: bool = True, **limits: Any) -> Problem:
     return problem_of(fields, **(pins_of(pick, fields["job"]["global_batch"]) if pins else {}))
 
 
-def grids(search: Search) -> Iterator[tuple[int, BoundTable]]:
+def grids(search: PlanSearch) -> Iterator[tuple[int, BoundTable]]:
     """Every strategy of each framework that has any, with the number of its space."""
     for number, space in enumerate(search.spaces):
         shapes = len(space.layout_table.layouts)
@@ -183,6 +183,6 @@ def strategies_of(grid: BoundTable, pick: Pick | None = None, most: int | None =
     return core[at], option[at], leader[at]
 
 
-def candidates(search: Search, grid: BoundTable, core: Ints, option: Ints) -> list[Candidate]:
+def candidates(search: PlanSearch, grid: BoundTable, core: Ints, option: Ints) -> list[Candidate]:
     """The strategies of these numbers."""
     return [search.build_candidate(grid, c, o) for c, o in zip(core.tolist(), option.tolist(), strict=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import scenario
-from crosszone.plan.reasons import Penalty, find_loss_penalty, read_measurements
+from crosszone.plan.reasons import LossPenalty, find_loss_penalty, read_measurements
 
 
 def model(size: str = "1b"):
@@ -16,7 +16,7 @@ def model(size: str = "1b"):
     return scenario(model=small if size == "1b" else size).model
 
 
-def outside(penalty: Penalty) -> list[str]:
+def outside(penalty: LossPenalty) -> list[str]:
     return [one.what for one in penalty.outside]
 
 
@@ -52,7 +52,7 @@ def test_what_was_never_measured_so_is_flagged(size, zones, steps, flags):
 
 
 def test_a_notice_says_the_assumption_and_each_flag_in_both_languages():
-    said = list(find_loss_penalty(model("llama-2-70b"), 5, 30).notices())
+    said = list(find_loss_penalty(model("llama-2-70b"), 5, 30).list_notices())
     codes = ["loss_assumed", "loss_size_unmeasured", "loss_steps_unmeasured", "loss_replicas_unmeasured"]
     assert [notice.code for notice in said] == codes
     assert "0.03 to 0.05" in said[0].message() and "2501.18512" in said[0].message()
@@ -62,10 +62,10 @@ def test_a_notice_says_the_assumption_and_each_flag_in_both_languages():
 
 def test_one_zone_averages_with_nobody():
     found = find_loss_penalty(model(), 1, 100)
-    assert (found.low, found.high, found.source, list(found.notices())) == (0, 0, "", [])
+    assert (found.low, found.high, found.source, list(found.list_notices())) == (0, 0, "", [])
 
 
 def test_a_penalty_reads_back_from_json_and_every_measurement_has_a_source():
     found = find_loss_penalty(model(), 3, 50)
-    assert Penalty.model_validate_json(found.model_dump_json()) == found
+    assert LossPenalty.model_validate_json(found.model_dump_json()) == found
     assert all(one.source and one.extra_loss.low <= one.extra_loss.high for one in read_measurements())

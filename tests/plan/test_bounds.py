@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.cost.memory import GIB
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from effort import examples
 from plan.given import FRAMEWORKS, SHOWN_AS_FOUND, grids, problem_of, problems, seeded
 
@@ -18,7 +18,7 @@ NEAR = 1.0 + 1e-9
 """Rounding, relative."""
 
 
-def checked(search: Search, number: int, grid: Any, core: int, leader: int, option: int) -> None:
+def checked(search: PlanSearch, number: int, grid: Any, core: int, leader: int, option: int) -> None:
     """One strategy under all bounds."""
     core_, leader_, option_ = (np.array([x]) for x in (core, leader, option))
     cores = grid.search_nodes.take(core_)
@@ -39,7 +39,7 @@ def checked(search: Search, number: int, grid: Any, core: int, leader: int, opti
     assert outlined.get(shape, 0.0) <= lead * NEAR
 
 
-def outline_of(search: Search) -> dict[tuple[int, int], float]:
+def outline_of(search: PlanSearch) -> dict[tuple[int, int], float]:
     """What each shape that may fit must take at least, by space and shape."""
     space, shape, _, bound = search._rank_layouts()
     return dict(zip(zip(space.tolist(), shape.tolist(), strict=True), bound.tolist(), strict=True))
@@ -60,7 +60,7 @@ def assert_leads_are_below(grid: Any) -> None:
 
 def draw_and_check(problem: Any, pick: Any, each: int) -> int:
     """Some strategies of every framework; how many there were."""
-    search = Search(problem, top=3, prune=False)
+    search = PlanSearch(problem, top=3, prune=False)
     count = 0
     for number, grid in grids(search):
         core, leader = grid.pair_with_groups()
@@ -104,6 +104,6 @@ def test_a_sequence_that_cannot_be_split_bounds_as_well(framework):
     job = {"seq_len": 256, "global_batch": 4, "framework": framework}
     zones = [{"name": "a", "nodes": [{"gpus": 6, "gpu": "a100-40gb-sxm"}]}]
     problem = problem_of({"name": "odd", "model": model, "job": job, "cluster": {"zones": zones}})
-    for _, grid in grids(Search(problem, top=1)):
+    for _, grid in grids(PlanSearch(problem, top=1)):
         assert {3, 6} <= set(grid.layout_table.tp.tolist())
         assert_leads_are_below(grid)

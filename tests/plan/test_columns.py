@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from crosszone.cost.columns import LinkColumns
 from crosszone.plan import bounds
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from crosszone.predict.batch import Batch
 from effort import examples
 from plan.given import SHOWN_AS_FOUND, grids, problems
@@ -61,7 +61,7 @@ def assert_same(found: Any, expected: Any, shapes: tuple[tuple[int, int], tuple[
 @given(problems(gpus=10), st.data())
 def test_columns_are_those_of_the_predictor(problem, data):
     """Work, GPUs and links of every stage of every kind of replica; boundaries inside a fast domain left out."""
-    search = Search(problem, top=3)
+    search = PlanSearch(problem, top=3)
     for _, grid in grids(search):
         core, leader = grid.pair_with_groups()
         for _ in range(3):
@@ -83,7 +83,7 @@ def test_columns_are_those_of_the_predictor(problem, data):
 @given(problems(gpus=12), st.data())
 def test_the_best_case_of_a_boundary_is_not_below_any_real_one(problem, data):
     """Where the search says that no boundary lies inside a fast-link domain, there is a replica of which none does."""
-    search = Search(problem, top=3)
+    search = PlanSearch(problem, top=3)
     for _, grid in grids(search):
         core, leader = grid.pair_with_groups()
         at = data.draw(st.integers(0, len(core) - 1))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import scenario, zone
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layouts import REPLICAS_NEAR, STAGES_NEAR, Chain, StageMap, list_splits
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from effort import examples
 from plan.given import SHOWN_AS_FOUND, problems
 
@@ -25,7 +25,7 @@ TWO_ZONES = scenario(
 @given(problems(gpus=16), st.data())
 def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data):
     """[R1] No GPU twice; every stage of every replica in its chain's node group; cells whole."""
-    for space in Search(problem, top=1).spaces:
+    for space in PlanSearch(problem, top=1).spaces:
         if not space.layout_table.layouts:
             continue
         shape = data.draw(st.sampled_from(space.layout_table.layouts))
@@ -45,7 +45,7 @@ def test_ranks_take_gpus_of_their_own_in_the_groups_of_the_layout(problem, data)
 @given(problems(gpus=16), st.data())
 def test_tensor_parallel_groups_stay_in_a_node_or_take_whole_ones(problem, data):
     """No TP group lies in more nodes than it needs."""
-    for space in Search(problem, top=1).spaces:
+    for space in PlanSearch(problem, top=1).spaces:
         wide = [shape for shape in space.layout_table.layouts if shape.tp > 1]
         if not wide:
             continue

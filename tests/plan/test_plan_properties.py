@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from crosszone import load_scenario
 from crosszone.errors import IllegalError
 from crosszone.plan.planner import plan
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from effort import examples
 from plan.given import SHOWN_AS_FOUND, fields_of, problem_of, profiles, seeded
 
@@ -30,12 +30,12 @@ def scenarios(draw: st.DrawFn, **limits: Any) -> dict[str, Any]:
 
 def best_s(fields: dict[str, Any]) -> float:
     """Step of the best strategy; inf: none fits."""
-    search = Search(problem_of(fields), top=1)
+    search = PlanSearch(problem_of(fields), top=1)
     search.run()
     return search.best.rank_families()[0][0] if search.best.rank_families() else np.inf
 
 
-def answer(search: Search) -> list[Any]:
+def answer(search: PlanSearch) -> list[Any]:
     search.run()
     return [(value, one.strategy, one.layout) for value, one in search.best.rank_families()]
 
@@ -43,7 +43,7 @@ def answer(search: Search) -> list[Any]:
 @pytest.mark.parametrize("seed", [3, 8, 17, 23])
 def test_two_searches_find_the_same(seed):
     """To the last bit, in the same order."""
-    assert answer(Search(seeded(seed, gpus=8), top=4)) == answer(Search(seeded(seed, gpus=8), top=4))
+    assert answer(PlanSearch(seeded(seed, gpus=8), top=4)) == answer(PlanSearch(seeded(seed, gpus=8), top=4))
 
 
 @examples(8, phases=SHOWN_AS_FOUND)
@@ -104,7 +104,7 @@ def test_one_zone_is_never_slower_than_two(fields, gbps, rtt_ms):
 def test_tensor_parallel_groups_never_cross_zones(fields):
     """Links of 1 Gbit/s: whatever crosses them, it is not tensor or context parallelism."""
     fields["cluster"]["default_link"] = {"gbps": 1, "rtt_ms": 30}
-    search = Search(problem_of(fields), top=8)
+    search = PlanSearch(problem_of(fields), top=8)
     search.run()
     for _, one in search.best.rank_families():
         zones = one.predictor.site.zone

@@ -15,7 +15,7 @@ from crosszone.inputs.rules import broken_rules, refusals
 from crosszone.plan.candidates import Candidate
 from crosszone.plan.options import FIELDS, GRADIENTS, MIN_TOKENS_PER_RANK, OVERLAPS
 from crosszone.plan.problem import Problem
-from crosszone.plan.search import Search
+from crosszone.plan.search import PlanSearch
 from crosszone.predict.step import too_long
 from effort import examples, mostly_long
 from plan.enumeration import beaten_alone, described, effects
@@ -50,7 +50,7 @@ def tiny(zones: list[Any], framework: str, model: dict[str, Any] = TINY, batch: 
     )
 
 
-def all_candidates(search: Search) -> list[Candidate]:
+def all_candidates(search: PlanSearch) -> list[Candidate]:
     return [
         one
         for _, grid in grids(search)
@@ -63,7 +63,7 @@ def assert_same_strategies(problem: Problem, swaps: list[dict[int, int]]) -> Non
 
     Where nothing is replicated the space has few ZeRO stages; those it leaves out must be no better.
     """
-    search = Search(problem, top=1)
+    search = PlanSearch(problem, top=1)
     found = {described(one.predictor, swaps): one.strategy for one in all_candidates(search)}
     assert found
     for space in search.spaces:
@@ -123,7 +123,7 @@ def test_every_expert_degree_is_in_the_space(count):
 @given(problems(gpus=12), st.data())
 def test_every_strategy_is_legal(problem, data):
     """[R1] [R2] Rules, refusals of the framework, placement and zones of any strategy of the space."""
-    search = Search(problem, top=1)
+    search = PlanSearch(problem, top=1)
     for _, grid in grids(search):
         core, option = grid.expand_groups(*grid.pair_with_groups())
         at = np.array([data.draw(st.integers(0, len(core) - 1)) for _ in range(5)])
@@ -140,16 +140,18 @@ def test_every_strategy_is_legal(problem, data):
 @given(problems(gpus=8), st.data())
 def test_options_left_out_are_no_better_than_one_that_stays(problem, data):
     """A row that is not `best` has one beside it, alike but for overlap and gradients, that is as fast and as lean."""
-    search = Search(problem, top=1)
+    search = PlanSearch(problem, top=1)
     for _, grid in grids(search):
         core = data.draw(st.integers(0, len(grid.search_nodes) - 1))
         table = grid.options[int(grid.search_nodes.traits[core])]
-        beaten = np.flatnonzero(~table.best)
+        beaten = np.flatnonzero(~table.undominated)
         if not len(beaten):
             continue
         row = int(beaten[data.draw(st.integers(0, len(beaten) - 1))])
         same = [name for name in FIELDS if name != GRADIENTS and name not in OVERLAPS]
-        alike = np.flatnonzero(table.best & np.all([table.codes[n] == table.codes[n][row] for n in same], axis=0))
+        alike = np.flatnonzero(
+            table.undominated & np.all([table.codes[n] == table.codes[n][row] for n in same], axis=0)
+        )
         offset = grid.find_option_range(int(grid.search_nodes.traits[core]))[0]
         rows = np.array([row, *alike]) + offset
         one, *others = candidates(search, grid, np.full(len(rows), core), rows)

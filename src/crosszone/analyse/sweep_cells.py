@@ -303,9 +303,9 @@ class Cells:
             grounds: dict[int, list[Problem]] = {}
             for case in prepared:
                 if isinstance(case, Problem):
-                    grounds.setdefault(id(case.kept), []).append(case)
+                    grounds.setdefault(id(case.shared), []).append(case)
             for problems in grounds.values():
-                problems[0].kept.look_ahead(problem.wan_links for problem in problems)
+                problems[0].shared.announce_links(problem.wan_links for problem in problems)
         for point, case in zip(points, prepared, strict=True):
             yield self._build_cell(point, case, cancelled)
 
@@ -334,11 +334,11 @@ class Cells:
         """The best plans, as `plan(scenario, top=1)` finds them."""
         search, ranked = search_plans(problem, objective=self.objective, cancelled=cancelled)
         value, candidate = ranked[0]
-        outcomes = {_select_side(candidate.predictor): outcome_of(candidate.predictor_of(banded=True), value)}
+        outcomes = {_select_side(candidate.predictor): outcome_of(candidate.build_predictor(banded=True), value)}
         if self.local_updates:
             for other, _ in iterate_local_update_plans(problem, safe=search.safe, cancelled=cancelled):
                 rated = compute_objective(other, self.objective)
-                outcomes["local_update"] = outcome_of(other.predictor_of(banded=True), rated)
+                outcomes["local_update"] = outcome_of(other.build_predictor(banded=True), rated)
                 break  # the fastest comes first
         return outcomes
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class _Plan(ModuleType):
-    def __call__(self, *given: Any, **named: Any) -> Plans:
+    def __call__(self, *args: Any, **kwargs: Any) -> Plans:
         from crosszone.plan.planner import plan
 
-        return plan(*given, **named)
+        return plan(*args, **kwargs)
 
 
 sys.modules[__name__].__class__ = _Plan

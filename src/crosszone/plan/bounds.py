@@ -181,7 +181,7 @@ class StrategyColumns:
             offset = int(self.option_offset[number])
             members = np.argsort(group_of_option, kind="stable")
             if not self.include_dominated:
-                members = members[table.best[members]]
+                members = members[table.undominated[members]]
             counts = np.bincount(group_of_option[members], minlength=len(first))
             groups.append(OptionGroupIndex(start + np.arange(len(first)), first + offset, members + offset, counts))
             start += len(first)
@@ -212,7 +212,7 @@ class StrategyColumns:
         states = state_bytes(self.settings.job, framework=self.settings.framework.name)
 
         def join_tables(field: str, numbers: dict[Any, float] | None = None) -> Floats:
-            return np.concatenate([table.column(field, numbers) for table in self.options])
+            return np.concatenate([table.get_column(field, numbers) for table in self.options])
 
         dtypes = {value for table in self.options for value in table.values["communication.gradient_dtype"]}
         wire_bytes = {value: self._count_wire_bytes(value, states.gradients) for value in dtypes}

@@ -1,6 +1,9 @@
 """Candidate: one strategy of the search by its numbers, and the predictor that simulates it.
 
-Over: one placed strategy over many sets of links between the zones at once, as cells of a sweep have them.
+`simulate_over_links`: one placed strategy over many sets of links between the zones at once, as the cells of a sweep
+have them.
+
+Objectives: what candidates are ranked by, exactly (`compute_objective`) and as a bound (`bound_cost_per_second`).
 """
 
 from __future__ import annotations
@@ -32,64 +35,64 @@ from crosszone.predict.site import Site
 from crosszone.predict.step import simulated_step
 from crosszone.predict.traffic import traffic_of
 
-ROWS = 512  # Rows that are looked at together: more do not fit the cache
+MAX_ROWS = 512  # Rows that are simulated together: more do not fit in the processor's cache
 
 
-def simulate_over_links(p: Predictor, sites: Sequence[Site]) -> npt.NDArray[np.float64]:
+def simulate_over_links(predictor: Predictor, sites: Sequence[Site]) -> npt.NDArray[np.float64]:
     """Expected step of a strategy over the links of each site, which differ in nothing else (`Site.on`).
 
     The same numbers as those of a predictor for each site; without bands and periodic averaging.
     """
-    assert p.site.bands == 1
-    assert p.strategy.local_update is None
-    rows = len(p.site.kinds[0])
-    together = max(1, ROWS // rows)
-    found = []
-    for start in range(0, len(sites), together):
-        some = sites[start : start + together]
-        batch, count = p.batch, len(some)
-        many = replace(
+    assert predictor.site.bands == 1
+    assert predictor.strategy.local_update is None
+    rows = len(predictor.site.kinds[0])
+    sites_at_once = max(1, MAX_ROWS // rows)
+    step_s = []
+    for start in range(0, len(sites), sites_at_once):
+        some_sites = sites[start : start + sites_at_once]
+        batch, count = predictor.batch, len(some_sites)
+        joined_batch = replace(
             batch,
-            work=_repeated(batch.work, rows, count),
-            gpu=_repeated(batch.gpu, rows, count),
-            links=_joined([site.link_columns() for site in some], rows),
+            work=_repeat_rows(batch.work, rows, count),
+            gpu=_repeat_rows(batch.gpu, rows, count),
+            links=_join_rows([site.link_columns() for site in some_sites], rows),
             counts=np.tile(batch.counts, (count, 1)),
             sparse=None if batch.sparse is None else np.tile(batch.sparse, (count, 1)),
         )
-        k = _repeated(p.coefficients, rows, count)
-        step = simulated_step(many, chunk_layers(p.case), p.strategy, k)
-        found.append(step.total_s.reshape(count, rows).max(axis=1))
-    return np.concatenate(found)
+        coefficients = _repeat_rows(predictor.coefficients, rows, count)
+        step = simulated_step(joined_batch, chunk_layers(predictor.case), predictor.strategy, coefficients)
+        step_s.append(step.total_s.reshape(count, rows).max(axis=1))
+    return np.concatenate(step_s)
 
 
-def _repeated(columns: Any, rows: int, count: int) -> Any:
+def _repeat_rows(columns: Any, rows: int, count: int) -> Any:
     """Columns with every row so many times, all of them one after the other; numbers stay numbers."""
-    wide = {
+    repeated = {
         f.name: np.tile(value, (count, 1))
         for f in fields(columns)
         if np.ndim(value := getattr(columns, f.name)) == 2 and len(value) == rows > 1
     }
-    return replace(columns, **wide) if wide else columns
+    return replace(columns, **repeated) if repeated else columns
 
 
-def _joined(columns: Sequence[Any], rows: int) -> Any:
+def _join_rows(columns: Sequence[Any], rows: int) -> Any:
     """Columns of several cases, each of so many rows, as those of one."""
-    found = {}
+    joined = {}
     for f in fields(columns[0]):
-        values = [getattr(one, f.name) for one in columns]
-        plain = np.ndim(values[0]) == 0
-        found[f.name] = (
-            values[0] if plain else np.concatenate([np.broadcast_to(v, (rows, np.shape(v)[-1])) for v in values])
+        values = [getattr(part, f.name) for part in columns]
+        is_number = np.ndim(values[0]) == 0
+        joined[f.name] = (
+            values[0] if is_number else np.concatenate([np.broadcast_to(v, (rows, np.shape(v)[-1])) for v in values])
         )
-    return type(columns[0])(**found)
+    return type(columns[0])(**joined)
 
 
-ROUNDED = 1.0 - 1e-9  # On a bound: its sums may be rounded otherwise than those of the step
+ROUNDING = 1.0 - 1e-9  # On a bound: its sums may be rounded otherwise than those of the step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A strategy of one framework's grid."""
+    """One strategy of a bound table: a node and an option, with what follows once it is placed."""
 
     problem: Problem
     bound_table: BoundTable
@@ -105,7 +108,7 @@ class Candidate:
     @cached_property
     def _key(self) -> Hashable:
         """What it is, whatever the links between zones."""
-        own = {name: tuple(sorted(v.items())) if isinstance(v, dict) else v for name, v in self.options.items()}
+        options = {name: tuple(sorted(v.items())) if isinstance(v, dict) else v for name, v in self.options.items()}
         crosses = self.crossing in ("dp", "both")
         return (
             self.framework.name,
@@ -113,7 +116,7 @@ class Candidate:
             self.schedule,
             self.micro_batch,
             self.micro_batches,
-            tuple(sorted(own.items())),
+            tuple(sorted(options.items())),
             self.layers_per_stage,
             self.replica_micro_batches,
             self.bound_table.settings.wan_bucket_mb if crosses else None,
@@ -133,34 +136,37 @@ class Candidate:
     @cached_property
     def _placed(self) -> tuple[Strategy, Placement]:
         """Strategy and placement, made once whatever the links."""
-        known: tuple[Strategy, Placement] | None = self.problem.kept.placed(("placed", self._key))
-        if known is None:
-            shape = self.layout
-            where = shape.stage_map.build_placement(self.problem.cluster, shape.tp, shape.cp, shape.order)
-            known = self._strategy(), where
-            self.problem.kept.place(("placed", self._key), known, shape.gpus)
-        return known
+        placed: tuple[Strategy, Placement] | None = self.problem.shared.get_placed(("placed", self._key))
+        if placed is None:
+            layout = self.layout
+            placement = layout.stage_map.build_placement(self.problem.cluster, layout.tp, layout.cp, layout.order)
+            placed = self._build_strategy(), placement
+            self.problem.shared.put_placed(("placed", self._key), placed, layout.gpus)
+        return placed
 
-    def _strategy(self) -> Strategy:
-        pinned, shape = self.problem.pinned, self.layout
-        talk = pinned.communication if self.crossing == "none" else self.problem.communication
+    def _build_strategy(self) -> Strategy:
+        pinned, layout = self.problem.pinned, self.layout
+        communication = pinned.communication if self.crossing == "none" else self.problem.communication
         options = dict(self.options)
-        inner = options.pop("communication", {})
-        setting = self.bound_table.settings
-        if setting.wan_bucket_mb is not None and self.crossing in ("dp", "both"):
-            inner = {**inner, "bucket_mb": float(compute_rank_bucket_mb(setting, shape.tp, shape.pp, shape.dp))}
+        communication_options = options.pop("communication", {})
+        settings = self.bound_table.settings
+        if settings.wan_bucket_mb is not None and self.crossing in ("dp", "both"):
+            communication_options = {
+                **communication_options,
+                "bucket_mb": float(compute_rank_bucket_mb(settings, layout.tp, layout.pp, layout.dp)),
+            }
         fields: dict[str, Any] = {
-            "tp": shape.tp,
-            "pp": shape.pp,
-            "dp": shape.dp,
-            "cp": shape.cp,
-            "ep": shape.ep,
+            "tp": layout.tp,
+            "pp": layout.pp,
+            "dp": layout.dp,
+            "cp": layout.cp,
+            "ep": layout.ep,
             "expert_tp": pinned.expert_tp,
             "micro_batch": self.micro_batch,
             "interleave": self.schedule.virtual_stages,
-            "schedule": self.schedule.name if shape.pp > 1 else None,
-            "communication": talk.replace(**inner) if inner else talk,
-            "layers_per_stage": self.layers_per_stage or shape.layers,
+            "schedule": self.schedule.name if layout.pp > 1 else None,
+            "communication": communication.replace(**communication_options) if communication_options else communication,
+            "layers_per_stage": self.layers_per_stage or layout.layers,
             "replica_micro_batches": self.replica_micro_batches,
             "local_update": pinned.local_update,
         } | options
@@ -169,60 +175,66 @@ class Candidate:
     @cached_property
     def predictor(self) -> Predictor:
         """Everything that is computed of it, at the expected RTT."""
-        return self.predictor_of(banded=False)
+        return self.build_predictor(banded=False)
 
-    def predictor_of(self, *, banded: bool, notices: tuple[Notice, ...] = ()) -> Predictor:
+    def build_predictor(self, *, banded: bool, notices: tuple[Notice, ...] = ()) -> Predictor:
         """Everything that is computed of it; `banded`: with the range of the links' RTT."""
-        problem, setting = self.problem, self.bound_table.settings
+        problem, settings = self.problem, self.bound_table.settings
         crossings, links = problem.wan_links.crossings, problem.scenario.links
-        known: Predictor | None = problem.kept.placed((banded, self._key))
-        if known is not None:
-            return known.on(problem.scenario.name, known.site.on(problem.cluster, links, crossings), notices)
+        known_predictor: Predictor | None = problem.shared.get_placed((banded, self._key))
+        if known_predictor is not None:
+            return known_predictor.on(
+                problem.scenario.name, known_predictor.site.on(problem.cluster, links, crossings), notices
+            )
         case = Case(
             model=problem.model,
             job=problem.job,
             cluster=problem.cluster,
             strategy=self.strategy,
             placement=self.placement,
-        ).on(setting.framework)
+        ).on(settings.framework)
         site = Site(case=case, placement=self.placement, links=links, banded=banded, shared_crossings=crossings)
-        found = Predictor(
+        predictor = Predictor(
             name=problem.scenario.name,
             site=site,
-            framework=setting.framework,
-            profiles=setting.profiles,
-            stack=setting.stack,
-            release=setting.release,
+            framework=settings.framework,
+            profiles=settings.profiles,
+            stack=settings.stack,
+            release=settings.release,
             notices=notices,
         )
-        problem.kept.place((banded, self._key), found, self.layout.gpus)
-        return found
+        problem.shared.put_placed((banded, self._key), predictor, self.layout.gpus)
+        return predictor
 
     @cached_property
     def step_s(self) -> float:
         """Simulated step at the expected RTT."""
-        if not self._several:
+        if not self._is_simulated_together:
             return self.predictor.step_time.expected
-        kept = self.problem.kept
-        known: dict[int, float] = kept.placed(("steps", self._key)) or {}
-        own = next(number for number, ways in kept.ahead.items() if ways is self.problem.wan_links)
-        if own not in known:
+        shared = self.problem.shared
+        steps_by_links: dict[int, float] = shared.get_placed(("steps", self._key)) or {}
+        link_number = next(
+            number for number, wan_links in shared.announced.items() if wan_links is self.problem.wan_links
+        )
+        if link_number not in steps_by_links:
             site = self.predictor.site
-            sites = [site.on(ways.cluster, ways.links, ways.crossings) for ways in kept.ahead.values()]
-            known = dict(zip(kept.ahead, simulate_over_links(self.predictor, sites).tolist(), strict=True))
-            kept.place(("steps", self._key), known, 0)
-        return known[own]
+            sites = [site.on(other.cluster, other.links, other.crossings) for other in shared.announced.values()]
+            steps_by_links = dict(
+                zip(shared.announced, simulate_over_links(self.predictor, sites).tolist(), strict=True)
+            )
+            shared.put_placed(("steps", self._key), steps_by_links, 0)
+        return steps_by_links[link_number]
 
     @property
-    def _several(self) -> bool:
+    def _is_simulated_together(self) -> bool:
         """Others come next that differ in their links only, and the step depends on these (`PlanCache`)."""
-        alone = self.strategy.local_update is not None or self.crossing == "none"
-        own = self.bound_table.settings.wan_bucket_mb is not None and self.crossing in ("dp", "both")
-        return len(self.problem.kept.ahead) > 1 and not alone and not own
+        ignores_links = self.strategy.local_update is not None or self.crossing == "none"
+        has_own_buckets = self.bound_table.settings.wan_bucket_mb is not None and self.crossing in ("dp", "both")
+        return len(self.problem.shared.announced) > 1 and not ignores_links and not has_own_buckets
 
     def may_beat(self, limit: float) -> bool:
         """Whether the step may be below a limit: by a bound, where that is quicker than the step itself."""
-        return self._several or self.predictor.least_s * ROUNDED < limit
+        return self._is_simulated_together or self.predictor.least_s * ROUNDING < limit
 
     @cached_property
     def crossing(self) -> Crossing:
@@ -252,8 +264,8 @@ class Candidate:
     def with_shares(self, counts: tuple[int, ...]) -> Candidate:
         """The same with so many micro-batches for a replica of each chain."""
         shares = self.layout.stage_map.shares
-        each = tuple(m for m, n in zip(counts, shares, strict=True) for _ in range(n))
-        return replace(self, micro_batches=max(counts), replica_micro_batches=each)
+        replica_counts = tuple(m for m, n in zip(counts, shares, strict=True) for _ in range(n))
+        return replace(self, micro_batches=max(counts), replica_micro_batches=replica_counts)
 
     @property
     def framework(self) -> Framework:
@@ -272,7 +284,7 @@ Floats = npt.NDArray[np.float64]
 def require_objective_figures(problem: Problem, objective: Objective) -> None:
     """Refuse an objective whose figures are not known."""
     for number, group in enumerate(problem.groups):
-        unknown = {"cost": _usd(group) is None, "energy": group.gpu.tdp_w is None}
+        unknown = {"cost": _get_usd_per_hour(group) is None, "energy": group.gpu.tdp_w is None}
         code = {"cost": "objective_cost_unknown", "energy": "objective_energy_unknown"}
         if unknown.get(objective):
             zone = problem.cluster.zones[problem.zone_graph.zone_of[number]].name
@@ -280,21 +292,21 @@ def require_objective_figures(problem: Problem, objective: Objective) -> None:
             raise IllegalError(Notice(code=code[objective], field="objective", params=params))
 
 
-def bound_cost_per_second(problem: Problem, land: LayoutTable, objective: Objective) -> Floats:
-    """What a second of each shape costs at least, in the objective's unit; 1 where time itself counts."""
+def bound_cost_per_second(problem: Problem, table: LayoutTable, objective: Objective) -> Floats:
+    """What a second of each layout costs at least, [L], in the objective's unit; 1 where time itself counts."""
     if objective not in ("cost", "energy"):
-        return np.ones(len(land.layouts))
+        return np.ones(len(table.layouts))
     zones = [problem.cluster.zones[z] for z in problem.zone_graph.zone_of]
-    each = _usd if objective == "cost" else _kilowatt
-    per_gpu = np.array([each(group, zone) or 0.0 for group, zone in zip(problem.groups, zones, strict=True)])
-    return np.asarray(land.cells * land.ranks_per_cell[:, None] @ per_gpu / HOUR_S)
+    rate_of = _get_usd_per_hour if objective == "cost" else _compute_idle_kw
+    per_gpu_G = np.array([rate_of(group, zone) or 0.0 for group, zone in zip(problem.groups, zones, strict=True)])
+    return np.asarray(table.cells * table.ranks_per_cell[:, None] @ per_gpu_G / HOUR_S)
 
 
-def _usd(group: NodeGroup, _: Zone | None = None) -> float | None:
+def _get_usd_per_hour(group: NodeGroup, _: Zone | None = None) -> float | None:
     return group.usd_per_gpu_hour if group.usd_per_gpu_hour is not None else group.gpu.usd_per_hour
 
 
-def _kilowatt(group: NodeGroup, zone: Zone) -> float:
+def _compute_idle_kw(group: NodeGroup, zone: Zone) -> float:
     """Power of an idle GPU with its share of host and site."""
     figures = power_figures()
     return (group.gpu.tdp_w or 0.0) * (figures["idle_share"] + figures["host_share"]) * (zone.pue or 1.0) / 1000.0
@@ -307,16 +319,18 @@ def compute_objective(candidate: Candidate, objective: Objective) -> float:
     if objective == "memory":
         return -candidate.predictor.memory().margin
     usd, kwh = compute_step_cost(candidate.predictor)
-    found = usd if objective == "cost" else kwh
-    return np.inf if found is None else found
+    value = usd if objective == "cost" else kwh
+    return np.inf if value is None else value
 
 
-def compute_step_cost(p: Predictor) -> tuple[float | None, float | None]:
+def compute_step_cost(predictor: Predictor) -> tuple[float | None, float | None]:
     """$ and kWh of one step: GPUs, with what failures and checkpoints add, and what leaves the zones. [E2]"""
-    breakdown = breakdown_of(p)
+    breakdown = breakdown_of(predictor)
     _, shares = bottleneck_of(breakdown)
-    _, egress = traffic_of(p, breakdown)
-    run = run_of(p.site, p.framework.name, p.step_time, shares["compute"], egress)
-    hours = p.step_time.expected / run.goodput.share / HOUR_S
-    usd = None if run.usd_per_hour is None else run.usd_per_hour * hours + (usd_egress(p.site, egress, 1) or 0.0)
+    _, egress = traffic_of(predictor, breakdown)
+    run = run_of(predictor.site, predictor.framework.name, predictor.step_time, shares["compute"], egress)
+    hours = predictor.step_time.expected / run.goodput.share / HOUR_S
+    usd = (
+        None if run.usd_per_hour is None else run.usd_per_hour * hours + (usd_egress(predictor.site, egress, 1) or 0.0)
+    )
     return usd, None if run.kw is None else run.kw * hours

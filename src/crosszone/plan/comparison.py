@@ -1,6 +1,6 @@
-"""Chance: how likely a plan that is predicted to be faster really is.
+"""Comparison of two plans: how likely the one that is predicted to be faster really is, and what makes the difference.
 
-Difference: what makes the step of one plan longer or shorter than that of another.
+`estimate_win_probability` is the chance; `compare_predictions` the difference, part by part.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def estimate_win_probability(a: Prediction, b: Prediction) -> float:
     Phi(ln(t_b / t_a) / sigma). Plans of one set-up share most of their error, so sigma^2 is the spread of the
     difference of two such errors, squared, and the links' own band of each plan.
     """
-    spread = math.sqrt(_shared(a, b) ** 2 + _links(a) ** 2 + _links(b) ** 2)
+    spread = math.sqrt(
+        _estimate_shared_spread(a, b) ** 2 + _estimate_link_spread(a) ** 2 + _estimate_link_spread(b) ** 2
+    )
     return compute_win_probability(math.log(b.step_time_s.expected / a.step_time_s.expected), spread)
 
 
@@ -33,27 +35,28 @@ def compute_win_probability(log_ratio: float, spread: float) -> float:
     return NormalDist().cdf(log_ratio / spread)
 
 
-def _shared(a: Prediction, b: Prediction) -> float:
+def _estimate_shared_spread(a: Prediction, b: Prediction) -> float:
     """Spread of the difference of the two profile errors: `pair` where stack and GPUs are the same.
 
     Other software or other GPUs have errors of their own, so then both bands count, and never less than `pair`.
     """
     same = a.basis.stack == b.basis.stack and a.basis.gpu_profiles == b.basis.gpu_profiles
-    return pair_spread() if same else max(pair_spread(), math.hypot(_profile(a), _profile(b)))
+    return (
+        pair_spread()
+        if same
+        else max(pair_spread(), math.hypot(_estimate_profile_spread(a), _estimate_profile_spread(b)))
+    )
 
 
-def _profile(p: Prediction) -> float:
+def _estimate_profile_spread(p: Prediction) -> float:
     """Standard deviation of the logarithm that the profile's band stands for."""
     return math.log(p.basis.high / p.basis.low) / 2.0 / SIGMAS_TO_P90
 
 
-def _links(p: Prediction) -> float:
+def _estimate_link_spread(p: Prediction) -> float:
     """The same of what round-trip times between zones add to the band; 0 where they are known or not used."""
-    whole = math.log(p.step_time_s.high / p.step_time_s.low) / 2.0 / SIGMAS_TO_P90
-    return max(0.0, whole - _profile(p))
-
-
-"""Kind of every link from one zone to another."""
+    total_spread = math.log(p.step_time_s.high / p.step_time_s.low) / 2.0 / SIGMAS_TO_P90
+    return max(0.0, total_spread - _estimate_profile_spread(p))
 
 
 class Part(Value):
@@ -97,28 +100,28 @@ def compare_predictions(a: Prediction, b: Prediction) -> Difference:
         step_s=math.fsum(seconds.values()),
         parts=tuple(sorted(parts, key=lambda part: (-abs(part.seconds), part.name))),
         memory_gib=b.memory_gib.peak.expected - a.memory_gib.peak.expected,
-        usd=_less(b.run.usd, a.run.usd),
-        kwh=_less(b.run.kwh, a.run.kwh),
-        bytes_per_step=_traffic(a, b),
+        usd=_subtract(b.run.usd, a.run.usd),
+        kwh=_subtract(b.run.kwh, a.run.kwh),
+        bytes_per_step=_compare_traffic(a, b),
     )
 
 
-def _less(one: Triple | None, other: Triple | None) -> float | None:
-    return None if one is None or other is None else one.expected - other.expected
+def _subtract(minuend: Triple | None, subtrahend: Triple | None) -> float | None:
+    return None if minuend is None or subtrahend is None else minuend.expected - subtrahend.expected
 
 
-def _traffic(a: Prediction, b: Prediction) -> dict[str, float]:
+def _compare_traffic(a: Prediction, b: Prediction) -> dict[str, float]:
     """Bytes a step by kind of link; a plan that does not use a kind sends nothing over it."""
-    found: dict[str, float] = defaultdict(float)
+    difference: dict[str, float] = defaultdict(float)
     for prediction, sign in ((a, -1.0), (b, 1.0)):
         for kind, size in sum_link_bytes(prediction).items():
-            found[kind] += sign * size
-    return {kind: size for kind, size in sorted(found.items()) if size}
+            difference[kind] += sign * size
+    return {kind: size for kind, size in sorted(difference.items()) if size}
 
 
 def sum_link_bytes(prediction: Prediction) -> dict[str, float]:
     """Bytes of one step over all links of a kind."""
-    found: dict[str, float] = defaultdict(float)
+    bytes_by_kind: dict[str, float] = defaultdict(float)
     for row in prediction.communication:
-        found[tier_of(row.link)] += row.bytes_per_step
-    return dict(found)
+        bytes_by_kind[tier_of(row.link)] += row.bytes_per_step
+    return dict(bytes_by_kind)

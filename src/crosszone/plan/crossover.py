@@ -16,10 +16,10 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.predict.predict import predictor
 
-LEAST, MOST = 1e-3, 1e3  # Factors on the rates between which a crossover is looked for
-PLACES = 13  # Factors that are tried first, two a decade, so that more than one crossover is seen
+MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3  # Factors on the rates between which a crossover is looked for
+SAMPLES = 13  # Factors that are tried first, two a decade, so that more than one crossover is seen
 HALVINGS = 24  # Of half a decade: the factor is known to a ten-millionth
-EQUAL = 1e-9  # Share of a step below which two steps are equally long
+EQUAL_SHARE = 1e-9  # Share of a step below which two steps are equally long
 
 Winner = Literal["one", "other"]
 Links = dict[tuple[int, int], ZoneLink]
@@ -40,36 +40,38 @@ class Crossover(Value):
     """Further factors at which the faster plan changes; usually none."""
 
 
-def find_crossover(scenario: Scenario, one: Scenario, other: Scenario) -> Crossover:
+def find_crossover(scenario: Scenario, first: Scenario, second: Scenario) -> Crossover:
     """The factor on all rates between zones at which two plans take equally long, and what rates that makes. [W3]
 
-    `one` and `other` say how the work of `scenario` is done: strategy, placement, framework; links and uplinks are the
-    scenario's. Between 0.001 and 1000 times the rates, by halving on a logarithmic scale.
+    `first` and `second` say how the work of `scenario` is done: strategy, placement, framework; links and uplinks are
+    the scenario's. Between 0.001 and 1000 times the rates, by halving on a logarithmic scale.
     """
     zones = len(scenario.cluster.zones)
     if zones < 2:
         raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
     links = zone_links(scenario.cluster)
 
-    def faster(exponent: float) -> int:
-        """1 where `one` is faster at 10^exponent times the rates, -1 where `other` is, 0 where they are equal."""
+    def find_faster(exponent: float) -> int:
+        """1 where `first` is faster at 10^exponent times the rates, -1 where `second` is, 0 where they are equal."""
         cluster = scale_zone_links(scenario.cluster, 10.0**exponent, links)
-        mine, theirs = (predictor(plan.replace(cluster=cluster)).step_time.expected for plan in (one, other))
-        return 0 if abs(mine - theirs) <= EQUAL * theirs else 1 if mine < theirs else -1
+        first_s, theirs = (predictor(plan.replace(cluster=cluster)).step_time.expected for plan in (first, second))
+        return 0 if abs(first_s - theirs) <= EQUAL_SHARE * theirs else 1 if first_s < theirs else -1
 
-    places = np.linspace(math.log10(LEAST), math.log10(MOST), PLACES)
-    seen = [(float(place), won) for place in places if (won := faster(float(place)))]
-    flips = [(_between(faster, low, high), low[1], high[1]) for low, high in pairwise(seen) if low[1] != high[1]]
+    exponents = np.linspace(math.log10(MIN_FACTOR), math.log10(MAX_FACTOR), SAMPLES)
+    winners = [
+        (float(exponent_tried), won) for exponent_tried in exponents if (won := find_faster(float(exponent_tried)))
+    ]
+    flips = [(_bisect(find_faster, low, high), low[1], high[1]) for low, high in pairwise(winners) if low[1] != high[1]]
     if not flips:
-        winner = _name(seen[0][1]) if seen else None
+        winner = _name_winner(winners[0][1]) if winners else None
         return Crossover(factor=None, gbps={}, below=winner, above=winner, more=())
     exponent, below, above = min(flips, key=lambda flip: abs(flip[0]))
     factor = 10.0**exponent
     return Crossover(
         factor=factor,
-        gbps=_rates(links, factor),
-        below=_name(below),
-        above=_name(above),
+        gbps=_list_rates(links, factor),
+        below=_name_winner(below),
+        above=_name_winner(above),
         more=tuple(10.0 ** flip[0] for flip in flips if flip[0] != exponent),
     )
 
@@ -83,38 +85,38 @@ def scale_zone_links(cluster: Cluster, factor: float, links: Links | None = None
     wider = []
     for path in (links or zone_links(cluster)).values():
         old = listed.get(frozenset(path.between)) or Link(between=path.between)
-        there, back = path.gbps * factor, path.gbps_back * factor
+        forth_gbps, back_gbps = path.gbps * factor, path.gbps_back * factor
         if old.between != path.between:
-            there, back = back, there
-        wider.append(old.replace(gbps=there, gbps_back=back))
-    return cluster.replace(links=tuple(wider), zones=tuple(_uplinked(zone, factor) for zone in cluster.zones))
+            forth_gbps, back_gbps = back_gbps, forth_gbps
+        wider.append(old.replace(gbps=forth_gbps, gbps_back=back_gbps))
+    return cluster.replace(links=tuple(wider), zones=tuple(_scale_uplinks(zone, factor) for zone in cluster.zones))
 
 
-def _uplinked(zone: Zone, factor: float) -> Zone:
+def _scale_uplinks(zone: Zone, factor: float) -> Zone:
     limits = {"uplink_gbps": zone.uplink_gbps, "downlink_gbps": zone.downlink_gbps}
-    given = {key: gbps * factor for key, gbps in limits.items() if gbps is not None}
-    return zone.replace(**given) if given else zone
+    scaled = {key: gbps * factor for key, gbps in limits.items() if gbps is not None}
+    return zone.replace(**scaled) if scaled else zone
 
 
-def _between(faster: Callable[[float], int], low: tuple[float, int], high: tuple[float, int]) -> float:
+def _bisect(find_faster: Callable[[float], int], low: tuple[float, int], high: tuple[float, int]) -> float:
     """The exponent between two places with different winners at which the winner changes."""
-    left, right = low[0], high[0]
+    low_exponent, high_exponent = low[0], high[0]
     for _ in range(HALVINGS):
-        middle = (left + right) / 2.0
-        if faster(middle) == low[1]:
-            left = middle
+        middle = (low_exponent + high_exponent) / 2.0
+        if find_faster(middle) == low[1]:
+            low_exponent = middle
         else:
-            right = middle
-    return (left + right) / 2.0
+            high_exponent = middle
+    return (low_exponent + high_exponent) / 2.0
 
 
-def _rates(links: Links, factor: float) -> dict[str, float]:
-    found = {}
+def _list_rates(links: Links, factor: float) -> dict[str, float]:
+    gbps = {}
     for path in links.values():
         a, b = path.between
-        found[f"{a} > {b}"], found[f"{b} > {a}"] = path.gbps * factor, path.gbps_back * factor
-    return found
+        gbps[f"{a} > {b}"], gbps[f"{b} > {a}"] = path.gbps * factor, path.gbps_back * factor
+    return gbps
 
 
-def _name(winner: int) -> Winner:
+def _name_winner(winner: int) -> Winner:
     return "one" if winner > 0 else "other"

@@ -455,7 +455,7 @@ class ParallelLayout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Degrees:
+class DegreeChoices:
     """Degrees to combine, each list in ascending order."""
 
     tp: tuple[int, ...]
@@ -470,7 +470,7 @@ def iterate_layouts(
     cluster: Cluster,
     graph: ZoneGraph,
     zone_orders: Sequence[ZoneOrder],
-    degrees: Degrees,
+    degrees: DegreeChoices,
     breadth: Breadth,
     list_layer_splits: Callable[[StageMap], Sequence[tuple[int, ...] | None]],
     can_hold_tp: Callable[[NodeGroup, int], bool],

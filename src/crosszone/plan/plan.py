@@ -101,10 +101,10 @@ class Point(Value):
     """Price of one step, GPUs and egress, $."""
 
 
-def apply_plan(scenario: Scenario, way: Plan | Point) -> Scenario:
+def apply_plan(scenario: Scenario, plan: Plan | Point) -> Scenario:
     """The scenario as a plan does it, with its framework, strategy and placement: what `predict` takes."""
-    job = scenario.job.replace(framework=way.framework)
-    return scenario.replace(job=job, strategy=way.strategy, placement=way.placement)
+    job = scenario.job.replace(framework=plan.framework)
+    return scenario.replace(job=job, strategy=plan.strategy, placement=plan.placement)
 
 
 class Comparison(Difference):

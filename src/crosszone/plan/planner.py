@@ -3,15 +3,14 @@
 answer = crosszone.plan(crosszone.load_scenario("examples/three-cities.yaml"))
 answer.plans[0].strategy, answer.plans[0].prediction.step_time_s.expected
 
-Refine: small changes to a good plan that the search leaves out: layers moved, stages and zones shifted, shares.
+`refine_candidate`: small changes to a good plan that the search leaves out: layers moved, stages and zones shifted,
+micro-batches shared out otherwise. Each change is simulated; the best one is kept as long as there is one.
 
-Each change is simulated; the best one is kept as long as there is one.
+`iterate_local_update_plans`: the best plans with local SGD. They change the algorithm, so they are ranked apart.
 
-Averaging: the best plans in which zones train on their own and average now and then. They change the algorithm.
+`find_pareto_points`: plans of which no other is both faster and cheaper.
 
-Front: plans of which no other is both faster and cheaper.
-
-Pins: parts of the strategy that the user wants as they are, said as `KEY=VALUE`.
+`merge_pins`: parts of the strategy that the user wants as they are, given as `KEY=VALUE`.
 """
 
 from __future__ import annotations
@@ -52,159 +51,177 @@ from crosszone.plan.layouts import WIDE, Chain, StageMap
 from crosszone.plan.plan import OBJECTIVES, Comparison, IdleGpus, Objective, Plan, Plans, Point, Rejected, apply_plan
 from crosszone.plan.problem import PlanCache, Problem
 from crosszone.plan.reasons import explain_no_plan, explain_plan, list_hints, list_idle_gpus, list_rejected
-from crosszone.plan.search import Progress, Search
+from crosszone.plan.search import PlanSearch, Progress
 from crosszone.predict.batch import chunk_layers
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 from crosszone.text import DEFAULT_LANGUAGE
 
-ROUNDS = 6  # Changes made to one plan at most
-LEAST_GAIN = 1e-4  # Share of the value that a change must save
+MAX_ROUNDS = 6  # Changes made to one plan at most
+MIN_GAIN = 1e-4  # Share of the value that a change must save
 
 
-def refine_candidate(one: Candidate, objective: Objective, spent: Callable[[], bool]) -> tuple[Candidate, float, int]:
+def refine_candidate(
+    candidate: Candidate, objective: Objective, is_out_of_budget: Callable[[], bool]
+) -> tuple[Candidate, float, int]:
     """The plan after the changes that help, its value, and how many were tried."""
-    best, value, tried = one, compute_objective(one, objective), 0
-    for _ in range(ROUNDS):
-        found: tuple[float, Candidate] | None = None
-        for other in (*_options(best), *_layers(best), *_layouts(best), *_shares(best)):
-            if spent():
+    best, value, tried = candidate, compute_objective(candidate, objective), 0
+    for _ in range(MAX_ROUNDS):
+        improvement: tuple[float, Candidate] | None = None
+        for changed in (
+            *_iterate_option_changes(best),
+            *_iterate_layer_moves(best),
+            *_iterate_path_changes(best),
+            *_iterate_share_moves(best),
+        ):
+            if is_out_of_budget():
                 return best, value, tried
             tried += 1
-            beat = value * (1 - LEAST_GAIN) if found is None else found[0]
-            rated = _rated(other, objective, beat)
-            if rated is not None and rated < beat:
-                found = (rated, other)
-        if found is None:
+            to_beat = value * (1 - MIN_GAIN) if improvement is None else improvement[0]
+            changed_value = _rate(changed, objective, to_beat)
+            if changed_value is not None and changed_value < to_beat:
+                improvement = (changed_value, changed)
+        if improvement is None:
             break
-        value, best = found
+        value, best = improvement
     return best, value, tried
 
 
-def _rated(one: Candidate, objective: Objective, beat: float) -> float | None:
+def _rate(candidate: Candidate, objective: Objective, to_beat: float) -> float | None:
     """Its value; None where it is not legal, does not fit or cannot be below what it must beat."""
-    case = one.problem.case(one.strategy)
-    if any(True for rule in (shards_work_equally, framework_has_schedule) for _ in rule(case, one.framework)):
+    case = candidate.problem.build_case(candidate.strategy)
+    if any(True for rule in (shards_work_equally, framework_has_schedule) for _ in rule(case, candidate.framework)):
         return None
     try:
-        one.predictor.site.check()
-        share = one.bound_table.settings.memory_share
-        fits = all(stage.total <= share * stage.limit for stage in one.predictor.memory().stages)
-        if not fits or (objective == "time" and not one.may_beat(beat)):
+        candidate.predictor.site.check()
+        share = candidate.bound_table.settings.memory_share
+        fits = all(stage.total <= share * stage.limit for stage in candidate.predictor.memory().stages)
+        if not fits or (objective == "time" and not candidate.may_beat(to_beat)):
             return None
-        return compute_objective(one, objective)
+        return compute_objective(candidate, objective)
     except InputError:
         return None
 
 
-def _options(one: Candidate) -> Iterator[Candidate]:
+def _iterate_option_changes(candidate: Candidate) -> Iterator[Candidate]:
     """Less offload, less recomputation: a search that ended early may have missed them."""
     for name, values in (("offload", ("none",)), ("recompute", ("none", "selective"))):
-        now = getattr(one.strategy, name)
-        able = getattr(one.framework, name)
+        current = getattr(candidate.strategy, name)
+        supported = getattr(candidate.framework, name)
         for value in values:
-            if now != value and value in able and not one.problem.is_pinned(name):
-                yield replace(one, options=one.options | {name: value})
+            if current != value and value in supported and not candidate.problem.is_pinned(name):
+                yield replace(candidate, options=candidate.options | {name: value})
 
 
-def _layers(one: Candidate) -> Iterator[Candidate]:
+def _iterate_layer_moves(candidate: Candidate) -> Iterator[Candidate]:
     """A layer moved from the slowest stage to the quickest, or to a neighbour."""
-    if one.layout.pp == 1 or one.schedule.virtual_stages > 1 or one.problem.is_pinned("layers_per_stage"):
+    if (
+        candidate.layout.pp == 1
+        or candidate.schedule.virtual_stages > 1
+        or candidate.problem.is_pinned("layers_per_stage")
+    ):
         return
-    counts = chunk_layers(one.predictor.case)
-    times = one.predictor.step.times
+    counts = chunk_layers(candidate.predictor.case)
+    times = candidate.predictor.step.times
     work = (times.forward + times.backward).max(axis=0)
-    slow = int(np.argmax(work))
-    if counts[slow] < 2:
+    slowest = int(np.argmax(work))
+    if counts[slowest] < 2:
         return
-    takers = {int(np.argmin(work)), slow - 1, slow + 1} & set(range(len(counts))) - {slow}
+    takers = {int(np.argmin(work)), slowest - 1, slowest + 1} & set(range(len(counts))) - {slowest}
     for taker in sorted(takers):
         moved = list(counts)
-        moved[slow] -= 1
+        moved[slowest] -= 1
         moved[taker] += 1
-        yield replace(one, layers_per_stage=tuple(moved))
+        yield replace(candidate, layers_per_stage=tuple(moved))
 
 
-def _layouts(one: Candidate) -> Iterator[Candidate]:
-    """A stage shifted to the next node group, the way through the groups turned round or two of them swapped."""
-    layout = one.layout.stage_map
-    for number, chain in enumerate(layout.chains):
+def _iterate_path_changes(candidate: Candidate) -> Iterator[Candidate]:
+    """A stage shifted to the next node group, the path through the groups reversed or two of them swapped."""
+    stage_map = candidate.layout.stage_map
+    for number, chain in enumerate(stage_map.chains):
         path = chain.path
         if len(path) == 1:
             continue
-        ways = [path[::-1]]
+        paths = [path[::-1]]
         for at in range(len(path) - 1):
             (a, x), (b, y) = path[at], path[at + 1]
-            ways.append((*path[:at], (b, y), (a, x), *path[at + 2 :]))
-            ways += [(*path[:at], (a, x - 1), (b, y + 1), *path[at + 2 :])] * (x > 1)
-            ways += [(*path[:at], (a, x + 1), (b, y - 1), *path[at + 2 :])] * (y > 1)
-        for way in ways:
-            chains = (*layout.chains[:number], Chain(chain.replicas, way), *layout.chains[number + 1 :])
-            yield from _fitting(one, StageMap(chains))
+            paths.append((*path[:at], (b, y), (a, x), *path[at + 2 :]))
+            paths += [(*path[:at], (a, x - 1), (b, y + 1), *path[at + 2 :])] * (x > 1)
+            paths += [(*path[:at], (a, x + 1), (b, y - 1), *path[at + 2 :])] * (y > 1)
+        for changed_path in paths:
+            chains = (*stage_map.chains[:number], Chain(chain.replicas, changed_path), *stage_map.chains[number + 1 :])
+            yield from _iterate_fitting(candidate, StageMap(chains))
 
 
-def _fitting(one: Candidate, layout: StageMap) -> Iterator[Candidate]:
+def _iterate_fitting(candidate: Candidate, stage_map: StageMap) -> Iterator[Candidate]:
     """The plan in another layout, if the node groups have room for it."""
-    shape, groups = one.layout, one.problem.groups
-    room = all(n <= tp_capacity(groups[g], shape.tp) // (shape.tp * shape.cp) for g, n in layout.cells.items())
-    if room and layout != shape.stage_map:
-        yield replace(one, layout=replace(shape, stage_map=layout))
+    layout, groups = candidate.layout, candidate.problem.groups
+    has_room = all(
+        n <= tp_capacity(groups[g], layout.tp) // (layout.tp * layout.cp) for g, n in stage_map.cells.items()
+    )
+    if has_room and stage_map != layout.stage_map:
+        yield replace(candidate, layout=replace(layout, stage_map=stage_map))
 
 
-def _shares(one: Candidate) -> Iterator[Candidate]:
+def _iterate_share_moves(candidate: Candidate) -> Iterator[Candidate]:
     """Micro-batches moved from the replicas of the slowest chain to those of others."""
-    layout = one.layout.stage_map
-    if len(layout.chains) < 2 or not one.framework.uneven_micro_batches:
+    stage_map = candidate.layout.stage_map
+    if len(stage_map.chains) < 2 or not candidate.framework.uneven_micro_batches:
         return
-    each = one.chain_micro_batches
-    times = one.chain_s
-    slow = int(np.argmax(times))
-    shares = layout.shares
+    chain_counts = candidate.chain_micro_batches
+    times = candidate.chain_s
+    slowest = int(np.argmax(times))
+    shares = stage_map.shares
     for taker in range(len(shares)):
         for give in range(1, 5):
-            moved = give * shares[slow]
-            if taker != slow and moved % shares[taker] == 0 and each[slow] > give:
-                counts = list(each)
-                counts[slow] -= give
+            moved = give * shares[slowest]
+            if taker != slowest and moved % shares[taker] == 0 and chain_counts[slowest] > give:
+                counts = list(chain_counts)
+                counts[slowest] -= give
                 counts[taker] += moved // shares[taker]
-                yield one.with_shares(tuple(counts))
+                yield candidate.with_shares(tuple(counts))
                 break
 
 
 # Strategies simulated at most: these plans stand beside the synchronous ones and need not be the very best.
-MOST_SIMULATED = 16
+MAX_SIMULATED_LOCAL = 16
 
 
 @cache
 def read_local_update_variants() -> dict[str, LocalUpdate]:
-    """Ways to average that are tried, by name (`local_update.yaml`)."""
+    """Variants of local SGD that are tried, by name (`local_update.yaml`)."""
     document = read_shipped("crosszone.plan", "local_update.yaml")
-    named = document.value["variants"]
-    return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in named.items()}
+    variants = document.value["variants"]
+    return {name: parse(LocalUpdate, fields, document, at=("variants", name)) for name, fields in variants.items()}
 
 
 def iterate_local_update_plans(
     problem: Problem, *, safe: bool, budget_s: float | None = None, cancelled: Callable[[], bool] | None = None
-) -> Iterator[tuple[Candidate, Search]]:
-    """The fastest strategy with each way to average, with the search it comes from, fastest first; none fits: nothing.
+) -> Iterator[tuple[Candidate, PlanSearch]]:
+    """The fastest strategy with each variant of local SGD, and its search, fastest first; nothing where none fits.
 
-    Inside the zones nothing depends on how they average, so one search finds the strategy for all ways.
+    Inside the zones nothing depends on how they average, so one search finds the strategy for all variants.
     """
     if len(problem.cluster.zones) < 2 or problem.pinned.local_update is not None:
         return
-    ways = list(read_local_update_variants().values())
-    averaged = problem.averaging(ways[0])
-    if not averaged.frameworks:
+    local_updates = list(read_local_update_variants().values())
+    averaging_problem = problem.with_local_update(local_updates[0])
+    if not averaging_problem.frameworks:
         return
-    search = Search(averaged, top=1, safe=safe, most_simulated=MOST_SIMULATED, budget_s=budget_s, cancelled=cancelled)
+    search = PlanSearch(
+        averaging_problem, top=1, safe=safe, most_simulated=MAX_SIMULATED_LOCAL, budget_s=budget_s, cancelled=cancelled
+    )
     search.run()
     ranked = search.best.rank_families()
     if not ranked:
         return
     _, best = ranked[0]
-    others = [best, *(replace(best, problem=problem.averaging(way)) for way in ways[1:])]
-    for one in sorted(others, key=lambda candidate: candidate.step_s):
-        yield one, search
+    candidates = [
+        best,
+        *(replace(best, problem=problem.with_local_update(local_update)) for local_update in local_updates[1:]),
+    ]
+    for candidate in sorted(candidates, key=lambda candidate: candidate.step_s):
+        yield candidate, search
 
 
 def find_pareto_points(
@@ -212,33 +229,33 @@ def find_pareto_points(
 ) -> list[Point]:
     """Time against cost, fastest first; empty where a price is not known."""
     best = ParetoFront(top=1)
-    search = Search(problem, top=1, best=best, safe=safe, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
+    search = PlanSearch(problem, top=1, best=best, safe=safe, breadth=WIDE, budget_s=budget_s, cancelled=cancelled)
     search.run()
     points = []
-    for step, one in best.rank_families():
-        usd, _ = compute_step_cost(one.predictor)
+    for step, candidate in best.rank_families():
+        usd, _ = compute_step_cost(candidate.predictor)
         if usd is None:
             return []
         points.append(
             Point(
-                framework=one.framework.name,
-                strategy=one.predictor.strategy,
-                placement=one.placement,
-                gpus=one.layout.gpus,
+                framework=candidate.framework.name,
+                strategy=candidate.predictor.strategy,
+                placement=candidate.placement,
+                gpus=candidate.layout.gpus,
                 step_s=step,
                 usd_per_step=usd,
             )
         )
-    kept: list[Point] = []
+    undominated: list[Point] = []
     for point in points:  # fastest first: each further one must be cheaper
-        if not kept or point.usd_per_step < kept[-1].usd_per_step:
-            kept.append(point)
-    return kept
+        if not undominated or point.usd_per_step < undominated[-1].usd_per_step:
+            undominated.append(point)
+    return undominated
 
 
-REFINED = 3  # Plans, the best ones, that are refined
+REFINED_PLANS = 3  # Plans, the best ones, that are refined
 # Strategies simulated at most where plans are ranked by cost or energy, whose bounds are wide.
-MOST_SIMULATED_PLANNER = 400
+MAX_SIMULATED_COST = 400
 # Rules that what is pinned may break whatever else a plan chooses: rule, and the fields it looks at.
 PINNED_RULES = (
     (heads_divide, {"tp"}),
@@ -279,17 +296,17 @@ def plan(
         raise InvalidError(Notice(code="not_one_of", field="objective", value=objective, params=params))
     if not 1 <= top <= MAX_TOP:
         raise InvalidError(Notice(code="top_out_of_range", field="top", value=top, params={"most": MAX_TOP}))
-    began = monotonic()
+    started_s = monotonic()
     problem = build_problem(scenario, profiles, cache)
-    how: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
-    search, best = search_plans(problem, objective=objective, top=top, progress=progress, **how)
+    limits: dict[str, Any] = {"budget_s": budget_s, "cancelled": cancelled}
+    search, best = search_plans(problem, objective=objective, top=top, progress=progress, **limits)
     safe = search.safe
-    plans = _plans(search, best, language)
+    plans = _build_plans(search, best, language)
     averaged: list[Plan] = []
     if local_updates:
-        for one, own in iterate_local_update_plans(problem, safe=safe, **how):
-            averaged += _plans(own, [(one.step_s, one)], language, first=len(averaged) + 1)
-    told = [*notices, *_remarks(scenario, search)]
+        for candidate, local_search in iterate_local_update_plans(problem, safe=safe, **limits):
+            averaged += _build_plans(local_search, [(candidate.step_s, candidate)], language, first=len(averaged) + 1)
+    warnings = [*notices, *_list_warnings(scenario, search)]
     rejected = [
         Rejected(family=family, count=count, reason=why.as_dict(language))
         for family, count, why in list_rejected(search)
@@ -301,14 +318,14 @@ def plan(
         scored=search.tally.scored,
         feasible=search.tally.feasible,
         simulated=search.tally.simulated,
-        seconds=monotonic() - began,
+        seconds=monotonic() - started_s,
         complete=search.tally.complete,
         plans=tuple(plans),
         local_updates=tuple(averaged),
-        front=tuple(find_pareto_points(problem, safe=safe, **how)) if front else (),
+        front=tuple(find_pareto_points(problem, safe=safe, **limits)) if front else (),
         rejected=tuple(rejected),
         hints=tuple(hint.as_dict(language) for hint in list_hints(best[0][1], plans[0].prediction, search)),
-        warnings=tuple(notice.as_dict(language) for notice in told),
+        warnings=tuple(notice.as_dict(language) for notice in warnings),
     )
 
 
@@ -320,17 +337,19 @@ def search_plans(
     progress: Progress | None = None,
     budget_s: float | None = None,
     cancelled: Callable[[], bool] | None = None,
-) -> tuple[Search, list[tuple[float, Candidate]]]:
+) -> tuple[PlanSearch, list[tuple[float, Candidate]]]:
     """The best strategies that are no local updates, refined, in order, with the search they come from."""
     require_objective_figures(problem, objective)
-    for safe in (True, False) if objective != "memory" else (False,):  # one that fits for sure, else one that may
-        search = Search(
+    for safe in (
+        (True, False) if objective != "memory" else (False,)
+    ):  # one that fits for sure; if there is none, one that may
+        search = PlanSearch(
             problem,
             top=top,
             objective=objective,
             safe=safe,
             breadth=None if objective == "time" else WIDE,
-            most_simulated=None if objective == "time" else MOST_SIMULATED_PLANNER,
+            most_simulated=None if objective == "time" else MAX_SIMULATED_COST,
             progress=progress,
             budget_s=budget_s,
             cancelled=cancelled,
@@ -338,20 +357,20 @@ def search_plans(
         search.run()
         ranked = search.best.rank_families()[:top]
         if ranked:
-            return search, _refined(search, ranked, progress)
+            return search, _refine_best(search, ranked, progress)
     raise IllegalError(*explain_no_plan(search))
 
 
 def build_problem(scenario: Scenario, profiles: Profiles | None = None, cache: PlanCache | None = None) -> Problem:
     """The scenario as the search sees it; `IllegalError` where the job, or what is pinned, breaks a rule already."""
     pinned = scenario.strategy or Strategy()
-    known = profiles or Profiles.load()
-    problem = Problem(scenario=scenario, pinned=pinned, profiles=known, cache=cache or PlanCache())
-    case = problem.case(pinned if pinned.dp else pinned.replace(dp=1))
+    loaded_profiles = profiles or Profiles.load()
+    problem = Problem(scenario=scenario, pinned=pinned, profiles=loaded_profiles, cache=cache or PlanCache())
+    case = problem.build_case(pinned if pinned.dp else pinned.replace(dp=1))
     broken = [notice for rule in JOB_RULES for notice in rule(case)]
     broken += [notice for rule, fields in PINNED_RULES for notice in rule(case) if fields <= pinned.pinned]
-    unfit = [name for name in UNPINNABLE_FIELDS if name in pinned.pinned and getattr(pinned, name)]
-    broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unfit]
+    unpinnable = [name for name in UNPINNABLE_FIELDS if name in pinned.pinned and getattr(pinned, name)]
+    broken += [Notice(code="pin_unsupported", field=f"strategy.{name}", value=name) for name in unpinnable]
     if broken:
         raise IllegalError(*broken)
     if not problem.frameworks:
@@ -359,66 +378,66 @@ def build_problem(scenario: Scenario, profiles: Profiles | None = None, cache: P
     return problem
 
 
-def _refined(
-    search: Search, ranked: list[tuple[float, Candidate]], progress: Progress | None
+def _refine_best(
+    search: PlanSearch, ranked: list[tuple[float, Candidate]], progress: Progress | None
 ) -> list[tuple[float, Candidate]]:
     """The best plans after the small changes that help, in order."""
-    found = []
-    for number, (_, one) in enumerate(ranked[:REFINED] if search.objective != "memory" else []):
-        better, value, tried = refine_candidate(one, search.objective, search.is_out_of_budget)
+    refined = []
+    for number, (_, candidate) in enumerate(ranked[:REFINED_PLANS] if search.objective != "memory" else []):
+        better, value, tried = refine_candidate(candidate, search.objective, search.is_out_of_budget)
         search.tally.simulated += tried
-        found.append((value, better))
+        refined.append((value, better))
         if progress is not None:
-            progress("refining", number + 1, min(REFINED, len(ranked)))
-    return sorted([*found, *ranked[len(found) :]], key=lambda pair: (pair[0], pair[1].step_s))
+            progress("refining", number + 1, min(REFINED_PLANS, len(ranked)))
+    return sorted([*refined, *ranked[len(refined) :]], key=lambda pair: (pair[0], pair[1].step_s))
 
 
-def _plans(
-    search: Search,
+def _build_plans(
+    search: PlanSearch,
     ranked: list[tuple[float, Candidate]],
     language: str,
     first: int = 1,
 ) -> list[Plan]:
     """Plans of the candidates, with prediction and reasons."""
-    found: list[Plan] = []
+    plans: list[Plan] = []
     best: Prediction | None = None
-    for number, (value, one) in enumerate(ranked):
-        idle = list(list_idle_gpus(one, value, search))
-        predictor = one.predictor_of(banded=True, notices=tuple(i.reason for i in idle))
+    for number, (value, candidate) in enumerate(ranked):
+        idle = list(list_idle_gpus(candidate, value, search))
+        predictor = candidate.build_predictor(banded=True, notices=tuple(i.reason for i in idle))
         predicted = build_prediction(predictor, language)
-        found.append(
+        plans.append(
             Plan(
                 rank=first + number,
-                kind="local update" if one.strategy.local_update else "synchronous",
-                crossing=one.crossing,
-                zones=one.zone_names,
-                framework=one.framework.name,
+                kind="local update" if candidate.strategy.local_update else "synchronous",
+                crossing=candidate.crossing,
+                zones=candidate.zone_names,
+                framework=candidate.framework.name,
                 strategy=predictor.strategy,
-                placement=one.placement,
+                placement=candidate.placement,
                 prediction=predicted,
                 value=value,
                 chance=None if best is None else estimate_win_probability(best, predicted),
                 idle=tuple(
                     IdleGpus(zone=i.zone, group=i.group, count=i.count, reason=i.reason.as_dict(language)) for i in idle
                 ),
-                reasons=tuple(reason.as_dict(language) for reason in explain_plan(one, predicted, best)),
+                reasons=tuple(reason.as_dict(language) for reason in explain_plan(candidate, predicted, best)),
             )
         )
         best = best or predicted
-    return found
+    return plans
 
 
-def _remarks(scenario: Scenario, search: Search) -> list[Notice]:
+def _list_warnings(scenario: Scenario, search: PlanSearch) -> list[Notice]:
     """What a user should know of this search."""
-    found = []
+    notices = []
     if scenario.placement is not None:
-        found.append(Notice(code="plan_places", level="warning", field="placement"))
-    kept = sorted(search.problem.pinned.pinned)
-    if kept:
-        found.append(Notice(code="plan_keeps", level="note", field="strategy", params={"fields": kept}))
+        notices.append(Notice(code="plan_places", level="warning", field="placement"))
+    pinned_fields = sorted(search.problem.pinned.pinned)
+    if pinned_fields:
+        notices.append(Notice(code="plan_keeps", level="note", field="strategy", params={"fields": pinned_fields}))
     if not search.tally.complete:
-        found.append(Notice(code="search_incomplete", level="warning"))
-    return found
+        notices.append(Notice(code="search_incomplete", level="warning"))
+    return notices
 
 
 def merge_pins(value: Mapping[str, Any], pins: Iterable[str]) -> dict[str, Any]:
@@ -429,40 +448,40 @@ def merge_pins(value: Mapping[str, Any], pins: Iterable[str]) -> dict[str, Any]:
     Keys and values are checked where the scenario is read, so that a wrong pin is refused in the same words as a wrong
     line of a file.
     """
-    read = [read_pin(pin) for pin in pins]
-    seen: set[str] = set()
-    for key, _ in read:
-        if key in seen:
+    key_values = [read_pin(pin) for pin in pins]
+    keys: set[str] = set()
+    for key, _ in key_values:
+        if key in keys:
             raise InvalidError(Notice(code="pin_twice", field="pin", value=key))
-        seen.add(key)
+        keys.add(key)
     strategy = value.get("strategy")
-    if not read or not isinstance(strategy, Mapping | None):  # the reader refuses a strategy that is no mapping
+    if not key_values or not isinstance(strategy, Mapping | None):  # the reader refuses a strategy that is no mapping
         return dict(value)
     merged = dict(strategy or {})
-    for key, inner in read:
-        merged = _with(merged, key.split("."), inner)
+    for key, inner in key_values:
+        merged = _set_field(merged, key.split("."), inner)
     return {**value, "strategy": merged}
 
 
 def read_pin(text: str) -> tuple[str, Any]:
     """Key and value of `KEY=VALUE`; a key may be `communication.flows`, a value a list with commas."""
-    key, equals, said = (part.strip() for part in text.partition("="))
-    if not equals or not said or not all(key.split(".")):
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not value or not all(key.split(".")):
         raise InvalidError(Notice(code="pin_malformed", field="pin", value=text))
-    bracketed = said.startswith("[") and said.endswith("]")
-    if bracketed or "," in said:
-        items = said[1:-1] if bracketed else said
+    bracketed = value.startswith("[") and value.endswith("]")
+    if bracketed or "," in value:
+        items = value[1:-1] if bracketed else value
         return key, [scalar(item.strip()) for item in items.split(",")]
-    return key, scalar(said)
+    return key, scalar(value)
 
 
-def _with(fields: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
+def _set_field(fields: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
     """The fields with the one at the end of a path set."""
-    first, *rest = path
-    if not rest:
+    first, *remaining = path
+    if not remaining:
         return {**fields, first: value}
-    inner = fields.get(first)
-    return {**fields, first: _with(inner if isinstance(inner, Mapping) else {}, rest, value)}
+    nested = fields.get(first)
+    return {**fields, first: _set_field(nested if isinstance(nested, Mapping) else {}, remaining, value)}
 
 
 PlanSelector = Callable[[Plans], Plan]  # Which plan of the answer is asked about
@@ -474,9 +493,9 @@ def plan_loaded(
     *,
     why: PlanSelector | None = None,
     crossover: bool = False,
-    **how: Any,
+    **options: Any,
 ) -> Plans:
-    """Plan a scenario that was read from a file: what was assumed on the way is told with its line.
+    """Plan a scenario that was read from a file: what was assumed is reported with its line.
 
     `why` picks a plan that is then set against the best; `crossover` also looks for the rate between zones at which
     local updates begin to win; `how` goes to `plan`.
@@ -485,16 +504,16 @@ def plan_loaded(
     zones = len(scenario.cluster.zones)
     if crossover and zones < 2:
         raise InvalidError(Notice(code="crossover_one_zone", field="cluster.zones", value=zones))
-    known = few_alike([document.placed(one) for one in (*loaded.notices, *scenario_notices(scenario))])
-    found = plan(scenario, language=language, notices=known, **how)
-    flip = _find_crossover(scenario, found) if crossover else None
-    against = None if why is None else compare_with_best(select_best(found), why(found))
-    return found.model_copy(update={"why": against, "crossover": flip})
+    notices = few_alike([document.placed(notice) for notice in (*loaded.notices, *scenario_notices(scenario))])
+    plans = plan(scenario, language=language, notices=notices, **options)
+    crossover_found = _find_crossover(scenario, plans) if crossover else None
+    comparison = None if why is None else compare_with_best(select_best(plans), why(plans))
+    return plans.model_copy(update={"why": comparison, "crossover": crossover_found})
 
 
-def select_best(found: Plans) -> Plan:
+def select_best(plans: Plans) -> Plan:
     """The plan to take: the first synchronous one, or where none fits the first with local updates."""
-    return (*found.plans, *found.local_updates)[0]
+    return (*plans.plans, *plans.local_updates)[0]
 
 
 def compare_with_best(best: Plan, other: Plan) -> Comparison:
@@ -504,8 +523,8 @@ def compare_with_best(best: Plan, other: Plan) -> Comparison:
     return Comparison(**waterfall, rank=other.rank, kind=other.kind, chance_best_is_faster=chance)
 
 
-def _find_crossover(scenario: Scenario, found: Plans) -> Crossover | None:
+def _find_crossover(scenario: Scenario, plans: Plans) -> Crossover | None:
     """Where the best synchronous plan and the best one with local updates are equally fast; None: one is missing."""
-    if not found.plans or not found.local_updates:
+    if not plans.plans or not plans.local_updates:
         return None
-    return find_crossover(scenario, apply_plan(scenario, found.plans[0]), apply_plan(scenario, found.local_updates[0]))
+    return find_crossover(scenario, apply_plan(scenario, plans.plans[0]), apply_plan(scenario, plans.local_updates[0]))

@@ -1,6 +1,11 @@
 """Problem: a scenario as the search sees it, with what all frameworks have in common.
 
-Flows: TCP connections that plans open between zones, so that windows do not hold a wide line up.
+`choose_flows`: TCP connections that plans open between zones, so that windows do not hold a wide line up.
+
+`PlanCache`: what problems that differ only in their links share, so that the next plan of a sweep costs a fraction of
+the first. Whatever is put there must not depend on links.
+
+`SearchSettings`: what all strategies of one framework have in common.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ from crosszone.inputs.strategy import Communication, LocalUpdate, Strategy
 from crosszone.plan.layout_table import LayoutTable, WanLinks, balance_layers_by_speed
 from crosszone.plan.layouts import (
     Breadth,
-    Degrees,
+    DegreeChoices,
     StageMap,
     ZoneGraph,
     ZoneOrder,
@@ -53,84 +58,88 @@ from crosszone.predict.memory import host_gib
 from crosszone.predict.parts import part
 from crosszone.predict.site import transport_of
 
-TOGETHER = 8  # Ranks that fill a line together: a node's
-MOST = 64  # Sockets of a connection that NCCL allows
+RANKS_PER_LINE = 8  # Ranks that fill a line together: those of a node
+MAX_FLOWS = 64  # NCCL allows 64 sockets a connection (NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD)
 
 
-def choose_flows(asked: Communication, cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink]) -> Communication:
+def choose_flows(
+    communication: Communication, cluster: Cluster, links: Mapping[tuple[int, int], ZoneLink]
+) -> Communication:
     """The options with as many connections a channel as fill every line between zones, unless a number is given. [W7]
 
     Eight ranks (or a zone's, where it has fewer) with their channels carry flows x one window a round trip each; the
     smallest power of two that reaches the rate of the widest line, at most 64.
     """
-    if "flows" in asked.model_fields_set or not links:
-        return asked
-    one_flow = transport_of(asked.replace(flows=1), cluster)
+    if "flows" in communication.model_fields_set or not links:
+        return communication
+    one_flow = transport_of(communication.replace(flows=1), cluster)
     if one_flow.library == "gloo":  # has one connection between two ranks
-        return asked
+        return communication
     paths = zone_paths(cluster, one_flow, links)
-    ranks = min(TOGETHER, *(zone.gpus for zone in cluster.zones))
-    one, wide = paths.group_bytes_per_s[EXPECTED], paths.limits.pair
-    wide = np.minimum(wide, np.minimum(paths.limits.egress[:, None], paths.limits.ingress[None, :]))
-    needed = max(float(wide[a, b] / (ranks * one[a, b])) for a, b in _ways(links))
+    ranks = min(RANKS_PER_LINE, *(zone.gpus for zone in cluster.zones))
+    flow_bytes_per_s, line_bytes_per_s = paths.group_bytes_per_s[EXPECTED], paths.limits.pair
+    line_bytes_per_s = np.minimum(
+        line_bytes_per_s, np.minimum(paths.limits.egress[:, None], paths.limits.ingress[None, :])
+    )
+    needed = max(float(line_bytes_per_s[a, b] / (ranks * flow_bytes_per_s[a, b])) for a, b in _list_directions(links))
     if not needed > 1:
-        return asked
-    return asked.replace(flows=min(MOST, 2 ** math.ceil(math.log2(min(needed, MOST)))))
+        return communication
+    return communication.replace(flows=min(MAX_FLOWS, 2 ** math.ceil(math.log2(min(needed, MAX_FLOWS)))))
 
 
-def _ways(links: Mapping[tuple[int, int], ZoneLink]) -> list[tuple[int, int]]:
+def _list_directions(links: Mapping[tuple[int, int], ZoneLink]) -> list[tuple[int, int]]:
     return [*links, *((b, a) for a, b in links)]
 
 
-MOST_GROUNDS = 6  # Grounds that are remembered; the one used longest ago goes first
+MAX_PROBLEM_CACHES = 6  # Problems that are remembered; the one used longest ago goes first
 
 
 class ProblemCache(dict[Hashable, Any]):
-    """What is known of one ground: spaces, shapes, placed strategies."""
+    """What problems that differ only in their links share: search spaces, layout tables, placed strategies."""
 
-    most_placed = 2_000_000
+    max_placed_ranks = 2_000_000
     """Ranks of placed strategies that are remembered."""
 
     def __init__(self) -> None:
         super().__init__()
         self._placed: dict[Hashable, Any] = {}
         self._ranks = 0
-        self.ahead: dict[int, Any] = {}
-        """Links of the problems that come next, this one among them, by a number of their own."""
+        self.announced: dict[int, Any] = {}
+        """Links of the problems that come next, this one among them, by number. Numbers are not used twice."""
         self._numbers = count()
 
-    def look_ahead(self, ways: Iterable[Any]) -> None:
-        """Links of the problems that come next: what is simulated for one is simulated for all of them at once."""
-        self.ahead = {next(self._numbers): one for one in ways}
+    def announce_links(self, links_of_problems: Iterable[Any]) -> None:
+        """Take the links of the problems that come next: a strategy is then simulated for all of them at once."""
+        self.announced = {next(self._numbers): wan_links for wan_links in links_of_problems}
 
-    def placed(self, key: Hashable) -> Any:
-        """What was put under the key of a placed strategy."""
+    def get_placed(self, key: Hashable) -> Any:
+        """What was put under the key of a placed strategy; None: nothing."""
         return self._placed.get(key)
 
-    def place(self, key: Hashable, value: Any, ranks: int) -> None:
+    def put_placed(self, key: Hashable, value: Any, ranks: int) -> None:
         """Remember something of a placed strategy of so many ranks."""
-        if self._ranks + ranks > self.most_placed:
-            self._placed, self._ranks = {}, 0
+        if self._ranks + ranks > self.max_placed_ranks:
+            self._placed, self._ranks = {}, 0  # memory stays bounded; what is needed again is computed again
         self._placed[key] = value
         self._ranks += ranks
 
 
 class PlanCache:
-    """What is known, by the ground it stands on: everything of a problem but its links."""
+    """Caches of the last problems, by everything of a problem but its links."""
 
     def __init__(self, *, lasting: bool = False) -> None:
         self.lasting = lasting
-        """More than one problem will ask."""
-        self._grounds: list[tuple[tuple[Any, ...], ProblemCache]] = []
+        """More than one problem will use it: answers of bound tables are worth remembering too."""
+        self._caches: list[tuple[tuple[Any, ...], ProblemCache]] = []
 
-    def on(self, *ground: Any) -> ProblemCache:
-        """What is known of a ground."""
-        for at, (known, kept) in enumerate(self._grounds):
-            if known == ground:
-                self._grounds.append(self._grounds.pop(at))
-                return kept
-        self._grounds = [*self._grounds[1 - MOST_GROUNDS :], (ground, ProblemCache())]
-        return self._grounds[-1][1]
+    def find_problem_cache(self, *key: Any) -> ProblemCache:
+        """The cache of the problems with this key."""
+        for at, (known_key, problem_cache) in enumerate(self._caches):
+            if known_key == key:
+                self._caches.append(self._caches.pop(at))
+                return problem_cache
+        self._caches = [*self._caches[1 - MAX_PROBLEM_CACHES :], (key, ProblemCache())]
+        return self._caches[-1][1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +155,13 @@ class Problem:
     """What has been computed of it so far, by name; a changed copy begins anew."""
 
     @part
-    def kept(self) -> ProblemCache:
-        """What is known of problems with these zones, this model, job and pinned strategy, whatever their links."""
-        return self.cache.on(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
+    def shared(self) -> ProblemCache:
+        """The cache of problems with these zones, this model, job and pinned strategy, whatever their links."""
+        return self.cache.find_problem_cache(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
 
-    def averaging(self, how: LocalUpdate) -> Problem:
-        """The same with zones that train on their own and average now and then."""
-        other = replace(self, pinned=self.pinned.replace(local_update=how))
+    def with_local_update(self, local_update: LocalUpdate) -> Problem:
+        """The same with local SGD: zones train on their own and average now and then."""
+        other = replace(self, pinned=self.pinned.replace(local_update=local_update))
         other.parts.update(wan_links=self.wan_links, zone_graph=self.zone_graph, groups=self.groups)
         return other
 
@@ -178,17 +187,17 @@ class Problem:
 
     @part
     def zone_graph(self) -> ZoneGraph:
-        """What routes are chosen on."""
+        """What zone orders are chosen by."""
         return build_zone_graph(self.cluster, self.scenario.links, compute_precision(self.job))
 
     @part
     def zone_orders(self) -> list[ZoneOrder]:
-        """Routes through the node groups; where zones average, whole replicas in several zones."""
-        found = list_zone_orders(self.zone_graph)
+        """Zone orders of the node groups; with local SGD, only whole replicas in several zones."""
+        orders = list_zone_orders(self.zone_graph)
         if self.pinned.local_update is None:
-            return found
+            return orders
         zone_of = self.zone_graph.zone_of
-        return [r for r in found if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
+        return [r for r in orders if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
 
     @part
     def communication(self) -> Communication:
@@ -198,69 +207,70 @@ class Problem:
     @part
     def wan_links(self) -> WanLinks:
         """Links between the zones."""
-        how = transport_of(self.communication, self.cluster)
-        return WanLinks(cluster=self.cluster, links=self.scenario.links, transport=how)
+        transport = transport_of(self.communication, self.cluster)
+        return WanLinks(cluster=self.cluster, links=self.scenario.links, transport=transport)
 
     @part
     def frameworks(self) -> list[Framework]:
         """Frameworks that can do what is pinned, in the job's precision."""
         refused = {notice.params["framework"] for notice in self.refused}
-        return [framework for framework in self._asked if framework.title not in refused]
+        return [framework for framework in self._requested_frameworks if framework.title not in refused]
 
     @part
     def refused(self) -> list[Notice]:
         """What each of the other frameworks cannot do."""
-        case = self.case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
-        found = []
-        for framework in self._asked:
+        case = self.build_case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
+        notices = []
+        for framework in self._requested_frameworks:
             rules = (framework_has_axes, framework_has_options, framework_has_precision)
             broken = [notice for rule in rules for notice in rule(case.on(framework), framework)]
             schedule = self.pinned.schedule
             if schedule is not None and schedule not in framework.schedules:
                 params = {"framework": framework.title, "option": "schedule", "allowed": framework.schedules}
                 broken.append(Notice(code="framework_lacks", field="strategy.schedule", value=schedule, params=params))
-            found += (
-                broken or [one for one in framework_needs_met(case.on(framework), framework) if _pins(self, one)]
+            notices += (
+                broken
+                or [need for need in framework_needs_met(case.on(framework), framework) if _pins_all_fields(self, need)]
             )[:1]
-        return found
+        return notices
 
     @property
-    def _asked(self) -> list[Framework]:
-        known, asked = frameworks(), self.job.framework
-        return list(known.values()) if asked == "any" else [known[asked]]
+    def _requested_frameworks(self) -> list[Framework]:
+        all_frameworks, requested = frameworks(), self.job.framework
+        return list(all_frameworks.values()) if requested == "any" else [all_frameworks[requested]]
 
-    def build_layout_table(self, degrees: Degrees, breadth: Breadth) -> LayoutTable:
-        """The shapes of these degrees, made once."""
+    def build_layout_table(self, degrees: DegreeChoices, breadth: Breadth) -> LayoutTable:
+        """The layouts of these degrees, built once."""
         key = (degrees, breadth)
         if key not in self._layout_tables:
-            kept = ("layout_table", *key, tuple(self.zone_orders))
-            if kept in self.kept:
-                self._layout_tables[key] = self.kept[kept].with_links(self.wan_links)
+            cache_key = ("layout_table", *key, tuple(self.zone_orders))
+            if cache_key in self.shared:
+                self._layout_tables[key] = self.shared[cache_key].with_links(self.wan_links)
                 return self._layout_tables[key]
-            how = (degrees, breadth, self._layer_splits, self.can_hold_tp, self._uneven_speeds)
-            found = list(iterate_layouts(self.cluster, self.zone_graph, self.zone_orders, *how))
+            rules = (degrees, breadth, self._list_layer_splits, self.can_hold_tp, self._uneven_speeds)
+            layouts = list(iterate_layouts(self.cluster, self.zone_graph, self.zone_orders, *rules))
             if self.pinned.local_update is not None:
-                found = [shape for shape in found if shape.stage_map.has_equal_zones(self.zone_graph.zone_of)]
-            land = LayoutTable(found, self.model, self.groups, self.zone_graph.zone_of, self.wan_links, self._speeds)
-            self._layout_tables[key] = self.kept[kept] = land
+                layouts = [layout for layout in layouts if layout.stage_map.has_equal_zones(self.zone_graph.zone_of)]
+            table = LayoutTable(layouts, self.model, self.groups, self.zone_graph.zone_of, self.wan_links, self._speeds)
+            self._layout_tables[key] = self.shared[cache_key] = table
         return self._layout_tables[key]
 
     @part
-    def _layout_tables(self) -> dict[tuple[Degrees, Breadth], LayoutTable]:
+    def _layout_tables(self) -> dict[tuple[DegreeChoices, Breadth], LayoutTable]:
         return {}
 
     def can_hold_tp(self, group: NodeGroup, tp: int) -> bool:
         """A node group may hold such tensor-parallel groups: inside a fast-link domain or a node, unless pinned."""
         return self.is_pinned("tp") or tp <= (group.domain if group.fast_link else group.gpus)
 
-    def _layer_splits(self, layout: StageMap) -> list[tuple[int, ...] | None]:
+    def _list_layer_splits(self, stage_map: StageMap) -> list[tuple[int, ...] | None]:
         """Splits of the layers to try: the pinned one; else even, and by speed where stages lie on different GPUs."""
         pinned = self.pinned.layers_per_stage
         if pinned is not None:
-            return [pinned] if len(pinned) % layout.stages == 0 else []
+            return [pinned] if len(pinned) % stage_map.stages == 0 else []
         if len(set(self._speeds)) == 1:
             return [None]
-        slowest = [min(self._speeds[g] for g in stage) for stage in layout.groups.T.tolist()]
+        slowest = [min(self._speeds[g] for g in stage) for stage in stage_map.groups.T.tolist()]
         if len(set(slowest)) == 1:
             return [None]
         return [None, balance_layers_by_speed(self.model, slowest)]
@@ -268,17 +278,17 @@ class Problem:
     @property
     def _uneven_speeds(self) -> list[float] | None:
         """Speeds of the node groups, where replicas may take different numbers of micro-batches."""
-        able = any(framework.uneven_micro_batches for framework in self.frameworks)
-        fixed = self.pinned.local_update is not None or self.is_pinned("dp")
-        return self._speeds if able and not fixed and min(self._speeds) > 0 else None
+        is_able = any(framework.uneven_micro_batches for framework in self.frameworks)
+        is_fixed = self.pinned.local_update is not None or self.is_pinned("dp")
+        return self._speeds if is_able and not is_fixed and min(self._speeds) > 0 else None
 
     @part
     def _speeds(self) -> list[float]:
-        """Peak of one GPU of each node group, as fast as a trial found it."""
-        path = compute_precision(self.job)
-        return [(group.gpu.peak(path) or 0.0) * (group.speed or 1.0) for group in self.groups]
+        """Peak of one GPU of each node group, scaled to the speed that a trial measured."""
+        precision = compute_precision(self.job)
+        return [(group.gpu.peak(precision) or 0.0) * (group.speed or 1.0) for group in self.groups]
 
-    def case(self, strategy: Strategy) -> Case:
+    def build_case(self, strategy: Strategy) -> Case:
         """What the rules of legality look at."""
         return Case(model=self.model, job=self.job, cluster=self.cluster, strategy=strategy)
 
@@ -287,7 +297,7 @@ class Problem:
         return field in self.pinned.pinned and getattr(self.pinned, field) is not None
 
 
-def _pins(problem: Problem, notice: Notice) -> bool:
+def _pins_all_fields(problem: Problem, notice: Notice) -> bool:
     """Whether all fields that a framework's need is about are pinned."""
     reason = str(notice.params.get("reason", ""))
     fields = [notice.field.removeprefix("strategy."), *(part.split("=")[0] for part in reason.split(" and "))]
@@ -327,7 +337,7 @@ class SearchSettings:
     @cached_property
     def coefficients(self) -> list[Coefficients]:
         """Of each node group."""
-        return [self.profiles.select(one.gpu, self.stack, one.speed).coefficients for one in self.groups]
+        return [self.profiles.select(group.gpu, self.stack, group.speed).coefficients for group in self.groups]
 
 
 MB = 1e6
@@ -339,23 +349,23 @@ def choose_wan_bucket_mb(problem: Problem, framework: Framework) -> float | None
     n buckets of S bytes pay n latencies of A and leave S / (n B) at the end: n = sqrt(S / (A B)), for a ring over all
     zones, so that it depends on the links and the model only.
     """
-    asked = problem.pinned.communication.bucket_mb is not None or problem.pinned.local_update is not None
+    is_settled = problem.pinned.communication.bucket_mb is not None or problem.pinned.local_update is not None
     zones = tuple(range(len(problem.cluster.zones)))
-    if asked or len(zones) < 2 or not framework.has_buckets or framework.bucket_buffer:
+    if is_settled or len(zones) < 2 or not framework.has_buckets or framework.bucket_buffer:
         return None
     crossings = problem.wan_links.crossings
     ranks = min(zone.gpus for zone in problem.cluster.zones)
     ring = crossings.ring_link(crossings.ring(zones, ranks), ranks)
-    size = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients
-    late = 2 * (len(zones) - 1) * float(ring.latency_s[EXPECTED])
-    if late <= 0:
-        return size / MB
-    return float(best_bucket_bytes(size, Tier(float(ring.bytes_per_s[EXPECTED]), late))) / MB
+    gradient_bytes = parameters(problem.model).total * state_bytes(problem.job, framework=framework.name).gradients
+    latency_s = 2 * (len(zones) - 1) * float(ring.latency_s[EXPECTED])
+    if latency_s <= 0:
+        return gradient_bytes / MB
+    return float(best_bucket_bytes(gradient_bytes, Tier(float(ring.bytes_per_s[EXPECTED]), latency_s))) / MB
 
 
-def compute_rank_bucket_mb(setting: SearchSettings, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:
+def compute_rank_bucket_mb(settings: SearchSettings, tp: Numbers, pp: Numbers, dp: Numbers) -> Numbers:
     """MB of gradients of one rank that go together between zones: at least what the framework takes anyway. [W6]"""
-    assert setting.wan_bucket_mb is not None
-    kept = state_bytes(setting.job, framework=setting.framework.name).gradients
-    usual = buckets(setting.model, None, setting.framework.name, kept, tp, dp) / MB
-    return np.maximum(usual, np.ceil(setting.wan_bucket_mb / (np.asarray(tp) * pp)))
+    assert settings.wan_bucket_mb is not None
+    grad_bytes = state_bytes(settings.job, framework=settings.framework.name).gradients
+    usual_mb = buckets(settings.model, None, settings.framework.name, grad_bytes, tp, dp) / MB
+    return np.maximum(usual_mb, np.ceil(settings.wan_bucket_mb / (np.asarray(tp) * pp)))

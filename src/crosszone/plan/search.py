@@ -67,7 +67,7 @@ class Tally:
     complete: bool = True
 
 
-class Search:
+class PlanSearch:
     """One search over the strategies of all frameworks."""
 
     def __init__(
@@ -411,7 +411,7 @@ class Search:
             micro_batch=int(nodes.micro_batch[node]),
             micro_batches=int(nodes.micro_batches[node]),
             replica_micro_batches=replica_shares,
-            options=table.options[traits].fields(option - table.find_option_range(traits)[0]),
+            options=table.options[traits].build_fields(option - table.find_option_range(traits)[0]),
         )
 
     def is_out_of_budget(self) -> bool:
@@ -429,4 +429,4 @@ class Search:
             self._progress(activity, done, total)
 
 
-__all__ = ["CancelledError", "Search", "Tally"]
+__all__ = ["CancelledError", "PlanSearch", "Tally"]

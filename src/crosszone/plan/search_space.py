@@ -33,7 +33,7 @@ from crosszone.inputs.rules import (
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.bounds import BoundTable
 from crosszone.plan.layout_table import ANY_V_SHAPED, EVEN_SHARES, LayoutTable, ScheduleChoice, build_any_schedule
-from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, Degrees
+from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, DegreeChoices
 from crosszone.plan.options import LayoutTraits, OptionTable, check_policies, list_options
 from crosszone.plan.problem import Problem, SearchSettings, choose_wan_bucket_mb
 from crosszone.plan.search_nodes import NodeBlock
@@ -52,11 +52,11 @@ MAX_TABLES = (
 class RuledOut:
     """Values of degrees that are ruled out, by the first rule or policy that does so."""
 
-    found: dict[tuple[str, str], tuple[list[int | str], Notice]] = field(default_factory=dict)
+    values_by_reason: dict[tuple[str, str], tuple[list[int | str], Notice]] = field(default_factory=dict)
 
     def add(self, degree: str, value: int | str, notice: Notice) -> None:
         """Note a value with its reason."""
-        values, _ = self.found.setdefault((notice.code, degree), ([], notice))
+        values, _ = self.values_by_reason.setdefault((notice.code, degree), ([], notice))
         if value not in values:
             values.append(value)
 
@@ -265,7 +265,7 @@ class SearchSpace:
         self, degree: str, value: int, *rules: Callable[[Case], Iterator[Notice]], **other_degrees: int
     ) -> bool:
         """Whether rules, the framework and policies allow a value; if not, the reason is added to `ruled_out`."""
-        case = self.problem.case(Strategy(**{"dp": 1, degree: value} | other_degrees))
+        case = self.problem.build_case(Strategy(**{"dp": 1, degree: value} | other_degrees))
         broken = [notice for rule in rules for notice in rule(case) if notice.field == f"strategy.{degree}"]
         broken += framework_has_axes(case, self.framework)
         policy = check_policies(self.problem, degree, value)
@@ -280,7 +280,7 @@ class SearchSpace:
         return range(1, largest + 1)
 
     @part
-    def degrees(self) -> Degrees:
+    def degrees(self) -> DegreeChoices:
         """Values of every degree that rules, the framework and policies allow."""
         problem, model = self.problem, self.problem.model
         gpus, batch = problem.cluster.gpus, problem.job.global_batch
@@ -294,7 +294,7 @@ class SearchSpace:
         tensor = list_allowed("tp", 2 * node, heads_divide, widths_divide)
         if problem.pinned.sequence_parallel or problem.pinned.communication.overlap_tensor:
             tensor = tuple(tp for tp in tensor if tp > 1)
-        return Degrees(
+        return DegreeChoices(
             tp=tensor,
             pp=list_allowed("pp", min(model.layers, gpus), layers_fill_stages),
             cp=list_allowed("cp", min(64, gpus), sequence_splits),
@@ -346,8 +346,8 @@ def build_search_space(
 ) -> SearchSpace:
     """The strategies of one framework: those of a known problem that differs only in its links, if there is one."""
     key = ("space", framework.name, breadth, safe, tuple(problem.zone_orders))
-    if key in problem.kept:
-        known_space: SearchSpace = problem.kept[key]
+    if key in problem.shared:
+        known_space: SearchSpace = problem.shared[key]
         return known_space.with_links(problem)
-    space = problem.kept[key] = SearchSpace(problem, framework, breadth, safe=safe)
+    space = problem.shared[key] = SearchSpace(problem, framework, breadth, safe=safe)
     return space
