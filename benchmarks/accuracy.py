@@ -83,20 +83,20 @@ CHANCE_KINDS = ("source", "row")
 """What is left out where chances are scored: nothing of the source seen, and all but the row."""
 
 
-def table(first: str, columns: Mapping[str, str], lines: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def format_table(first: str, columns: Mapping[str, str], rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Lines of a Markdown table."""
-    found = [f"| {first} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for name, values in lines:
-        found.append(f"| {name} | {' | '.join(cell(values.get(key)) for key in columns.values())} |")
-    return [*found, ""]
+    lines = [f"| {first} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name, values in rows:
+        lines.append(f"| {name} | {' | '.join(format_cell(values.get(key)) for key in columns.values())} |")
+    return [*lines, ""]
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A number for a table."""
     return "-" if value is None else f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
-def counted(profiles: Profiles) -> str:
+def count_coefficients(profiles: Profiles) -> str:
     """How many coefficients there are."""
     memory = memory_profiles()
     more = len(memory["common"]) + sum(isinstance(e, dict) for s in memory["stacks"].values() for e in s.values())
@@ -107,81 +107,102 @@ def counted(profiles: Profiles) -> str:
     )
 
 
-def fitted(data: Path, profiles: Profiles) -> list[str]:
+def score_fitted_rows(data: Path, profiles: Profiles) -> list[str]:
     """Errors on the rows that were fitted to, and on other files."""
     main = data / "measured_runs.csv"
-    found = score_runs(main, profiles, doubtful_of(main, None))
+    accuracy = score_runs(main, profiles, doubtful_of(main, None))
     names = ("measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
-    others = {name: score_runs(data / name, profiles) for name in names}
+    accuracy_by_file = {name: score_runs(data / name, profiles) for name in names}
     lines = [
-        ("**all**", found.summary),
-        *((f"{name} rows", values) for name, values in found.subsets.items()),
-        ("doubtful rows, apart", found.doubtful),
-        *((name, other.summary) for name, other in others.items()),
+        ("**all**", accuracy.summary),
+        *((f"{name} rows", values) for name, values in accuracy.subsets.items()),
+        ("doubtful rows, apart", accuracy.doubtful),
+        *((name, file_accuracy.summary) for name, file_accuracy in accuracy_by_file.items()),
     ]
-    text = table("rows of measured_runs.csv and other files", COLUMNS, lines)
-    text += table("source", COLUMNS, ((one["source"], one) for one in found.by_source))
-    rank = found.ranking
+    text = format_table("rows of measured_runs.csv and other files", COLUMNS, lines)
+    text += format_table("source", COLUMNS, ((source["source"], source) for source in accuracy.by_source))
+    rank = accuracy.ranking
     text += [
         f"Ranking: {rank.groups} groups of {rank.strategies} strategies that differ in nothing else: mean regret "
         f"{rank.mean_regret:.4f}, largest {rank.max_regret:.3f}; of {rank.pairs} pairs more than 5 % apart "
         f"{rank.pairs_right_pct:.0f} % in the right order; mean rank correlation {rank.spearman:.2f}.",
         "",
     ]
-    text += choices(found)
-    return text + memory(found, others["measured_runs_h200.csv"])
+    text += rank_choices(accuracy)
+    return text + format_memory(accuracy, accuracy_by_file["measured_runs_h200.csv"])
 
 
-def choices(found: Accuracy) -> list[str]:
+def rank_choices(accuracy: Accuracy) -> list[str]:
     """How well the best of several measured strategies is chosen, by source; then of many."""
     outcomes: dict[str, list[RankedRun]] = {}
-    for row in found.rows:
+    for row in accuracy.rows:
         if row.counts and row.measured_s and row.predicted_s:
-            one = RankedRun(row.setup, row.strategy, row.measured_s, row.predicted_s)
-            outcomes.setdefault(row.source, []).append(one)
-    planned = [one for name in PLANNED for one in outcomes.get(name, [])]
-    parts = {"**all**": [one for rows in outcomes.values() for one in rows], "the planned ones": planned, **outcomes}
+            outcome = RankedRun(row.setup, row.strategy, row.measured_s, row.predicted_s)
+            outcomes.setdefault(row.source, []).append(outcome)
+    planned = [outcome for name in PLANNED for outcome in outcomes.get(name, [])]
+    parts = {
+        "**all**": [outcome for rows in outcomes.values() for outcome in rows],
+        "the planned ones": planned,
+        **outcomes,
+    }
     text = [f"Planned ones: {', '.join(PLANNED)}, whose runs try many strategies on one cluster.", ""]
     for least in (2, MIN_LARGE_GROUP):
         ranked = ((name, score_ranking(rows, least)) for name, rows in parts.items())
         lines = [
-            (name, {key: _close(value) for key, value in asdict(one).items()}) for name, one in ranked if one.groups
+            (name, {key: _format_three_digits(value) for key, value in asdict(ranking).items()})
+            for name, ranking in ranked
+            if ranking.groups
         ]
-        text += table(f"ranking, groups of {least} strategies and more", RANKING, lines)
+        text += format_table(f"ranking, groups of {least} strategies and more", RANKING, lines)
     return text
 
 
-def _close(value: float | None) -> float | str | None:
+def _format_three_digits(value: float | None) -> float | str | None:
     """Regrets and correlations differ in the third digit."""
     return f"{value:.3f}" if isinstance(value, float) else value
 
 
-def memory(found: Accuracy, h200: Accuracy) -> list[str]:
+def format_memory(accuracy: Accuracy, h200: Accuracy) -> list[str]:
     """Errors of peak memory."""
-    lines = [("**all**", found.summary), *((one["source"], one) for one in found.by_source), ("h200-hf", h200.summary)]
-    return table("memory, source", MEMORY, ((name, one) for name, one in lines if one["memory_rows"]))
+    lines = [
+        ("**all**", accuracy.summary),
+        *((values["source"], values) for values in accuracy.by_source),
+        ("h200-hf", h200.summary),
+    ]
+    return format_table("memory, source", MEMORY, ((name, values) for name, values in lines if values["memory_rows"]))
 
 
-def left_out(data: Path, profiles: Profiles) -> list[CrossValidation]:
+def validate_left_out(data: Path, profiles: Profiles) -> list[CrossValidation]:
     """Rows predicted by fits that have not seen them."""
     main = data / "measured_runs.csv"
     rows = training(usable(read_runs(main)[0], doubtful_of(main, None)))
-    return [one for kind in FOLDS if (one := cross_validate(rows, profiles, kind)) is not None]
+    return [validation for kind in FOLDS if (validation := cross_validate(rows, profiles, kind)) is not None]
 
 
-def validated(found: Sequence[CrossValidation], seconds: float) -> list[str]:
+def format_validations(validations: Sequence[CrossValidation], seconds: float) -> list[str]:
     """Errors and coverage of rows that the fit has not seen."""
     columns = {"fits": "folds", **COLUMNS}
-    text = table("left out of the fit", columns, [(LEFT_OUT[one.kind], one.as_dict()) for one in found])
-    text += table("left out, and what was known", COLUMNS, (line for one in found for line in _known(one)))
-    by_source = {one.kind: {s["source"]: s["mape_pct"] for s in one.as_dict()["by_source"]} for one in found}
+    text = format_table(
+        "left out of the fit",
+        columns,
+        [(LEFT_OUT[validation.kind], validation.as_dict()) for validation in validations],
+    )
+    text += format_table(
+        "left out, and what was known",
+        COLUMNS,
+        (line for validation in validations for line in _score_by_known_parts(validation)),
+    )
+    by_source = {
+        validation.kind: {s["source"]: s["mape_pct"] for s in validation.as_dict()["by_source"]}
+        for validation in validations
+    }
     names = list(by_source["source"])
-    each = [(name, {str(kind): by_source[kind][name] for kind in by_source}) for name in names]
-    text += table("mean % by source, left out:", {LEFT_OUT[kind]: kind for kind in by_source}, each)
+    lines = [(name, {str(kind): by_source[kind][name] for kind in by_source}) for name in names]
+    text += format_table("mean % by source, left out:", {LEFT_OUT[kind]: kind for kind in by_source}, lines)
     return [*text, f"Every fit starts from the priors; all of them took {seconds:.0f} s."]
 
 
-def chances(found: Sequence[CrossValidation]) -> list[str]:
+def score_stated_chances(validations: Sequence[CrossValidation]) -> list[str]:
     """Stated chances that one strategy beats another of the same set-up, and how often it did."""
     columns = {
         "pairs": "pairs",
@@ -190,56 +211,66 @@ def chances(found: Sequence[CrossValidation]) -> list[str]:
         "the same, 2 / n a pair": "weighted_pct",
     }
     text = []
-    for one in found:
-        if one.kind in CHANCE_KINDS:
-            pairs = pair_strategies(one)
+    for validation in validations:
+        if validation.kind in CHANCE_KINDS:
+            pairs = pair_strategies(validation)
             lines = score_chances(pairs, pair_spread()).items()
             count = f"{len(pairs.weight)} pairs of {pairs.setups} set-ups"
-            text += [f"{count}, left out of the fit: {LEFT_OUT[one.kind]}.", ""]
-            text += table("stated chance of the one predicted faster", columns, lines)
+            text += [f"{count}, left out of the fit: {LEFT_OUT[validation.kind]}.", ""]
+            text += format_table("stated chance of the one predicted faster", columns, lines)
     return [*text, f"Spread of a pair: {pair_spread()}, found from the same pairs left out by whole sources."]
 
 
-def _known(one: CrossValidation) -> Sequence[tuple[str, Any]]:
+def _score_by_known_parts(validation: CrossValidation) -> Sequence[tuple[str, Any]]:
     """Scores by whether another part has rows of the stack and the GPU family, and of rows with experts."""
-    both = one.stack_known & one.gpu_known
+    both = validation.stack_known & validation.gpu_known
     masks = {
         "stack and GPU known": both,
-        "stack unknown": ~one.stack_known & one.gpu_known,
-        "GPU unknown": one.stack_known & ~one.gpu_known,
-        "both unknown": ~one.stack_known & ~one.gpu_known,
+        "stack unknown": ~validation.stack_known & validation.gpu_known,
+        "GPU unknown": validation.stack_known & ~validation.gpu_known,
+        "both unknown": ~validation.stack_known & ~validation.gpu_known,
     }
     lines = [
-        (f"{LEFT_OUT[one.kind]}: {name}", summarize_errors([row for row, on in zip(one.rows, mask, strict=True) if on]))
+        (
+            f"{LEFT_OUT[validation.kind]}: {name}",
+            summarize_errors([row for row, on in zip(validation.rows, mask, strict=True) if on]),
+        )
         for name, mask in masks.items()
         if mask.any()
     ]
     return [
         *lines,
-        (f"{LEFT_OUT[one.kind]}: models with experts", summarize_errors([row for row in one.rows if row.moe])),
+        (
+            f"{LEFT_OUT[validation.kind]}: models with experts",
+            summarize_errors([row for row in validation.rows if row.moe]),
+        ),
     ]
 
 
-def parts(data: Path, profiles: Profiles) -> list[str]:
+def score_parts(data: Path, profiles: Profiles) -> list[str]:
     """Errors of the parts of jobs that were timed, and of transfers between emulated zones."""
     runs, skipped = read_components(data / "gpumodeling25" / "runs.csv")
     jobs = score_components(runs, profiles, skipped)
-    text = clusters(jobs) + components(jobs) + shared(jobs)
+    text = format_clusters(jobs) + format_components(jobs) + format_shares(jobs)
     columns = {"jobs": "jobs", "mean %": "mape_pct", "median, signed %": "median_error_pct"}
-    text += table("part of GPT-NeoX jobs (gpumodeling25)", columns, ((one["part"], one) for one in jobs.by_part))
-    text += steady(data / "gpumodeling25" / "iterations.csv", jobs)
+    text += format_table(
+        "part of GPT-NeoX jobs (gpumodeling25)", columns, ((part["part"], part) for part in jobs.by_part)
+    )
+    text += format_stability(data / "gpumodeling25" / "iterations.csv", jobs)
     report = build_transfer_report(data / "crosszone_rig.csv")
-    operations = sorted({one.row.op for one in report.results if one.predicted is not None})
+    operations = sorted({result.row.op for result in report.results if result.predicted is not None})
     columns = {
         "rows": "rows",
         "predicted": "predicted",
         "median %, best run": "median_best_pct",
         "90 %, best run": "p90_best_pct",
     }
-    return text + table("transfer (crosszone_rig.csv)", columns, ((op, vars(report.of(op))) for op in operations))
+    return text + format_table(
+        "transfer (crosszone_rig.csv)", columns, ((op, vars(report.of(op))) for op in operations)
+    )
 
 
-def clusters(jobs: ComponentScores) -> list[str]:
+def format_clusters(jobs: ComponentScores) -> list[str]:
     """Errors of the iteration by cluster: over all jobs, over the fastest of each set-up, and without each set-up."""
     columns = {
         "jobs": "scored",
@@ -250,57 +281,59 @@ def clusters(jobs: ComponentScores) -> list[str]:
         "the same, left out of its constants, mean %": "left_out_pct",
     }
     lines = []
-    for one in jobs.by_source:
-        known = load_cluster_profile(one["source"])
-        lines.append((one["source"], {**one, "left_out_pct": known and known.scores["jobs"][STACK]["left_out_pct"]}))
-    return table("iteration of GPT-NeoX jobs, by cluster", columns, lines)
+    for cluster in jobs.by_source:
+        profile = load_cluster_profile(cluster["source"])
+        lines.append(
+            (cluster["source"], {**cluster, "left_out_pct": profile and profile.scores["jobs"][STACK]["left_out_pct"]})
+        )
+    return format_table("iteration of GPT-NeoX jobs, by cluster", columns, lines)
 
 
-def components(jobs: ComponentScores) -> list[str]:
+def format_components(jobs: ComponentScores) -> list[str]:
     """Signed errors by component and job, and mean absolute ones by cluster."""
-    found = build_component_table(jobs, "en")
-    heads = [f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" for job in found.jobs]
-    heads += [f"{cluster} mean abs, {which}" for cluster in found.clusters for which in ("all", "fastest")]
+    table = build_component_table(jobs, "en")
+    heads = [f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" for job in table.jobs]
+    heads += [f"{cluster} mean abs, {which}" for cluster in table.clusters for which in ("all", "fastest")]
     text = [f"| component, signed % | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
-    for row in found.rows:
+    for row in table.rows:
         errors = ["-" if error is None else f"{error:+.1f}" for error in row.errors_pct]
-        means = [row.means[cluster] for cluster in found.clusters]
-        errors += [cell(x) for one in means for x in (one.all_pct, one.fastest_pct)]
+        means = [row.means[cluster] for cluster in table.clusters]
+        errors += [format_cell(x) for mean in means for x in (mean.all_pct, mean.fastest_pct)]
         text.append(f"| {row.name} | {' | '.join(errors)} |")
     return [*text, ""]
 
 
-def shared(jobs: ComponentScores) -> list[str]:
+def format_shares(jobs: ComponentScores) -> list[str]:
     """What iterations are made of, measured and predicted."""
     lines = []
-    found = compute_iteration_shares(jobs, "en")
-    for one in found:
-        for kind, values in (("measured", one.measured_pct), ("predicted", one.predicted_pct)):
-            if values and one.job.fastest:
-                lines.append((f"{one.job.cluster} {one.job.name}, {kind}", values))
-    names = {name: part for part, name in found[0].names.items()}
-    return table("share of the iteration, %", names, lines)
+    job_shares = compute_iteration_shares(jobs, "en")
+    for job_share in job_shares:
+        for kind, values in (("measured", job_share.measured_pct), ("predicted", job_share.predicted_pct)):
+            if values and job_share.job.fastest:
+                lines.append((f"{job_share.job.cluster} {job_share.job.name}, {kind}", values))
+    names = {name: part for part, name in job_shares[0].names.items()}
+    return format_table("share of the iteration, %", names, lines)
 
 
-def steady(path: Path, jobs: ComponentScores) -> list[str]:
+def format_stability(path: Path, jobs: ComponentScores) -> list[str]:
     """How steady the iterations of each job were, over its fastest one (`crosszone accuracy` has the seconds)."""
     names = {scored.run.id: build_job_column(scored) for scored in jobs.runs}
     columns = {"iterations": "count", "mean to min %": "mean", "deviation to min %": "std", "max to min %": "max"}
     lines = []
-    for one in read_stability_table(path):
-        found, job = one.stability, names.get(one.id)
+    for job_stability in read_stability_table(path):
+        stability, job = job_stability.stability, names.get(job_stability.id)
         over = {
-            "count": found.count,
-            "mean": found.mean_to_min_pct,
-            "std": 100 * found.std_s / found.min_s,
-            "max": 100 * (found.max_s / found.min_s - 1),
+            "count": stability.count,
+            "mean": stability.mean_to_min_pct,
+            "std": 100 * stability.std_s / stability.min_s,
+            "max": 100 * (stability.max_s / stability.min_s - 1),
         }
-        told = f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" if job else one.id
-        lines.append((told, over))
-    return table("stability of iterations", columns, lines)
+        name = f"{job.cluster} {job.name}{'' if job.fastest else ' (slower)'}" if job else job_stability.id
+        lines.append((name, over))
+    return format_table("stability of iterations", columns, lines)
 
 
-def operators() -> list[str]:
+def format_operators() -> list[str]:
     """Errors of the shipped operator profiles by GPU and family of operators."""
     columns = {"samples": "samples", "random folds %": "error_pct", "unseen sizes %": "unseen_pct"}
     text: list[str] = []
@@ -308,7 +341,9 @@ def operators() -> list[str]:
         profile = operator_profile(gpu)
         if profile is not None:
             lines = profile.summary().items()
-            text += table(gpu, columns, ((name, {**one, "samples": int(one["samples"])}) for name, one in lines))
+            text += format_table(
+                gpu, columns, ((name, {**errors, "samples": int(errors["samples"])}) for name, errors in lines)
+            )
     return text
 
 
@@ -317,21 +352,28 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
     parser.add_argument("--quick", action="store_true", help="leave out the cross-validation")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     profiles = Profiles.shipped()
-    head = ["`python benchmarks/accuracy.py`: errors are |predicted / measured - 1|. " + counted(profiles), ""]
-    write_section("Accuracy", "\n".join([*head, *fitted(given.data, profiles)]))
-    write_section("Accuracy by part", "\n".join(["`python benchmarks/accuracy.py`", "", *parts(given.data, profiles)]))
-    if fits := operators():
+    head = [
+        "`python benchmarks/accuracy.py`: errors are |predicted / measured - 1|. " + count_coefficients(profiles),
+        "",
+    ]
+    write_section("Accuracy", "\n".join([*head, *score_fitted_rows(arguments.data, profiles)]))
+    write_section(
+        "Accuracy by part", "\n".join(["`python benchmarks/accuracy.py`", "", *score_parts(arguments.data, profiles)])
+    )
+    if fits := format_operators():
         head = ["`python benchmarks/accuracy.py`: mean error of fitted operator times, by family.", ""]
         write_section("Operators", "\n".join([*head, *fits]))
-    if not given.quick:
+    if not arguments.quick:
         start = time.perf_counter()
-        found = left_out(given.data, profiles)
-        said = ["`python benchmarks/accuracy.py`", ""]
-        text = [*said, *validated(found, time.perf_counter() - start)]
+        validations = validate_left_out(arguments.data, profiles)
+        heading = ["`python benchmarks/accuracy.py`", ""]
+        text = [*heading, *format_validations(validations, time.perf_counter() - start)]
         write_section("Accuracy on runs left out of the fit", "\n".join(text))
-        write_section("Chance that the faster plan is faster", "\n".join([*said, *chances(found)]))
+        write_section(
+            "Chance that the faster plan is faster", "\n".join([*heading, *score_stated_chances(validations)])
+        )
 
 
 if __name__ == "__main__":

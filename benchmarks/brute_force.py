@@ -23,22 +23,22 @@ def main() -> None:
     parser.add_argument("--scenarios", type=int, default=50)
     parser.add_argument("--most", type=int, default=2000, help="strategies of a scenario at most")
     parser.add_argument("--first", type=int, default=1000, help="number of the first scenario")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     start = time.monotonic()
     agreed = best = strategies = feasible = simulated = 0
     regret, missed = 0.0, []
-    for seed in range(asked.first, asked.first + asked.scenarios):
-        found = compared(small_problem(seed, asked.most))
-        agreed += found.agrees
-        best += found.regret <= 1e-9
-        regret = max(regret, found.regret)
-        strategies, feasible = strategies + found.strategies, feasible + found.feasible
-        simulated += found.simulated
-        if not found.agrees:
+    for seed in range(arguments.first, arguments.first + arguments.scenarios):
+        comparison = compared(small_problem(seed, arguments.most))
+        agreed += comparison.agrees
+        best += comparison.regret <= 1e-9
+        regret = max(regret, comparison.regret)
+        strategies, feasible = strategies + comparison.strategies, feasible + comparison.feasible
+        simulated += comparison.simulated
+        if not comparison.agrees:
             missed.append(seed)
-            print(f"scenario {seed}: search {found.searched}, all {found.exhaustive}", file=sys.stderr)
+            print(f"scenario {seed}: search {comparison.searched}, all {comparison.exhaustive}", file=sys.stderr)
     rows = {
-        "scenarios (random clusters of at most 16 GPUs in two zones)": asked.scenarios,
+        "scenarios (random clusters of at most 16 GPUs in two zones)": arguments.scenarios,
         "the best strategy is found": best,
         f"the best {TOP} families have the same step times": agreed,
         "largest regret": f"{regret:.2e}",
@@ -47,7 +47,7 @@ def main() -> None:
         "simulated by the search": simulated,
     }
     table = "\n".join(["| what | figure |", "|---|---|", *(f"| {what} | {figure} |" for what, figure in rows.items())])
-    command = f"`python benchmarks/brute_force.py --scenarios {asked.scenarios} --most {asked.most}`"
+    command = f"`python benchmarks/brute_force.py --scenarios {arguments.scenarios} --most {arguments.most}`"
     write_section("Brute force", f"{command}, {time.monotonic() - start:.0f} s.\n\n{table}")
 
 

@@ -53,7 +53,7 @@ def fit_kernels_and_links(name: str, folder: Path) -> OwnProfile:
     return join_profiles(of_kernels, timed)
 
 
-def jobs_of(runs: list[ComponentRun], cluster: str) -> list[ComponentRun]:
+def select_jobs(runs: list[ComponentRun], cluster: str) -> list[ComponentRun]:
     """The jobs of one cluster."""
     return [run for run in runs if run.cluster == cluster]
 
@@ -62,19 +62,19 @@ def main() -> None:
     """Fit both, write them where asked, and put the table of their jobs into RESULTS.md."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the shipped profiles anew")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     folder = measured.FOLDER / "gpumodeling25"
     runs, _ = read_components(folder / "runs.csv")
     without: dict[str, float] = {}
     for name in CLUSTERS:
         alone = fit_kernels_and_links(name, folder)
         profiles = Profiles.shipped().with_own(alone)
-        software = fit_cluster(jobs_of(runs, name), profiles, name=name, source=alone.source)
-        without |= {one.run.id: one.error_pct for one in software.left_out}
-        if given.write:
-            made = join_profiles(alone, software.profile).model_copy(update={"created": CREATED})
-            (SHIPPED / f"{name}.yaml").write_text(HEAD.format(name=name) + own_profiles.text_of(made), "utf-8")
-    scored = {one.run.id: one for one in score_components(runs, Profiles.shipped()).runs}
+        software = fit_cluster(select_jobs(runs, name), profiles, name=name, source=alone.source)
+        without |= {left_out.run.id: left_out.error_pct for left_out in software.left_out}
+        if arguments.write:
+            profile = join_profiles(alone, software.profile).model_copy(update={"created": CREATED})
+            (SHIPPED / f"{name}.yaml").write_text(HEAD.format(name=name) + own_profiles.text_of(profile), "utf-8")
+    scored = {scored_job.run.id: scored_job for scored_job in score_components(runs, Profiles.shipped()).runs}
     lines = [
         "`python benchmarks/clusters.py`: jobs of GPUModeling25 by `predict` with the profile of their cluster, against"
         " their fastest iteration; *left out*: what the software adds was fitted without that set-up.",
@@ -83,18 +83,17 @@ def main() -> None:
         "|---|---|---|---|---|---|",
     ]
     for run in runs:
-        one, s = scored[run.id], run.case.strategy
-        name = f"{run.case.model.name} {s.pp}-{s.tp}-{run.case.dp}" + ("" if one.fastest else " (slower job)")
+        scored_job, s = scored[run.id], run.case.strategy
+        name = f"{run.case.model.name} {s.pp}-{s.tp}-{run.case.dp}" + ("" if scored_job.fastest else " (slower job)")
         apart = f"{without[run.id]:+.1f}" if run.id in without else "-"
-        seconds = f"{run.step_s:.2f} | {one.step.predicted_s:.2f}"
-        lines.append(f"| {run.cluster} | {name} | {seconds} | {one.step.error_pct:+.1f} | {apart} |")
+        seconds = f"{run.step_s:.2f} | {scored_job.step.predicted_s:.2f}"
+        lines.append(f"| {run.cluster} | {name} | {seconds} | {scored_job.step.error_pct:+.1f} | {apart} |")
     for cluster in CLUSTERS:
         jobs = [run for run in select_fastest(runs) if run.cluster == cluster]
-        fitted = sum(abs(scored[run.id].step.error_pct) for run in jobs) / len(jobs)
-        left = sum(abs(without[run.id]) for run in jobs) / len(jobs)
-        lines.append(
-            f"| **{cluster}** | mean of the fastest job of {len(jobs)} set-ups | | | {fitted:.1f} | {left:.1f} |"
-        )
+        fitted_pct = sum(abs(scored[run.id].step.error_pct) for run in jobs) / len(jobs)
+        left_out_pct = sum(abs(without[run.id]) for run in jobs) / len(jobs)
+        means = f"{fitted_pct:.1f} | {left_out_pct:.1f}"
+        lines.append(f"| **{cluster}** | mean of the fastest job of {len(jobs)} set-ups | | | {means} |")
     write_section("Clusters measured by others", "\n".join(lines))
 
 

@@ -27,7 +27,7 @@ from crosszone.calibrate.published import PublishedResult, compare_cells
 from crosszone.calibrate.testbed import build_transfer_report
 from crosszone.inputs.scenario import load_scenario
 from crosszone.predict.predict import build_prediction, predictor
-from prediction import cpu_s
+from prediction import measure_cpu_s
 from results import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,53 +38,53 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
-def speed() -> list[str]:
+def measure_speed() -> list[str]:
     """Rows of times."""
     scenario = load_scenario(ROOT / "examples" / "three-cities.yaml")
     base = predictor(scenario)
     before = build_prediction(base)
     rows = []
     for name, change in CHANGES.items():
-        seconds = cpu_s(partial(what_if, scenario, change, base=base, before=before))
+        seconds = measure_cpu_s(partial(what_if, scenario, change, base=base, before=before))
         rows.append((f"what-if: {name}, three cities", seconds))
-    rows.append(("what-if: both sides predicted", cpu_s(lambda: what_if(scenario, CHANGES["a rate"]))))
+    rows.append(("what-if: both sides predicted", measure_cpu_s(lambda: what_if(scenario, CHANGES["a rate"]))))
     turned = [("compression", "bf16")]
-    rows.append(("what-if: a switch", cpu_s(lambda: what_if(scenario, turn=turned, base=base, before=before))))
-    rows.append(("communication report", cpu_s(lambda: communication_report(base, before), 11)))
-    rows.append(("suggestions, every switch", cpu_s(lambda: suggestions(scenario, base=base), 5)))
+    rows.append(("what-if: a switch", measure_cpu_s(lambda: what_if(scenario, turn=turned, base=base, before=before))))
+    rows.append(("communication report", measure_cpu_s(lambda: communication_report(base, before), 11)))
+    rows.append(("suggestions, every switch", measure_cpu_s(lambda: suggestions(scenario, base=base), 5)))
     return [f"| {name} | {seconds * 1e3:.1f} |" for name, seconds in rows]
 
 
-def published(folder: Path) -> list[str]:
+def score_published(folder: Path) -> list[str]:
     """Rows of errors by publication."""
     families: dict[str, list[PublishedResult]] = {}
-    for one in predict_published(folder / "cross_zone_runs.csv"):
-        families.setdefault(one.family, []).append(one)
+    for result in predict_published(folder / "cross_zone_runs.csv"):
+        families.setdefault(result.family, []).append(result)
     rows = []
-    for family, found in families.items():
-        errors = [abs(one.error_pct) for one in found if one.error_pct is not None]
+    for family, results in families.items():
+        errors = [abs(result.error_pct) for result in results if result.error_pct is not None]
         if not errors:
             continue
         cells = [f"{np.median(errors):.1f}", f"{np.mean(errors):.1f}", f"{np.mean(np.array(errors) <= 15) * 100:.0f}"]
         note = ""
         if family == "streaming-diloco":
-            grid = compare_cells(found)
+            grid = compare_cells(results)
             note = f"{grid.within_one_step} of {grid.cells} rates within one step of the paper's grid"
         if family == "intellect-1":
-            table = [one for one in found if "utilisation" in one.case and one.predicted is not None]
-            note = f"utilisation within {max(abs(one.predicted - one.published) for one in table):.2f} points"  # type: ignore[operator]
-        rows.append(f"| {family} | {len(found)} | {len(errors)} | {' | '.join(cells)} | {note} |")
+            table = [result for result in results if "utilisation" in result.case and result.predicted is not None]
+            note = f"utilisation within {max(abs(result.predicted - result.published) for result in table):.2f} points"  # type: ignore[operator]
+        rows.append(f"| {family} | {len(results)} | {len(errors)} | {' | '.join(cells)} | {note} |")
     return rows
 
 
-def rig(folder: Path) -> list[str]:
-    """Rows of errors on the rig of emulated zones."""
+def score_testbed(folder: Path) -> list[str]:
+    """Rows of errors on the testbed of emulated zones."""
     report = build_transfer_report(folder / "crosszone_rig.csv")
     rows = []
     for op in ("all_reduce", "p2p_one_way", "flat_ring", "hier_shard", "many_groups"):
-        one = report.of(op)
-        if one.median_best_pct is not None and one.median_median_pct is not None:
-            rows.append(f"| {op} | {one.rows} | {one.median_best_pct:.1f} | {one.median_median_pct:.1f} |")
+        summary = report.of(op)
+        if summary.median_best_pct is not None and summary.median_median_pct is not None:
+            rows.append(f"| {op} | {summary.rows} | {summary.median_best_pct:.1f} | {summary.median_median_pct:.1f} |")
     for result in report.results:
         if result.row.op.startswith(("ddp_", "localsgd")) and result.error_median_pct is not None:
             best = "-" if result.error_best_pct is None else f"{result.error_best_pct:+.1f}"
@@ -108,7 +108,7 @@ def main() -> None:
         "",
         "| answer | CPU ms |",
         "|---|---|",
-        *speed(),
+        *measure_speed(),
     ]
     text += [
         "",
@@ -116,13 +116,13 @@ def main() -> None:
         "",
         "| publication | figures | predicted | median % | mean % | within 15 % | |",
         "|---|---|---|---|---|---|---|",
-        *published(folder),
+        *score_published(folder),
         "",
         "Measured between emulated zones (Gloo over TCP; DDP rows with their sign):",
         "",
         "| operation | rows | against the best run % | against the median run % |",
         "|---|---|---|---|",
-        *rig(folder),
+        *score_testbed(folder),
     ]
     write_section("Communication", "\n".join(text))
 

@@ -26,16 +26,16 @@ COLUMNS = {
 }
 
 
-def kind(row: ScoredRow) -> str:
+def describe_stack(row: ScoredRow) -> str:
     """What a row is of."""
     return {"hf-eager": "Hugging Face, eager", "hf-compile": "Hugging Face, compiled"}.get(
         row.stack or "", "the shipped trainer"
     )
 
 
-def line(name: str, found: dict[str, Any]) -> str:
+def format_line(name: str, scores: dict[str, Any]) -> str:
     """One line of the table of steps."""
-    return f"| {name} | {found['scored']} | {' | '.join(f'{found[key]:.1f}' for key in COLUMNS.values())} |"
+    return f"| {name} | {scores['scored']} | {' | '.join(f'{scores[key]:.1f}' for key in COLUMNS.values())} |"
 
 
 def main() -> None:
@@ -54,11 +54,13 @@ def main() -> None:
             for row in score_runs(path, Profiles.shipped()).rows
         ]
         worst = [row for row in rows if row.stack in ("hf-eager", "hf-compile")]
-        lines.append(line(f"{title}: Hugging Face, all", summarize_errors(worst)))
-        for name in dict.fromkeys(map(kind, rows)):
-            lines.append(line(f"{title}: {name}", summarize_errors([row for row in rows if kind(row) == name])))
+        lines.append(format_line(f"{title}: Hugging Face, all", summarize_errors(worst)))
+        for name in dict.fromkeys(map(describe_stack, rows)):
+            lines.append(
+                format_line(f"{title}: {name}", summarize_errors([row for row in rows if describe_stack(row) == name]))
+            )
     lines += ["", "| row not fitted to | stack | measured s | predicted s | error % |", "|---|---|---|---|---|"]
-    for row in sorted(worst, key=lambda one: -abs(one.error_pct or 0.0)):
+    for row in sorted(worst, key=lambda row: -abs(row.error_pct or 0.0)):
         lines.append(
             f"| {row.id} | {row.stack} | {row.measured_s:.4f} | {row.predicted_s:.4f} | {row.error_pct:+.1f} |"
         )
@@ -66,9 +68,9 @@ def main() -> None:
     if profile is not None:
         lines += ["", f"Operators: {profile.samples} samples; {profile.source}", ""]
         lines += ["| operator | samples | held-out samples, mean % | unseen sizes, mean % |", "|---|---|---|---|"]
-        for family, found in profile.summary().items():
-            errors = f"{found['error_pct']:.1f} | {found['unseen_pct']:.1f}"
-            lines.append(f"| {family} | {found['samples']:.0f} | {errors} |")
+        for family, errors_of_family in profile.summary().items():
+            errors = f"{errors_of_family['error_pct']:.1f} | {errors_of_family['unseen_pct']:.1f}"
+            lines.append(f"| {family} | {errors_of_family['samples']:.0f} | {errors} |")
     write_section("H200 profile", "\n".join(lines))
 
 

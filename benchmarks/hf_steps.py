@@ -114,16 +114,16 @@ CHECK = [
 ]
 
 
-def built(name: str, layers: int, seq: int) -> tuple[Any, tuple[int, ...]]:
+def build_model(name: str, layers: int, seq: int) -> tuple[Any, tuple[int, ...]]:
     """The model with random weights on the GPU, and its sizes."""
     torch, hf = import_module("torch"), import_module("transformers")
-    whole, hidden, ffn, heads, kv, vocab, tied = (LLAMA | GPT)[name]
-    held = layers or whole
+    all_layers, hidden, ffn, heads, kv, vocab, tied = (LLAMA | GPT)[name]
+    layer_count = layers or all_layers
     torch.set_default_dtype(torch.bfloat16)
     with torch.device("cuda"):
         if name in LLAMA:
             config = hf.LlamaConfig(
-                num_hidden_layers=held,
+                num_hidden_layers=layer_count,
                 hidden_size=hidden,
                 intermediate_size=ffn,
                 num_attention_heads=heads,
@@ -137,7 +137,7 @@ def built(name: str, layers: int, seq: int) -> tuple[Any, tuple[int, ...]]:
             model: Any = hf.LlamaForCausalLM(config)
         else:
             config = hf.GPT2Config(
-                n_layer=held,
+                n_layer=layer_count,
                 n_embd=hidden,
                 n_inner=ffn,
                 n_head=heads,
@@ -150,14 +150,14 @@ def built(name: str, layers: int, seq: int) -> tuple[Any, tuple[int, ...]]:
                 use_cache=False,
             )
             model = hf.GPT2LMHeadModel(config)
-    return model.to(torch.bfloat16).train(), (held, hidden, ffn, heads, kv, vocab)
+    return model.to(torch.bfloat16).train(), (layer_count, hidden, ffn, heads, kv, vocab)
 
 
-def measured(name: str, layers: int, batch: int, seq: int, recompute: int, compiled: int) -> dict[str, Any]:
+def measure_row(name: str, layers: int, batch: int, seq: int, recompute: int, compiled: int) -> dict[str, Any]:
     """One row: median step and peak memory."""
     torch = import_module("torch")
-    model, (held, hidden, ffn, heads, kv, vocab) = built(name, layers, seq)
-    parameters = sum(one.numel() for one in model.parameters())
+    model, (layer_count, hidden, ffn, heads, kv, vocab) = build_model(name, layers, seq)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     if recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     run = torch.compile(model) if compiled else model
@@ -182,7 +182,7 @@ def measured(name: str, layers: int, batch: int, seq: int, recompute: int, compi
             laps.append([a.elapsed_time(b) for a, b in itertools.pairwise(marks)])
     steps = [sum(lap) / 1e3 for lap in laps]
     step = statistics.median(steps)
-    parts = [statistics.median(one) for one in zip(*laps, strict=True)]
+    parts = [statistics.median(times) for times in zip(*laps, strict=True)]
     spread = 100 * (max(steps) - min(steps)) / step
     notes = f"bf16 states; fused AdamW; sdpa; peak allocated GiB; median of {TIMED} after {WARM} warm-ups, "
     notes += f"spread {spread:.1f} %; "
@@ -192,7 +192,7 @@ def measured(name: str, layers: int, batch: int, seq: int, recompute: int, compi
         "source": f"Own measurement, one H200, torch {torch.__version__.split('+')[0]}",
         "model": f"{name}[{layers} layers]" if layers else name,
         "params_b": f"{parameters / 1e9:.6f}",
-        "layers": held,
+        "layers": layer_count,
         "hidden": hidden,
         "ffn_hidden": ffn,
         "heads": heads,
@@ -225,30 +225,30 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--rows", choices=("fit", "check"), help="only those fitted to, or only those for checking")
     parser.add_argument("--only", choices=("eager", "compiled"))
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch = import_module("torch")
     done = set()
-    if given.output.exists():
-        with given.output.open() as file:
+    if arguments.output.exists():
+        with arguments.output.open() as file:
             done = {row["id"] for row in csv.DictReader(file)}
-    named = [
+    cases_by_id = [
         (f"{kind}-{at:02}", case) for kind, cases in (("fit", FIT), ("check", CHECK)) for at, case in enumerate(cases)
     ]
-    named.sort(key=lambda one: (one[1][5], one[0][-2:], one[0]))
-    until = time.monotonic() + 60 * given.minutes
-    with given.output.open("a", newline="") as file:
+    cases_by_id.sort(key=lambda entry: (entry[1][5], entry[0][-2:], entry[0]))
+    until = time.monotonic() + 60 * arguments.minutes
+    with arguments.output.open("a", newline="") as file:
         rows = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if not done:
             rows.writeheader()
-        for id, case in named:
-            if id in done or (given.only and (given.only == "compiled") != bool(case[5])):
+        for id, case in cases_by_id:
+            if id in done or (arguments.only and (arguments.only == "compiled") != bool(case[5])):
                 continue
             if time.monotonic() > until:
                 sys.stderr.write("the time is up\n")
                 break
             start = time.monotonic()
             try:
-                row = {"id": id, **measured(*case)}
+                row = {"id": id, **measure_row(*case)}
             except torch.cuda.OutOfMemoryError:
                 sys.stderr.write(f"{id} {case}: out of memory\n")
             else:

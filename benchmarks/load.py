@@ -51,7 +51,7 @@ class Log:
     hung_up: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, route: str, seconds: float, error: str = "") -> None:
+    def record_answer(self, route: str, seconds: float, error: str = "") -> None:
         """One answer."""
         with self.lock:
             self.seconds[route].append(seconds)
@@ -73,11 +73,11 @@ class User(threading.Thread):
         """Play until the end."""
         time.sleep(self.random.uniform(0, EVERY_S))  # users do not move in step
         while (now := time.monotonic()) < self.end:
-            self._change()
+            self._move_slider()
             self._ask_all(now + EVERY_S)
             time.sleep(max(0.0, now + EVERY_S - time.monotonic()))
 
-    def _change(self) -> None:
+    def _move_slider(self) -> None:
         name = self.random.choice(list(FIELDS))
         value = self.random.choice(FIELDS[name])
         if name == "global_batch":
@@ -86,7 +86,7 @@ class User(threading.Thread):
             self.scenario["cluster"]["links"][0][name] = value
 
     def _ask_all(self, until: float) -> None:
-        self._post("scenarios/describe", {})
+        self._send("scenarios/describe", {})
         self._analyse()
         plans = self._plan(until)
         if plans is None or not plans["plans"]:
@@ -97,22 +97,22 @@ class User(threading.Thread):
             self._analyse()
 
     def _analyse(self) -> None:
-        self._post("analyse", {"parts": ["traffic"], **({"way": self.way} if self.way else {})})
+        self._send("analyse", {"parts": ["traffic"], **({"way": self.way} if self.way else {})})
 
-    def _post(self, route: str, more: dict[str, Any]) -> None:
+    def _send(self, route: str, more: dict[str, Any]) -> None:
         begun = time.monotonic()
         try:
-            with self._sent(route, more) as answer:
+            with self._open_request(route, more) as answer:
                 answer.read()
                 error = "" if answer.status == 200 else str(answer.status)
         except OSError as failure:
             error = type(failure).__name__
-        self.log.note(f"/{route}", time.monotonic() - begun, error)
+        self.log.record_answer(f"/{route}", time.monotonic() - begun, error)
 
     def _plan(self, until: float) -> dict[str, Any] | None:
         begun, result, error, name = time.monotonic(), None, "", ""
         try:
-            with self._sent("plan", {"top": 6}, {"Accept": "text/event-stream"}) as answer:
+            with self._open_request("plan", {"top": 6}, {"Accept": "text/event-stream"}) as answer:
                 error = "" if answer.status == 200 else str(answer.status)
                 for line in answer:
                     if line.startswith(b"event: "):
@@ -124,15 +124,15 @@ class User(threading.Thread):
                     if time.monotonic() > until and result is None and not error:
                         with self.log.lock:
                             self.log.hung_up += 1
-                        self.log.note("/plan", time.monotonic() - begun)
+                        self.log.record_answer("/plan", time.monotonic() - begun)
                         return None
         except OSError as failure:
             error = type(failure).__name__
-        self.log.note("/plan", time.monotonic() - begun, error or ("" if result else "no result"))
+        self.log.record_answer("/plan", time.monotonic() - begun, error or ("" if result else "no result"))
         return result
 
     @contextmanager
-    def _sent(self, route: str, more: dict[str, Any], headers: dict[str, str] | None = None) -> Iterator[Any]:
+    def _open_request(self, route: str, more: dict[str, Any], headers: dict[str, str] | None = None) -> Iterator[Any]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             body = json.dumps({"scenario": self.scenario, **more})
@@ -144,7 +144,7 @@ class User(threading.Thread):
 
 
 @contextmanager
-def server() -> Iterator[int]:
+def serve() -> Iterator[int]:
     """The port of `crosszone serve`, started for this and warm."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -165,7 +165,7 @@ def server() -> Iterator[int]:
             process.wait(20)
 
 
-def share(values: list[float], part: float) -> float:
+def find_quantile(values: list[float], part: float) -> float:
     """The value that this part of all values does not exceed."""
     return (
         statistics.quantiles(values, n=100, method="inclusive")[round(100 * part) - 1] if len(values) > 1 else values[0]
@@ -175,7 +175,7 @@ def share(values: list[float], part: float) -> float:
 def play(users: int, seconds: float) -> Log:
     """All users at once."""
     log = Log()
-    with server() as port:
+    with serve() as port:
         end = time.monotonic() + seconds
         playing = [User(number, port, log, end) for number in range(users)]
         for user in playing:
@@ -187,26 +187,27 @@ def play(users: int, seconds: float) -> Log:
 
 def main() -> None:
     """Play and put the table into RESULTS.md."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--users", type=int, default=USERS)
-    options.add_argument("--seconds", type=float, default=SECONDS)
-    options.add_argument("--dry", action="store_true", help="print, and leave RESULTS.md as it is")
-    asked = options.parse_args()
-    log = play(asked.users, asked.seconds)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--users", type=int, default=USERS)
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("--dry", action="store_true", help="print, and leave RESULTS.md as it is")
+    arguments = parser.parse_args()
+    log = play(arguments.users, arguments.seconds)
     rows = {route: log.seconds[route] for route in sorted(log.seconds)}
     rows["all"] = [value for values in rows.values() for value in values]
     lines = ["| what | answers | median ms | p95 ms | p99 ms | longest ms |", "|---|---|---|---|---|---|"]
     for route, values in rows.items():
-        figures = (statistics.median(values), share(values, 0.95), share(values, 0.99), max(values))
+        figures = (statistics.median(values), find_quantile(values, 0.95), find_quantile(values, 0.99), max(values))
         lines.append(f"| {route} | {len(values)} | " + " | ".join(f"{1000 * figure:,.0f}" for figure in figures) + " |")
     errors = ", ".join(f"{count} x {what}" for what, count in log.errors.items()) or "none"
     head = (
-        f"`python benchmarks/load.py`, {os.cpu_count()} cores for server, workers and users together: {asked.users} "
-        f"users for {asked.seconds:.0f} s, each changing the three-cities example every {EVERY_S:.0f} s. Target: no "
-        f"error, p95 under {TARGET_S:.0f} s. Errors: {errors}. Searches given up for the next change: {log.hung_up}."
+        f"`python benchmarks/load.py`, {os.cpu_count()} cores for server, workers and users together: "
+        f"{arguments.users} users for {arguments.seconds:.0f} s, each changing the three-cities example every "
+        f"{EVERY_S:.0f} s. Target: no error, p95 under {TARGET_S:.0f} s. Errors: {errors}. "
+        f"Searches given up for the next change: {log.hung_up}."
     )
     text = head + "\n\n" + "\n".join(lines)
-    print(text) if asked.dry else write_section("Load", text)
+    print(text) if arguments.dry else write_section("Load", text)
 
 
 if __name__ == "__main__":

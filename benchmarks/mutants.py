@@ -67,12 +67,12 @@ class Mutant(NamedTuple):
     source_line: str
 
 
-def mutants(path: Path, name: str) -> Iterator[Mutant]:
+def list_mutants(path: Path, name: str) -> Iterator[Mutant]:
     """Every mutant of a file that fits on one line."""
     text = path.read_text()
     lines = text.splitlines()
     for node in ast.walk(ast.parse(text)):
-        changed = _changed(node)
+        changed = _exchange_node(node)
         was = ast.get_source_segment(text, node) if changed is not None else None
         if changed is None or was is None or "\n" in was:
             continue
@@ -82,7 +82,7 @@ def mutants(path: Path, name: str) -> Iterator[Mutant]:
         yield Mutant(name, node.lineno, column, was, f"({ast.unparse(changed)})", source)
 
 
-def _changed(node: ast.AST) -> ast.AST | None:
+def _exchange_node(node: ast.AST) -> ast.AST | None:
     match node:
         case ast.BinOp(left, op, right) if type(op) in EXCHANGED:
             return ast.BinOp(left, EXCHANGED[type(op)](), right)
@@ -101,34 +101,34 @@ def _changed(node: ast.AST) -> ast.AST | None:
     return None
 
 
-class Covering:
+class CoveringTests:
     """Which tests run a line, by coverage.py's contexts."""
 
     def __init__(self, data: Path, tree: Path) -> None:
         self.data, self.tree = CoverageData(str(data)), tree
         self.data.read()
 
-    def tests(self, file: str, line: int) -> list[str]:
-        found = self.data.contexts_by_lineno(str(self.tree / "src/crosszone" / file)).get(line, [])
-        return sorted({context.split("|")[0] for context in found if "::" in context})
+    def find_tests(self, file: str, line: int) -> list[str]:
+        contexts = self.data.contexts_by_lineno(str(self.tree / "src/crosszone" / file)).get(line, [])
+        return sorted({context.split("|")[0] for context in contexts if "::" in context})
 
 
-def drawn(tree: Path, covering: Covering, count: int, seed: int) -> list[Mutant]:
+def draw_mutants(tree: Path, covering: CoveringTests, count: int, seed: int) -> list[Mutant]:
     """Mutants of covered lines, the same for the same tree, coverage and seed."""
     source = tree / "src/crosszone"
     files = sorted(path for name in PACKAGES for path in (source / name).rglob("*.py") if "trainer" not in path.parts)
-    all_of_them = [one for path in files for one in mutants(path, str(path.relative_to(source)))]
-    random.Random(seed).shuffle(all_of_them)
-    found: list[Mutant] = []
-    for one in all_of_them:
-        if covering.tests(one.file, one.line):
-            found.append(one)
-        if len(found) == count:
+    candidates = [mutant for path in files for mutant in list_mutants(path, str(path.relative_to(source)))]
+    random.Random(seed).shuffle(candidates)
+    selected: list[Mutant] = []
+    for mutant in candidates:
+        if covering.find_tests(mutant.file, mutant.line):
+            selected.append(mutant)
+        if len(selected) == count:
             break
-    return found
+    return selected
 
 
-def placed(mutant: Mutant, tree: Path) -> Mutant | None:
+def locate_mutant(mutant: Mutant, tree: Path) -> Mutant | None:
     """The mutant in another edition of the file: the equal line nearest to where it was."""
     path = tree / "src/crosszone" / mutant.file
     lines = path.read_text().splitlines() if path.exists() else []
@@ -136,7 +136,7 @@ def placed(mutant: Mutant, tree: Path) -> Mutant | None:
     return mutant._replace(line=min(where, key=lambda at: abs(at - mutant.line))) if where else None
 
 
-def killed(mutant: Mutant, tree: Path, tests: list[str], seed: int) -> str:
+def try_mutant(mutant: Mutant, tree: Path, tests: list[str], seed: int) -> str:
     """'killed', 'survived' or 'no tests'; a test that fails without the mutant too kills nobody."""
     order = list(tests)
     random.Random(seed).shuffle(order)
@@ -175,11 +175,11 @@ def _run(tree: Path, tests: list[str], seconds: float) -> tuple[int, list[str]]:
     done = subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
-    named = {line.split(" ", 1)[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))}
-    return done.returncode, [test for test in tests if any(name.startswith(test) for name in named)]
+    failed = {line.split(" ", 1)[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))}
+    return done.returncode, [test for test in tests if any(name.startswith(test) for name in failed)]
 
 
-def reached(data: Path) -> list[str]:
+def format_coverage(data: Path) -> list[str]:
     """Rows of a table: lines and branches that the tests run, by package."""
     with tempfile.NamedTemporaryFile(suffix=".json") as report:
         coverage = Coverage(data_file=str(data), branch=True)
@@ -213,33 +213,33 @@ def main() -> None:
     parser.add_argument("--within", type=Path, help="a folder for the copy of the tree; a temporary one unless told")
     parser.add_argument("--write", action="store_true", help="write the section of RESULTS.md")
     parser.add_argument("--out", type=Path, default=Path("mutants.json"))
-    given = parser.parse_args()
-    tree = given.tree.resolve()
-    covering = Covering(given.coverage, tree)
-    if given.like:
-        chosen = [Mutant(*row["mutant"]) for row in json.loads(given.like.read_text())]
+    arguments = parser.parse_args()
+    tree = arguments.tree.resolve()
+    covering = CoveringTests(arguments.coverage, tree)
+    if arguments.like:
+        chosen = [Mutant(*row["mutant"]) for row in json.loads(arguments.like.read_text())]
     else:
-        chosen = drawn(tree, covering, given.count, given.seed)
+        chosen = draw_mutants(tree, covering, arguments.count, arguments.seed)
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
-        copy = (given.within or Path(temporary)) / "tree"
+        copy = (arguments.within or Path(temporary)) / "tree"
         shutil.copytree(tree, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", "__pycache__", ".*cache"))
         for number, mutant in enumerate(chosen, 1):
-            here = placed(mutant, tree)
-            tests = covering.tests(here.file, here.line) if here else []
-            result = killed(here, copy, tests, given.seed) if here else "gone"
+            located = locate_mutant(mutant, tree)
+            tests = covering.find_tests(located.file, located.line) if located else []
+            result = try_mutant(located, copy, tests, arguments.seed) if located else "gone"
             rows.append({"mutant": list(mutant), "result": result, "tests": len(tests)})
             about = f"{mutant.file}:{mutant.line}  {mutant.was} -> {mutant.now}"
             print(f"{number:3} {result:9} {len(tests):5} tests  {about}", flush=True)
-            given.out.write_text(json.dumps(rows, indent=1))
+            arguments.out.write_text(json.dumps(rows, indent=1))
     tried = [row for row in rows if row["result"] != "gone"]
     number = sum(row["result"] == "killed" for row in tried)
-    said = f"{number} of {len(tried)} mutants killed ({100 * number / len(tried):.0f} %), seed {given.seed}"
-    print(said)
-    if given.write:
-        table = ["| package | lines | branches |", "|---|---|---|", *reached(given.coverage)]
+    summary = f"{number} of {len(tried)} mutants killed ({100 * number / len(tried):.0f} %), seed {arguments.seed}"
+    print(summary)
+    if arguments.write:
+        table = ["| package | lines | branches |", "|---|---|---|", *format_coverage(arguments.coverage)]
         head = "`python benchmarks/mutants.py --write`; tests of `./test` without browsers and frameworks."
-        write_section(TITLE, "\n".join([head, "", f"{said}; packages {', '.join(PACKAGES)}.", "", *table]))
+        write_section(TITLE, "\n".join([head, "", f"{summary}; packages {', '.join(PACKAGES)}.", "", *table]))
 
 
 if __name__ == "__main__":

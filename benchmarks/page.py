@@ -65,7 +65,7 @@ PAINT = """
 
 
 @contextmanager
-def served() -> Iterator[str]:
+def serve() -> Iterator[str]:
     """The address of a server of its own."""
     with socket.socket() as probe, tempfile.TemporaryDirectory() as home:
         probe.bind(("127.0.0.1", 0))
@@ -83,7 +83,7 @@ def served() -> Iterator[str]:
             process.communicate(timeout=10)
 
 
-def loaded(browser: Any, address: str) -> tuple[float, float]:
+def measure_load(browser: Any, address: str) -> tuple[float, float]:
     """Milliseconds to the first content and to the first step time."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
     page = context.new_page()
@@ -96,7 +96,7 @@ def loaded(browser: Any, address: str) -> tuple[float, float]:
     return paint, answered
 
 
-def stepped(browser: Any, address: str, free: bool) -> tuple[list[float], list[float]]:
+def measure_slider(browser: Any, address: str, free: bool) -> tuple[list[float], list[float]]:
     """Milliseconds from each move of the slider to the new step time and to the end of the new search."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
     page = context.new_page()
@@ -113,9 +113,9 @@ def stepped(browser: Any, address: str, free: bool) -> tuple[list[float], list[f
     at = int(slider.evaluate("(element) => element.value"))
     for number in (at - 2, at - 1):  # the first moves warm up the search
         page.evaluate(STEP, number)
-    found = [page.evaluate(STEP, at + 1 + number) for number in range(STEPS)]
+    timings = [page.evaluate(STEP, at + 1 + number) for number in range(STEPS)]
     context.close()
-    return [answer for answer, _ in found], [whole for _, whole in found]
+    return [answer_ms for answer_ms, _ in timings], [search_ms for _, search_ms in timings]
 
 
 def main() -> None:
@@ -124,13 +124,13 @@ def main() -> None:
 
     load = os.getloadavg()[0]
     rows = []
-    with served() as address, sync_playwright() as playwright:
+    with serve() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        paints, answers = zip(*(loaded(browser, address) for _ in range(LOADS)), strict=True)
+        paints, answers = zip(*(measure_load(browser, address) for _ in range(LOADS)), strict=True)
         rows.append(("page opened: first content", statistics.median(paints), max(paints)))
         rows.append(("page opened: step time shown", statistics.median(answers), max(answers)))
         for name, free in CASES.items():
-            predicted, planned = stepped(browser, address, free)
+            predicted, planned = measure_slider(browser, address, free)
             rows.append((f"slider to new step time, {name}", statistics.median(predicted), max(predicted)))
             rows.append((f"slider to new plans, {name}", statistics.median(planned), max(planned)))
         browser.close()

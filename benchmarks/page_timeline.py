@@ -40,26 +40,26 @@ ZOOM = """async (steps) => {
 }"""
 
 
-def answer_ms(address: str, text: str) -> tuple[list[float], int]:
+def measure_answers_ms(address: str, text: str) -> tuple[list[float], int]:
     """Milliseconds of some answers of POST /timeline, after one to warm up; and how many bars they hold."""
-    taken, bars = [], 0
+    times_ms, bars = [], 0
     for _ in range(STEPS + 1):
         body = json.dumps({"text": text}).encode()
         request = urllib.request.Request(f"{address}/api/v1/timeline", body, {"Content-Type": "application/json"})
         before = time.perf_counter()
         with urllib.request.urlopen(request) as answer:
             read = answer.read()
-        taken.append(1000 * (time.perf_counter() - before))
+        times_ms.append(1000 * (time.perf_counter() - before))
         bars = len(json.loads(read)["spans"]["start_s"])
-    return taken[1:], bars
+    return times_ms[1:], bars
 
 
-def zoom_ms(page: Any) -> list[float]:
+def measure_zooms_ms(page: Any) -> list[float]:
     """Milliseconds of some zoom steps on an opened timeline: from the action to the end of the next frame."""
     page.locator('[data-chart="timeline"] canvas').first.wait_for()
     page.wait_for_timeout(1000)
-    taken: list[float] = page.evaluate(ZOOM, STEPS)
-    return taken
+    times_ms: list[float] = page.evaluate(ZOOM, STEPS)
+    return times_ms
 
 
 def main() -> None:
@@ -78,20 +78,20 @@ def main() -> None:
     try:
         assert server.stdout is not None
         server.stdout.readline()
-        answers, bars = answer_ms(address, text)
+        answers, bars = measure_answers_ms(address, text)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.goto(f"{address}/?place=timeline&plan=given")
-            zooms = zoom_ms(page)
+            zooms = measure_zooms_ms(page)
             browser.close()
     finally:
         server.terminate()
         server.wait(10)
         folder.cleanup()
     lines = ["| what | median ms | longest ms |", "|---|---|---|"]
-    for name, taken in (("POST /timeline", answers), ("zoom step", zooms)):
-        lines.append(f"| {name} | {statistics.median(taken):.0f} | {max(taken):.0f} |")
+    for name, times_ms in (("POST /timeline", answers), ("zoom step", zooms)):
+        lines.append(f"| {name} | {statistics.median(times_ms):.0f} | {max(times_ms):.0f} |")
     cores = f"{os.cpu_count()} cores, {STEPS} of each"
     head = f"`python benchmarks/page_timeline.py`, {cores}, {bars:,} bars; a frame takes 17 ms."
     write_section("Timeline", head + "\n\n" + "\n".join(lines))

@@ -28,7 +28,7 @@ RUNS = 101
 ZONE = {"region": "cn-beijing", "nodes": [{"count": 16, "gpus": 8, "gpu": "a100-80gb-sxm", "nic_gbps_per_gpu": 200}]}
 
 
-def scenario(strategy: dict[str, Any], zones: int) -> Scenario:
+def build_scenario(strategy: dict[str, Any], zones: int) -> Scenario:
     """LLaMA-2-70B on 128 GPUs a zone."""
     regions = ("cn-beijing", "cn-shanghai")
     placed = [{**ZONE, "name": region, "region": region} for region in regions[:zones]]
@@ -37,7 +37,7 @@ def scenario(strategy: dict[str, Any], zones: int) -> Scenario:
     return load_scenario(fields_)
 
 
-def cpu_s(work: Callable[[], object], runs: int = RUNS) -> float:
+def measure_cpu_s(work: Callable[[], object], runs: int = RUNS) -> float:
     """CPU seconds of the quickest of several runs of `work`, after two to warm up: what other work does not disturb."""
     times = []
     for run in range(runs + 2):
@@ -48,7 +48,7 @@ def cpu_s(work: Callable[[], object], runs: int = RUNS) -> float:
     return min(times)
 
 
-def one_prediction() -> list[str]:
+def measure_single_predictions() -> list[str]:
     """Rows of single predictions."""
     cases = {
         "p 4, m 32, one zone": ({"tp": 4, "pp": 4, "dp": 8, "micro_batch": 2, "zero": 1}, 1),
@@ -58,12 +58,12 @@ def one_prediction() -> list[str]:
     }
     rows = []
     for name, (strategy, zones) in cases.items():
-        known = scenario(strategy, zones)
-        rows.append(f"| one prediction: {name} | {cpu_s(lambda known=known: predict(known)) * 1e3:.2f} ms |")  # type: ignore[misc]
+        loaded = build_scenario(strategy, zones)
+        rows.append(f"| one prediction: {name} | {measure_cpu_s(lambda loaded=loaded: predict(loaded)) * 1e3:.2f} ms |")  # type: ignore[misc]
     return rows
 
 
-def strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDArray[np.int64]]:
+def build_strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDArray[np.int64]]:
     """A chunk of strategies with their layers' costs."""
     rng = np.random.default_rng(0)
     group = (
@@ -117,23 +117,23 @@ def strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDArray[n
     )
     keys = np.concatenate([work.tp, work.micro_batch, work.recompute], axis=1)
     _, first, at = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    few = WorkColumns(**{f.name: _picked(getattr(work, f.name), first) for f in fields(work)})
+    few = WorkColumns(**{f.name: _select_rows(getattr(work, f.name), first) for f in fields(work)})
     return batch, LayerCost(model, few, gpu, stack, profile.coefficients), at.ravel()
 
 
-def _picked(values: Any, at: npt.NDArray[np.int64]) -> Any:
+def _select_rows(values: Any, at: npt.NDArray[np.int64]) -> Any:
     return values[at] if np.ndim(values) else values
 
 
-def arrays() -> list[str]:
+def measure_arrays() -> list[str]:
     """Rows of array scoring."""
     rows = []
     for count in (1024, 2048, 4096):
         for stages in (1, 8, 64):
-            batch, layers, at = strategies(count, stages)
+            batch, layers, at = build_strategies(count, stages)
             k = layers.k
-            each = cpu_s(lambda b=batch, x=layers, i=at, k=k: step_s(b, k, x.gathered(i, b.work))) / count  # type: ignore[misc]
-            rows.append(f"| arrays: chunks of {count}, p {stages} | {each * 1e6:.2f} us a strategy |")
+            strategy_s = measure_cpu_s(lambda b=batch, x=layers, i=at, k=k: step_s(b, k, x.gathered(i, b.work))) / count  # type: ignore[misc]
+            rows.append(f"| arrays: chunks of {count}, p {stages} | {strategy_s * 1e6:.2f} us a strategy |")
     return rows
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     """Measure all and put the table into RESULTS.md."""
     load = f"load {os.getloadavg()[0]:.1f}"
     head = f"`python benchmarks/prediction.py`, {os.cpu_count()} cores, {load}, CPU time, best of {RUNS}."
-    table = "\n".join(["| what | time |", "|---|---|", *one_prediction(), *arrays()])
+    table = "\n".join(["| what | time |", "|---|---|", *measure_single_predictions(), *measure_arrays()])
     write_section("Prediction", f"{head}\n\n{table}")
 
 

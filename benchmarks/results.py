@@ -13,7 +13,9 @@ def write_section(title: str, text: str) -> None:
     print(section)
     old = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else "# Results\n"
     parts = old.split("\n## ")
-    kept = [part for part in parts[1:] if part.partition("\n")[0] != title]
-    place = next((i for i, part in enumerate(parts[1:]) if part.partition("\n")[0] == title), len(kept))
-    kept.insert(place, section.removeprefix("## "))
-    RESULTS.write_text("\n\n## ".join([parts[0].strip(), *(part.strip() for part in kept)]) + "\n", encoding="utf-8")
+    sections = [part for part in parts[1:] if part.partition("\n")[0] != title]
+    place = next((i for i, part in enumerate(parts[1:]) if part.partition("\n")[0] == title), len(sections))
+    sections.insert(place, section.removeprefix("## "))
+    RESULTS.write_text(
+        "\n\n## ".join([parts[0].strip(), *(part.strip() for part in sections)]) + "\n", encoding="utf-8"
+    )

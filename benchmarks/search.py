@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -57,12 +58,12 @@ It has no embedding, head, host or stragglers. Compute: fw_time + bw_time + reco
 """
 
 
-def a100s(nodes: int) -> list[dict[str, Any]]:
+def build_a100_nodes(nodes: int) -> list[dict[str, Any]]:
     """Nodes of 8 A100 with a NIC of 200 Gbit/s each."""
     return [{"count": nodes, "gpus": 8, "gpu": "a100-80gb-sxm", "nic_gbps_per_gpu": 200}]
 
 
-def zoned(count: int, nodes: list[dict[str, Any]], gbps: float, links: list[dict[str, Any]] | None = None) -> Any:
+def build_zones(count: int, nodes: list[dict[str, Any]], gbps: float, links: list[dict[str, Any]] | None = None) -> Any:
     """Zones that are all alike and 20 ms apart, but for the links given."""
     zones = [{"name": name, "nodes": nodes} for name in "abcde"[:count]]
     return {"zones": zones, "default_link": {"gbps": gbps, "rtt_ms": 20}, "links": links or []}
@@ -78,33 +79,33 @@ UNEQUAL = [
 H100S = [{"count": 512, "gpus": 8, "gpu": "h100-80gb-sxm", "nic_gbps_per_gpu": 400}]
 LLAMA = ("llama-2-70b", 4096, 1024)
 NAMED: dict[str, tuple[tuple[str, int, int], Any, float]] = {
-    "5 zones x 128 A100, 70B, equal links": (LLAMA, zoned(5, a100s(16), 10), 0.5),
-    "5 zones x 128 A100, 70B, unequal links": (LLAMA, zoned(5, a100s(16), 10, UNEQUAL), 0.5),
-    "4 zones x 4096 H100, 405B": (("llama-3.1-405b", 8192, 2048), zoned(4, H100S, 400), 5.0),
-    "4 zones x 128 A100, 70B": (LLAMA, zoned(4, a100s(16), 10), 5.0),
+    "5 zones x 128 A100, 70B, equal links": (LLAMA, build_zones(5, build_a100_nodes(16), 10), 0.5),
+    "5 zones x 128 A100, 70B, unequal links": (LLAMA, build_zones(5, build_a100_nodes(16), 10, UNEQUAL), 0.5),
+    "4 zones x 4096 H100, 405B": (("llama-3.1-405b", 8192, 2048), build_zones(4, H100S, 400), 5.0),
+    "4 zones x 128 A100, 70B": (LLAMA, build_zones(4, build_a100_nodes(16), 10), 5.0),
 }
 """Model, tokens of a sample, samples of a step; cluster; seconds it may take."""
 FRAMEWORKS = ("any", "megatron")
 
 
-def scenario(job: tuple[str, int, int], cluster: Any, framework: str) -> Scenario:
+def build_scenario(job: tuple[str, int, int], cluster: Any, framework: str) -> Scenario:
     """A job on a cluster, nothing pinned."""
     model, seq_len, batch = job
-    given = {"seq_len": seq_len, "global_batch": batch, "framework": framework}
-    return load_scenario({"name": "search", "model": model, "job": given, "cluster": cluster})
+    job_fields = {"seq_len": seq_len, "global_batch": batch, "framework": framework}
+    return load_scenario({"name": "search", "model": model, "job": job_fields, "cluster": cluster})
 
 
-def grid(model: str) -> dict[str, Any]:
+def search_grid(model: str) -> dict[str, Any]:
     """Every strategy of Megatron-LM on 4096 A100 scored one by one, then the best simulated."""
-    cluster = {"zones": [{"name": "a", "nodes": a100s(512)}]}
-    problem = build_problem(scenario((model, 2048, GRID_BATCH), cluster, "megatron"))
+    cluster = {"zones": [{"name": "a", "nodes": build_a100_nodes(512)}]}
+    problem = build_problem(build_scenario((model, 2048, GRID_BATCH), cluster, "megatron"))
     start = time.process_time()
     search = PlanSearch(problem, top=5, prune=False)
     search.run()
     cpu_s = time.process_time() - start
-    peak_gib = peak()
+    peak_gib = measure_peak_gib()
     (_, best), *_ = search.best.rank_families()
-    rate, scored = scoring(search)
+    rate, scored = measure_scoring(search)
     predicted = build_prediction(best.build_predictor(banded=True))
     return {
         "evaluated": search.tally.evaluated,
@@ -114,14 +115,14 @@ def grid(model: str) -> dict[str, Any]:
         "per_s": rate,
         "cpu_s": cpu_s,
         "peak_gib": peak_gib,
-        "best": told(predicted),
+        "best": describe_strategy(predicted),
         "step_s": predicted.step_time_s.expected,
         "breakdown_s": predicted.breakdown_s,
         "at_peak_s": predicted.records["mfu"].inputs["model_flops"] / predicted.records["mfu"].inputs["peak_flops"],
     }
 
 
-def scoring(search: PlanSearch) -> tuple[float, int]:
+def measure_scoring(search: PlanSearch) -> tuple[float, int]:
     """Strategies a second where memory of all and time of those that fit are worked out, and how many they are."""
     (space,) = search.spaces
     scores = space.build_bound_table(np.arange(len(space.layout_table.layouts)), include_dominated=True)
@@ -133,44 +134,44 @@ def scoring(search: PlanSearch) -> tuple[float, int]:
     return len(owner) / (time.process_time() - start), len(owner)
 
 
-def named(name: str, framework: str) -> dict[str, Any]:
+def plan_named(name: str, framework: str) -> dict[str, Any]:
     """A scenario planned."""
     job, cluster, _ = NAMED[name]
-    given = scenario(job, cluster, framework)
+    loaded = build_scenario(job, cluster, framework)
     start, wall = time.process_time(), time.perf_counter()
-    found = plan(given)
+    answer = plan(loaded)
     return {
         "cpu_s": time.process_time() - start,
         "wall_s": time.perf_counter() - wall,
-        "evaluated": found.evaluated,
-        "scored": found.scored,
-        "simulated": found.simulated,
-        "peak_gib": peak(),
-        "best": placed(found.plans[0]),
+        "evaluated": answer.evaluated,
+        "scored": answer.scored,
+        "simulated": answer.simulated,
+        "peak_gib": measure_peak_gib(),
+        "best": describe_plan(answer.plans[0]),
     }
 
 
-def peak() -> float:
+def measure_peak_gib() -> float:
     """Most memory this process had, GiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def told(found: Prediction) -> str:
+def describe_strategy(prediction: Prediction) -> str:
     """A strategy in a few words."""
-    s = found.strategy
+    s = prediction.strategy
     words = [f"{key} {s[key]}" for key in ("tp", "pp", "dp", "cp") if s[key] > 1]
     words += [f"v {s['interleave']}"] * (s["interleave"] > 1) + [f"b {s['micro_batch']}", f"zero {s['zero']}"]
     words += [f"{key} {s[key]}" for key in ("recompute", "offload") if s[key] != "none"]
     return " ".join(words)
 
 
-def placed(best: Plan) -> str:
+def describe_plan(best: Plan) -> str:
     """The same with its framework, where it lies and its step."""
     step = f"{best.prediction.step_time_s.expected:.2f} s"
-    return f"{best.framework} {told(best.prediction)}, zones {' '.join(best.zones)}: {step}"
+    return f"{best.framework} {describe_strategy(best.prediction)}, zones {' '.join(best.zones)}: {step}"
 
 
-def cold(pinned: bool) -> dict[str, float]:
+def measure_cold_start(pinned: bool) -> dict[str, float]:
     """`crosszone plan` on the three cities, from the start of the process to its end."""
     fields = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     if not pinned:
@@ -186,14 +187,14 @@ def cold(pinned: bool) -> dict[str, float]:
 
 
 CASES: dict[str, Callable[[], Mapping[str, Any]]] = {
-    **{f"grid {model}": lambda model=model: grid(model) for model in GRIDS.values()},  # type: ignore[misc]
-    **{f"{name}, {framework}": lambda n=name, f=framework: named(n, f) for name in NAMED for framework in FRAMEWORKS},  # type: ignore[misc]
-    "cold pinned": lambda: cold(True),
-    "cold free": lambda: cold(False),
+    **{f"grid {model}": partial(search_grid, model) for model in GRIDS.values()},
+    **{f"{name}, {framework}": partial(plan_named, name, framework) for name in NAMED for framework in FRAMEWORKS},
+    "cold pinned": lambda: measure_cold_start(True),
+    "cold free": lambda: measure_cold_start(False),
 }
 
 
-def yardstick_ms() -> float:
+def measure_yardstick_ms() -> float:
     """CPU time of a fixed piece of work like that of a search: small NumPy calls and a dictionary."""
     start = time.process_time()
     values = np.random.default_rng(0).random((512, 8))
@@ -207,83 +208,105 @@ YARDSTICKS: list[float] = []
 """What the fixed piece of work took beside the runs that are reported."""
 
 
-def measured(case: str) -> dict[str, Any]:
+def measure_case(case: str) -> dict[str, Any]:
     """The quickest of several processes that run a case (of fewer where they take long)."""
-    found: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     began = time.monotonic()
-    while len(found) < RUNS and (not found or time.monotonic() - began < ENOUGH_S):
+    while len(runs) < RUNS and (not runs or time.monotonic() - began < ENOUGH_S):
         command = [sys.executable, __file__, "--case", case]
         done = subprocess.run(
             command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, check=True, text=True
         )
-        found.append(json.loads(done.stdout))
-    best = min(found, key=lambda one: one["cpu_s"])
+        runs.append(json.loads(done.stdout))
+    best = min(runs, key=lambda run: run["cpu_s"])
     YARDSTICKS.append(best["yardstick_ms"])
-    return {**best, "runs": len(found)}
+    return {**best, "runs": len(runs)}
 
 
-def row(*cells: object) -> str:
+def format_row(*cells: object) -> str:
     """A line of a table."""
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def grids() -> list[str]:
+def format_grids() -> list[str]:
     """Rows of whole grids, and what their best plans are made of."""
     columns = ("strategies", "fit", "a second, scoring", "CPU s", "peak GiB", "runs", "best plan")
     rows = [
-        row("whole grid, 4096 A100, Megatron-LM", *columns),
+        format_row("whole grid, 4096 A100, Megatron-LM", *columns),
         "|---" * 8 + "|",
-        row("*target*", "*450,000*", "", "*1,000,000*", "*1*", "*1*", "", ""),
+        format_row("*target*", "*450,000*", "", "*1,000,000*", "*1*", "*1*", "", ""),
     ]
     parts = []
     for name, model in GRIDS.items():
-        one = measured(f"grid {model}")
-        best = f"{one['best']}: {GRID_BATCH / one['step_s']:.1f} samples/s"
-        counts = (f"{one[key]:,.0f}" for key in ("scored", "feasible", "per_s"))
-        rows.append(row(name, *counts, f"{one['cpu_s']:.2f}", f"{one['peak_gib']:.2f}", one["runs"], best))
-        parts += apart(name, model, one)
+        measurement = measure_case(f"grid {model}")
+        best = f"{measurement['best']}: {GRID_BATCH / measurement['step_s']:.1f} samples/s"
+        counts = (f"{measurement[key]:,.0f}" for key in ("scored", "feasible", "per_s"))
+        rows.append(
+            format_row(
+                name,
+                *counts,
+                f"{measurement['cpu_s']:.2f}",
+                f"{measurement['peak_gib']:.2f}",
+                measurement["runs"],
+                best,
+            )
+        )
+        parts += compare_with_calculon(name, model, measurement)
     return [*rows, "", *parts]
 
 
-def apart(name: str, model: str, one: Mapping[str, Any]) -> list[str]:
+def compare_with_calculon(name: str, model: str, measurement: Mapping[str, Any]) -> list[str]:
     """What our step spends beside that of calculon, part by part."""
     if model not in CALCULON:
         return []
     best, theirs = CALCULON[model]
-    ours = [sum(one["breakdown_s"][key] for key in keys) for keys in PARTS.values()]
-    rows = [row(f"{name}, s of a step", f"ours, {one['best']}", f"calculon's, {best}", "more"), "|---" * 4 + "|"]
+    ours = [sum(measurement["breakdown_s"][key] for key in keys) for keys in PARTS.values()]
+    rows = [
+        format_row(f"{name}, s of a step", f"ours, {measurement['best']}", f"calculon's, {best}", "more"),
+        "|---" * 4 + "|",
+    ]
     for part, mine, its in zip((*PARTS, "**step**"), (*ours, sum(ours)), (*theirs, sum(theirs)), strict=True):
-        rows.append(row(part, f"{mine:.3f}", f"{its:.3f}", f"{mine - its:+.3f}"))
+        rows.append(format_row(part, f"{mine:.3f}", f"{its:.3f}", f"{mine - its:+.3f}"))
     rates = [GRID_BATCH / sum(step) for step in (ours, theirs)]
-    at_peak = [one["at_peak_s"] / step[0] for step in (ours, theirs)]
-    said = (
+    at_peak = [measurement["at_peak_s"] / step[0] for step in (ours, theirs)]
+    sentence = (
         f"{rates[0]:.1f} samples/s against calculon's {rates[1]:.1f}. At the GPUs' peak the model's operations take "
-        f"{one['at_peak_s']:.2f} s: compute runs at {at_peak[0]:.0%} of it here and at {at_peak[1]:.0%} there."
+        f"{measurement['at_peak_s']:.2f} s: compute runs at {at_peak[0]:.0%} of it here and at {at_peak[1]:.0%} there."
     )
-    return [*rows, "", said, ""]
+    return [*rows, "", sentence, ""]
 
 
-def plans() -> list[str]:
+def format_plans() -> list[str]:
     """Rows of searches over zones."""
     columns = ("target s", "CPU s", "wall s", "strategies", "scored", "simulated", "peak GiB", "runs", "best plan")
-    rows = [row("search, `plan()`; framework", *columns), "|---" * 10 + "|"]
+    rows = [format_row("search, `plan()`; framework", *columns), "|---" * 10 + "|"]
     for name, (_, _, target) in NAMED.items():
         for framework in FRAMEWORKS:
-            one = measured(f"{name}, {framework}")
-            seconds = (f"{one[key]:.2f}" for key in ("cpu_s", "wall_s"))
-            counts = (f"{one[key]:,.0f}" for key in ("evaluated", "scored", "simulated"))
-            peak_gib = f"{one['peak_gib']:.2f}"
-            rows.append(row(f"{name}; {framework}", target, *seconds, *counts, peak_gib, one["runs"], one["best"]))
+            measurement = measure_case(f"{name}, {framework}")
+            seconds = (f"{measurement[key]:.2f}" for key in ("cpu_s", "wall_s"))
+            counts = (f"{measurement[key]:,.0f}" for key in ("evaluated", "scored", "simulated"))
+            peak_gib = f"{measurement['peak_gib']:.2f}"
+            rows.append(
+                format_row(
+                    f"{name}; {framework}",
+                    target,
+                    *seconds,
+                    *counts,
+                    peak_gib,
+                    measurement["runs"],
+                    measurement["best"],
+                )
+            )
     return [*rows, ""]
 
 
-def starts() -> list[str]:
+def format_cold_starts() -> list[str]:
     """Rows of the command line."""
-    rows = [row("command, from start to answer", "target s", "CPU s", "wall s", "peak GiB"), "|---" * 5 + "|"]
+    rows = [format_row("command, from start to answer", "target s", "CPU s", "wall s", "peak GiB"), "|---" * 5 + "|"]
     for name, case in {"its strategy pinned": "cold pinned", "without its strategy": "cold free"}.items():
-        one = measured(case)
-        figures = (f"{one[key]:.2f}" for key in ("cpu_s", "wall_s", "peak_gib"))
-        rows.append(row(f"`crosszone plan examples/three-cities.yaml`, {name}", 2, *figures))
+        measurement = measure_case(case)
+        figures = (f"{measurement[key]:.2f}" for key in ("cpu_s", "wall_s", "peak_gib"))
+        rows.append(format_row(f"`crosszone plan examples/three-cities.yaml`, {name}", 2, *figures))
     return rows
 
 
@@ -293,10 +316,10 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES)
     case = parser.parse_args().case
     if case is not None:
-        before, found = yardstick_ms(), CASES[case]()
-        print(json.dumps({**found, "yardstick_ms": (before + yardstick_ms()) / 2}))
+        before, figures = measure_yardstick_ms(), CASES[case]()
+        print(json.dumps({**figures, "yardstick_ms": (before + measure_yardstick_ms()) / 2}))
         return
-    tables = [*grids(), *plans(), *starts()]
+    tables = [*format_grids(), *format_plans(), *format_cold_starts()]
     head = f"`python benchmarks/search.py`, one of {os.cpu_count()} cores used, the quickest of up to {RUNS} runs."
     slow = f"A fixed piece of work (`yardstick_ms`) took {min(YARDSTICKS):.0f} to {max(YARDSTICKS):.0f} ms beside them."
     write_section("Search", "\n".join([f"{head} {slow}", "", *tables]))

@@ -40,13 +40,13 @@ TIMES: dict[str, Any] = {
 }
 
 
-def forget() -> None:
+def reset_caches() -> None:
     """Empty the caches of orders and shapes."""
     for cached in (build_orders, build_dependency_graph, count_in_flight):
         cached.cache_clear()
 
 
-def median_ms(work: Callable[[], object], before: Callable[[], None] = lambda: None, runs: int = RUNS) -> float:
+def measure_median_ms(work: Callable[[], object], before: Callable[[], None] = lambda: None, runs: int = RUNS) -> float:
     """Median milliseconds of `work`, after one run to warm up; `before` is not timed."""
     times = []
     for run in range(runs + 1):
@@ -58,47 +58,50 @@ def median_ms(work: Callable[[], object], before: Callable[[], None] = lambda: N
     return statistics.median(times)
 
 
-def uneven(stages: int, chunks: int, steps: int = 1) -> NDArray[np.float64]:
+def draw_forward_times(stages: int, chunks: int, steps: int = 1) -> NDArray[np.float64]:
     """Forward times of stages that differ by up to a tenth."""
     return np.random.default_rng(1).uniform(1, 1.1, (steps, stages, chunks))
 
 
-def rows() -> list[str]:
+def list_rows() -> list[str]:
     """Lines of the table."""
     lines = []
     for schedule, stages, micro_batches, chunks in SIZES:
         size: dict[str, Any] = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
-        forward = uneven(stages, chunks)[0]
+        forward = draw_forward_times(stages, chunks)[0]
 
         def run(
             schedule: str = schedule, size: dict[str, Any] = size, forward: NDArray[np.float64] = forward
         ) -> object:
             return simulate(schedule, **size, forward_s=forward, **TIMES).makespan_s
 
-        def make(schedule: str = schedule, m: int = micro_batches, p: int = stages, v: int = chunks) -> object:
+        def build_graph(schedule: str = schedule, m: int = micro_batches, p: int = stages, v: int = chunks) -> object:
             return build_dependency_graph(schedule, p, m, v)
 
-        made = "-" if schedule == "delay-aware" else f"{median_ms(make, forget, 5):.1f}"
+        build_ms = "-" if schedule == "delay-aware" else f"{measure_median_ms(build_graph, reset_caches, 5):.1f}"
         name = f"{schedule}, {stages} stages x {micro_batches} micro-batches" + (f" x {chunks}" if chunks > 1 else "")
-        lines.append(f"| {name} | {made} | {median_ms(run):.2f} |")
+        lines.append(f"| {name} | {build_ms} | {measure_median_ms(run):.2f} |")
     for steps in (64, 1024):
-        forward = uneven(8, 1, steps)
+        forward = draw_forward_times(8, 1, steps)
 
-        def batch(forward: NDArray[np.float64] = forward) -> object:
+        def simulate_batch(forward: NDArray[np.float64] = forward) -> object:
             return simulate("1f1b", stages=8, micro_batches=64, forward_s=forward, **TIMES).makespan_s
 
         def bound(forward: NDArray[np.float64] = forward) -> object:
             return bound_makespan_s("1f1b", stages=8, micro_batches=64, forward_s=forward, **TIMES)
 
-        lines.append(f"| 1f1b, 8 x 64, each of {steps} at once | - | {median_ms(batch) / steps:.3f} |")
-        lines.append(f"| closed form, 1f1b, 8 x 64, each of {steps} at once | - | {median_ms(bound) / steps:.4f} |")
+        lines.append(f"| 1f1b, 8 x 64, each of {steps} at once | - | {measure_median_ms(simulate_batch) / steps:.3f} |")
+        lines.append(
+            f"| closed form, 1f1b, 8 x 64, each of {steps} at once | - | {measure_median_ms(bound) / steps:.4f} |"
+        )
 
-    def long_step() -> object:
-        return simulate_step_times("1f1b", stages=8, micro_batches=4096, forward_s=uneven(8, 1)[0], **TIMES).makespan_s
+    def simulate_long_step() -> object:
+        return simulate_step_times(
+            "1f1b", stages=8, micro_batches=4096, forward_s=draw_forward_times(8, 1)[0], **TIMES
+        ).makespan_s
 
-    lines.append(
-        f"| 1f1b, 8 x 4096, rounds repeated | {median_ms(long_step, forget, 5):.1f} | {median_ms(long_step):.2f} |"
-    )
+    cold_ms = measure_median_ms(simulate_long_step, reset_caches, 5)
+    lines.append(f"| 1f1b, 8 x 4096, rounds repeated | {cold_ms:.1f} | {measure_median_ms(simulate_long_step):.2f} |")
     return lines
 
 
@@ -107,7 +110,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     head = f"`python benchmarks/simulation.py`, {os.cpu_count()} cores, median of {RUNS}; sends are simulated too."
     note = f"Wall time; load average at the start: {load:.1f} (above 1, other work slowed this down)."
-    table = "\n".join(["| step | shape made, ms | evaluated, ms |", "|---|---|---|", *rows()])
+    table = "\n".join(["| step | shape made, ms | evaluated, ms |", "|---|---|---|", *list_rows()])
     write_section("Simulation of a step", f"{head}\n{note}\n\n{table}")
 
 

@@ -25,7 +25,7 @@ from crosszone.analyse.sweep import Sweep, sweep
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.planner import plan
 from results import write_section
-from search import row, yardstick_ms
+from search import format_row, measure_yardstick_ms
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "three-cities.yaml"
@@ -40,44 +40,44 @@ ALONE = 12
 """Cells that are planned alone."""
 
 
-def swept(free: bool) -> dict[str, Any]:
+def run_sweep(free: bool) -> dict[str, Any]:
     """One sweep, and what some of its cells take alone."""
     scenario = load_scenario(EXAMPLE)
     start = time.perf_counter()
-    found = sweep(scenario, *AXES, free=free)
+    answer = sweep(scenario, *AXES, free=free)
     wall = time.perf_counter() - start
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    given = {key: getattr(scenario, key) for key in scenario.model_fields_set - {"strategy"}}
-    alone_s = alone(Scenario(**given) if free else scenario, found)
-    kinds = Counter(cell.kind for cell in found.cells)
+    fields = {key: getattr(scenario, key) for key in scenario.model_fields_set - {"strategy"}}
+    alone_s = measure_cells_alone(Scenario(**fields) if free else scenario, answer)
+    kinds = Counter(cell.kind for cell in answer.cells)
     return {
         "wall_s": wall,
         "cpu_s": used.ru_utime + used.ru_stime,
-        "cells": len(found.cells),
+        "cells": len(answer.cells),
         "alone_s": alone_s,
         "kinds": ", ".join(f"{kind} {count}" for kind, count in kinds.most_common()),
-        "flips": len(found.flips),
+        "flips": len(answer.flips),
     }
 
 
-def alone(scenario: Scenario, found: Sweep) -> float:
+def measure_cells_alone(scenario: Scenario, answer: Sweep) -> float:
     """CPU seconds of planning a cell by itself, the mean of some; an error where one says something else."""
-    some = found.cells[:: max(1, len(found.cells) // ALONE)]
+    cells = answer.cells[:: max(1, len(answer.cells) // ALONE)]
     start = time.process_time()
-    for cell in some:
+    for cell in cells:
         best = plan(scenario_with(scenario, {GBPS: cell.x, RTT: cell.y}), top=1)
-        told = [cell.synchronous, *([cell.local_update] if cell.local_update else [])]
-        steps = [one.prediction.step_time_s for one in (best.plans[0], *best.local_updates[:1])]
-        if [one and one.step_time_s for one in told] != steps:
+        cell_plans = [cell.synchronous, *([cell.local_update] if cell.local_update else [])]
+        steps = [best_plan.prediction.step_time_s for best_plan in (best.plans[0], *best.local_updates[:1])]
+        if [cell_plan and cell_plan.step_time_s for cell_plan in cell_plans] != steps:
             raise SystemExit(f"the cell at {cell.x} Gbit/s and {cell.y} ms differs from its plan")
-    return (time.process_time() - start) / len(some)
+    return (time.process_time() - start) / len(cells)
 
 
-def measured(case: str) -> dict[str, Any]:
+def measure_case(case: str) -> dict[str, Any]:
     """The quickest of several processes that run a case."""
-    found: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
     began = time.monotonic()
-    while len(found) < RUNS and (not found or time.monotonic() - began < ENOUGH_S):
+    while len(runs) < RUNS and (not runs or time.monotonic() - began < ENOUGH_S):
         done = subprocess.run(
             [sys.executable, __file__, "--case", case],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -85,8 +85,8 @@ def measured(case: str) -> dict[str, Any]:
             check=True,
             text=True,
         )
-        found.append(json.loads(done.stdout))
-    return {**min(found, key=lambda one: one["wall_s"]), "runs": len(found)}
+        runs.append(json.loads(done.stdout))
+    return {**min(runs, key=lambda run: run["wall_s"]), "runs": len(runs)}
 
 
 def main() -> None:
@@ -95,16 +95,30 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES)
     case = parser.parse_args().case
     if case is not None:
-        before, found = yardstick_ms(), swept(CASES[case])
-        print(json.dumps({**found, "yardstick_ms": (before + yardstick_ms()) / 2}))
+        before, swept = measure_yardstick_ms(), run_sweep(CASES[case])
+        print(json.dumps({**swept, "yardstick_ms": (before + measure_yardstick_ms()) / 2}))
         return
     columns = ("target s", "wall s", "CPU s of all workers", "CPU s of a cell", "alone", "yardstick ms", "runs", "best")
-    rows = [row("20 x 20 cells, `sweep()`", *columns), "|---" * 9 + "|"]
+    rows = [format_row("20 x 20 cells, `sweep()`", *columns), "|---" * 9 + "|"]
     for name in CASES:
-        one = measured(name)
-        each = one["cpu_s"] / one["cells"]
-        figures = (f"{one['wall_s']:.1f}", f"{one['cpu_s']:.1f}", f"{each:.3f}", f"{one['alone_s']:.3f}")
-        rows.append(row(name, TARGET_S, *figures, f"{one['yardstick_ms']:.0f}", one["runs"], one["kinds"]))
+        measurement = measure_case(name)
+        cell_cpu_s = measurement["cpu_s"] / measurement["cells"]
+        figures = (
+            f"{measurement['wall_s']:.1f}",
+            f"{measurement['cpu_s']:.1f}",
+            f"{cell_cpu_s:.3f}",
+            f"{measurement['alone_s']:.3f}",
+        )
+        rows.append(
+            format_row(
+                name,
+                TARGET_S,
+                *figures,
+                f"{measurement['yardstick_ms']:.0f}",
+                measurement["runs"],
+                measurement["kinds"],
+            )
+        )
     head = (
         f"`python benchmarks/sweep.py`, {os.cpu_count()} cores, the quickest of up to {RUNS} runs: "
         f"`examples/three-cities.yaml`, x `{AXES[0]}`, y `{AXES[1]}`, every cell planned anew (best synchronous plan "

@@ -82,9 +82,9 @@ class SampledLayer(LayerCost):
         key = (self.profile.gpu, op, which, *(array.tobytes() for array in arrays))
         if key not in self.remembered:
             present = np.all([array > 0 for array in arrays], axis=0)
-            whole = {name: np.maximum(array, 1.0) for name, array in zip(sizes, arrays, strict=True)}
+            positive_sizes = {name: np.maximum(array, 1.0) for name, array in zip(sizes, arrays, strict=True)}
             kernel = self.profile.fit(op, self.dtype, which)
-            time_s = 1e-6 * kernel.time_us(whole, self.profile.processors).reshape(arrays[0].shape)
+            time_s = 1e-6 * kernel.time_us(positive_sizes, self.profile.processors).reshape(arrays[0].shape)
             self.remembered[key] = np.where(present, time_s, 0.0)
         return self.remembered[key]
 
@@ -119,8 +119,8 @@ class SampledLayer(LayerCost):
         batch, heads = w.micro_batch / w.cp, m.heads / w.tp
         sizes = {"batch": batch, "heads": heads, "kv_heads": np.maximum(m.kv_heads / w.tp, 1.0)}
         sizes |= {"head_dim": (m.qk_dim + m.v_dim) / 2.0, "seq": w.seq}
-        seen = tokens_seen(w.seq, m.window, causal=m.causal)
-        share = seen / tokens_seen(w.seq, None, causal=1.0)  # kernels were sampled causal
+        visible_tokens = tokens_seen(w.seq, m.window, causal=m.causal)
+        share = visible_tokens / tokens_seen(w.seq, None, causal=1.0)  # kernels were sampled causal
         share = share / np.where(self.stack.triton > 0, k.triton, 1.0) * self.slowdown("flash")
         forward = share * self.kernel_s("attention", "fwd", **sizes)
         longer_backward = k.flash_backward / self.profile.coefficients["flash_backward"].value
@@ -189,36 +189,36 @@ def use_kernels(variant: Variant, gpu: str) -> Iterator[None]:
         yield
 
 
-def call_active(name: str, *given: Any) -> Any:
+def call_active(name: str, *arguments: Any) -> Any:
     """A method of the layer that is being computed, in place of a function of the module."""
-    return getattr(SampledLayer.active, name)(*given)
+    return getattr(SampledLayer.active, name)(*arguments)
 
 
 def predict_left_out(
-    runs: Sequence[Run], profiles: Profiles, believed: Beliefs, parts: Sequence[Mask], variant: Variant, gpu: str
+    runs: Sequence[Run], profiles: Profiles, priors: Beliefs, parts: Sequence[Mask], variant: Variant, gpu: str
 ) -> Vector:
     """Seconds of each run by a fit that has not seen its part; nan where no part leaves it out."""
     with use_kernels(variant, gpu):
         steps = StepBatches(runs, profiles)
         predicted = np.full(len(runs), np.nan)
-        begin = start(profiles, believed)
+        begin = start(profiles, priors)
         for left_out in parts:
             weight = np.where(left_out, 0.0, 1.0)[steps.order]
-            found = fit(steps, steps.index, steps.measured, begin, believed, weights=weight, rounds=ROUNDS)
-            every = np.empty(len(runs))
-            every[steps.order] = steps.predict_at(found.values)
-            predicted[left_out] = every[left_out]
+            fitted = fit(steps, steps.index, steps.measured, begin, priors, weights=weight, rounds=ROUNDS)
+            all_predicted = np.empty(len(runs))
+            all_predicted[steps.order] = steps.predict_at(fitted.values)
+            predicted[left_out] = all_predicted[left_out]
     return predicted
 
 
 def take_samples_coefficients(profiles: Profiles, gpu: str) -> Profiles:
     """The profiles with the GPU family's coefficients as its sampled kernels tell them, no longer fitted to steps."""
-    found = operator_profile(gpu)
-    assert found is not None
+    profile = operator_profile(gpu)
+    assert profile is not None
     family = next(name for name, entry in profiles.gpus.items() if gpu in entry["gpus"])
-    told = {name: one.model_dump() for name, one in found.coefficients.items()}
+    coefficients = {name: coefficient.model_dump() for name, coefficient in profile.coefficients.items()}
     entry = profiles.gpus[family]
-    gpus = {**profiles.gpus, family: {**entry, "coefficients": entry["coefficients"] | told}}
+    gpus = {**profiles.gpus, family: {**entry, "coefficients": entry["coefficients"] | coefficients}}
     return Profiles(profiles.home("common"), gpus, profiles.stacks)
 
 
@@ -257,14 +257,14 @@ def compare_h200() -> list[tuple[str, str, Mapping[str, float]]]:
     fitted = [run for path in files for run in usable(read_runs(path)[0], {}) if run.stack in HF_STACKS]
     check = usable(read_runs(BENCHMARKS / "measured/check/h200_steps.csv")[0], {})
     runs = [*fitted, *check]
-    believed = beliefs(profiles)
-    own = np.array([home in [f"stack {name}" for name in HF_STACKS] for home, _ in profiles.names])
-    believed = replace(believed, free=believed.free & own)
+    priors = beliefs(profiles)
+    is_of_stacks = np.array([home in [f"stack {name}" for name in HF_STACKS] for home, _ in profiles.names])
+    priors = replace(priors, free=priors.free & is_of_stacks)
     is_check = np.arange(len(runs)) >= len(fitted)
     models = [run.case.model.name.split("[")[0] for run in runs]
     tables = {"check rows": [is_check], "whole models": folds(models, 100)}
     return [
-        (title, variant.name, score(predict_left_out(runs, profiles, believed, parts, variant, H200), runs))
+        (title, variant.name, score(predict_left_out(runs, profiles, priors, parts, variant, H200), runs))
         for title, parts in tables.items()
         for variant in H200_VARIANTS
     ]
@@ -278,18 +278,19 @@ def compare_a100() -> list[tuple[str, str, Mapping[str, float]]]:
     runs = [run for run in runs if shipped.gpu_profile(get_gpu(run)) == ("a100", True)]
     sources, models = [run.source for run in runs], [run.case.model.name for run in runs]
     tables = {"whole sources": folds(sources, 100), "whole models": folds(models, MODEL_FOLDS)}
-    found = []
+    lines = []
     for title, parts in tables.items():
         for variant in A100_VARIANTS:
             profiles = take_samples_coefficients(shipped, A100) if variant.from_samples else shipped
             predicted = predict_left_out(runs, profiles, beliefs(profiles), parts, variant, A100)
-            found.append((title, variant.name, score(predicted, runs)))
+            lines.append((title, variant.name, score(predicted, runs)))
             if title == "whole sources":
-                rows = np.array(sources)
+                source_of_run = np.array(sources)
                 for source in dict.fromkeys(sources):
-                    some = [run for run in runs if run.source == source]
-                    found.append((f"source {source}", variant.name, score(predicted[rows == source], some)))
-    return found
+                    source_runs = [run for run in runs if run.source == source]
+                    of_source = predicted[source_of_run == source]
+                    lines.append((f"source {source}", variant.name, score(of_source, source_runs)))
+    return lines
 
 
 def write_table(first: str, lines: Sequence[tuple[str, str, Mapping[str, float]]]) -> list[str]:

@@ -98,10 +98,10 @@ def calibrate_on_each(
     scopes = [(profiles.gpu_profile(get_gpu(run))[0], run.stack) for run in runs]
     choices = []
     for index, run in enumerate(runs):
-        others = np.array([scope == scopes[index] and k != index for k, scope in enumerate(scopes)])
-        if not others.any():
+        same_scope = np.array([scope == scopes[index] and k != index for k, scope in enumerate(scopes)])
+        if not same_scope.any():
             continue
-        near = others & np.array([describe_setup(run) == describe_setup(other) for other in runs])
+        near = same_scope & np.array([describe_setup(run) == describe_setup(other) for other in runs])
         learned = calibrate_on(run, profiles, errors)
         after = predict_runs_s(runs, scale_coefficients(profiles, run, learned.factors))
         scaled = before * measured[index] / before[index]
@@ -114,9 +114,9 @@ def calibrate_on_each(
                 id=run.id,
                 own_before_pct=float(errors_pct["before"][index]),
                 own_after_pct=float(errors_pct["after"][index]),
-                before_pct=float(errors_pct["before"][others].mean()),
-                after_pct=float(errors_pct["after"][others].mean()),
-                scaled_pct=float(errors_pct["scaled"][others].mean()),
+                before_pct=float(errors_pct["before"][same_scope].mean()),
+                after_pct=float(errors_pct["after"][same_scope].mean()),
+                scaled_pct=float(errors_pct["scaled"][same_scope].mean()),
                 near_before_pct=float(errors_pct["before"][near].mean()) if near.any() else None,
                 near_after_pct=float(errors_pct["after"][near].mean()) if near.any() else None,
                 moved=learned.factors,
@@ -165,9 +165,9 @@ def fit_without(runs: Sequence[Run], also: Sequence[Run], left_out: Sequence[str
     return fit_profiles(rows, Profiles.shipped())
 
 
-def set_stack(runs: Sequence[Run], profiles: Profiles, *, named: bool) -> list[Run]:
+def set_stack(runs: Sequence[Run], profiles: Profiles, *, has_stack: bool) -> list[Run]:
     """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
-    return list(runs) if named else [run.with_stack(profiles.stack_of(run.framework)) for run in runs]
+    return list(runs) if has_stack else [run.with_stack(profiles.stack_of(run.framework)) for run in runs]
 
 
 def read_old_rows(name: str) -> list[str]:
@@ -217,7 +217,7 @@ def main() -> None:
         errors = np.where(shipped.fixed, shipped.errors, fitted.error)
         of_source = [run for run in runs if run.source == source]
         for stack in ("named", "default"):
-            choices = calibrate_on_each(set_stack(of_source, profiles, named=stack == "named"), profiles, errors)
+            choices = calibrate_on_each(set_stack(of_source, profiles, has_stack=stack == "named"), profiles, errors)
             lines.append(format_row(name, stack, choices))
             print(lines[-1], flush=True)
     head = [

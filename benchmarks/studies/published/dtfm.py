@@ -134,14 +134,14 @@ def build_fleet(row: Row, rates: Rates) -> Fleet:
         cluster = Cluster.model_validate({"zones": [{"name": "region", "nodes": nodes}]})
         return Fleet(cluster=cluster, regions=("region",), rates={})
     regions = tuple(row["zones"].split(";"))
-    each, left = divmod(int(row["gpus"]), len(regions))
-    if left:
+    per_region, remainder = divmod(int(row["gpus"]), len(regions))
+    if remainder:
         raise ValueError(f"{row['gpus']} instances over {len(regions)} regions")
-    return _build_regional_fleet(regions, each, _select_rates(row, regions, rates))
+    return _build_regional_fleet(regions, per_region, _select_rates(row, regions, rates))
 
 
-def _build_regional_fleet(regions: tuple[str, ...], each: int, rates: Rates) -> Fleet:
-    places = [(region, f"{region}-{number}") for region in regions for number in range(each)]
+def _build_regional_fleet(regions: tuple[str, ...], per_region: int, rates: Rates) -> Fleet:
+    places = [(region, f"{region}-{number}") for region in regions for number in range(per_region)]
     node = {"gpus": 1, "gpu": read_setup()["gpu"], "nic_gbps": read_setup()["nic_gbps"], "fabric": "tcp"}
     connections = Transport(flows=read_setup()["sockets"]).connections
     links = []
@@ -178,9 +178,9 @@ def place_ranks(gpus: list[Gpu], order: tuple[Any, ...]) -> Placement:
 
 def draw_placement(gpus: list[Gpu], order: tuple[Any, ...], seed: int) -> Placement:
     """Each GPU takes a rank at random, the first of them rank 0: as the authors draw them. [A26]"""
-    rest = np.arange(1, len(gpus))
-    np.random.RandomState(seed).shuffle(rest)
-    ranks: list[int] = [0, *rest.tolist()]
+    other_ranks = np.arange(1, len(gpus))
+    np.random.RandomState(seed).shuffle(other_ranks)
+    ranks: list[int] = [0, *other_ranks.tolist()]
     gpu_of_rank = dict(zip(ranks, gpus, strict=True))
     return place_ranks([gpu_of_rank[rank] for rank in range(len(gpus))], order)
 
@@ -197,13 +197,13 @@ def list_placements(fleet: Fleet, pp: int) -> Iterator[Placement]:
     if regions == 1:
         yield place_ranks(gpus, BY_STAGE)
         return
-    each = len(gpus) // regions
-    ring = [gpu for region in _order_regions(fleet) for gpu in gpus[region * each : (region + 1) * each]]
+    per_region = len(gpus) // regions
+    ring = [gpu for region in _order_regions(fleet) for gpu in gpus[region * per_region : (region + 1) * per_region]]
     joined = 2
     while joined <= regions:
-        together = joined * each
+        together = joined * per_region
         if regions % joined == 0 and together % pp == 0:
-            for cut in range(0, together, each):  # a ring may be cut between any two regions
+            for cut in range(0, together, per_region):  # a ring may be cut between any two regions
                 turned = ring[cut:] + ring[:cut]
                 blocks = (turned[first : first + together] for first in range(0, len(ring), together))
                 yield place_ranks([gpu for block in blocks for gpu in _group_by_pipeline(block, pp)], BY_PIPELINE)

@@ -524,20 +524,20 @@ def _build_profile(
     memory: tuple[float, float] | None,
 ) -> OwnProfile:
     """The coefficients that moved as an own profile."""
-    of_gpu = {one.field: one.of_gpu for one in priors}
+    of_gpu = {prior.field: prior.of_gpu for prior in priors}
     gpus: dict[str, dict[str, Coefficient]] = {}
     stacks: dict[str, dict[str, Coefficient]] = {}
-    for one in moved:
-        factor = estimate.factors[one.field]
-        error = float(f"{estimate.errors[one.field]:.2g}")
-        for gpu in _list_gpus(case) if of_gpu[one.field] else ():
-            kind = next(one.gpu for one in case.site.groups if one.gpu.name == gpu)
-            value = float(getattr(case.profiles.select(kind, case.stack).coefficients, one.field))
+    for coefficient in moved:
+        factor = estimate.factors[coefficient.field]
+        error = float(f"{estimate.errors[coefficient.field]:.2g}")
+        for gpu in _list_gpus(case) if of_gpu[coefficient.field] else ():
+            kind = next(group.gpu for group in case.site.groups if group.gpu.name == gpu)
+            value = float(getattr(case.profiles.select(kind, case.stack).coefficients, coefficient.field))
             fitted = Coefficient(value=float(f"{value * factor:.{DIGITS}g}"), error=error, origin="fitted")
-            gpus.setdefault(gpu, {})[one.field] = fitted
-        if not of_gpu[one.field]:
-            fitted = Coefficient(value=one.after, error=error, origin="fitted")
-            stacks.setdefault(case.stack, {})[one.field] = fitted
+            gpus.setdefault(gpu, {})[coefficient.field] = fitted
+        if not of_gpu[coefficient.field]:
+            fitted = Coefficient(value=coefficient.after, error=error, origin="fitted")
+            stacks.setdefault(case.stack, {})[coefficient.field] = fitted
     scores: dict[str, Any] = {
         "step_measured_s": steady.step_s,
         "step_before_s": estimate.before[0],
