@@ -9,7 +9,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.errors import Notice
-from crosszone.text import LANGUAGES, label, preferred_language, texts
+from crosszone.text import LANGUAGES, detect_language, label, load_texts
 
 SOURCE = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src" / "crosszone").rglob("*.py"))
 
@@ -25,18 +25,18 @@ def placeholders(text: str) -> set[str]:
 
 
 def test_both_languages_have_the_same_keys_and_parameters():
-    english, chinese = flat(texts("en")), flat(texts("zh"))
+    english, chinese = flat(load_texts("en")), flat(load_texts("zh"))
     assert english.keys() == chinese.keys()
     differs = {key for key in english if placeholders(english[key]) != placeholders(chinese[key])}
     assert differs == set()
 
 
 def test_chinese_sentences_are_chinese_and_english_ones_are_not():
-    english = flat(texts("en")["notice"])
-    for path, text in flat(texts("zh")["notice"]).items():
+    english = flat(load_texts("en")["notice"])
+    for path, text in flat(load_texts("zh")["notice"]).items():
         explains = path[-1] == "hint" and text == english[path] == ""  # nothing is wrong, so there is nothing to do
         assert re.search(r"[\u4e00-\u9fff]", text) or text == "{reason}" or explains, path
-    for path, text in flat(texts("en")).items():
+    for path, text in flat(load_texts("en")).items():
         assert not re.search(r"[\u4e00-\u9fff]", text) or path[-1] in ("chinese", "language_zh"), path
 
 
@@ -46,21 +46,21 @@ def test_every_code_in_the_source_has_its_sentence():
     )
     codes |= set(re.findall(r'refused\((?:\d+, )?"(\w+)"', SOURCE))
     codes |= set(re.findall(r'_cannot\(framework, "(\w+)"', SOURCE)) | set(re.findall(r'"(must_be_\w+)"', SOURCE))
-    assert codes <= set(texts("en")["notice"])
+    assert codes <= set(load_texts("en")["notice"])
     assert len(codes) > 80
 
 
 def test_every_sentence_is_used():
     built = re.findall(r'(?:code=|_note\()f"(\w+_)\{[\w.]+\}(\w*)"', SOURCE)
     parts = [re.compile(rf"{before}[a-z]+{after}") for before, after in built]
-    named = {code for code in texts("en")["notice"] if any(part.fullmatch(code) for part in parts)}
-    unused = {code for code in texts("en")["notice"] if f'"{code}"' not in SOURCE} - named
+    named = {code for code in load_texts("en")["notice"] if any(part.fullmatch(code) for part in parts)}
+    unused = {code for code in load_texts("en")["notice"] if f'"{code}"' not in SOURCE} - named
     assert unused == set()
 
 
 def test_every_label_the_source_asks_for_is_there():
     asked = set(re.findall(r'said\(\s*"(\w+)"', SOURCE)) | set(re.findall(r'\("(\w+)", "(?:left|right)"\)', SOURCE))
-    assert asked <= set(texts("en")["label"])
+    assert asked <= set(load_texts("en")["label"])
 
 
 def test_a_sentence_takes_its_parameters():
@@ -83,7 +83,7 @@ def test_a_sentence_takes_its_parameters():
     ],
 )
 def test_the_language_follows_the_users_locale(environment, language):
-    assert preferred_language(environment) == language
+    assert detect_language(environment) == language
 
 
 def test_an_unknown_language_is_refused():

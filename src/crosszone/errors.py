@@ -30,7 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from crosszone.text import DEFAULT_LANGUAGE, Label, sentence
+from crosszone.text import DEFAULT_LANGUAGE, Label, render_sentence
 
 Level = Literal["error", "warning", "note"]
 
@@ -59,12 +59,12 @@ class Notice:
 
     def message(self, language: str = DEFAULT_LANGUAGE) -> str:
         """What is wrong, with the field, the value and the limit."""
-        said = sentence("notice", self.code, "message", language, self._parameters())
+        said = render_sentence("notice", self.code, "message", language, self._parameters())
         return said.removeprefix("-: ").removeprefix("-：")
 
     def hint(self, language: str = DEFAULT_LANGUAGE) -> str:
         """What to do about it."""
-        return sentence("notice", self.code, "hint", language, self._parameters())
+        return render_sentence("notice", self.code, "hint", language, self._parameters())
 
     def as_dict(self, language: str = DEFAULT_LANGUAGE) -> dict[str, Any]:
         """The form every surface sends: code, message, field and hint, and where it stands."""

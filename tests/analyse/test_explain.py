@@ -16,7 +16,7 @@ from crosszone.analyse.explain.description import rules
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
 from crosszone.predict.predict import build_prediction, predictor
-from crosszone.text import texts
+from crosszone.text import load_texts
 from effort import examples
 from predict.given import predictors
 
@@ -205,10 +205,10 @@ def test_every_text_of_the_figures_is_used_and_there():
     asked = [keys_of(text) for rule in rules() for text in (rule.label, *rule.params.values(), *rule.note, rule.zero)]
     asked += [keys_of(text) for text in re.findall(r'Words\(\s*f?"([^"]+)"', source)]
     asked += [keys_of(text) for text in re.findall(r'f?"((?:kind|tier|sum|link|axis_why|axis|way)_[^"]*)"', source)]
-    known = set(texts("en")["figure"])
+    known = set(load_texts("en")["figure"])
     assert {key for key in known if not any(pattern.fullmatch(key) for pattern in asked)} == set()
     plain = {text for rule in rules() for text in (rule.label, *rule.params.values(), *rule.note, rule.zero) if text}
-    missing = {text for text in plain if "{" not in text} - known - set(texts("en")["label"])
+    missing = {text for text in plain if "{" not in text} - known - set(load_texts("en")["label"])
     assert missing <= {"note_egress", "note_launches", "note_links", "note_bytes"}  # each becomes one of several
 
 

@@ -21,7 +21,7 @@ from crosszone.analyse.what_if import what_if
 from crosszone.errors import InputError
 from crosszone.inputs.frameworks import frameworks
 from crosszone.predict.predict import predictor
-from crosszone.text import texts
+from crosszone.text import load_texts
 from predict.given import zones
 
 APART = {
@@ -71,7 +71,7 @@ def far(framework: str, cluster=None, **more):
 
 
 def test_every_switch_is_flipped_here():
-    assert FLIPS.keys() == switches().keys() == texts("en")["switch"].keys()
+    assert FLIPS.keys() == switches().keys() == load_texts("en")["switch"].keys()
 
 
 @pytest.mark.parametrize("framework", STRATEGIES)

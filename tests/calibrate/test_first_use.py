@@ -80,10 +80,10 @@ def test_different_mistakes_stay_apart_and_unread_rows_are_not_counted():
 
 
 def test_progress_of_a_fit_is_told_by_operator_and_before_the_first():
-    from crosszone.cli.calibrate_fit import _counted
+    from crosszone.cli.calibrate_fit import count_pieces
 
     told: list[tuple[str, int, int]] = []
-    one_more = _counted(lambda *what: told.append(what), "operators", 2)
+    one_more = count_pieces(lambda *what: told.append(what), "operators", 2)
     assert told == [("operators", 0, 2)]
     one_more()
     one_more()

@@ -14,15 +14,15 @@ import pytest
 from builders import fields
 from conftest import ROOT
 from crosszone import Scenario, load_scenario
+from crosszone.cli import output as bars
 from crosszone.cli import plans as report
-from crosszone.cli import progress as bars
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
 from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
 from crosszone.predict.predict import build_prediction, predictor
-from crosszone.text import LANGUAGES, texts
+from crosszone.text import LANGUAGES, load_texts
 from predict.given import FSDP, zones
 
 SINGLE = str(ROOT / "examples" / "single-node.yaml")
@@ -254,7 +254,7 @@ def test_the_report_fits_narrow_and_wide_terminals_in_both_languages(
     search.answer = plans.model_copy(update=quiet)
     status, out, err = say("--lang", language, "plan", file, "--front", "--why", 2)
     assert (status, err) == (0, "")
-    labels = texts(language)["label"]
+    labels = load_texts(language)["label"]
     for key in ("plan_best", "local_title", "front_title", "idle_title"):
         assert labels[key][:20] in out
     table = out.split(labels["plans_title"].split("{")[0])[1]
@@ -523,7 +523,7 @@ def test_a_bar_is_drawn_only_on_a_terminal_and_only_after_a_while(monkeypatch, c
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_everything_a_plan_can_say_has_its_label(language):
-    labels = texts(language)["label"]
+    labels = load_texts(language)["label"]
     wanted = {f"{key}_{one}" for one in (*get_args(Crossing), "local") for key in ("crosses", "crossing")}
     wanted |= {f"objective_{one}" for one in OBJECTIVES} | {f"value_{one}" for one in OBJECTIVES if one != "time"}
     wanted |= {f"progress_{what}" for what in ("scoring", "simulating", "refining")}

@@ -12,15 +12,15 @@ import pytest
 
 from builders import fields, zone
 from conftest import ROOT
-from crosszone.cli import figures
 from crosszone.cli import prediction as report
-from crosszone.cli.files import write_file
+from crosszone.cli.output import write_file
 from crosszone.cost.memory import MOMENTS, PARTS
 from crosszone.inputs.document import dump_yaml
 from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST
 from crosszone.predict.prediction import Bottleneck, Kind, Prediction, StageMemory, Triple
 from crosszone.schedule.trace import read_trace
-from crosszone.text import LANGUAGES, texts
+from crosszone.text import LANGUAGES, load_texts
+from crosszone.text.figures import format_digits
 from crosszone.views.words import Words
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -46,7 +46,7 @@ def line(out: str, heading: str) -> str:
 def test_every_example_is_answered_in_both_languages(say, path, language):
     status, out, err = say("--lang", language, "predict", str(path))
     assert (status, err) == (0, "")
-    assert texts(language)["label"]["answer_step"] in out
+    assert load_texts(language)["label"]["answer_step"] in out
     assert bool(re.search(r"[\u4e00-\u9fff]{3}", out.replace("可用区", ""))) == (language == "zh")
 
 
@@ -269,7 +269,7 @@ def test_long_names_of_zones_are_no_obstacle(say, tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_part_kind_and_moment_has_its_label(language):
-    labels = texts(language)["label"]
+    labels = load_texts(language)["label"]
     wanted = {f"step_{part}" for part in (*COMPUTE, *COMMUNICATION, *HOST, "bubble")}
     wanted |= {f"class_{name}" for name in get_args(Bottleneck)} | {f"kind_{name}" for name in get_args(Kind)}
     wanted |= {f"mem_{part}" for part in (*PARTS, *report.NARROW, "other")} | {f"peak_{name}" for name in MOMENTS}
@@ -290,7 +290,7 @@ def test_every_part_kind_and_moment_has_its_label(language):
     ],
 )
 def test_numbers_have_few_digits_and_no_exponent_when_large(value, digits, shown):
-    assert figures.digits(value, digits) == shown
+    assert format_digits(value, digits) == shown
 
 
 @pytest.mark.parametrize("columns", [40, 80, 140])

@@ -16,7 +16,7 @@ from crosszone.inputs.placement import Placement
 from crosszone.plan.comparison import compare_predictions, estimate_win_probability
 from crosszone.plan.crossover import find_crossover, scale_zone_links
 from crosszone.predict.predict import predictor
-from crosszone.text import LANGUAGES, texts
+from crosszone.text import LANGUAGES, load_texts
 from predict.given import FSDP, MEGATRON, one_zone, traffic, zones
 
 JOB = {"seq_len": 4096, "global_batch": 64}
@@ -83,7 +83,7 @@ def test_each_rejected_family_has_a_count_and_one_concrete_reason(two_zones):
     told = {one.family: one for one in two_zones.rejected}
     assert len(told) == len(two_zones.rejected) and all(one.count >= 1 for one in told.values())
     for one in told.values():
-        assert one.reason["code"] in texts("en")["notice"] and re.search(r"\d", one.reason["message"])
+        assert one.reason["code"] in load_texts("en")["notice"] and re.search(r"\d", one.reason["message"])
     reasons = {one.reason["code"] for one in told.values()}
     assert {"tp_over_heads", "rejected_memory", "rejected_bound"} <= reasons
 

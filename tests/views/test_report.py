@@ -13,7 +13,7 @@ from crosszone.inputs.scenario import load_scenario, parse_scenario, read_scenar
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan, select_best
 from crosszone.predict.answer import answer
-from crosszone.text.figures import digits
+from crosszone.text.figures import format_digits
 from crosszone.views.html import render_html
 from crosszone.views.markdown import escape_markdown, render_markdown
 from crosszone.views.report import build_report, render_report
@@ -83,15 +83,15 @@ def test_the_numbers_are_those_of_the_prediction_with_their_range(three):
         ("carbon, kg CO2", predicted.run.co2_kg),
         ("peak memory of the fullest GPU, GiB", predicted.memory_gib.peak),
     ):
-        assert rows[name] == tuple(digits(value) for value in (triple.expected, triple.low, triple.high))
-    assert rows["MFU, %"][0] == digits(100 * predicted.mfu.expected)
+        assert rows[name] == tuple(format_digits(value) for value in (triple.expected, triple.low, triple.high))
+    assert rows["MFU, %"][0] == format_digits(100 * predicted.mfu.expected)
 
 
 def test_inputs_plan_and_warnings_are_there(three):
     found, made = three
     text = render_markdown(made)
     best = found.free.plans[0].prediction.step_time_s.expected
-    slower = digits(found.answer.prediction.step_time_s.expected - best)
+    slower = format_digits(found.answer.prediction.step_time_s.expected - best)
     assert f"CrossZone {__version__}, 2026-01-02 03:04 UTC" in text
     for said in (
         "llama-2-70b",

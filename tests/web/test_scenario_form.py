@@ -5,7 +5,7 @@ import re
 import pytest
 
 from crosszone.inputs.schema import json_schema
-from crosszone.text import LANGUAGES, texts
+from crosszone.text import LANGUAGES, load_texts
 from crosszone.web.app import STATIC
 
 GROUPS = {
@@ -59,7 +59,7 @@ def test_an_empty_text_is_written_anew(client):
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_every_field_of_the_form_has_a_label_and_an_explanation(language):
     definitions = json_schema("scenario")["$defs"]
-    page = texts(language)["page"]
+    page = load_texts(language)["page"]
     for owner, left_out in GROUPS.items():
         shown = [key for key in definitions[owner]["properties"] if key not in left_out]
         assert sorted(page["field"][owner]) == sorted(shown)
@@ -68,7 +68,7 @@ def test_every_field_of_the_form_has_a_label_and_an_explanation(language):
 
 def test_the_explanations_are_those_of_the_code():
     definitions = json_schema("scenario")["$defs"]
-    for owner, explained in texts("en")["page"]["field_help"].items():
+    for owner, explained in load_texts("en")["page"]["field_help"].items():
         for key, meaning in explained.items():
             assert meaning == definitions[owner]["properties"][key]["description"]
 

@@ -8,7 +8,7 @@ from commands import call
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.inputs.summary import describe
-from crosszone.text import texts
+from crosszone.text import load_texts
 from crosszone.web.scenarios import examples_folder
 
 DESCRIBE = "/api/v1/scenarios/describe"
@@ -269,8 +269,8 @@ def test_text_gives_the_pages_strings(client, language):
     body = client.get(f"/api/v1/text/{language}").json()
     assert body == {
         "language": language,
-        "page": texts(language)["page"],
-        "label": texts(language)["label"],
+        "page": load_texts(language)["page"],
+        "label": load_texts(language)["label"],
         "framework": titles,
     }
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from crosszone.text import LANGUAGES, texts
+from crosszone.text import LANGUAGES, load_texts
 from crosszone.web.app import STATIC
 
 VENDOR = STATIC / "vendor"
@@ -21,7 +21,7 @@ def strings(language):
             else:
                 yield before + key, value
 
-    return dict(flat(texts(language)["page"]))
+    return dict(flat(load_texts(language)["page"]))
 
 
 def test_vendored_files_are_as_published():

@@ -12,7 +12,7 @@ from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.value import Value
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.text import sentence
+from crosszone.text import render_sentence
 
 STEP_BYTES = 2**20  # Buffers are rounded up to whole MiB
 MOST_BYTES = 2047 * STEP_BYTES  # Linux takes no more: the setting is a signed number of 32 bits
@@ -62,7 +62,7 @@ def host_settings(p: Predictor, language: str = "en") -> tuple[HostSetting, ...]
         HostSetting(
             name=name,
             setting=setting,
-            why=sentence("host", name, "why", language, params),
+            why=render_sentence("host", name, "why", language, params),
             saves_s=restart if name == "idle" else None,
         )
         for name, setting, params in settings

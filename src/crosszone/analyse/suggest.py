@@ -22,7 +22,7 @@ from crosszone.predict.breakdown import COMPUTE
 from crosszone.predict.predict import build_prediction, predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.text import sentence
+from crosszone.text import render_sentence
 
 LEAST_GAIN = 1e-3  # Share of the tokens/s that a suggestion must gain
 SAME = 1e-6  # Difference of two gains that is none
@@ -214,7 +214,7 @@ def _build_suggestion(
     return Suggestion(
         switch=name,
         value=_format_value(name, after),
-        title=sentence("switch", name, "title", language, {}),
+        title=render_sentence("switch", name, "title", language, {}),
         changes=changes,
         gain=prediction.tokens_per_s.expected / before.tokens_per_s.expected - 1.0,
         step_s=prediction.step_time_s.expected,

@@ -27,7 +27,7 @@ from crosszone.inputs.value import Name, Value, parse
 from crosszone.predict.batch import bucket_bytes
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.site import Site
-from crosszone.text import sentence, texts
+from crosszone.text import load_texts, render_sentence
 
 LEAST_MB = 1.0
 SPARE = 0.9  # Share of the free memory that buffers may take
@@ -120,7 +120,7 @@ def listed(now: Predictor, language: str) -> tuple[Listed, ...]:
     return tuple(
         Listed(
             name=name,
-            title=sentence("switch", name, "title", language, {}),
+            title=render_sentence("switch", name, "title", language, {}),
             takes=switch.values or switch.takes,
             low=switch.low if switch.takes in ("count", "number") else None,
             high=switch.high if switch.takes in ("count", "number") else None,
@@ -217,7 +217,7 @@ def connections(flows: int) -> tuple[int, int]:
 
 def convergence_of(name: str, value: Any, language: str) -> str:
     """What a switch does to convergence, said of its value where values differ."""
-    parts = texts(language)["switch"][name]
+    parts = load_texts(language)["switch"][name]
     text: str = parts.get(f"convergence_{value}", parts["convergence"])
     return text
 

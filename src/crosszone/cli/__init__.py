@@ -37,7 +37,7 @@ from crosszone.cli import (
     training_model,
     what_if,
 )
-from crosszone.cli.output import language, report_failure, set_language, wants_json
+from crosszone.cli.output import report_failure, set_language, wants_json
 from crosszone.errors import CrossZoneError, Notice
 
 app = typer.Typer(
@@ -94,7 +94,7 @@ def start(
     del version
     set_language(lang)
     if profile is not None:
-        calibrate.lay(profile)
+        calibrate.predict_with_profile(profile)
     if context.invoked_subcommand is None:
         serve.serve()
 
@@ -181,4 +181,4 @@ def run(given: list[str]) -> int:
         return 1
 
 
-__all__ = ["app", "language", "main", "run"]
+__all__ = ["app", "main", "run"]

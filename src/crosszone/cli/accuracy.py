@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crosszone.cli.accuracy_table import RIG, Columns, print_table
-from crosszone.cli.output import amount, console, language, print_json, said
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import get_language, label, open_console, print_json
 from crosszone.errors import InputError, Notice
+from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
     from crosszone.calibrate.accuracy import Accuracy
@@ -58,7 +60,7 @@ def accuracy(
     cv: Annotated[
         bool, typer.Option("--cv", help="Also fit without each source, model and row in turn (minutes).")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict measured runs and show how far off: per run, source and component, with what was assumed.
 
@@ -101,7 +103,7 @@ class _Wanted:
         from crosszone.calibrate.accuracy_report import build_report
         from crosszone.cli.accuracy_folder import print_written, write_report
 
-        report = build_report(found, language())
+        report = build_report(found, get_language())
         print_written(write_report(report, self.csv, self.figures))
         return report
 
@@ -118,9 +120,9 @@ def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> N
     from crosszone.cli.accuracy_folder import print_report, print_written, write_report
 
     total = sum(count_rows(folder / name) for name in RUN_FILES)
-    with _progress(said("accuracy_rows"), total) as advance:
+    with _progress(label("accuracy_rows"), total) as advance:
         found = score_folder(folder, advance, doubtful=doubtful, published=True)
-    report = build_report(found, language())
+    report = build_report(found, get_language())
     paths = write_report(report, wanted.csv, wanted.figures)
     able = cv and MAIN_FILE in found.runs
     checks = _cross_validated(folder / MAIN_FILE, doubtful_of(folder / MAIN_FILE, doubtful)) if able else []
@@ -156,7 +158,7 @@ def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
     from crosszone.calibrate.fit import doubtful_of
 
     reasons = doubtful_of(path, doubtful)
-    with _progress(said("accuracy_rows"), count_rows(path)) as advance:
+    with _progress(label("accuracy_rows"), count_rows(path)) as advance:
         found = score_runs(path, doubtful=reasons, progress=advance)
     if wanted.csv is not None or wanted.figures is not None:
         wanted.write(score_file(path, found))
@@ -172,8 +174,8 @@ def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
 def _print_checks(checks: Sequence[CrossValidation]) -> None:
     if checks:
         columns = (("left_out", "left"), ("folds", "right"), *SCORES[2:8])
-        lines = [{"left_out": said(f"left_out_{one.kind}"), "folds": one.folds, **one.scores} for one in checks]
-        print_table(said("cv_title"), columns, lines, MOST_ROWS)
+        lines = [{"left_out": label(f"left_out_{one.kind}"), "folds": one.folds, **one.scores} for one in checks]
+        print_table(label("cv_title"), columns, lines, MOST_ROWS)
 
 
 def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
@@ -184,36 +186,36 @@ def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValid
     rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.shipped()
     kinds: tuple[Kind, ...] = ("source", "model", "row")
     total = sum(len(parts_of(rows, profiles, kind)) for kind in kinds)
-    with _progress(said("accuracy_fits"), total) as advance:
+    with _progress(label("accuracy_fits"), total) as advance:
         found = [cross_validate(rows, profiles, kind, progress=lambda: advance(1)) for kind in kinds]
     return [one for one in found if one is not None]
 
 
 def _print_runs(found: Accuracy) -> None:
     first = (("source", "left"),)
-    total = {"source": said("total"), **found.summary}
-    print_table(said("accuracy_title"), (*first, *SCORES), [*found.by_source, total], MOST_ROWS)
-    lines = [{"subset": said(f"subset_{name}"), **values} for name, values in found.subsets.items()]
+    total = {"source": label("total"), **found.summary}
+    print_table(label("accuracy_title"), (*first, *SCORES), [*found.by_source, total], MOST_ROWS)
+    lines = [{"subset": label(f"subset_{name}"), **values} for name, values in found.subsets.items()]
     if found.doubtful["rows"]:
-        lines.append({"subset": said("subset_doubtful"), **found.doubtful})
-    print_table(said("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines, MOST_ROWS)
+        lines.append({"subset": label("subset_doubtful"), **found.doubtful})
+    print_table(label("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines, MOST_ROWS)
     rank = found.ranking
     if rank.mean_regret is not None:
-        line = said(
+        line = label(
             "ranking_line",
             groups=rank.groups,
             regret=f"{rank.mean_regret:.3f}",
             worst=f"{rank.max_regret:.3f}",
             pairs=rank.pairs,
-            right=amount(rank.pairs_right_pct, 3),
+            right=format_amount(rank.pairs_right_pct, 3),
         )
-        console().print(line, soft_wrap=True)
+        open_console().print(line, soft_wrap=True)
     if found.assumed:
         columns = (("source", "left"), ("rows", "right"), ("assumed", "left"))
-        print_table(said("assumed_title"), columns, found.assumed, MOST_ASSUMED)
+        print_table(label("assumed_title"), columns, found.assumed, MOST_ASSUMED)
     if found.skipped:
         columns = (("source", "left"), ("rows", "right"), ("reason", "left"))
-        print_table(said("skipped_title"), columns, found.skipped, MOST_ROWS)
+        print_table(label("skipped_title"), columns, found.skipped, MOST_ROWS)
 
 
 def _components(path: Path, wanted: _Wanted) -> None:
@@ -222,20 +224,20 @@ def _components(path: Path, wanted: _Wanted) -> None:
     from crosszone.cli.accuracy_folder import print_jobs
 
     found = score_file(path)
-    report = wanted.write(found) or build_report(found, language())
+    report = wanted.write(found) or build_report(found, get_language())
     jobs = found.components
     assert jobs is not None
     told = jobs.as_dict()
     if wanted.as_json:
-        table_of, parts = build_component_table(jobs, language()), compute_iteration_shares(jobs, language())
+        table_of, parts = build_component_table(jobs, get_language()), compute_iteration_shares(jobs, get_language())
         print_json({**told, "components": table_of.as_dict(), "shares": [one.as_dict() for one in parts]})
         return
     print_jobs(report)
     columns: Columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
-    print_table(said("parts_error_title"), columns, told["by_part"], MOST_ROWS)
+    print_table(label("parts_error_title"), columns, told["by_part"], MOST_ROWS)
     if report["skipped"]:
         print_table(
-            said("skipped_title"),
+            label("skipped_title"),
             (("run", "left"), ("source", "left"), ("reason", "left")),
             [{"run": one["id"], **one} for one in report["skipped"]],
         )
@@ -267,7 +269,7 @@ def _rig(path: Path, as_json: bool) -> None:
         ]
         print_json({"summaries": lines, "rows": rows, "skipped": skipped})
         return
-    print_table(said("rig_title"), RIG, lines, MOST_ROWS)
+    print_table(label("rig_title"), RIG, lines, MOST_ROWS)
 
 
 def _published(path: Path, as_json: bool) -> None:
@@ -285,9 +287,9 @@ def _published(path: Path, as_json: bool) -> None:
         print_json({"families": families, "grid": cells._asdict(), "two_sites": told, "rows": rows})
         return
     columns: Columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *SCORES[3:6])
-    print_table(said("published_summary_title"), columns, families, MOST_ROWS)
+    print_table(label("published_summary_title"), columns, families, MOST_ROWS)
     if cells.cells:
-        console().print(said("published_cells", **cells._asdict()), soft_wrap=True)
+        open_console().print(label("published_cells", **cells._asdict()), soft_wrap=True)
     if sites is not None:
         _print_sites(sites)
     columns = (
@@ -301,30 +303,30 @@ def _published(path: Path, as_json: bool) -> None:
         {
             "family": one["family"],
             "published_case": one["case"],
-            "published_figure": f"{amount(one['published'], 4)} {one['unit']}",
-            "published_prediction": one["reason"] or f"{amount(one['predicted'], 4)} {one['unit']}",
+            "published_figure": f"{format_amount(one['published'], 4)} {one['unit']}",
+            "published_prediction": one["reason"] or f"{format_amount(one['predicted'], 4)} {one['unit']}",
             "published_difference_pct": one["error_pct"],
         }
         for one in rows
     ]
-    print_table(said("published_title"), columns, lines, len(lines))
+    print_table(label("published_title"), columns, lines, len(lines))
 
 
 def _print_sites(sites: TwoSites) -> None:
     if sites.least_gbps is None:
-        line = said("published_two_sites_never", target=amount(sites.target_pct, 3))
+        line = label("published_two_sites_never", target=format_amount(sites.target_pct, 3))
     else:
-        gbps = amount(float(f"{sites.least_gbps:.3g}"))
-        line = said("published_two_sites", target=amount(sites.target_pct, 3), gbps=gbps)
-    console().print(line, soft_wrap=True)
-    lines = [{"gbps": amount(at), "published_efficiency_pct": pct} for at, pct in sites.efficiency_pct.items()]
+        gbps = format_amount(float(f"{sites.least_gbps:.3g}"))
+        line = label("published_two_sites", target=format_amount(sites.target_pct, 3), gbps=gbps)
+    open_console().print(line, soft_wrap=True)
+    lines = [{"gbps": format_amount(at), "published_efficiency_pct": pct} for at, pct in sites.efficiency_pct.items()]
     columns: Columns = (("gbps", "right"), ("published_efficiency_pct", "right"))
-    print_table(said("published_two_sites_title"), columns, lines, MOST_ROWS)
+    print_table(label("published_two_sites_title"), columns, lines, MOST_ROWS)
 
 
 def _reason(reason: str) -> str:
     """A reason in the user's language where it is the key of one."""
-    return said(reason) if reason.startswith("published_") else reason
+    return label(reason) if reason.startswith("published_") else reason
 
 
 @contextmanager
@@ -332,6 +334,6 @@ def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, gone when done."""
     from rich.progress import Progress
 
-    with Progress(console=console(stderr=True), transient=True) as bar:
+    with Progress(console=open_console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.advance(task, done)

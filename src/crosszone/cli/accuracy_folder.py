@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.cli.accuracy_table import RIG, Columns, cell, print_table
-from crosszone.cli.files import refuse_to_overwrite, write_bytes
-from crosszone.cli.output import amount, console, language, said, table
+from crosszone.cli.output import build_table, get_language, label, open_console, refuse_to_overwrite, write_bytes
 from crosszone.errors import InputError, Notice
 from crosszone.extras import require_extra
+from crosszone.text.figures import format_amount
 
 MOST_RUNS = 20  # Runs shown in the terminal: those farthest off; --csv and --json have all
 MOST_JOBS = 10  # Jobs shown in the terminal side by side
@@ -36,7 +36,7 @@ def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
         if folder is None:
             continue
         if folder.exists() and not folder.is_dir():
-            params = {"reason": said("not_a_folder")}
+            params = {"reason": label("not_a_folder")}
             raise InputError(Notice(code="output_unwritable", value=str(folder), params=params))
         for name in names:
             refuse_to_overwrite(folder / name, force)
@@ -52,7 +52,7 @@ def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | No
     if figures is not None:
         from crosszone.calibrate.figures import draw
 
-        drawn = draw(report, language())
+        drawn = draw(report, get_language())
         if not drawn:
             raise InputError(Notice(code="accuracy_no_figure", value=report["folder"]))
         made |= {figures / name: content for name, content in drawn.items()}
@@ -70,7 +70,7 @@ def print_written(paths: Sequence[Path]) -> None:
     """Say what lies where now."""
     if paths:
         names = ", ".join(str(path) for path in paths)
-        console(stderr=True).print(said("accuracy_written", count=len(paths), files=names), soft_wrap=True)
+        open_console(stderr=True).print(label("accuracy_written", count=len(paths), files=names), soft_wrap=True)
 
 
 def print_report(report: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ def print_report(report: Mapping[str, Any]) -> None:
     _transfers(report)
     _operators(report["operators"])
     if report["missing"]:
-        console().print(said("accuracy_missing", files=", ".join(report["missing"])), soft_wrap=True)
+        open_console().print(label("accuracy_missing", files=", ".join(report["missing"])), soft_wrap=True)
 
 
 def print_jobs(report: Mapping[str, Any]) -> None:
@@ -98,7 +98,7 @@ def print_jobs(report: Mapping[str, Any]) -> None:
         ("setups_mape_pct", "right"),
         ("left_out_pct", "right"),
     )
-    print_table(said("clusters_title"), columns, [{**one, "jobs": one["scored"]} for one in report["clusters"]])
+    print_table(label("clusters_title"), columns, [{**one, "jobs": one["scored"]} for one in report["clusters"]])
     _component_error(report["components"])
     _shares(report["shares"])
 
@@ -107,11 +107,11 @@ def _sources(report: Mapping[str, Any]) -> None:
     columns: Columns = (("source", "left"), *((key, "right") for key in SCORES))
     lines = [line for line in report["sources"] if "bias_pct" in line]
     totals = [{"source": f"= {name}", **line} for name, line in report["summary"].items()]
-    subsets = [{"source": said(f"subset_{name}"), **line} for name, line in report["subsets"].items()]
+    subsets = [{"source": label(f"subset_{name}"), **line} for name, line in report["subsets"].items()]
     if report["doubtful"] and report["doubtful"]["rows"]:
-        subsets.append({"source": said("subset_doubtful"), **report["doubtful"]})
-    print_table(said("accuracy_title"), columns, [*lines, *totals])
-    print_table(said("subsets_title"), columns, subsets)
+        subsets.append({"source": label("subset_doubtful"), **report["doubtful"]})
+    print_table(label("accuracy_title"), columns, [*lines, *totals])
+    print_table(label("subsets_title"), columns, subsets)
 
 
 def _runs(report: Mapping[str, Any]) -> None:
@@ -129,37 +129,37 @@ def _runs(report: Mapping[str, Any]) -> None:
         {**run, "run": run["id"], **{key: f"{run[key]:.4g}" for key in ("measured_s", "predicted_s")}} for run in worst
     ]
     if counted:
-        print_table(said("worst_runs_title", shown=len(worst), count=amount(len(counted))), columns, lines)
+        print_table(label("worst_runs_title", shown=len(worst), count=format_amount(len(counted))), columns, lines)
 
 
 def _component_error(found: Mapping[str, Any]) -> None:
     """Rows: components; columns: jobs, then means by cluster over all its jobs and over the fastest of each set-up."""
-    caption = said("component_error_caption")
+    caption = label("component_error_caption")
     if len(found["jobs"]) > MOST_JOBS:
-        caption += " " + said("figure_first_jobs", shown=MOST_JOBS, count=amount(len(found["jobs"])))
-    made = table(said("component_error_title"), (), caption=caption)
-    made.add_column(said("component"), no_wrap=True)
+        caption += " " + label("figure_first_jobs", shown=MOST_JOBS, count=format_amount(len(found["jobs"])))
+    made = build_table(label("component_error_title"), (), caption=caption)
+    made.add_column(label("component"), no_wrap=True)
     for job in found["jobs"][:MOST_JOBS]:
         name = job["name"].replace(" ", "\n")
         mark = "" if job["fastest"] else " *"
         made.add_column(f"{job['cluster']}\n{name}\n{job['id']}{mark}", justify="right")
     for cluster in found["clusters"]:
-        made.add_column(said("mean_all_jobs", cluster=cluster), justify="right")
-        made.add_column(said("mean_fastest_jobs", cluster=cluster), justify="right")
+        made.add_column(label("mean_all_jobs", cluster=cluster), justify="right")
+        made.add_column(label("mean_fastest_jobs", cluster=cluster), justify="right")
     for row in found["rows"]:
         means = [row["means"][cluster] for cluster in found["clusters"]]
         cells = [_signed(error) for error in row["errors_pct"][:MOST_JOBS]]
         cells += [cell(one[key]) for one in means for key in ("all_pct", "fastest_pct")]
         made.add_row(row["name"], *cells)
-    console().print(made)
+    open_console().print(made)
 
 
 def _shares(found: Sequence[Mapping[str, Any]]) -> None:
     if not found:
         return
-    made = table(said("figure_share_title"), ())
+    made = build_table(label("figure_share_title"), ())
     for key in ("job", "kind"):
-        made.add_column(said(key), no_wrap=True)
+        made.add_column(label(key), no_wrap=True)
     for name in found[0]["names"].values():
         made.add_column(name, justify="right", overflow="fold")
     for one in found[:MOST_JOBS]:
@@ -167,8 +167,8 @@ def _shares(found: Sequence[Mapping[str, Any]]) -> None:
         for kind in ("measured", "predicted"):
             if one[f"{kind}_pct"]:
                 name = f"{job['cluster']} {job['name']} {job['id']}" if kind == "measured" else ""
-                made.add_row(name, said(f"kind_{kind}"), *(f"{value:.1f}" for value in one[f"{kind}_pct"].values()))
-    console().print(made)
+                made.add_row(name, label(f"kind_{kind}"), *(f"{value:.1f}" for value in one[f"{kind}_pct"].values()))
+    open_console().print(made)
 
 
 def _stability(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -182,18 +182,18 @@ def _stability(rows: Sequence[Mapping[str, Any]]) -> None:
         }
         for row in rows
     ]
-    print_table(said("stability_title"), columns, lines)
+    print_table(label("stability_title"), columns, lines)
 
 
 def _transfers(report: Mapping[str, Any]) -> None:
-    print_table(said("rig_title"), RIG, report["transfers"])
+    print_table(label("rig_title"), RIG, report["transfers"])
     columns: Columns = (
         ("family", "left"),
         ("rows", "right"),
         ("predicted", "right"),
         *((k, "right") for k in SCORES[2:5]),
     )
-    print_table(said("published_summary_title"), columns, report["published"])
+    print_table(label("published_summary_title"), columns, report["published"])
 
 
 def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
@@ -214,7 +214,7 @@ def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
         }
         for one in lines
     ]
-    print_table(said("operators_title"), columns, rows)
+    print_table(label("operators_title"), columns, rows)
 
 
 def _signed(value: float | None) -> str:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.output import console, language, print_json, print_notices, said
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import get_language, label, open_console, print_json, print_lines, print_notices, progress_bar
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def analyse(
     checkpoint_zone: Annotated[
         str | None, typer.Option(metavar="ZONE", help="The only zone that keeps checkpoints, for the drill.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say where communication goes by kind and link, what would hide it, the bill, and the slow runs of twenty.
 
@@ -48,7 +48,7 @@ def analyse(
     with progress_bar() as progress:
         found, analysis = answer(
             read_scenario(file),
-            language(),
+            get_language(),
             parts=asked,
             plans=plans or everything,
             zone_failures_per_year=zone_failures,
@@ -75,10 +75,9 @@ def _parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
 
 def _print(found: Answer, analysis: Analysis, formulas: bool) -> None:
     from crosszone.cli import economy, traffic
-    from crosszone.cli.figures import print_lines
     from crosszone.cli.prediction import answer_lines, split
 
-    terminal = console()
+    terminal = open_console()
     terminal.print(found.prediction.name, style="bold")
     terminal.print(split(found.prediction), style="dim")
     print_lines(*answer_lines(found.prediction)[:3])
@@ -89,7 +88,7 @@ def _print(found: Answer, analysis: Analysis, formulas: bool) -> None:
     for name in ("bill", "rating", "front", "drill", "marginal"):
         part = getattr(analysis, name)
         if part is not None:
-            terminal.print(said(f"{name}_title"), style="bold")
+            terminal.print(label(f"{name}_title"), style="bold")
             getattr(economy, f"print_{name}")(part)
     told = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
     warnings = [notice for notice in found.prediction.warnings if notice["level"] != "note"]

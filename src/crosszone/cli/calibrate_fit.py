@@ -1,23 +1,41 @@
-"""`crosszone calibrate fit` and `calibrate operator`: fit samples of operators, and predict one operator."""
+"""`crosszone calibrate fit`, `operator` and `jobs`: fit samples of operators, predict one of them, and learn from jobs.
+
+`jobs` learns what a cluster's software adds from jobs that were timed part by part.
+"""
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.output import amount, console, language, print_json, print_notices, said, table
-from crosszone.text.figures import digits
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import (
+    Progress,
+    build_table,
+    get_language,
+    label,
+    open_console,
+    print_json,
+    print_notices,
+    progress_bar,
+    refuse_to_overwrite,
+    write_file,
+)
+from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
+from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
     from crosszone.calibrate.operator_fit import Read, Search, Settings
-    from crosszone.cli.progress import Progress
     from crosszone.cost.operator_profile import OperatorFit, OperatorProfile, OperatorTime
+    from crosszone.cost.own_profiles import OwnProfile
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
 Size = Annotated[float | None, typer.Option()]
 # Largest side of an operator, and largest count of parameters or bytes, that one is asked for.
 MOST_SIZE, MOST_COUNT = 1e9, 1e13
@@ -47,9 +65,6 @@ def fit(
     Example: crosszone calibrate fit samples.csv -o my-gpu.yaml --save my-gpu
     """
     from crosszone.calibrate.operator_profiles import kept, own_profile, text_of
-    from crosszone.cli.calibrate_samples import checked_samples, enough, gpu_notices, worth_saving
-    from crosszone.cli.files import refuse_to_overwrite, write_file
-    from crosszone.cli.progress import progress_bar
     from crosszone.cost import own_profiles
     from crosszone.errors import InvalidError, Notice
 
@@ -60,83 +75,83 @@ def fit(
     if save is not None:
         own_profiles.check_free(save, replace=force or add)
     with progress_bar() as advance:
-        read = checked_samples(samples, gpu)
-        enough(read)
-        searched = _searched(read, advance) if tune and correction else {}
-        chosen = {key: one.best for key, one in searched.items()}
-        profile = _fitted(read, correction, chosen, source, advance)
-    own = None if save is None else worth_saving(own_profile(profile, save))
+        read = _read_samples(samples, gpu)
+        _require_samples(read)
+        searched = _search_settings(read, advance) if tune and correction else {}
+        chosen = {key: item.best for key, item in searched.items()}
+        profile = _fit_profile(read, correction, chosen, source, advance)
+    own_profile_to_save = None if save is None else _require_values(own_profile(profile, save))
     if output is not None:
         write_file(output, text_of(profile), force)
-    if own is not None:
-        own_profiles.save(own, replace=force, add=add)
-    notices = [one.as_dict(language()) for one in gpu_notices(read, gpu)]
+    if own_profile_to_save is not None:
+        own_profiles.save(own_profile_to_save, replace=force, add=add)
+    notices = [item.as_dict(get_language()) for item in _check_gpu(read, gpu)]
     if as_json:
-        told = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}, "checks": True})
-        found = {key: _search_told(one) for key, one in searched.items()}
+        fields = profile.model_dump(mode="json", exclude={"operators": {"__all__": {"correction"}}, "checks": True})
+        searches = {key: _build_search_answer(item) for key, item in searched.items()}
         print_json(
             {
-                **told,
+                **fields,
                 "summary": profile.summary(),
                 "kept": kept(profile),
-                "search": found,
+                "search": searches,
                 "output": output and str(output),
                 "saved": save,
                 "notices": notices,
             }
         )
         return
-    _print_profile(profile, kept(profile), searched)
+    _print_operator_profile(profile, kept(profile), searched)
     print_notices(notices)
     if output is not None:
-        console().print(said("operator_profile_written", path=str(output)), soft_wrap=True)
+        open_console().print(label("operator_profile_written", path=str(output)), soft_wrap=True)
     if save is not None:
-        console().print(said("operator_profile_saved", name=save), soft_wrap=True)
+        open_console().print(label("operator_profile_saved", name=save), soft_wrap=True)
 
 
-def _fitted(
+def _fit_profile(
     read: Read, correction: bool, chosen: dict[str, Settings], source: str, advance: Progress | None
 ) -> OperatorProfile:
     from crosszone.calibrate.operator_profiles import fittable, fitted_profile
 
-    one_more = _counted(advance, "operators", len(fittable(read)))
-    return fitted_profile(read, correction=correction, settings=chosen, source=source, progress=one_more)
+    add_one = count_pieces(advance, "operators", len(fittable(read)))
+    return fitted_profile(read, correction=correction, settings=chosen, source=source, progress=add_one)
 
 
-def _counted(advance: Progress | None, what: str, of: int) -> Callable[[], None]:
+def count_pieces(advance: Progress | None, what: str, of: int) -> Callable[[], None]:
     """To be called after each of so many pieces; that there is something to wait for is told before the first."""
     done = 0
     if advance is not None:
         advance(what, 0, of)
 
-    def one_more() -> None:
+    def add_one() -> None:
         nonlocal done
         done += 1
         if advance is not None:
             advance(what, done, of)
 
-    return one_more
+    return add_one
 
 
-def _searched(read: Read, advance: Progress | None) -> dict[str, Search]:
+def _search_settings(read: Read, advance: Progress | None) -> dict[str, Search]:
     from crosszone.calibrate.operator_fit import GRID, LEAST_FOR_TREES, search
     from crosszone.calibrate.operator_profiles import fittable
 
-    some = [one for one in fittable(read) if len(one.time_us) >= LEAST_FOR_TREES]
-    one_more = _counted(advance, "settings", len(some) * len(GRID))
-    return {one.key: search(one, read.processors, progress=one_more) for one in some}
+    searchable = [samples for samples in fittable(read) if len(samples.time_us) >= LEAST_FOR_TREES]
+    add_one = count_pieces(advance, "settings", len(searchable) * len(GRID))
+    return {samples.key: search(samples, read.processors, progress=add_one) for samples in searchable}
 
 
-def _search_told(found: Search) -> dict[str, Any]:
+def _build_search_answer(search: Search) -> dict[str, Any]:
     return {
-        "best": found.best.as_dict(),
-        "test_pct": found.test_pct,
-        "physical_test_pct": found.physical_pct,
-        "tried": [{**one.settings.as_dict(), "error_pct": one.error_pct} for one in found.table],
+        "best": search.best.as_dict(),
+        "test_pct": search.test_pct,
+        "physical_test_pct": search.physical_pct,
+        "tried": [{**trial.settings.as_dict(), "error_pct": trial.error_pct} for trial in search.table],
     }
 
 
-def _print_profile(profile: OperatorProfile, kept: list[str], searched: dict[str, Search]) -> None:
+def _print_operator_profile(profile: OperatorProfile, unfitted: list[str], searched: dict[str, Search]) -> None:
     columns = (
         ("operator", "left"),
         ("samples", "right"),
@@ -146,51 +161,59 @@ def _print_profile(profile: OperatorProfile, kept: list[str], searched: dict[str
         ("operator_held_out", "left"),
         ("operator_settings", "left"),
     )
-    made = table(said("operator_fits_title", gpu=profile.gpu, samples=amount(profile.samples)), columns)
+    rows = build_table(label("operator_fits_title", gpu=profile.gpu, samples=format_amount(profile.samples)), columns)
     for name, fit_ in profile.operators.items():
-        made.add_row(*_line(name, fit_))
-        for part, one in fit_.parts.items() if len(fit_.parts) > 1 else ():
-            made.add_row(f"  {part}", amount(one.samples), "", f"{one.error_pct:.1f}", f"{one.unseen_pct:.1f}", "", "")
-    console().print(made)
+        rows.add_row(*_list_fit_cells(name, fit_))
+        for part, part_fit in fit_.parts.items() if len(fit_.parts) > 1 else ():
+            rows.add_row(
+                f"  {part}",
+                format_amount(part_fit.samples),
+                "",
+                f"{part_fit.error_pct:.1f}",
+                f"{part_fit.unseen_pct:.1f}",
+                "",
+                "",
+            )
+    open_console().print(rows)
     if searched:
         best = (("operator", "left"), ("operator_best_model", "left"), ("operator_settings", "left"))
-        made = table(said("operator_search_title"), (*best, ("operator_test_pct", "right")))
-        for name, found in searched.items():
-            made.add_row(name, found.best.regressor, _settings(found.best.as_dict()), f"{found.test_pct:.1f}")
-        console().print(made)
+        rows = build_table(label("operator_search_title"), (*best, ("operator_test_pct", "right")))
+        for name, search in searched.items():
+            rows.add_row(name, search.best.regressor, _format_settings(search.best.as_dict()), f"{search.test_pct:.1f}")
+        open_console().print(rows)
     if profile.coefficients:
-        made = table(
-            said("operator_coefficients_title"),
+        rows = build_table(
+            label("operator_coefficients_title"),
             (("operator_coefficient", "left"), ("value", "right"), ("operator_log_error", "right")),
         )
         for where, values in (("", profile.coefficients), *profile.stack_coefficients.items()):
             for name, value in values.items():
-                made.add_row(f"{where} {name}".strip(), f"{value.value:.4g}", f"{value.error:.2g}")
-        console().print(made)
+                rows.add_row(f"{where} {name}".strip(), f"{value.value:.4g}", f"{value.error:.2g}")
+        open_console().print(rows)
     for note in profile.notes:
-        console().print(note, soft_wrap=True)
+        open_console().print(note, soft_wrap=True)
     if profile.left_out:
-        told = ", ".join(f"{flag} {count}" for flag, count in profile.left_out.items())
-        console().print(said("operator_left_out", flags=told), soft_wrap=True)
-    if kept:
-        console().print(said("operator_kept", fields=", ".join(kept)), soft_wrap=True)
+        flags = ", ".join(f"{flag} {count}" for flag, count in profile.left_out.items())
+        open_console().print(label("operator_left_out", flags=flags), soft_wrap=True)
+    if unfitted:
+        open_console().print(label("operator_kept", fields=", ".join(unfitted)), soft_wrap=True)
 
 
-def _line(name: str, one: OperatorFit) -> list[str]:
-    settings = _settings(one.settings) if one.correction else said("operator_form_alone")
+def _list_fit_cells(name: str, operator_fit: OperatorFit) -> list[str]:
+    settings = _format_settings(operator_fit.settings) if operator_fit.correction else label("operator_form_alone")
     return [
         name,
-        amount(one.samples),
-        f"{one.physical_unseen_pct:.1f}",
-        f"{one.error_pct:.1f}",
-        f"{one.unseen_pct:.1f}",
-        one.held_out,
+        format_amount(operator_fit.samples),
+        f"{operator_fit.physical_unseen_pct:.1f}",
+        f"{operator_fit.error_pct:.1f}",
+        f"{operator_fit.unseen_pct:.1f}",
+        operator_fit.held_out,
         settings,
     ]
 
 
-def _settings(given: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in given.items())
+def _format_settings(settings: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
 def operator(
@@ -226,62 +249,69 @@ def operator(
     from crosszone.errors import Notice, UnknownNameError
     from crosszone.inputs.value import near
 
-    given = {"m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads}
-    given |= {"head_dim": head_dim, "seq": seq, "tokens": tokens, "width": width, "vocab": vocab, "params": params}
-    given |= {"layers": layers, "bytes": size_bytes}
-    sizes = _sizes(given)
-    profile = _profile(gpu)
+    given_sizes = {"m": m, "n": n, "k": k, "groups": groups, "batch": batch, "heads": heads, "kv_heads": kv_heads}
+    given_sizes |= {
+        "head_dim": head_dim,
+        "seq": seq,
+        "tokens": tokens,
+        "width": width,
+        "vocab": vocab,
+        "params": params,
+    }
+    given_sizes |= {"layers": layers, "bytes": size_bytes}
+    sizes = _check_sizes(given_sizes)
+    profile = _read_operator_profile(gpu)
     fits = [
-        one
-        for one in profile.operators.values()
-        if one.op == op and one.mode == mode and dtype in (None, one.dtype) and which in (None, one.which)
+        item
+        for item in profile.operators.values()
+        if item.op == op and item.mode == mode and dtype in (None, item.dtype) and which in (None, item.which)
     ]
     if not fits:
-        wanted = " ".join(word for word in (op, dtype, which) if word)
-        known = sorted(profile.operators)
-        params_ = {"gpu": profile.gpu, "known": known, "nearest": near(wanted, known)}
+        name = " ".join(word for word in (op, dtype, which) if word)
+        known_operators = sorted(profile.operators)
+        params_ = {"gpu": profile.gpu, "known": known_operators, "nearest": near(name, known_operators)}
         code = "operator_not_fitted_near" if params_["nearest"] else "operator_not_fitted"
-        raise UnknownNameError(Notice(code=code, field="op", value=wanted, params=params_))
-    found = [profile.predict(one.op, sizes, dtype=one.dtype, which=one.which, mode=mode) for one in fits]
-    formulas = [_formula(profile, one, sizes, stack) for one in fits]
-    notices = _outside(profile, found, sizes)
+        raise UnknownNameError(Notice(code=code, field="op", value=name, params=params_))
+    times = [profile.predict(item.op, sizes, dtype=item.dtype, which=item.which, mode=mode) for item in fits]
+    formulas = [_compute_formula_time(profile, item, sizes, stack) for item in fits]
+    notices = _list_outside(profile, times, sizes)
     if as_json:
-        told = [
+        answer_rows = [
             {
-                "operator": one.key,
-                "time_us": _short(one.time_us),
-                "physical_us": _short(one.physical_us),
-                "error_pct": _short(one.error_pct),
-                "outside": list(one.outside),
-                "ranges": dict(one.ranges),
-                "formula_us": formula_us and _short(formula_us),
+                "operator": item.key,
+                "time_us": _round_six_digits(item.time_us),
+                "physical_us": _round_six_digits(item.physical_us),
+                "error_pct": _round_six_digits(item.error_pct),
+                "outside": list(item.outside),
+                "ranges": dict(item.ranges),
+                "formula_us": formula_us and _round_six_digits(formula_us),
                 "formula_error_pct": formula_pct,
             }
-            for one, (formula_us, formula_pct) in zip(found, formulas, strict=True)
+            for item, (formula_us, formula_pct) in zip(times, formulas, strict=True)
         ]
-        print_json({"gpu": profile.gpu, "stack": stack, "sizes": sizes, "times": told, "notices": notices})
+        print_json({"gpu": profile.gpu, "stack": stack, "sizes": sizes, "times": answer_rows, "notices": notices})
         return
     sampled = (("operator", "left"), ("operator_time_us", "right"), ("operator_likely_pct", "right"))
     columns = (*sampled, ("operator_formula_us", "right"), ("operator_formula_pct", "right"))
-    made = table(said("operator_times_title", gpu=profile.gpu), columns)
-    for one, (formula_us, formula_pct) in zip(found, formulas, strict=True):
-        formula = ("-" if formula_us is None else _microseconds(formula_us), _percentage(formula_pct))
-        made.add_row(one.key, _microseconds(one.time_us), _percentage(one.error_pct), *formula)
-    console().print(made)
+    rows = build_table(label("operator_times_title", gpu=profile.gpu), columns)
+    for item, (formula_us, formula_pct) in zip(times, formulas, strict=True):
+        formula = ("-" if formula_us is None else _format_microseconds(formula_us), _format_error(formula_pct))
+        rows.add_row(item.key, _format_microseconds(item.time_us), _format_error(item.error_pct), *formula)
+    open_console().print(rows)
     if any(formula_us is not None for formula_us, _ in formulas):
-        console().print(said("operator_formula_about", stack=stack), soft_wrap=True)
+        open_console().print(label("operator_formula_about", stack=stack), soft_wrap=True)
     print_notices(notices)
 
 
-def _microseconds(time_us: float) -> str:
-    return digits(time_us) if time_us < LARGE_US else f"{time_us:.3e}"
+def _format_microseconds(time_us: float) -> str:
+    return format_digits(time_us) if time_us < LARGE_US else f"{time_us:.3e}"
 
 
-def _percentage(error_pct: float | None) -> str:
+def _format_error(error_pct: float | None) -> str:
     return "-" if error_pct is None else f"± {error_pct:.1f}"
 
 
-def _formula(
+def _compute_formula_time(
     profile: OperatorProfile, fit_: OperatorFit, sizes: dict[str, float], stack: str
 ) -> tuple[float | None, float | None]:
     """Microseconds that a predicted step counts for this operator, and the mean error of its formula.
@@ -307,67 +337,233 @@ def _formula(
     return 1e6 * float(time_s), None if error is None else error.error_pct
 
 
-def _sizes(given: Mapping[str, float | None]) -> dict[str, float]:
+def _check_sizes(sizes: Mapping[str, float | None]) -> dict[str, float]:
     """The sizes that were given; an `InvalidError` names each that none can be."""
     from crosszone.errors import InvalidError, Notice
 
-    wrong = []
-    for name, value in given.items():
-        most = MOST_COUNT if name in COUNTS else MOST_SIZE
+    mistakes = []
+    for name, value in sizes.items():
+        limit = MOST_COUNT if name in COUNTS else MOST_SIZE
         if value is None:
             continue
-        if not 1 <= value <= most:
-            limits = {"low": 1, "high": f"{most:,.0f}"}
-            wrong.append(Notice(code="operator_size", field=_option(name), value=_plain(value), params=limits))
+        if not 1 <= value <= limit:
+            limits = {"low": 1, "high": f"{limit:,.0f}"}
+            mistakes.append(
+                Notice(code="operator_size", field=_name_option(name), value=_format_six_digits(value), params=limits)
+            )
         elif value != math.floor(value):
-            wrong.append(Notice(code="operator_size_whole", field=_option(name), value=value))
-    if wrong:
-        raise InvalidError(*wrong)
-    return {name: value for name, value in given.items() if value is not None}
+            mistakes.append(Notice(code="operator_size_whole", field=_name_option(name), value=value))
+    if mistakes:
+        raise InvalidError(*mistakes)
+    return {name: value for name, value in sizes.items() if value is not None}
 
 
-def _option(name: str) -> str:
+def _name_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _plain(value: float) -> str:
+def _format_six_digits(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _short(value: float) -> float:
+def _round_six_digits(value: float) -> float:
     """Six digits: more are not known."""
-    return float(_plain(value))
+    return float(_format_six_digits(value))
 
 
-def _profile(gpu: str) -> OperatorProfile:
+def _read_operator_profile(gpu: str) -> OperatorProfile:
     from crosszone.cost.operator_profile import operator_profile, operator_profiles, read_operator_profile
     from crosszone.errors import Notice, UnknownNameError
     from crosszone.inputs.catalogue import catalogue
 
     if gpu.endswith((".yaml", ".yml")) or "/" in gpu:
         return read_operator_profile(Path(gpu))
-    found = operator_profile(catalogue().gpu(gpu).name)
-    if found is None:
+    profile = operator_profile(catalogue().gpu(gpu).name)
+    if profile is None:
         params = {"known": operator_profiles()}
         raise UnknownNameError(Notice(code="operator_profile_none", field="gpu", value=gpu, params=params))
-    return found
+    return profile
 
 
-def _outside(profile: OperatorProfile, found: Sequence[OperatorTime], sizes: dict[str, float]) -> list[dict[str, Any]]:
+def _list_outside(
+    profile: OperatorProfile, times: Sequence[OperatorTime], sizes: dict[str, float]
+) -> list[dict[str, Any]]:
     """Which sizes lie outside of those that were sampled, once for operators that were sampled alike."""
     from crosszone.errors import Notice
 
-    alike: dict[str, list[str]] = {}
-    for one in found:
-        told = (f"{n} {sizes.get(n, 1.0):g} ({one.ranges[n][0]:g} - {one.ranges[n][1]:g})" for n in one.outside)
-        if one.outside:
-            alike.setdefault(", ".join(told), []).append(one.key)
+    operators_by_limits: dict[str, list[str]] = {}
+    for time in times:
+        limits = (f"{n} {sizes.get(n, 1.0):g} ({time.ranges[n][0]:g} - {time.ranges[n][1]:g})" for n in time.outside)
+        if time.outside:
+            operators_by_limits.setdefault(", ".join(limits), []).append(time.key)
     return [
         Notice(
             code="operator_outside",
             field=", ".join(keys),
             level="warning",
-            params={"gpu": profile.gpu, "value": told},
-        ).as_dict(language())
-        for told, keys in alike.items()
+            params={"gpu": profile.gpu, "value": limits},
+        ).as_dict(get_language())
+        for limits, keys in operators_by_limits.items()
     ]
+
+
+# --- samples: read with plain refusals, and enough of them
+
+UNKNOWN_NAME = "unknown_name"
+DEVICE = "device"
+
+
+def _read_samples(paths: Sequence[Path], gpu: str | None) -> Read:
+    """The samples of some files; what is wrong with many rows in the same way is said once."""
+    from crosszone.calibrate.operator_fit import MOST_MISTAKES, read_samples
+    from crosszone.calibrate.user_files import check_text, merge_notices
+    from crosszone.inputs.catalogue import catalogue
+
+    if gpu is not None:
+        catalogue().gpu(gpu)
+    for path in paths:
+        check_text(path)
+    try:
+        return read_samples(paths, gpu)
+    except InputError as error:
+        stopped = len(error.notices) >= MOST_MISTAKES
+        notices = merge_notices(
+            (_explain_device(_join_value(notice), gpu) for notice in error.notices), MOST_MISTAKES, at_least=stopped
+        )
+        raise (InvalidError if isinstance(error, UnknownNameError) else type(error))(*notices) from None
+
+
+def _require_samples(read: Read) -> None:
+    """Refuse samples of which nothing can be fitted."""
+    from crosszone.calibrate.operator_fit import LEAST_SAMPLES
+    from crosszone.calibrate.operator_profiles import BLOCKS, fittable
+
+    if fittable(read):
+        return
+    counts = {samples.key: len(samples.time_us) for samples in read.samples if samples.op not in BLOCKS} or {"-": 0}
+    operator = max(counts, key=lambda key: counts[key])
+    params = {"least": LEAST_SAMPLES, "most": counts[operator], "operator": operator}
+    raise InvalidError(Notice(code="samples_few", value=read.used, params=params))
+
+
+def _require_values(profile: OwnProfile) -> OwnProfile:
+    """The same; one without any value is refused, for it would change no prediction."""
+    if not profile.gpus and not profile.stacks:
+        raise InvalidError(Notice(code="samples_tell_nothing", field="--save", value=profile.name))
+    return profile
+
+
+def _check_gpu(read: Read, gpu: str | None) -> list[Notice]:
+    """A warning where --gpu names another GPU than the samples do."""
+    from crosszone.calibrate.operator_fit import MODEL_GPUS, catalogue_name
+
+    sampled_gpus = {MODEL_GPUS.get(device) or catalogue_name(device) for device in read.device.split(", ")}
+    if gpu is None or sampled_gpus == {read.gpu}:
+        return []
+    return [Notice(code="samples_gpu_other", level="warning", value=read.gpu, params={DEVICE: read.device})]
+
+
+def _explain_device(notice: Notice, gpu: str | None) -> Notice:
+    """A row whose device is no GPU: said as such, and that --gpu does not change it."""
+    if notice.code != UNKNOWN_NAME or notice.line is None:
+        return notice
+    code = "samples_device_unknown" if gpu is None else "samples_gpu_unused"
+    return replace(notice, code=code, field=DEVICE, value=gpu, params={DEVICE: _read_device(notice)})
+
+
+def _read_device(notice: Notice) -> str:
+    """The device as the row of a notice calls it."""
+    with Path(notice.file or "").open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        devices = (row.get(DEVICE) for row in rows if rows.line_num == notice.line)
+        return next(devices, None) or str(notice.value)
+
+
+def _join_value(notice: Notice) -> Notice:
+    """The same with a list in words."""
+    value = notice.value
+    return replace(notice, value=", ".join(map(str, value))) if isinstance(value, list | tuple) else notice
+
+
+# --- jobs
+
+
+def jobs(
+    file: Annotated[Path, typer.Argument(metavar="RUNS", help="Jobs timed part by part (CSV).")],
+    cluster: Annotated[str | None, typer.Option(help="Only jobs of this cluster, where a file has several.")] = None,
+    save: Annotated[str | None, typer.Option(metavar="NAME", help="Keep what was learned as an own profile.")] = None,
+    add: Annotated[
+        bool, typer.Option("--add", help="Add it to the own profile of that name, and fit beside it.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a profile of that name.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Fit launches, unfused kernels, optimizer and stragglers of the software to jobs timed part by part.
+
+    Kernels and links are not touched: `calibrate fit` and `calibrate links` tell them. Each set-up is also predicted by
+    a fit that has not seen it.
+
+    Example: crosszone calibrate jobs runs.csv --cluster perlmutter --save perlmutter --add
+    """
+    from crosszone.calibrate.components import predict_components
+    from crosszone.calibrate.components_fit import fit_cluster, select_fastest
+    from crosszone.calibrate.components_read import read_components
+    from crosszone.calibrate.user_files import build_choice_error
+    from crosszone.cost import own_profiles
+    from crosszone.cost.profile import Profiles
+    from crosszone.errors import InvalidError, Notice
+
+    if add and save is None:
+        raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add"))
+    if save is not None:
+        own_profiles.check_free(save, replace=force or add)
+    runs, skipped = read_components(file)
+    names = list(dict.fromkeys(run.cluster for run in runs))
+    if cluster is not None and cluster not in names:
+        raise build_choice_error("--cluster", cluster, names)
+    if cluster is None and len(names) > 1:
+        raise InvalidError(Notice(code="links_several_clusters", field="--cluster", params={"names": names}))
+    runs = [run for run in runs if cluster in (None, run.cluster)]
+    if not runs:
+        raise InvalidError(Notice(code="jobs_none", value=str(file), params={"skipped": len(skipped)}))
+    name = save or own_profiles.UNNAMED
+    # what the profile says of kernels and links already is what the software's share is fitted beside
+    saved_profile = own_profiles.named(name) if add and own_profiles.is_kept(name) else None
+    profiles = Profiles.load() if saved_profile is None else Profiles.shipped().with_own(saved_profile)
+    fit = fit_cluster(runs, profiles, name=name, source=f"jobs: {file.name}")
+    fitted = fit.profile
+    after = profiles.with_own(fitted)
+    left_out_errors = {item.run.id: item.error_pct for item in fit.left_out}
+    rows: list[dict[str, Any]] = [
+        {
+            "id": run.id,
+            "measured_s": run.step_s,
+            "before_s": predict_components(run, profiles).step,
+            "after_s": predict_components(run, after).step,
+            "left_out_error_pct": left_out_errors.get(run.id),
+        }
+        for run in select_fastest(runs)
+    ]
+    if save is not None:
+        own_profiles.save(fitted, replace=force, add=add)
+    if as_json:
+        values = {key: item.to_plain() for key, item in next(iter(fitted.stacks.values())).items()}
+        print_json(
+            {"coefficients": values, "rows": rows, "skipped": len(skipped), "scores": fitted.scores, "saved": save}
+        )
+        return
+    seconds = (("log_measured_s", "right"), ("log_before_s", "right"), ("log_after_s", "right"))
+    table_rows = build_table(label("jobs_title"), (("jobs_job", "left"), *seconds, ("jobs_left_out", "right")))
+    for row in rows:
+        error = left_out_errors.get(row["id"])
+        times = (format_amount(row[key], 4) for key in ("measured_s", "before_s", "after_s"))
+        table_rows.add_row(row["id"], *times, "-" if error is None else f"{error:+.1f} %")
+    open_console().print(table_rows)
+    table_rows = build_table(
+        label("jobs_coefficients"), (("coefficient", "left"), ("value", "right"), ("error_pct", "right"))
+    )
+    for key, item in next(iter(fitted.stacks.values())).items():
+        table_rows.add_row(key, format_amount(item.value, 4), format_amount(100 * item.error, 2))
+    open_console().print(table_rows)
+    if save is not None:
+        open_console().print(label("log_saved", name=save), soft_wrap=True)

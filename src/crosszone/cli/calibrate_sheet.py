@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.files import refuse_to_overwrite, write_bytes
-from crosszone.cli.kept import StoreOption, opened
-from crosszone.cli.output import console, language, print_json, print_notices, said, table
+from crosszone.cli.options import JsonOption, StoreOption, open_database
+from crosszone.cli.output import (
+    build_table,
+    get_language,
+    label,
+    open_console,
+    print_json,
+    print_notices,
+    refuse_to_overwrite,
+    write_bytes,
+)
 from crosszone.errors import FileError, Notice
 
 if TYPE_CHECKING:
     from crosszone.calibrate.imported import ImportedRun
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 OutputOption = Annotated[str, typer.Option("-o", "--output", metavar="BOOK.xlsx", help="Where to write it.")]
 BOOK, RESULT = "crosszone-sheet.xlsx", "crosszone-result.xlsx"
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite it.")]
@@ -51,12 +58,12 @@ def sheet(
     from crosszone.inputs.scenario import read_scenario
 
     loaded = read_example() if scenario is None else read_scenario(scenario)
-    data = build_workbook(loaded, language())
+    data = build_workbook(loaded, get_language())
     write_bytes(Path(output), data, force)
     if as_json:
         print_json({"output": output, "bytes": len(data), "scenario": loaded.scenario.name})
     else:
-        console().print(said("sheet_written", output=output), soft_wrap=True)
+        open_console().print(label("sheet_written", output=output), soft_wrap=True)
 
 
 @app.command("read")
@@ -72,17 +79,17 @@ def read(
     """
     from crosszone.calibrate.sheet import read_workbook
 
-    found = read_workbook(_content(Path(file)), Path(file).name)
+    run = read_workbook(_read_book(Path(file)), Path(file).name)
     saved = None
     if save is not None:
-        with opened(store) as kept:
-            saved = kept.results.add(**found.to_result(name=save)).id
+        with open_database(store) as database:
+            saved = database.results.add(**run.to_result(name=save)).id
     if as_json:
-        print_json(_document(found, saved))
+        print_json(_build_book_answer(run, saved))
         return
-    _print(found)
+    _print_book(run)
     if saved is not None:
-        console().print(said("sheet_saved", name=save, id=saved), soft_wrap=True)
+        open_console().print(label("sheet_saved", name=save, id=saved), soft_wrap=True)
 
 
 @app.command("export")
@@ -101,20 +108,20 @@ def export(
 
     from crosszone.calibrate.sheet import export_result
 
-    with opened(store) as kept:
-        data, formulas = export_result(kept.results.get(result), language=language())
+    with open_database(store) as database:
+        data, formulas = export_result(database.results.get(result), language=get_language())
     write_bytes(Path(output), data, force)
     if as_json:
         print_json({"output": output, "bytes": len(data), "formulas": formulas})
         return
-    console().print(said("sheet_written", output=output), soft_wrap=True)
-    console().print(said("sheet_keeps" if formulas else "sheet_values"), soft_wrap=True)
+    open_console().print(label("sheet_written", output=output), soft_wrap=True)
+    open_console().print(label("sheet_keeps" if formulas else "sheet_values"), soft_wrap=True)
 
 
 LEAST_S = 1e-12  # Shorter phases are rounding
 
 
-def _content(path: Path) -> bytes:
+def _read_book(path: Path) -> bytes:
     """The bytes of a file, no more than are read of a workbook."""
     from crosszone.calibrate.sheet.reading import MOST_BYTES
 
@@ -128,16 +135,16 @@ def _content(path: Path) -> bytes:
         raise FileError(Notice(code="file_unreadable", value=str(path), params=params, file=str(path))) from None
 
 
-def _document(found: ImportedRun, saved: str | None) -> dict[str, Any]:
-    plain = found.model_dump(mode="json", exclude={"notices"})
-    return {**plain, "saved": saved, "notices": [notice.as_dict(language()) for notice in found.notices]}
+def _build_book_answer(run: ImportedRun, saved: str | None) -> dict[str, Any]:
+    plain = run.model_dump(mode="json", exclude={"notices"})
+    return {**plain, "saved": saved, "notices": [notice.as_dict(get_language()) for notice in run.notices]}
 
 
-def _print(found: ImportedRun) -> None:
-    console().print(said("sheet_read", name=found.name, step=f"{found.figures['step_time_s']:.6g}"), soft_wrap=True)
-    rows = table(said("sheet_phases"), [("sheet_phase", "left"), ("sheet_seconds", "right")])
-    for phase, seconds in (found.steps[0].phases_s or found.phases_s).items():
+def _print_book(run: ImportedRun) -> None:
+    open_console().print(label("sheet_read", name=run.name, step=f"{run.figures['step_time_s']:.6g}"), soft_wrap=True)
+    rows = build_table(label("sheet_phases"), [("sheet_phase", "left"), ("sheet_seconds", "right")])
+    for phase, seconds in (run.steps[0].phases_s or run.phases_s).items():
         if seconds > LEAST_S:
-            rows.add_row(said(f"trace_phase_{phase}"), f"{seconds:.6g}")
-    console().print(rows)
-    print_notices([notice.as_dict(language()) for notice in found.notices])
+            rows.add_row(label(f"trace_phase_{phase}"), f"{seconds:.6g}")
+    open_console().print(rows)
+    print_notices([notice.as_dict(get_language()) for notice in run.notices])

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.output import amount, billions, console, language, print_json, said, table
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import build_table, get_language, label, open_console, print_json
 from crosszone.errors import InvalidError, Notice
+from crosszone.text.figures import format_amount, format_billions
 
 if TYPE_CHECKING:
     from crosszone.inputs.catalogue.entries import Entry, Kind
@@ -20,7 +22,6 @@ app = typer.Typer(
 )
 
 NameArgument = Annotated[str | None, typer.Argument(help="A name or alias; left out: all of them.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 YamlOption = Annotated[bool, typer.Option("--yaml", help="The entry as a catalogue file: a start for your own.")]
 FilterOption = Annotated[str, typer.Option("--filter", help="Only entries whose name holds this.")]
 
@@ -43,10 +44,10 @@ def gpus(
         _print_all("gpus", found, as_json)
         return
     columns = ["name", "year", "peak_bf16", "peak_fp8", "memory_gib", "memory_bw", "fast_link", "tdp_w", "usd_hour"]
-    rows = table(
-        said("gpus_title", count=len(found)),
+    rows = build_table(
+        label("gpus_title", count=len(found)),
         [(c, "left" if c == "name" else "right") for c in columns],
-        caption=said("gpus_caption"),
+        caption=label("gpus_caption"),
     )
     for gpu in found:
         peak = gpu.dense_tflops.bf16 or gpu.dense_tflops.fp16
@@ -54,15 +55,15 @@ def gpus(
         rows.add_row(
             gpu.name,
             str(gpu.year or "-"),
-            amount(peak) + ("" if gpu.dense_tflops.bf16 else "*"),
-            amount(gpu.dense_tflops.fp8),
-            amount(gpu.memory_gib),
-            amount(gpu.memory_gb_per_s),
-            amount(link),
-            amount(gpu.tdp_w),
-            amount(gpu.usd_per_hour),
+            format_amount(peak) + ("" if gpu.dense_tflops.bf16 else "*"),
+            format_amount(gpu.dense_tflops.fp8),
+            format_amount(gpu.memory_gib),
+            format_amount(gpu.memory_gb_per_s),
+            format_amount(link),
+            format_amount(gpu.tdp_w),
+            format_amount(gpu.usd_per_hour),
         )
-    console().print(rows)
+    open_console().print(rows)
 
 
 @app.command()
@@ -84,24 +85,26 @@ def models(
         _print_all("models", found, as_json)
         return
     columns = ["name", "parameters", "active", "layers", "hidden", "heads", "ffn", "vocab", "experts"]
-    rows = table(said("models_title", count=len(found)), [(c, "left" if c == "name" else "right") for c in columns])
+    rows = build_table(
+        label("models_title", count=len(found)), [(c, "left" if c == "name" else "right") for c in columns]
+    )
     for entry in found:
         model, counted = entry.model, parameters(entry.model)
         heads = f"{model.heads}" if model.kv_heads == model.heads else f"{model.heads}/{model.kv_heads}"
         experts = f"{model.moe.experts} top {model.moe.top_k}, {model.moe.ffn_hidden} wide" if model.moe else "-"
-        active = billions(counted.active) if model.moe else "-"
+        active = format_billions(counted.active) if model.moe else "-"
         rows.add_row(
             entry.name,
-            billions(counted.total),
+            format_billions(counted.total),
             active,
-            amount(model.layers),
-            amount(model.hidden),
+            format_amount(model.layers),
+            format_amount(model.hidden),
             heads,
-            amount(model.ffn_hidden),
-            amount(model.vocab),
+            format_amount(model.ffn_hidden),
+            format_amount(model.vocab),
             experts,
         )
-    console().print(rows)
+    open_console().print(rows)
 
 
 @app.command()
@@ -123,7 +126,9 @@ def regions(
         return
     left = ("name", "provider", "place")
     columns = [*left, "lat", "lon", "carbon", "egress"]
-    rows = table(said("regions_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns])
+    rows = build_table(
+        label("regions_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns]
+    )
     for region in found:
         rows.add_row(
             region.name,
@@ -131,10 +136,10 @@ def regions(
             _place(region),
             f"{region.lat:.2f}",
             f"{region.lon:.2f}",
-            amount(region.carbon_g_per_kwh),
-            amount(region.egress_usd_per_gb),
+            format_amount(region.carbon_g_per_kwh),
+            format_amount(region.egress_usd_per_gb),
         )
-    console().print(rows)
+    open_console().print(rows)
 
 
 @app.command()
@@ -151,17 +156,17 @@ def links(as_json: JsonOption = False, only: FilterOption = "") -> None:
         return
     columns = ["between", "rtt_ms", "gbps", "flow_gbps", "flows", "source"]
     left = ("between", "source")
-    rows = table(said("links_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns])
+    rows = build_table(label("links_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns])
     for pair in found:
         rows.add_row(
             " - ".join(pair.between),
-            amount(pair.rtt_ms),
-            amount(pair.gbps),
-            amount(pair.flow_gbps),
-            amount(pair.flows),
+            format_amount(pair.rtt_ms),
+            format_amount(pair.gbps),
+            format_amount(pair.flow_gbps),
+            format_amount(pair.flows),
             ", ".join(pair.source),
         )
-    console().print(rows)
+    open_console().print(rows)
 
 
 @app.command()
@@ -183,7 +188,7 @@ def add(
         print_json({"added": [entry.name for entry in added]})
         return
     for entry in added:
-        console().print(said("added", name=entry.name, kind=kind), soft_wrap=True)
+        open_console().print(label("added", name=entry.name, kind=kind), soft_wrap=True)
 
 
 @app.command()
@@ -202,7 +207,7 @@ def remove(
     if as_json:
         print_json({"removed": [gone]})
     else:
-        console().print(said("removed", name=gone, kind=kind), soft_wrap=True)
+        open_console().print(label("removed", name=gone, kind=kind), soft_wrap=True)
 
 
 def _kind(word: str) -> Kind:
@@ -244,14 +249,14 @@ def _print_entry(kind: Kind, entry: Entry) -> None:
     from crosszone.inputs.catalogue import catalogue
     from crosszone.inputs.catalogue.describe import describe_entry, figures
 
-    rows = table(entry.name, [("figure", "left"), ("value", "left"), ("source", "left")])
+    rows = build_table(entry.name, [("figure", "left"), ("value", "left"), ("source", "left")])
     if entry.aliases:
         rows.add_row("aliases", ", ".join(entry.aliases), "")
     found = figures(kind, entry)
     for figure in found:
         origin = f" ({figure['origin']})" if "origin" in figure else ""
         rows.add_row(figure["figure"], _cell(figure["value"]) + origin, figure["source"] or "")
-    terminal = console()
+    terminal = open_console()
     terminal.print(rows)
     if kind == "models":
         terminal.print(parts_table(describe_entry(kind, entry)["parameters"]))
@@ -267,14 +272,14 @@ def _print_entry(kind: Kind, entry: Entry) -> None:
 
 def parts_table(counted: dict[str, Any]) -> Any:
     """Parameters by part with their share; the parts add up to the total."""
-    rows = table(said("parts_title"), [("part", "left"), ("parameters", "right"), ("share", "right")])
+    rows = build_table(label("parts_title"), [("part", "left"), ("parameters", "right"), ("share", "right")])
     for part, count in counted["parts"].items():
         if count:
-            rows.add_row(said(f"part_{part}"), f"{count:,}", f"{100 * count / counted['total']:.2f} %")
+            rows.add_row(label(f"part_{part}"), f"{count:,}", f"{100 * count / counted['total']:.2f} %")
     rows.add_section()
-    rows.add_row(said("total"), f"{counted['total']:,}", "100 %")
+    rows.add_row(label("total"), f"{counted['total']:,}", "100 %")
     if counted["active"] != counted["total"]:
-        rows.add_row(said("active"), f"{counted['active']:,}", f"{100 * counted['active'] / counted['total']:.2f} %")
+        rows.add_row(label("active"), f"{counted['active']:,}", f"{100 * counted['active'] / counted['total']:.2f} %")
     return rows
 
 
@@ -284,14 +289,20 @@ def _print_pairs(region: str) -> None:
     pairs = [p for p in catalogue().measured_pairs() if region in p.between]
     if not pairs:
         return
-    rows = table(
-        said("links_title", count=len(pairs)),
+    rows = build_table(
+        label("links_title", count=len(pairs)),
         [("to", "left"), ("rtt_ms", "right"), ("gbps", "right"), ("flow_gbps", "right"), ("source", "left")],
     )
     for pair in pairs:
         other = pair.between[1] if pair.between[0] == region else pair.between[0]
-        rows.add_row(other, amount(pair.rtt_ms), amount(pair.gbps), amount(pair.flow_gbps), ", ".join(pair.source))
-    console().print(rows)
+        rows.add_row(
+            other,
+            format_amount(pair.rtt_ms),
+            format_amount(pair.gbps),
+            format_amount(pair.flow_gbps),
+            ", ".join(pair.source),
+        )
+    open_console().print(rows)
 
 
 def _cell(value: Any) -> str:
@@ -303,4 +314,4 @@ def _cell(value: Any) -> str:
 
 
 def _place(region: Region) -> str:
-    return region.place_zh if language() == "zh" and region.place_zh else region.place
+    return region.place_zh if get_language() == "zh" and region.place_zh else region.place

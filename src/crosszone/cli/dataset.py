@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.kept import JsonOption, StoreOption, given, opened, service
-from crosszone.cli.output import amount, console, print_json, said, table
+from crosszone.cli.options import JsonOption, StoreOption, drop_missing, open_database, open_service
+from crosszone.cli.output import build_table, label, open_console, print_json
 from crosszone.errors import Notice, UnknownNameError
+from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
     from crosszone.inputs.dataset import Dataset
@@ -29,14 +30,14 @@ def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Example: crosszone dataset list
     """
-    with opened(store) as kept:
-        found = kept.datasets.all()
+    with open_database(store) as database:
+        found = database.datasets.all()
     if as_json:
         print_json({"entries": [entry.model_dump(mode="json") for entry in found]})
     elif found:
-        _print(said("dataset_title", count=len(found)), found)
+        _print(label("dataset_title", count=len(found)), found)
     else:
-        console().print(said("dataset_none"), soft_wrap=True)
+        open_console().print(label("dataset_none"), soft_wrap=True)
 
 
 @app.command()
@@ -59,19 +60,19 @@ def add(
     """
     from crosszone.inputs.dataset import Dataset, DatasetVersion
 
-    made = DatasetVersion(**given({"id": version, "path": path, "tokenizer": tokenizer}))
-    with opened(store) as kept:
-        known = {entry.id: entry.value for entry in kept.datasets.all()}.get(id)
+    made = DatasetVersion(**drop_missing({"id": version, "path": path, "tokenizer": tokenizer}))
+    with open_database(store) as database:
+        known = {entry.id: entry.value for entry in database.datasets.all()}.get(id)
         if known is None:
-            fields = given({"name": name or id, "about": about})
-            entry = kept.datasets.add(Dataset(**fields, versions=(made,)), id=id)
+            fields = drop_missing({"name": name or id, "about": about})
+            entry = database.datasets.add(Dataset(**fields, versions=(made,)), id=id)
         else:
-            changes = given({"name": name, "about": about})
-            entry = kept.datasets.change(id, known.replace(versions=(*known.versions, made), **changes))
+            changes = drop_missing({"name": name, "about": about})
+            entry = database.datasets.change(id, known.replace(versions=(*known.versions, made), **changes))
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
-        console().print(said("dataset_added", id=id, version=version), soft_wrap=True)
+        open_console().print(label("dataset_added", id=id, version=version), soft_wrap=True)
 
 
 @app.command()
@@ -80,17 +81,17 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
     Example: crosszone dataset show wiki
     """
-    with opened(store) as kept:
-        entry = kept.datasets.get(id)
+    with open_database(store) as database:
+        entry = database.datasets.get(id)
     if as_json:
         print_json(entry.model_dump(mode="json"))
         return
     _print(f"{entry.value.name} ({id})", [entry])
     if entry.value.about:
-        console().print(entry.value.about, soft_wrap=True)
+        open_console().print(entry.value.about, soft_wrap=True)
     for one in entry.value.versions:
         if one.sha256:
-            console().print(f"{one.id}  sha256 {one.sha256}", style="dim", soft_wrap=True)
+            open_console().print(f"{one.id}  sha256 {one.sha256}", style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -104,20 +105,20 @@ def remove(
 
     Example: crosszone dataset remove wiki --version v1
     """
-    with opened(store) as kept:
-        held = kept.datasets.get(id).value
+    with open_database(store) as database:
+        held = database.datasets.get(id).value
         left = [one for one in held.versions if version is not None and one.id != version]
         if version is not None:
             _known(held, version)
         if left:
-            kept.datasets.change(id, held.replace(versions=tuple(left)))
+            database.datasets.change(id, held.replace(versions=tuple(left)))
         else:
-            kept.datasets.remove(id)
+            database.datasets.remove(id)
     gone = id if version is None else f"{id} {version}"
     if as_json:
         print_json({"removed": [gone]})
     else:
-        console().print(said("dataset_removed", id=gone), soft_wrap=True)
+        open_console().print(label("dataset_removed", id=gone), soft_wrap=True)
 
 
 @app.command()
@@ -132,9 +133,9 @@ def check(
 
     Example: crosszone dataset check wiki v1 --env gpu-1
     """
-    with service(store) as at_work:
-        _known(at_work.store.datasets.get(id).value, version)
-        entry = at_work.check_dataset(id, version, env)
+    with open_service(store) as service:
+        _known(service.store.datasets.get(id).value, version)
+        entry = service.check_dataset(id, version, env)
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
@@ -149,10 +150,10 @@ def _known(held: Dataset, version: str) -> None:
 
 def _print(title: str, found: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
     columns = [("env_id", "left"), ("dataset_version", "left"), ("dataset_path", "left"), ("dataset_bytes", "right")]
-    rows = table(title, [*columns, ("dataset_checksum", "left")])
+    rows = build_table(title, [*columns, ("dataset_checksum", "left")])
     for entry in found:
         for one in entry.value.versions:
-            where = one.path or said("dataset_synthetic")
+            where = one.path or label("dataset_synthetic")
             checksum = "-" if one.sha256 is None else one.sha256[:12]
-            rows.add_row(entry.id, one.id, where, amount(one.bytes), checksum)
-    console().print(rows)
+            rows.add_row(entry.id, one.id, where, format_amount(one.bytes), checksum)
+    open_console().print(rows)

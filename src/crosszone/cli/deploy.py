@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.output import console, language, print_json, said, table
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import build_table, get_language, label, open_console, print_json, progress_bar
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def deploy(
         bool, typer.Option("--template", help="Leave addresses to be filled in; the scripts refuse to run until then.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier bundle in DIR.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the files that start a plan: configuration, trainer, the command of every node, a check, a README.
 
@@ -55,7 +55,7 @@ def deploy(
     with progress_bar() as progress:
         made = build_bundle(
             loaded,
-            language(),
+            get_language(),
             framework=framework,
             launcher=launcher,
             settings=chosen,
@@ -76,19 +76,19 @@ def _show(made: Bundle, output: str | None) -> None:
 
     from crosszone.deploy.readme import name_framework
 
-    out = console()
-    head = said("deploy_head", framework=name_framework(made.framework), launcher=made.launcher, ranks=made.world_size)
+    out = open_console()
+    head = label("deploy_head", framework=name_framework(made.framework), launcher=made.launcher, ranks=made.world_size)
     columns = ("deploy_node", "deploy_zone", "deploy_address", "deploy_ranks", "deploy_command")
-    shown = table(head, [(key, "left") for key in columns])
+    shown = build_table(head, [(key, "left") for key in columns])
     for node in made.nodes[:SHOWN]:
         ranks, commands = ", ".join(node.ranks), "\n".join(node.commands)
         shown.add_row(*map(escape, (node.script, node.zone, node.address or "-", ranks, commands)))
     out.print(shown)
     if len(made.nodes) > SHOWN:
-        out.print(said("deploy_more", more=len(made.nodes) - SHOWN))
+        out.print(label("deploy_more", more=len(made.nodes) - SHOWN))
     for line in made.how:
         out.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
     if output is not None:
-        out.print(said("deploy_written", output=output, files=len(made.files)), soft_wrap=True)
+        out.print(label("deploy_written", output=output, files=len(made.files)), soft_wrap=True)
     else:
-        out.print(said("deploy_dry", files=len(made.files)), soft_wrap=True)
+        out.print(label("deploy_dry", files=len(made.files)), soft_wrap=True)

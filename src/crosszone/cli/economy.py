@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.figures import Line, digits, listed, percent, print_lines, signed
-from crosszone.cli.output import amount, console, print_notices, said, table
+from crosszone.cli.output import Line, build_table, join_words, label, open_console, print_lines, print_notices
+from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 
 if TYPE_CHECKING:
     from crosszone.analyse.bill import Bill, Trade
@@ -21,12 +21,12 @@ def print_bill(found: Bill) -> None:
     lines: list[Line] = []
     per = [("bill_hour", found.usd_per_hour), ("bill_step", found.usd_per_step)]
     per += [("bill_tokens", found.usd_per_million_tokens), ("bill_run", _middle(found.usd))]
-    told = [said(key, usd=digits(value)) for key, value in per if value is not None]
-    lines.append((said("bill_total"), listed(told) or said("cost_unknown"), "bold"))
-    energy = [said("unit_kwh", value=digits(found.kwh.expected))] if found.kwh else []
-    energy += [said("energy_co2", co2=digits(found.co2_kg.expected / 1000, 3))] if found.co2_kg else []
+    told = [label(key, usd=format_digits(value)) for key, value in per if value is not None]
+    lines.append((label("bill_total"), join_words(told) or label("cost_unknown"), "bold"))
+    energy = [label("unit_kwh", value=format_digits(found.kwh.expected))] if found.kwh else []
+    energy += [label("energy_co2", co2=format_digits(found.co2_kg.expected / 1000, 3))] if found.co2_kg else []
     if energy:
-        lines.append((said("answer_energy"), listed(energy), ""))
+        lines.append((label("answer_energy"), join_words(energy), ""))
     print_lines(*lines)
     columns = [
         ("zone", "left"),
@@ -35,7 +35,7 @@ def print_bill(found: Bill) -> None:
         ("bill_price", "right"),
         ("bill_per_hour", "right"),
     ]
-    rows = table("", [*columns, ("bill_usd", "right"), ("bill_kwh", "right"), ("bill_co2", "right")])
+    rows = build_table("", [*columns, ("bill_usd", "right"), ("bill_kwh", "right"), ("bill_co2", "right")])
     energies = {one.zone: one for one in found.energy}
     seen: set[str] = set()
     for one in found.gpus:
@@ -43,46 +43,49 @@ def print_bill(found: Bill) -> None:
         seen.add(one.zone)
         cells = [_known(power.kwh if power else None), _known(power.co2_kg if power else None)]
         price = [_known(value) for value in (one.usd_per_gpu_hour, one.usd_per_hour, one.usd)]
-        rows.add_row(one.zone, one.gpu, amount(one.gpus), *price, *cells)
-    console().print(rows)
+        rows.add_row(one.zone, one.gpu, format_amount(one.gpus), *price, *cells)
+    open_console().print(rows)
     if found.egress:
         columns = [("traffic_link", "left"), ("traffic_gb", "right"), ("bill_per_gb", "right")]
-        rows = table(said("bill_egress"), [*columns, ("bill_per_step", "right"), ("bill_usd", "right")])
+        rows = build_table(label("bill_egress"), [*columns, ("bill_per_step", "right"), ("bill_usd", "right")])
         for way in found.egress:
             money = [_known(value) for value in (way.usd_per_gb, way.usd_per_step, way.usd)]
-            rows.add_row(way.link, digits(way.bytes_per_step / 1e9), *money)
-        console().print(rows)
+            rows.add_row(way.link, format_digits(way.bytes_per_step / 1e9), *money)
+        open_console().print(rows)
     print_notices(found.warnings)
 
 
 def print_front(found: tuple[Trade, ...]) -> None:
     """What more money a day buys, from the cheapest plan on."""
     for one in found:
-        console().print(f"  {one.told['message']}", soft_wrap=True)
+        open_console().print(f"  {one.told['message']}", soft_wrap=True)
     if not found:
-        console().print("  " + said("front_alone"), soft_wrap=True)
+        open_console().print("  " + label("front_alone"), soft_wrap=True)
 
 
 def print_rating(found: Rating) -> None:
     """Step, speed and days at p50 and p95, what makes them uncertain, and what limits each link."""
-    rows = table("", [("figure", "left"), ("rating_p50", "right"), ("rating_p95", "right")])
-    rows.add_row(said("what_if_step"), digits(found.step_s.p50), digits(found.step_s.p95))
-    rows.add_row(said("what_if_speed"), digits(found.tokens_per_s.p50), digits(found.tokens_per_s.p95))
+    rows = build_table("", [("figure", "left"), ("rating_p50", "right"), ("rating_p95", "right")])
+    rows.add_row(label("what_if_step"), format_digits(found.step_s.p50), format_digits(found.step_s.p95))
+    rows.add_row(label("what_if_speed"), format_digits(found.tokens_per_s.p50), format_digits(found.tokens_per_s.p95))
     if found.days is not None:
-        rows.add_row(said("what_if_days"), digits(found.days.p50), digits(found.days.p95))
-    console().print(rows)
-    doubts = [said("rating_doubt", name=said(f"doubt_{one.doubt}"), s=digits(one.widens_s, 3)) for one in found.doubts]
+        rows.add_row(label("what_if_days"), format_digits(found.days.p50), format_digits(found.days.p95))
+    open_console().print(rows)
+    doubts = [
+        label("rating_doubt", name=label(f"doubt_{one.doubt}"), s=format_digits(one.widens_s, 3))
+        for one in found.doubts
+    ]
     if found.largest is not None:
-        print_lines((said("rating_doubts"), listed(doubts), ""))
+        print_lines((label("rating_doubts"), join_words(doubts), ""))
     if found.links:
         columns = [("traffic_link", "left"), ("rating_flows", "right"), ("rating_flow", "right")]
         columns += [("rating_all_flows", "right"), ("analyse_rate", "right"), ("rating_carries", "right")]
-        rows = table(said("rating_links"), [*columns, ("rating_limit", "left")])
+        rows = build_table(label("rating_links"), [*columns, ("rating_limit", "left")])
         for link in found.links:
             rates = (link.flow_gbps, link.flows_gbps, link.link_gbps, link.carries_gbps)
             cells = [_known(rate) for rate in rates]
-            rows.add_row(link.link, amount(link.flows), *cells, said(f"limit_{link.limited_by}"))
-        console().print(rows)
+            rows.add_row(link.link, format_amount(link.flows), *cells, label(f"limit_{link.limited_by}"))
+        open_console().print(rows)
     print_notices(found.notes)
 
 
@@ -91,24 +94,24 @@ def print_drill(found: Drill) -> None:
     good = found.goodput
     print_lines(
         (
-            said("drill_goodput"),
-            said("drill_share", share=percent(found.share), mtbf=digits(good.mtbf_hours, 3)),
+            label("drill_goodput"),
+            label("drill_share", share=format_percent(found.share), mtbf=format_digits(good.mtbf_hours, 3)),
             "bold",
         ),
         (
-            said("drill_interval"),
-            said("drill_every", s=digits(good.interval_s), write=digits(good.checkpoint_s, 3)),
+            label("drill_interval"),
+            label("drill_every", s=format_digits(good.interval_s), write=format_digits(good.checkpoint_s, 3)),
             "",
         ),
     )
     columns = [("drill_lost", "left"), ("drill_left", "right"), ("what_if_step", "right"), ("drill_back", "right")]
-    rows = table("", [*columns, ("drill_day", "right"), ("drill_plan", "left")])
+    rows = build_table("", [*columns, ("drill_day", "right"), ("drill_plan", "left")])
     for one in found.losses:
         plan = one.worth.plan if one.worth is not None else _first(one.refusal)
         step = _known(one.worth.step_s if one.worth else None)
         back = _known(None if one.back_after_s is None else one.back_after_s / 60)
-        rows.add_row(one.zone, percent(one.tokens_left_pct / 100), step, back, _known(one.usd_per_day), plan)
-    console().print(rows)
+        rows.add_row(one.zone, format_percent(one.tokens_left_pct / 100), step, back, _known(one.usd_per_day), plan)
+    open_console().print(rows)
     print_notices(found.notes)
 
 
@@ -116,14 +119,14 @@ def print_marginal(found: Marginal) -> None:
     """Every change by its return."""
     columns = [("marginal_change", "left"), ("suggest_gain", "right"), ("marginal_day", "right")]
     columns += [("marginal_token", "right"), ("marginal_return", "right"), ("marginal_chance", "right")]
-    rows = table("", [*columns, ("marginal_advice", "left")])
+    rows = build_table("", [*columns, ("marginal_advice", "left")])
     for one in found.variants:
-        chance = "-" if one.chance_faster is None else percent(one.chance_faster)
+        chance = "-" if one.chance_faster is None else format_percent(one.chance_faster)
         cells = [_signed(value) for value in (one.tokens_pct, one.usd_per_day_more, one.usd_per_million_tokens_pct)]
         rows.add_row(
             one.change["message"], *cells, _known(one.tokens_per_s_per_usd_hour), chance, one.advice["message"]
         )
-    console().print(rows)
+    open_console().print(rows)
     print_notices(found.notes)
 
 
@@ -132,11 +135,11 @@ def _middle(triple: Triple | None) -> float | None:
 
 
 def _known(value: float | None) -> str:
-    return "-" if value is None else digits(value, 4)
+    return "-" if value is None else format_digits(value, 4)
 
 
 def _signed(value: float | None) -> str:
-    return "-" if value is None else signed(value, 3)
+    return "-" if value is None else format_signed(value, 3)
 
 
 def _first(notices: Iterable[dict[str, Any]]) -> str:

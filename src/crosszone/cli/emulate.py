@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.figures import digits
-from crosszone.cli.output import amount, console, language, print_json, print_notices, said, table
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import build_table, get_language, label, open_console, print_json, print_notices, progress_bar
+from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
     from crosszone.run.emulate.answer import Emulated
@@ -27,7 +27,7 @@ def emulate(
     keep: Annotated[
         str | None, typer.Option(metavar="DIR", help="Keep bundle, logs and metrics of every node there.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a scenario between its zones on this machine, and print what was measured beside what was predicted.
 
@@ -43,7 +43,7 @@ def emulate(
     with progress_bar() as progress:
         found = emulated(
             loaded,
-            language(),
+            get_language(),
             steps=steps,
             tiny=tiny,
             framework=framework,
@@ -60,36 +60,43 @@ def emulate(
 
 def _show(found: Emulated) -> None:
     """The table of parts, the links, what came out, and everything that is not as in the scenario."""
-    out = console()
+    out = open_console()
     counts = {"framework": found.framework, "nodes": len(found.nodes), "steps": found.counted}
     columns = (("emulate_part", "left"), ("emulate_predicted", "right"), ("emulate_range", "right"))
-    shown = table(said("emulate_head", **counts), [*columns, ("emulate_measured", "right"), ("emulate_ratio", "right")])
+    shown = build_table(
+        label("emulate_head", **counts), [*columns, ("emulate_measured", "right"), ("emulate_ratio", "right")]
+    )
     for part in (*found.parts, found.step):
         ratio = "-" if part.ratio is None else f"{part.ratio:.2f}"
         measured = "-" if part.measured_s is None else _ms(part.measured_s)
         band = f"{_ms(part.low_s)} - {_ms(part.high_s)}"
-        shown.add_row(said(f"twin_part_{part.name}"), _ms(part.predicted_s), band, measured, ratio)
+        shown.add_row(label(f"twin_part_{part.name}"), _ms(part.predicted_s), band, measured, ratio)
     out.print(shown)
     keys = ("emulate_link", "emulate_rate", "emulate_rtt", "emulate_sent_predicted", "emulate_sent")
-    links = table(said("emulate_links"), [(key, "left" if key == "emulate_link" else "right") for key in keys])
+    links = build_table(label("emulate_links"), [(key, "left" if key == "emulate_link" else "right") for key in keys])
     for link in found.links:
         sent = "-" if link.bytes_per_step is None else _mb(link.bytes_per_step)
-        rates = (f"{digits(link.gbps * 1e3)}", f"{digits(link.rtt_ms)}", _mb(link.predicted_bytes_per_step), sent)
+        rates = (
+            f"{format_digits(link.gbps * 1e3)}",
+            f"{format_digits(link.rtt_ms)}",
+            _mb(link.predicted_bytes_per_step),
+            sent,
+        )
         links.add_row(f"{link.sender} > {link.receiver}", *rates)
     if found.links:
         out.print(links)
     if found.tokens_per_s is not None:
-        out.print(said("emulate_rate_line", tokens=amount(found.tokens_per_s)))
+        out.print(label("emulate_rate_line", tokens=format_amount(found.tokens_per_s)))
     if found.first_loss is not None and found.last_loss is not None:
-        out.print(said("emulate_loss_line", first=f"{found.first_loss:.3f}", last=f"{found.last_loss:.3f}"))
+        out.print(label("emulate_loss_line", first=f"{found.first_loss:.3f}", last=f"{found.last_loss:.3f}"))
     if found.kept is not None:
-        out.print(said("emulate_kept", folder=found.kept), soft_wrap=True)
+        out.print(label("emulate_kept", folder=found.kept), soft_wrap=True)
     print_notices(found.notices)
 
 
 def _ms(seconds: float) -> str:
-    return digits(seconds * 1e3)
+    return format_digits(seconds * 1e3)
 
 
 def _mb(size: float) -> str:
-    return digits(size / 1e6)
+    return format_digits(size / 1e6)

@@ -12,10 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.files import write_file
-from crosszone.cli.kept import JsonOption, SetOption, StoreOption, assigned, given, one_of, opened, service
-from crosszone.cli.output import console, language, print_json, print_notices, said
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import (
+    JsonOption,
+    SetOption,
+    StoreOption,
+    drop_missing,
+    open_database,
+    open_service,
+    parse_assignments,
+    require_choice,
+)
+from crosszone.cli.output import get_language, label, open_console, print_json, print_notices, progress_bar, write_file
 from crosszone.errors import InvalidError, MachineError, Notice
 
 if TYPE_CHECKING:
@@ -51,9 +58,9 @@ def list_(
     from crosszone.inputs.environment import selection
     from crosszone.run.registry import Sort, sifted
 
-    one_of("--sort", sort, get_args(Sort))
-    with opened(store) as kept:
-        every = kept.environments.all()
+    require_choice("--sort", sort, get_args(Sort))
+    with open_database(store) as database:
+        every = database.environments.all()
     asked = {"zone": zone, "gpu": gpu, "status": status, "type": type}
     wanted = {field: [word] for field, word in asked.items() if word is not None}
     found = sifted(every, wanted, sort=cast("Sort | None", sort), descending=descending)
@@ -93,16 +100,16 @@ def add(
     from crosszone.inputs.environment import Environment
     from crosszone.inputs.value import parse
 
-    fields = given(
+    fields = drop_missing(
         {
             "zone": zone, "runner": runner, "address": address, "type": type, "region": region, "gpu": gpu,
             "gpus": gpus, "cpus": cpus, "memory_gb": memory_gb, "python": python, "workdir": workdir,
             "ssh_user": ssh_user, "ssh_port": ssh_port, "ssh_key": ssh_key,
         }
     )  # fmt: skip
-    value = parse(Environment, {"name": name or id, **fields, **assigned(settings)})
-    with opened(store) as kept:
-        entry = kept.environments.add(value, id=id)
+    value = parse(Environment, {"name": name or id, **fields, **parse_assignments(settings)})
+    with open_database(store) as database:
+        entry = database.environments.add(value, id=id)
     _tell("env_added", entry, as_json)
 
 
@@ -120,9 +127,9 @@ def change(
     from crosszone.inputs.environment import Environment
     from crosszone.inputs.value import parse
 
-    with opened(store) as kept:
-        plain = {**kept.environments.get(id).value.to_plain(), **assigned(fields, "FIELD=VALUE")}
-        entry = kept.environments.change(id, parse(Environment, plain))
+    with open_database(store) as database:
+        plain = {**database.environments.get(id).value.to_plain(), **parse_assignments(fields, "FIELD=VALUE")}
+        entry = database.environments.change(id, parse(Environment, plain))
     _tell("env_changed", entry, as_json)
 
 
@@ -140,9 +147,9 @@ def show(
     from crosszone.cli.environments import print_environment
     from crosszone.inputs.document import dump_yaml
 
-    with opened(store) as kept:
-        entry = kept.environments.get(id)
-        links = [one.value for one in kept.measured_links.all() if id in (one.value.first, one.value.second)]
+    with open_database(store) as database:
+        entry = database.environments.get(id)
+        links = [one.value for one in database.measured_links.all() if id in (one.value.first, one.value.second)]
     if as_json:
         print_json({**_plain(entry), "links": [one.model_dump(mode="json") for one in links]})
     elif as_yaml:
@@ -164,13 +171,13 @@ def remove(
     """
     from crosszone.run.registry import forget
 
-    with opened(store) as kept:
-        forget(kept, list(dict.fromkeys(ids)))
+    with open_database(store) as database:
+        forget(database, list(dict.fromkeys(ids)))
     if as_json:
         print_json({"removed": ids})
     else:
         for id in ids:
-            console().print(said("env_removed", id=id), soft_wrap=True)
+            open_console().print(label("env_removed", id=id), soft_wrap=True)
 
 
 @app.command("import")
@@ -193,18 +200,18 @@ def import_(
     from crosszone.cli.environments import read_import
     from crosszone.run.imports.registering import registered
 
-    one_of("--format", format, FORMATS)
+    require_choice("--format", format, FORMATS)
     found = read_import(file, format, zone)
-    with opened(store) as kept:
-        added, changed = registered(kept.environments, found)
+    with open_database(store) as database:
+        added, changed = registered(database.environments, found)
     if as_json:
         print_json({"added": added, "changed": changed})
         return
     for key, ids in (("env_added", added), ("env_changed", changed)):
         for id in ids:
-            console().print(said(key, id=id), soft_wrap=True)
+            open_console().print(label(key, id=id), soft_wrap=True)
     if not found:
-        console().print(said("env_import_none"), soft_wrap=True)
+        open_console().print(label("env_import_none"), soft_wrap=True)
 
 
 @app.command()
@@ -222,13 +229,13 @@ def probe(
 
     found: list[Entry[Environment]] = []
     failures: list[Notice] = []
-    with service(store) as at_work, progress_bar() as advance:
-        chosen = _chosen(at_work.store.environments.all(), ids, all)
+    with open_service(store) as service, progress_bar() as advance:
+        chosen = _chosen(service.store.environments.all(), ids, all)
         for done, id in enumerate(chosen):
             if advance:
                 advance("probing", done, len(chosen))
             try:
-                found.append(at_work.probe(id))
+                found.append(service.probe(id))
             except MachineError as error:
                 failures += error.notices
     if as_json:
@@ -255,14 +262,14 @@ def measure(
 
     found: list[MeasuredLink] = []
     failures: list[Notice] = []
-    with service(store) as at_work, progress_bar() as advance:
-        chosen = {entry.id: entry.value for entry in at_work.store.environments.all()}
-        pairs = pairs_of({id: chosen[id] for id in _chosen(at_work.store.environments.all(), ids, all)}, across=all)
+    with open_service(store) as service, progress_bar() as advance:
+        chosen = {entry.id: entry.value for entry in service.store.environments.all()}
+        pairs = pairs_of({id: chosen[id] for id in _chosen(service.store.environments.all(), ids, all)}, across=all)
         for done, (first, second) in enumerate(pairs):
             if advance:
                 advance("measuring", done, len(pairs))
             try:
-                found.append(at_work.measure(first, second).value)
+                found.append(service.measure(first, second).value)
             except MachineError as error:
                 failures += error.notices
     if as_json:
@@ -282,8 +289,8 @@ def links(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     from crosszone.cli.environments import print_links
 
-    with opened(store) as kept:
-        found = [one.value for one in kept.measured_links.all()]
+    with open_database(store) as database:
+        found = [one.value for one in database.measured_links.all()]
     if as_json:
         print_json({"links": [one.model_dump(mode="json") for one in found]})
     else:
@@ -306,17 +313,17 @@ def cluster(
     """
     from crosszone.inputs.document import dump_yaml
 
-    with service(store) as at_work:
+    with open_service(store) as service:
         for id in ids:
-            at_work.store.environments.get(id)
-        made = at_work.cluster(ids)
+            service.store.environments.get(id)
+        made = service.cluster(ids)
     text = dump_yaml({"cluster": made})
     if output is not None:
         write_file(Path(output), text, force)
     if as_json:
         print_json({"cluster": made})
     elif output is not None:
-        console().print(said("written", output=output), soft_wrap=True)
+        open_console().print(label("written", output=output), soft_wrap=True)
     else:
         typer.echo(text, nl=False)
 
@@ -339,11 +346,11 @@ def _plain(entry: Entry[Environment]) -> dict[str, Any]:
 
 
 def _worded(notices: Sequence[Notice]) -> list[dict[str, Any]]:
-    return [notice.as_dict(language()) for notice in notices]
+    return [notice.as_dict(get_language()) for notice in notices]
 
 
 def _tell(key: str, entry: Entry[Environment], as_json: bool) -> None:
     if as_json:
         print_json(_plain(entry))
     else:
-        console().print(said(key, id=entry.id), soft_wrap=True)
+        open_console().print(label(key, id=entry.id), soft_wrap=True)

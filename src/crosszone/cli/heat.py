@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.figures import digits, listed
-from crosszone.cli.output import amount, console, language, said, table
+from crosszone.cli.output import build_table, get_language, join_words, label, open_console
+from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
@@ -33,27 +33,33 @@ MOST_FLIPS = 24  # Places of one axis that are told; --json has all
 
 def print_sweep(found: Sweep) -> None:
     """The heat map or table, what the letters mean, and where the best choice flips."""
-    terminal = console()
+    terminal = open_console()
     terminal.print(found.name, style="bold")
-    terminal.print(said("sweep_did", cells=amount(len(found.cells)), s=digits(found.seconds, 3)), style="dim")
+    terminal.print(
+        label("sweep_did", cells=format_amount(len(found.cells)), s=format_digits(found.seconds, 3)), style="dim"
+    )
     terminal.print(_grid(found) if found.y is not None else _row(found))
     kinds = list(dict.fromkeys(cell.kind for cell in found.cells))
-    terminal.print(said("sweep_letters", letters=listed(f"{LETTERS[kind]} {_crossing(kind)}" for kind in kinds)))
+    terminal.print(label("sweep_letters", letters=join_words(f"{LETTERS[kind]} {_crossing(kind)}" for kind in kinds)))
     times = [cell.step_time_s.expected for cell in found.cells if cell.step_time_s]
     if times:
-        terminal.print(said("sweep_scale", low=digits(min(times)), high=digits(max(times))))
+        terminal.print(label("sweep_scale", low=format_digits(min(times)), high=format_digits(max(times))))
     refused = {cell.refusal.message: None for cell in found.cells if cell.refusal}
     for message in list(refused)[:3]:
         terminal.print(f"{LETTERS['refused']}  {message}", style="dim", soft_wrap=True)
     if found.y is None:
         for flip in found.flips[:MOST_FLIPS]:
             names = {"one": _crossing(flip.one), "other": _crossing(flip.other)}
-            told = said(
-                "sweep_flip", field=found.x.field, low=digits(flip.start[0], 5), high=digits(flip.end[0], 5), **names
+            told = label(
+                "sweep_flip",
+                field=found.x.field,
+                low=format_digits(flip.start[0], 5),
+                high=format_digits(flip.end[0], 5),
+                **names,
             )
             terminal.print(told, soft_wrap=True)
     if len(kinds) == 1:
-        terminal.print(said("sweep_no_flip"))
+        terminal.print(label("sweep_no_flip"))
 
 
 def shade(cell: Cell, low: float, high: float) -> int | None:
@@ -78,7 +84,7 @@ def _grid(found: Sweep) -> Any:
     assert found.y is not None
     low, high = _ends(found)
     picture = Text()
-    names = [str(value) if isinstance(value, str) else digits(float(value), 3) for value in found.y.values]
+    names = [str(value) if isinstance(value, str) else format_digits(float(value), 3) for value in found.y.values]
     indent = max(map(len, names)) + 1
     picture.append(f"{found.y.field}\n", style="dim")
     for row in reversed(range(len(found.y.values))):
@@ -90,7 +96,7 @@ def _grid(found: Sweep) -> Any:
             picture.append(f"{LETTERS[cell.kind]} ", style=style)
         picture.append("\n")
     ends = [found.x.values[0], found.x.values[-1]]
-    left, right = (str(v) if isinstance(v, str) else digits(float(v), 3) for v in ends)
+    left, right = (str(v) if isinstance(v, str) else format_digits(float(v), 3) for v in ends)
     width = 2 * len(found.x.values)
     picture.append(" " * indent + left + right.rjust(max(len(right) + 1, width - len(left))) + "\n")
     picture.append(" " * indent + found.x.field, style="dim")
@@ -99,17 +105,19 @@ def _grid(found: Sweep) -> Any:
 
 def _row(found: Sweep) -> Any:
     columns = [("sweep_value", "right"), ("what_if_step", "right"), ("what_if_speed", "right")]
-    rows = table("", [*columns, ("sweep_synchronous", "right"), ("sweep_choice", "left")])
+    rows = build_table("", [*columns, ("sweep_synchronous", "right"), ("sweep_choice", "left")])
     rows.columns[0].header = found.x.field
     for cell in found.cells:
-        value = str(cell.x) if isinstance(cell.x, str) else digits(float(cell.x), 5)
+        value = str(cell.x) if isinstance(cell.x, str) else format_digits(float(cell.x), 5)
         best = cell.outcome
         if best is None:
             rows.add_row(value, "-", "-", "-", cell.refusal.message if cell.refusal else "-")
             continue
-        together = digits(cell.synchronous.step_time_s.expected) if cell.synchronous else "-"
-        choice = f"{LETTERS[cell.kind]}  {best.choice.label(language())}"
-        rows.add_row(value, digits(best.step_time_s.expected), digits(best.tokens_per_s.expected), together, choice)
+        together = format_digits(cell.synchronous.step_time_s.expected) if cell.synchronous else "-"
+        choice = f"{LETTERS[cell.kind]}  {best.choice.label(get_language())}"
+        rows.add_row(
+            value, format_digits(best.step_time_s.expected), format_digits(best.tokens_per_s.expected), together, choice
+        )
     return rows
 
 
@@ -117,4 +125,4 @@ def _crossing(kind: str) -> str:
     """What crosses zones, in the language of this run."""
     from crosszone.analyse.sweep_cells import kind_label
 
-    return kind_label(kind, language())
+    return kind_label(kind, get_language())

@@ -1,21 +1,30 @@
-"""How answers reach the terminal: tables and notices for people, one JSON document for programs."""
+"""How answers leave a verb: tables, lines and notices for people, one JSON document for programs, and files.
+
+The language of the run is kept here too; `label` says a key of the texts in it.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crosszone.errors import InvalidError, Notice, place
-from crosszone.text import LANGUAGES, label, preferred_language
-from crosszone.text.figures import amount, billions
+from crosszone.errors import InputError, InvalidError, Notice, place
+from crosszone.text import LANGUAGES, detect_language
+from crosszone.text import label as render_label
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import TaskID
     from rich.table import Table
 
-_chosen: list[str] = []
+
+_chosen: list[str] = []  # the language of this run, set once by `--lang`; empty: the user's locale
 
 
 def set_language(code: str | None) -> None:
@@ -23,17 +32,17 @@ def set_language(code: str | None) -> None:
     if code is not None and code not in LANGUAGES:
         params = {"allowed": LANGUAGES, "nearest": LANGUAGES[0]}
         raise InvalidError(Notice(code="not_one_of", field="--lang", value=code, params=params))
-    _chosen[:] = [code or preferred_language()]
+    _chosen[:] = [code or detect_language()]
 
 
-def language() -> str:
+def get_language() -> str:
     """The language of this run."""
-    return _chosen[0] if _chosen else preferred_language()
+    return _chosen[0] if _chosen else detect_language()
 
 
-def said(key: str, **params: Any) -> str:
+def label(key: str, **params: Any) -> str:
     """A label in the language of this run."""
-    return label(key, language(), **params)
+    return render_label(key, get_language(), **params)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
@@ -46,7 +55,7 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def console(*, stderr: bool = False) -> Console:
+def open_console(*, stderr: bool = False) -> Console:
     """The terminal; text is printed as it is, and lines are wide enough not to be cut when nobody looks."""
     from rich.console import Console
 
@@ -54,12 +63,12 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
-def table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Table:
+def build_table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Table:
     """An empty table; a column is a label key and its alignment."""
     from rich import box
     from rich.table import Table
 
-    made = Table(
+    rows = Table(
         title=title,
         box=box.SIMPLE_HEAD,
         title_justify="left",
@@ -68,19 +77,19 @@ def table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None
         caption_justify="left",
     )
     for key, align in columns:
-        made.add_column(said(key), justify="right" if align == "right" else "left", overflow="fold")
-    return made
+        rows.add_column(label(key), justify="right" if align == "right" else "left", overflow="fold")
+    return rows
 
 
 def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) -> None:
     """Each notice (as `Notice.as_dict` gives it) with its place, level and remedy."""
     from rich.text import Text
 
-    terminal = console(stderr=stderr)
+    terminal = open_console(stderr=stderr)
     style = {"error": "bold red", "warning": "yellow", "note": "dim"}
     for notice in notices:
         line = Text(place(notice["file"], notice["line"]))
-        line.append(said(f"level_{notice['level']}"), style=style[notice["level"]])
+        line.append(label(f"level_{notice['level']}"), style=style[notice["level"]])
         line.append(f" {notice['message']}")
         terminal.print(line, soft_wrap=True)
         if notice["hint"]:
@@ -89,23 +98,99 @@ def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) ->
 
 def report_failure(notices: Sequence[Notice], as_json: bool) -> None:
     """Say what went wrong: on standard error, or as JSON on standard output."""
-    told = [notice.as_dict(language()) for notice in notices]
+    shown = [notice.as_dict(get_language()) for notice in notices]
     if as_json:
-        print_json({"errors": told})
+        print_json({"errors": shown})
     else:
-        print_notices(told, stderr=True)
+        print_notices(shown, stderr=True)
 
 
-__all__ = [
-    "amount",
-    "billions",
-    "console",
-    "language",
-    "print_json",
-    "print_notices",
-    "report_failure",
-    "said",
-    "set_language",
-    "table",
-    "wants_json",
-]
+Line = tuple[str, str, str]  # Heading, text and style
+
+
+def print_lines(*lines: Line) -> None:
+    """Lines under each other; what is too long for the terminal goes on under the text."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    terminal = open_console()
+    indent = max(cell_len(heading) for heading, _, _ in lines) + 2
+    for heading, text, style in lines:
+        lead = heading + " " * (indent - cell_len(heading))
+        for piece in Text(text).wrap(terminal, max(20, terminal.width - indent)):
+            piece.rstrip()
+            terminal.print(Text(lead) + piece, style=style, soft_wrap=True)
+            lead = " " * indent
+
+
+def join_words(words: Iterable[str]) -> str:
+    """Words with commas between them."""
+    return label("comma").join(words)
+
+
+# --- progress
+
+PATIENCE_S = 0.5  # Seconds before a bar is drawn: a quick answer needs none
+
+Progress = Callable[[str, int, int], None]  # What is being done, how much of it is, and of how much
+
+
+@contextmanager
+def progress_bar() -> Iterator[Progress | None]:
+    """Something to tell progress to; None where nobody looks at a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import Progress as Bar
+
+    bar = Bar(console=open_console(stderr=True), transient=True)
+    tasks: dict[str, TaskID] = {}
+    began = time.monotonic()
+
+    def advance(what: str, done: int, of: int) -> None:
+        if time.monotonic() - began < PATIENCE_S:
+            return
+        if not tasks:
+            bar.start()
+        if what not in tasks:
+            tasks[what] = bar.add_task(label(f"progress_{what}"))
+        bar.update(tasks[what], completed=done, total=of)
+
+    try:
+        yield advance
+    finally:
+        if tasks:
+            bar.stop()
+
+
+# --- files
+
+
+def refuse_to_overwrite(path: Path, force: bool) -> None:
+    """Refuse a file that exists already, unless told to overwrite it; ask before long work."""
+    if path.exists() and not force:
+        raise InvalidError(Notice(code="output_exists", value=str(path)))
+
+
+def write_file(path: Path, text: str, force: bool) -> None:
+    """Write a text as `write_bytes` does."""
+    write_bytes(path, text.encode(), force)
+
+
+def write_bytes(path: Path, content: bytes, force: bool) -> None:
+    """Write a file whole or not at all; what is no plain file (a pipe, a device) is written as it is."""
+    try:
+        refuse_to_overwrite(path, force)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        target = path.resolve()
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            unfinished.write_bytes(content)
+            unfinished.replace(target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        params = {"reason": error.strerror or str(error)}
+        raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None

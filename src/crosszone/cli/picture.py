@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crosszone.cli.heat import LETTERS
-from crosszone.cli.output import language
+from crosszone.cli.output import get_language, write_bytes
 from crosszone.extras import require_extra
 from crosszone.text import label
 
@@ -33,7 +33,7 @@ def draw_sweep(found: Sweep) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    font = _chinese_font() if language() == "zh" else None
+    font = _chinese_font() if get_language() == "zh" else None
     say = _Words("zh" if font else "en")
     with mpl.rc_context({"font.family": [font or "DejaVu Sans"], "axes.unicode_minus": False}):
         figure = Figure(figsize=(9, 6), dpi=150, layout="constrained")
@@ -46,8 +46,6 @@ def draw_sweep(found: Sweep) -> bytes:
 
 def write_picture(path: Path, found: Sweep, force: bool) -> None:
     """Write the picture whole or not at all."""
-    from crosszone.cli.files import write_bytes
-
     write_bytes(path, draw_sweep(found), force)
 
 

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.files import refuse_to_overwrite, write_file
-from crosszone.cli.output import console, language, print_json, said
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import (
+    get_language,
+    label,
+    open_console,
+    print_json,
+    progress_bar,
+    refuse_to_overwrite,
+    write_file,
+)
 from crosszone.errors import InputError, InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -71,7 +78,7 @@ def plan(
         str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the scenario with the best plan there.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite FILE.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Find the fastest, cheapest, leanest or thriftiest way to train: strategy, placement, numbers and reasons.
 
@@ -105,7 +112,7 @@ def plan(
     if crossover:
         print_crossover(found.crossover)
     if output is not None:
-        console().print(said("written", output=output), soft_wrap=True)
+        open_console().print(label("written", output=output), soft_wrap=True)
 
 
 def _check(objective: str, top: int, budget: float | None) -> None:
@@ -158,6 +165,6 @@ def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
 
     try:
         with progress_bar() as progress:
-            return plan_loaded(loaded, language(), progress=progress, **how)
+            return plan_loaded(loaded, get_language(), progress=progress, **how)
     except InputError as error:
         raise type(error)(*(loaded.document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None

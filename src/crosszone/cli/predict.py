@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.files import refuse_to_overwrite, write_file
-from crosszone.cli.output import console, language, print_json, said
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import get_language, label, open_console, print_json, refuse_to_overwrite, write_file
 from crosszone.cli.prediction import print_prediction
 from crosszone.errors import InvalidError, Notice
 
@@ -20,7 +20,7 @@ FORMATS = ("perfetto", "crosszone")
 
 def predict(
     file: Annotated[str, typer.Argument(help="Scenario file with a strategy; - for standard input.")],
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
     trace: Annotated[str | None, typer.Option(metavar="OUT.json", help="Write the timeline of a step there.")] = None,
     trace_format: Annotated[
         str, typer.Option(help="perfetto (for ui.perfetto.dev) or crosszone (as measured traces are kept).")
@@ -40,7 +40,7 @@ def predict(
     from crosszone.inputs.scenario import read_scenario
     from crosszone.predict.answer import answer
 
-    found = answer(read_scenario(file), language())
+    found = answer(read_scenario(file), get_language())
     if trace is not None:
         write_file(Path(trace), _drawn(found, trace_format), force)
     if as_json:
@@ -48,7 +48,7 @@ def predict(
         return
     print_prediction(found)
     if trace is not None:
-        console().print(said("written", output=trace), soft_wrap=True)
+        open_console().print(label("written", output=trace), soft_wrap=True)
 
 
 def _drawn(found: Answer, form: str) -> str:

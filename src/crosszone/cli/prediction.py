@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.figures import Line, digits, percent, print_lines
-from crosszone.cli.output import amount, console, language, print_notices, said, table
+from crosszone.cli.output import Line, build_table, get_language, label, open_console, print_lines, print_notices
+from crosszone.text.figures import format_amount, format_digits, format_percent
 from crosszone.views.words import SMALL, Words
 
 if TYPE_CHECKING:
@@ -23,59 +23,59 @@ MOST_ROWS, MOST_STAGES = 60, 16  # Rows of traffic and of memory shown in the te
 def print_prediction(answer: Answer) -> None:
     """All of it, in the language of this run."""
     found = answer.prediction
-    terminal = console()
+    terminal = open_console()
     terminal.print(found.name, style="bold")
     terminal.print(split(found), style="dim")
-    print_lines(*answer_lines(found), (said("answer_basis"), _basis(answer), ""))
+    print_lines(*answer_lines(found), (label("answer_basis"), _basis(answer), ""))
     terminal.print(_breakdown_table(found))
     terminal.print(_memory_table(found.memory_gib, terminal.width >= WIDE))
     if found.communication:
         terminal.print(_traffic_table(found.communication))
         more = len(found.communication) - MOST_ROWS
         if more > 0:
-            terminal.print(said("rows_more", count=amount(more)))
+            terminal.print(label("rows_more", count=format_amount(more)))
     print_notices(found.warnings)
 
 
 def answer_lines(found: Prediction) -> list[Line]:
     """The figures that matter most: time, speed, memory, length, price, energy and what holds it up."""
-    words = Words(language())
+    words = Words(get_language())
     return [
-        (said("answer_step"), words.with_range(found.step_time_s, "s"), "bold"),
-        (said("answer_speed"), words.speed(found), ""),
-        (said("answer_memory"), words.memory(found.memory_gib), "" if found.memory_gib.fits else "bold red"),
-        (said("answer_run"), words.run(found.run), ""),
-        (said("answer_cost"), words.cost(found.run), ""),
-        (said("answer_energy"), words.energy(found.run), ""),
-        (said("answer_bottleneck"), words.bottleneck(found), ""),
+        (label("answer_step"), words.with_range(found.step_time_s, "s"), "bold"),
+        (label("answer_speed"), words.speed(found), ""),
+        (label("answer_memory"), words.memory(found.memory_gib), "" if found.memory_gib.fits else "bold red"),
+        (label("answer_run"), words.run(found.run), ""),
+        (label("answer_cost"), words.cost(found.run), ""),
+        (label("answer_energy"), words.energy(found.run), ""),
+        (label("answer_bottleneck"), words.bottleneck(found), ""),
     ]
 
 
 def split(found: Prediction) -> str:
     """GPUs and degrees, without those that do nothing."""
-    return Words(language()).split(found)
+    return Words(get_language()).split(found)
 
 
 def _basis(answer: Answer) -> str:
     """Framework, stack, where each GPU's coefficients come from, and what the range says."""
-    return "\n".join(Words(language()).basis(answer.prediction, answer.predictor))
+    return "\n".join(Words(get_language()).basis(answer.prediction, answer.predictor))
 
 
 def _breakdown_table(found: Prediction) -> Any:
     """Parts of the step, largest first; small ones in one row."""
     total = found.step_time_s.expected
-    rows = table(said("breakdown_title"), [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")])
+    rows = build_table(label("breakdown_title"), [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")])
     ordered = sorted(found.breakdown_s.items(), key=lambda item: -item[1])
     small = [(name, value) for name, value in ordered if abs(value) < SMALL * total]
     for name, value in ordered:
         if (name, value) not in small:
-            rows.add_row(said(f"step_{name}"), digits(value), percent(value / total))
+            rows.add_row(label(f"step_{name}"), format_digits(value), format_percent(value / total))
     there = [value for _, value in small if value]
     if there:
         rest = sum(there)
-        rows.add_row(said("small_parts", count=len(there)), digits(rest, 2), percent(rest / total))
+        rows.add_row(label("small_parts", count=len(there)), format_digits(rest, 2), format_percent(rest / total))
     rows.add_section()
-    rows.add_row(said("total"), digits(total), "100.0")
+    rows.add_row(label("total"), format_digits(total), "100.0")
     return rows
 
 
@@ -103,7 +103,7 @@ def _memory_table(memory: Memory, wide: bool) -> Any:
     headings += [(f"mem_{name}", "right") for name in columns]
     headings += [("total", "right"), ("mem_limit", "right"), *([("mem_host", "right")] if hosted else [])]
     headings += [("peak_at", "left")] if wide else []
-    rows = table(said("memory_title"), headings, caption=said("memory_caption"))
+    rows = build_table(label("memory_title"), headings, caption=label("memory_caption"))
     for group in _shown(_alike(stages), memory.worst_stage):
         if not group:
             rows.add_row("...")
@@ -112,10 +112,10 @@ def _memory_table(memory: Memory, wide: bool) -> Any:
         name = str(one.stage) if len(group) == 1 else f"{one.stage} - {group[-1].stage}"
         worst = any(stage.stage == memory.worst_stage for stage in group)
         cells = [name + (" *" if worst else ""), *([one.gpu] if kinds else [])]
-        cells += [amount(one.layers)] if wide or not kinds else []
+        cells += [format_amount(one.layers)] if wide or not kinds else []
         cells += [_gib(sum(one.parts[part] for part in inner)) for inner in columns.values()]
         cells += [_gib(one.total), _gib(one.limit), *([_gib(one.host)] if hosted else [])]
-        cells += [said(f"peak_{one.peak_at}")] if wide else []
+        cells += [label(f"peak_{one.peak_at}")] if wide else []
         rows.add_row(*cells, style="" if one.total <= one.limit else "red")
     return rows
 
@@ -147,9 +147,11 @@ def _traffic_table(traffic: Sequence[Traffic]) -> Any:
         ("traffic_busy", "right"),
         ("traffic_exposed", "right"),
     ]
-    rows = table(said("traffic_title"), columns, caption=said("traffic_caption"))
+    rows = build_table(label("traffic_title"), columns, caption=label("traffic_caption"))
     for one in traffic[:MOST_ROWS]:
-        link = one.link if " > " in one.link else said(f"link_{one.link}")
-        size, messages = digits(one.bytes_per_step / 1e9), digits(one.messages)
-        rows.add_row(said(f"kind_{one.kind}"), link, size, messages, digits(one.busy_s), digits(one.exposed_s))
+        link = one.link if " > " in one.link else label(f"link_{one.link}")
+        size, messages = format_digits(one.bytes_per_step / 1e9), format_digits(one.messages)
+        rows.add_row(
+            label(f"kind_{one.kind}"), link, size, messages, format_digits(one.busy_s), format_digits(one.exposed_s)
+        )
     return rows

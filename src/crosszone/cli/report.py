@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.files import refuse_to_overwrite, write_file
-from crosszone.cli.output import console, language, print_json, said
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import (
+    get_language,
+    label,
+    open_console,
+    print_json,
+    progress_bar,
+    refuse_to_overwrite,
+    write_file,
+)
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -25,7 +32,7 @@ def report(
         str | None, typer.Option("--format", help="md or html; default: by the ending of OUT, else md.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a report: inputs, plan, numbers with ranges, where the time goes, reasons, suggestions and warnings.
 
@@ -40,13 +47,13 @@ def report(
 
     loaded = read_scenario(file)
     with progress_bar() as progress:
-        text = render_report(loaded, language(), form=chosen, progress=progress)
+        text = render_report(loaded, get_language(), form=chosen, progress=progress)
     if output is not None:
         write_file(Path(output), text, force)
     if as_json:
         print_json({"format": chosen, "text": text})
     elif output is not None:
-        console().print(said("written", output=output), soft_wrap=True)
+        open_console().print(label("written", output=output), soft_wrap=True)
     else:
         typer.echo(text, nl=False)
 

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from crosszone.cli.output import amount, billions, console, language, print_json, print_notices, said, table
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import build_table, get_language, label, open_console, print_json, print_notices
 from crosszone.errors import InputError, InvalidError, Notice
+from crosszone.text.figures import format_amount, format_billions
 
 app = typer.Typer(help="One file that says what to train, where, and perhaps how.", no_args_is_help=True)
 
@@ -17,7 +19,6 @@ PARTS = ("scenario", "cluster", "model", "job", "strategy")
 MOST_ROWS = 60  # Rows of a table shown in the terminal; --json has all
 
 FileArgument = Annotated[str, typer.Argument(help="Scenario file (YAML or JSON); - for standard input.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
 @app.command()
@@ -33,7 +34,7 @@ def check(file: FileArgument, as_json: JsonOption = False) -> None:
     else:
         print_notices(notices, stderr=not legal)
         if legal:
-            console().print(said("scenario_good", name=description["scenario"].get("name", file)), soft_wrap=True)
+            open_console().print(label("scenario_good", name=description["scenario"].get("name", file)), soft_wrap=True)
     if not legal:
         raise typer.Exit(2)
 
@@ -79,7 +80,7 @@ def convert(
     whole = scenario.to_fields()
     fields = whole if part == "scenario" else {part: whole.get(part)}
     text = dump_json(fields) if form == "json" else dump_yaml(fields)
-    told = [notice.as_dict(language()) for notice in read]
+    told = [notice.as_dict(get_language()) for notice in read]
     if not as_json:
         print_notices(told, stderr=True)
     if output is None or output == "-":
@@ -89,7 +90,7 @@ def convert(
     if as_json:
         print_json({"written": output, "notices": told})
     else:
-        console().print(said("written", output=output), soft_wrap=True)
+        open_console().print(label("written", output=output), soft_wrap=True)
 
 
 def _write(path: Path, text: str, force: bool) -> None:
@@ -112,20 +113,20 @@ def _described(file: str) -> dict[str, Any]:
     from crosszone.inputs.scenario import read_scenario
     from crosszone.inputs.summary import describe
 
-    return describe(read_scenario(file), language())
+    return describe(read_scenario(file), get_language())
 
 
 def _print(description: dict[str, Any]) -> None:
     from crosszone.cli.catalogue import parts_table
 
-    terminal = console()
+    terminal = open_console()
     model, job, cluster = description["model"], description["job"], description["cluster"]
     terminal.print(description["scenario"].get("name", ""), style="bold")
     terminal.print(
-        said(
+        label(
             "model_line",
             name=model["name"],
-            total=billions(model["parameters"]["total"]),
+            total=format_billions(model["parameters"]["total"]),
             layers=model["layers"],
             hidden=model["hidden"],
             attention=model["attention"].upper(),
@@ -133,16 +134,20 @@ def _print(description: dict[str, Any]) -> None:
         ),
         soft_wrap=True,
     )
-    run = said("run_line", tokens=amount(job["total_tokens"]), steps=amount(job["steps"])) if job["steps"] else ""
+    run = (
+        label("run_line", tokens=format_amount(job["total_tokens"]), steps=format_amount(job["steps"]))
+        if job["steps"]
+        else ""
+    )
     terminal.print(
-        said(
+        label(
             "job_line",
-            seq=amount(job["seq_len"]),
-            batch=amount(job["global_batch"]),
-            tokens=amount(job["tokens_per_step"]),
+            seq=format_amount(job["seq_len"]),
+            batch=format_amount(job["global_batch"]),
+            tokens=format_amount(job["tokens_per_step"]),
             precision=job["precision"],
             optimizer=job["optimizer"],
-            state=amount(job["state_bytes_per_parameter"]["total"]),
+            state=format_amount(job["state_bytes_per_parameter"]["total"]),
             framework="" if job["state_framework"] == "any" else f", {job['state_framework']}",
         )
         + run,
@@ -160,7 +165,7 @@ def _print(description: dict[str, Any]) -> None:
 
 def _print_rest(count: int) -> None:
     if count > MOST_ROWS:
-        console().print(said("rows_more", count=amount(count - MOST_ROWS)))
+        open_console().print(label("rows_more", count=format_amount(count - MOST_ROWS)))
 
 
 def _zones_table(cluster: dict[str, Any]) -> Any:
@@ -175,7 +180,9 @@ def _zones_table(cluster: dict[str, Any]) -> Any:
         ("usd_hour", "right"),
         ("carbon", "right"),
     ]
-    rows = table(said("zones_title", gpus=amount(cluster["gpus"]), nodes=amount(cluster["nodes"])), columns)
+    rows = build_table(
+        label("zones_title", gpus=format_amount(cluster["gpus"]), nodes=format_amount(cluster["nodes"])), columns
+    )
     groups = ((zone, index, group) for zone in cluster["zones"] for index, group in enumerate(zone["groups"]))
     for zone, index, group in islice(groups, MOST_ROWS):
         first = index == 0
@@ -183,12 +190,12 @@ def _zones_table(cluster: dict[str, Any]) -> Any:
             zone["name"] if first else "",
             (zone["region"] or "-") if first else "",
             f"{group['count']} x {group['gpus']} {group['gpu']}",
-            amount(group["count"] * group["gpus"]),
-            amount(zone["memory_gib"]) if first else "",
+            format_amount(group["count"] * group["gpus"]),
+            format_amount(zone["memory_gib"]) if first else "",
             f"{group['link']}, {group['domain']}",
-            amount(group["nic_gbps_node"]),
-            amount(group["usd_per_gpu_hour"]),
-            amount(zone["carbon_g_per_kwh"]) if first else "",
+            format_amount(group["nic_gbps_node"]),
+            format_amount(group["usd_per_gpu_hour"]),
+            format_amount(zone["carbon_g_per_kwh"]) if first else "",
         )
     return rows
 
@@ -205,34 +212,43 @@ def _links_table(cluster: dict[str, Any]) -> Any:
         ("floor_ms", "right"),
         ("usd_gb", "right"),
     ]
-    rows = table(said("links_heading"), columns)
+    rows = build_table(label("links_heading"), columns)
     for link in cluster["links"][:MOST_ROWS]:
         rtt, origins = link["rtt_ms"], link["origins"]
         band = "" if rtt["low"] == rtt["high"] else f"{rtt['low']:.4g} - {rtt['high']:.4g}"
         both = link["gbps"] == link["gbps_back"]
-        rate = amount(link["gbps"]) if both else f"{amount(link['gbps'])} / {amount(link['gbps_back'])}"
+        rate = (
+            format_amount(link["gbps"])
+            if both
+            else f"{format_amount(link['gbps'])} / {format_amount(link['gbps_back'])}"
+        )
         rows.add_row(
             " - ".join(link["between"]),
             rate,
-            said(f"origin_{origins['gbps']}"),
-            amount(rtt["expected"]),
+            label(f"origin_{origins['gbps']}"),
+            format_amount(rtt["expected"]),
             band,
-            said(f"origin_{origins['rtt_ms']}"),
-            amount(link["km"] and round(link["km"])),
-            amount(link["floor_ms"], 3),
-            amount(link["usd_per_gb"]),
+            label(f"origin_{origins['rtt_ms']}"),
+            format_amount(link["km"] and round(link["km"])),
+            format_amount(link["floor_ms"], 3),
+            format_amount(link["usd_per_gb"]),
         )
     return rows
 
 
 def _print_strategy(strategy: dict[str, Any]) -> None:
     def line(key: str, **params: Any) -> None:
-        console().print(said(key, **params), soft_wrap=True)
+        open_console().print(label(key, **params), soft_wrap=True)
 
     settled = strategy["settled"]
     shown = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero")
     degrees = "  ".join(f"{key} {settled[key]}" for key in shown if settled[key] is not None)
-    line("strategy_line", degrees=degrees, ranks=amount(strategy["ranks"]), m=amount(strategy["micro_batches"]))
+    line(
+        "strategy_line",
+        degrees=degrees,
+        ranks=format_amount(strategy["ranks"]),
+        m=format_amount(strategy["micro_batches"]),
+    )
     if strategy["frameworks"]:
         line("frameworks_line", names=", ".join(strategy["frameworks"]))
     blocks = strategy["placement"]["blocks"] if strategy["placement"] else []

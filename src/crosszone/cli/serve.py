@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from crosszone.cli.output import print_json, said
+from crosszone.cli.output import label, print_json
 
 if TYPE_CHECKING:
     from crosszone.web.server import Serving
@@ -39,10 +39,10 @@ def serve(
         if as_json:
             print_json({"address": serving.address, "token": serving.token, "token_needed": serving.guarded})
             return
-        typer.echo(said("serving", address=serving.address))
+        typer.echo(label("serving", address=serving.address))
         if serving.token is not None:
-            typer.echo(said("serving_token", token=serving.token))
+            typer.echo(label("serving_token", token=serving.token))
         elif serving.guarded:
-            typer.echo(said("serving_guarded"))
+            typer.echo(label("serving_guarded"))
 
     run(host=host, port=port, file=file, store=db, new_token=new_token, started=tell)

@@ -7,9 +7,16 @@ from typing import Annotated
 
 import typer
 
-from crosszone.cli.files import refuse_to_overwrite, write_file
-from crosszone.cli.output import console, language, print_json, said
-from crosszone.cli.progress import progress_bar
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import (
+    get_language,
+    label,
+    open_console,
+    print_json,
+    progress_bar,
+    refuse_to_overwrite,
+    write_file,
+)
 from crosszone.errors import InputError
 from crosszone.extras import require_extra
 
@@ -34,7 +41,7 @@ def sweep(
     csv: Annotated[str | None, typer.Option(metavar="FILE", help="Write a table with a row for each cell.")] = None,
     png: Annotated[str | None, typer.Option(metavar="FILE", help="Write a picture.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the files.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Plan the scenario anew at every value of a field, or of two: a heat map of the step and of what crosses zones.
 
@@ -64,7 +71,7 @@ def sweep(
                 on=on,
                 workers=workers,
                 progress=progress,
-                language=language(),
+                language=get_language(),
             )
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None
@@ -83,4 +90,4 @@ def sweep(
     print_sweep(found)
     for output in (csv, png):
         if output is not None:
-            console().print(said("written", output=output), soft_wrap=True)
+            open_console().print(label("written", output=output), soft_wrap=True)

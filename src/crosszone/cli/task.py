@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from crosszone.cli.kept import JsonOption, StoreOption, one_of, opened, service
-from crosszone.cli.output import console, language, print_json, print_notices, said
+from crosszone.cli.options import JsonOption, StoreOption, open_database, open_service, require_choice
+from crosszone.cli.output import get_language, label, open_console, print_json, print_notices
 from crosszone.cli.task_request import (
     BatchOption,
     DatasetOption,
@@ -81,19 +81,19 @@ def create(
     --framework pytorch-ddp --steps 100
     """
     flags = dict(locals())
-    with service(store) as at_work:
-        task = _create(at_work, flags, as_json=as_json)
+    with open_service(store) as service:
+        task = _create(service, flags, as_json=as_json)
     if not as_json:
-        console().print(said("task_drive_hint", id=task.id), style="dim", soft_wrap=True)
+        open_console().print(label("task_drive_hint", id=task.id), style="dim", soft_wrap=True)
 
 
 @wraps(create)
 def _run(**flags: Any) -> None:
     from crosszone.cli.task_watch import watched
 
-    with service(flags["store"]) as at_work:
-        task = _create(at_work, flags, quiet=flags["as_json"])
-        watched(at_work, task.id, as_json=flags["as_json"])
+    with open_service(flags["store"]) as service:
+        task = _create(service, flags, quiet=flags["as_json"])
+        watched(service, task.id, as_json=flags["as_json"])
 
 
 _run.__doc__ = """Create a task and drive it here until it ends: `create` and `watch` in one.
@@ -119,12 +119,12 @@ def list_(
     from crosszone.cli.tasks import plain_row, print_tasks
     from crosszone.store.tasks import STATES
 
-    one_of("--state", state, STATES)
-    with opened(store) as kept:
+    require_choice("--state", state, STATES)
+    with open_database(store) as database:
         found: list[TaskRow] = []
         before: str | None = None
         while len(found) < limit:
-            page = kept.tasks.page(limit=limit, before=before)
+            page = database.tasks.page(limit=limit, before=before)
             found += [row for row in page.rows if state is None or row.state == state]
             before = page.before
             if before is None:
@@ -143,8 +143,8 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
     """
     from crosszone.cli.tasks import plain_task, print_task
 
-    with opened(store) as kept:
-        task = kept.tasks.get(id)
+    with open_database(store) as database:
+        task = database.tasks.get(id)
     if as_json:
         print_json(plain_task(task))
     else:
@@ -166,8 +166,8 @@ def watch(
     """
     from crosszone.cli.task_watch import watched
 
-    with service(store) as at_work:
-        watched(at_work, id, drive=drive, as_json=as_json)
+    with open_service(store) as service:
+        watched(service, id, drive=drive, as_json=as_json)
 
 
 @app.command(context_settings=ANY_ID)
@@ -187,8 +187,8 @@ def logs(
     """
     from crosszone.cli.task_logs import print_logs
 
-    with service(store) as at_work:
-        print_logs(at_work, id, rank=rank, node=node, files=files, follow=follow, whole=whole, as_json=as_json)
+    with open_service(store) as service:
+        print_logs(service, id, rank=rank, node=node, files=files, follow=follow, whole=whole, as_json=as_json)
 
 
 @app.command(context_settings=ANY_ID)
@@ -205,8 +205,8 @@ def events(
     from crosszone.cli.tasks import plain_event, print_events
     from crosszone.store.tasks import MOST_EVENTS
 
-    with opened(store) as kept:
-        found = kept.tasks.events(id, after=after, limit=MOST_EVENTS + 1)
+    with open_database(store) as database:
+        found = database.tasks.events(id, after=after, limit=MOST_EVENTS + 1)
     if as_json:
         print_json({"events": [plain_event(one) for one in found]})
     else:
@@ -226,10 +226,10 @@ def stop(
     """
     from crosszone.cli.task_watch import ended
 
-    with service(store) as at_work:
-        task = at_work.stop(id)
+    with open_service(store) as service:
+        task = service.stop(id)
         if wait:
-            task = ended(at_work, id)
+            task = ended(service, id)
         _tell(task, as_json)
 
 
@@ -246,14 +246,14 @@ def resume(
     """
     from crosszone.cli.task_watch import watched
 
-    with service(store) as at_work:
-        task = at_work.resume(id)
+    with open_service(store) as service:
+        task = service.resume(id)
         if watch:
-            watched(at_work, id, as_json=as_json)
+            watched(service, id, as_json=as_json)
             return
         _tell(task, as_json)
         if not as_json:
-            console().print(said("task_drive_hint", id=id), style="dim", soft_wrap=True)
+            open_console().print(label("task_drive_hint", id=id), style="dim", soft_wrap=True)
 
 
 @app.command(context_settings=ANY_ID)
@@ -262,31 +262,31 @@ def remove(id: IdArgument, store: StoreOption = None, as_json: JsonOption = Fals
 
     Example: crosszone task remove ID
     """
-    with service(store) as at_work:
-        at_work.remove(id)
+    with open_service(store) as service:
+        service.remove(id)
     if as_json:
         print_json({"removed": [id]})
     else:
-        console().print(said("task_removed", id=id), soft_wrap=True)
+        open_console().print(label("task_removed", id=id), soft_wrap=True)
 
 
-def _create(at_work: Service, flags: dict[str, Any], *, as_json: bool = False, quiet: bool = False) -> Task:
+def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, quiet: bool = False) -> Task:
     """Check, show what to expect, store; what cannot be planned is refused before anything is stored."""
     from crosszone.cli.tasks import print_chosen
     from crosszone.run.request import checked, created
 
     request = request_of(flags)
-    checked(request, at_work.known())
-    chosen = at_work.choose(request, language())
+    checked(request, service.known())
+    chosen = service.choose(request, get_language())
     if any(notice["level"] == "error" for notice in chosen.notices):
         _refuse(chosen, flags["as_json"])
-    task, asked, is_new = at_work.create(request, key=flags["key"])
-    message = said("task_created") if is_new else said("task_known")
+    task, asked, is_new = service.create(request, key=flags["key"])
+    message = label("task_created") if is_new else label("task_known")
     if as_json:
         print_json({**created(asked, task.id, task.state, message), "summary": chosen.model_dump(mode="json")})
     elif not quiet:
         print_chosen(chosen, asked.environments)
-        console().print(said("task_created_as", message=message, id=task.id), soft_wrap=True)
+        open_console().print(label("task_created_as", message=message, id=task.id), soft_wrap=True)
     return task
 
 

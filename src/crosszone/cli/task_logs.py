@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from crosszone.cli.output import amount, console, print_json, said, table
+from crosszone.cli.output import build_table, label, open_console, print_json
 from crosszone.errors import Notice, UnknownNameError
+from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ class Reading:
 
 
 def print_logs(
-    at_work: Service,
+    service: Service,
     id: str,
     *,
     rank: int | None,
@@ -42,7 +43,7 @@ def print_logs(
     as_json: bool,
 ) -> None:
     """Print logs, list them, or follow them until the task ends."""
-    found = at_work.logs(id)
+    found = service.logs(id)
     if files:
         _print_files(found, as_json)
         return
@@ -50,23 +51,23 @@ def print_logs(
     readings = [Reading(one, 0 if whole else max(0, one.bytes - END)) for one in chosen]
     if as_json:
         print_json(
-            {"logs": [{**one.file.model_dump(mode="json"), "text": _rest(at_work, id, one)} for one in readings]}
+            {"logs": [{**one.file.model_dump(mode="json"), "text": _rest(service, id, one)} for one in readings]}
         )
         return
     if not found:
-        console().print(said("task_no_logs"), soft_wrap=True)
+        open_console().print(label("task_no_logs"), soft_wrap=True)
     last: Reading | None = None
     while True:
-        live = at_work.store.tasks.get(id).state in _live()
+        live = service.store.tasks.get(id).state in _live()
         for one in readings:
-            text = _rest(at_work, id, one)
+            text = _rest(service, id, one)
             if text:
                 last = _print(one, text, last, alone=len(readings) == 1)
         if not follow or not live:
             return
         time.sleep(PAUSE_S)
         known = {(one.file.node, one.file.name) for one in readings}
-        fresh = [one for one in wanted(at_work.logs(id), rank, node, strict=False) if (one.node, one.name) not in known]
+        fresh = [one for one in wanted(service.logs(id), rank, node, strict=False) if (one.node, one.name) not in known]
         readings += [Reading(one, 0) for one in fresh]
 
 
@@ -85,11 +86,11 @@ def wanted(found: Sequence[LogFile], rank: int | None, node: int | None, *, stri
     return chosen
 
 
-def _rest(at_work: Service, id: str, one: Reading) -> str:
+def _rest(service: Service, id: str, one: Reading) -> str:
     """What was written since, and where reading goes on."""
     text = []
     while True:
-        part = at_work.log(id, node=one.file.node, name=one.file.name, offset=one.offset, most=PART)
+        part = service.log(id, node=one.file.node, name=one.file.name, offset=one.offset, most=PART)
         text.append(part.text)
         if part.next <= one.offset or part.next >= part.size:
             one.offset = max(one.offset, part.next)
@@ -100,7 +101,7 @@ def _rest(at_work: Service, id: str, one: Reading) -> str:
 def _print(one: Reading, text: str, last: Reading | None, *, alone: bool) -> Reading:
     """Text as it is, under a heading where it is another log's than before; control characters are left out."""
     if one is not last and not alone:
-        console().print(f"==> {one.file.environment}, {one.file.name} <==", style="bold", soft_wrap=True)
+        open_console().print(f"==> {one.file.environment}, {one.file.name} <==", style="bold", soft_wrap=True)
     shown = "".join(c for c in text if c.isprintable() or c in "\n\t")
     sys.stdout.write(shown if shown.endswith("\n") or alone else shown + "\n")
     sys.stdout.flush()
@@ -112,7 +113,7 @@ def _print_files(found: Sequence[LogFile], as_json: bool) -> None:
         print_json({"files": [one.model_dump(mode="json") for one in found]})
         return
     if not found:
-        console().print(said("task_no_logs"), soft_wrap=True)
+        open_console().print(label("task_no_logs"), soft_wrap=True)
         return
     columns = [
         ("task_node", "right"),
@@ -120,12 +121,16 @@ def _print_files(found: Sequence[LogFile], as_json: bool) -> None:
         ("deploy_ranks", "right"),
         ("dataset_bytes", "right"),
     ]
-    rows = table(said("task_logs"), [*columns, ("bundle_file", "left")])
+    rows = build_table(label("task_logs"), [*columns, ("bundle_file", "left")])
     for one in found:
         rows.add_row(
-            str(one.node), one.environment, "-" if one.rank is None else str(one.rank), amount(one.bytes), one.name
+            str(one.node),
+            one.environment,
+            "-" if one.rank is None else str(one.rank),
+            format_amount(one.bytes),
+            one.name,
         )
-    console().print(rows)
+    open_console().print(rows)
 
 
 def _live() -> tuple[str, ...]:

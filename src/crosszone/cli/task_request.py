@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.kept import assigned
+from crosszone.cli.options import parse_assignments
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -84,7 +84,10 @@ def request_of(flags: Mapping[str, Any]) -> TaskRequest:
         if flags.get(flag) not in (None, []):
             _put(fields, path, flags[flag])
     if flags.get("new"):
-        fields |= {"launchMode": "new", "allocation": [assigned(one.split(","), "--new") for one in flags["new"]]}
+        fields |= {
+            "launchMode": "new",
+            "allocation": [parse_assignments(one.split(","), "--new") for one in flags["new"]],
+        }
     if flags.get("ignore_preflight"):
         _put(fields, ("policy", "ignorePreflight"), True)
     if flags.get("settings"):

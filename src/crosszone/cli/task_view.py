@@ -8,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.figures import digits, signed
-from crosszone.cli.kept import told
-from crosszone.cli.output import amount, console, language, print_notices, said, table
+from crosszone.cli.options import localize_stored_notice
+from crosszone.cli.output import build_table, get_language, label, open_console, print_notices
 from crosszone.cli.tasks import moment, said_of, state_text, steps_of
 from crosszone.errors import CrossZoneError
+from crosszone.text.figures import format_amount, format_digits, format_signed
 
 if TYPE_CHECKING:
     from crosszone.run.monitor import Twin, TwinPart
@@ -28,10 +28,10 @@ MANY = 5  # From this ratio on it is told as one
 class View:
     """One task in the terminal; `live`: redrawn in place, else line by line; `quiet`: nothing at all."""
 
-    def __init__(self, at_work: Service, id: str, *, live: bool = False, quiet: bool = False) -> None:
-        self._at_work, self._id = at_work, id
+    def __init__(self, service: Service, id: str, *, live: bool = False, quiet: bool = False) -> None:
+        self._service, self._id = service, id
         self._live, self._quiet = live, quiet
-        self._terminal = console()
+        self._terminal = open_console()
         self._event, self._good = 0, 0
         self._step: int | None = None
         self._twin: Twin | None = None
@@ -51,14 +51,14 @@ class View:
         self._compare(at_once=True)
         self._terminal.print(self._picture(task))
         if task.notice:
-            print_notices([told(task.notice)])
+            print_notices([localize_stored_notice(task.notice)])
         return task
 
     def _until_end(self, show: Any) -> Task:
         from crosszone.store.tasks import LIVE
 
         while True:
-            task = self._at_work.store.tasks.get(self._id)
+            task = self._service.store.tasks.get(self._id)
             if not self._quiet:
                 self._events()
                 self._compare()
@@ -69,21 +69,21 @@ class View:
 
     def _events(self) -> None:
         """What happened since, above all else."""
-        for one in self._at_work.store.tasks.events(self._id, after=self._event):
+        for one in self._service.store.tasks.events(self._id, after=self._event):
             self._event = one.number
             if one.kind == "check" and not one.about.get("notice"):
                 self._good += 1  # `task events` has each of them
                 continue
             self._terminal.print(event_line(one), soft_wrap=True)
             if one.about.get("from") == "preflight" and self._good:
-                self._terminal.print(said("task_checks_good", count=self._good), style="dim", soft_wrap=True)
+                self._terminal.print(label("task_checks_good", count=self._good), style="dim", soft_wrap=True)
                 self._good = 0
 
     def _compare(self, *, at_once: bool = False) -> None:
         if not at_once and time.monotonic() < self._twin_at:
             return
         begin = time.monotonic()
-        self._twin = twin_of(self._at_work, self._id) or self._twin
+        self._twin = twin_of(self._service, self._id) or self._twin
         self._twin_at = time.monotonic() + max(TWIN_S, 5 * (time.monotonic() - begin))
 
     # --- line by line -------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ class View:
         head = Text(f"{task.name} ({task.id})  ", style="bold")
         head.append_text(state_text(task.state))
         if task.attempt > 1 or task.restarts:
-            head.append("  " + said("task_attempt_line", attempt=task.attempt, restarts=task.restarts), style="dim")
+            head.append("  " + label("task_attempt_line", attempt=task.attempt, restarts=task.restarts), style="dim")
         pieces: list[Any] = [head, figures_line(task), nodes_line(task)]
         if self._twin is not None and self._twin.step.measured_s is not None:
             pieces.append(compared(self._twin))
@@ -132,15 +132,15 @@ def figures_line(task: Task) -> Any:
     line = Text()
     line.append("━" * filled, style="green")
     line.append("─" * (BAR - filled), style="dim")
-    line.append(f" {said('task_step')} {amount(done)}/{amount(steps)}")
+    line.append(f" {label('task_step')} {format_amount(done)}/{format_amount(steps)}")
     if seen.get("loss") is not None:
         first = seen.get("first_loss")
-        before = "" if first is None or first == seen["loss"] else f"{digits(first)} → "
-        line.append(f"  {said('task_loss')} {before}{digits(seen['loss'])}")
+        before = "" if first is None or first == seen["loss"] else f"{format_digits(first)} → "
+        line.append(f"  {label('task_loss')} {before}{format_digits(seen['loss'])}")
     if seen.get("step_s") is not None:
-        line.append(f"  {said('unit_s', value=digits(seen['step_s'], 3))}")
+        line.append(f"  {label('unit_s', value=format_digits(seen['step_s'], 3))}")
     if seen.get("tokens_per_s") is not None:
-        line.append(f"  {said('unit_tokens_s', value=digits(seen['tokens_per_s'], 3))}")
+        line.append(f"  {label('unit_tokens_s', value=format_digits(seen['tokens_per_s'], 3))}")
     return line
 
 
@@ -153,11 +153,11 @@ def nodes_line(task: Task) -> Any:
     names = {node["number"]: node["environment"] for node in task.plan["nodes"]}
     states = [(names.get(one["number"], "?"), one["state"]) for one in task.progress["nodes"]]
     if len(states) <= MOST_NAMED:
-        words = [f"{name} {said(f'task_node_{state}')}" for name, state in states]
+        words = [f"{name} {label(f'task_node_{state}')}" for name, state in states]
     else:
         counts = {state: sum(other == state for _, other in states) for _, state in states}
-        words = [f"{count} {said(f'task_node_{state}')}" for state, count in counts.items()]
-    return Text(said("comma").join(words), style="dim")
+        words = [f"{count} {label(f'task_node_{state}')}" for state, count in counts.items()]
+    return Text(label("comma").join(words), style="dim")
 
 
 MOST_NAMED = 6  # Nodes that are named one by one
@@ -167,20 +167,20 @@ def compared(twin: Twin) -> Any:
     """A table: the step and its parts, predicted and measured."""
     columns = [("step_part", "left"), ("watch_predicted", "right"), ("watch_measured", "right")]
     columns += [("watch_difference", "right"), ("watch_range", "right"), ("watch_verdict", "left")]
-    rows = table(said("watch_title", window=twin.window), columns)
+    rows = build_table(label("watch_title", window=twin.window), columns)
     for part in (twin.step, *twin.parts):
         if part.predicted_s or part.measured_s:
             rows.add_row(*_cells(part), style="bold" if part is twin.step else "")
     expected = twin.tokens_per_s_predicted
-    rows.add_row(said("tokens_s"), digits(expected), *_beside(twin.tokens_per_s, expected))
+    rows.add_row(label("tokens_s"), format_digits(expected), *_beside(twin.tokens_per_s, expected))
     return rows
 
 
 def _cells(part: TwinPart) -> list[str]:
-    verdict = "" if part.inside is None else said("watch_inside" if part.inside else "watch_outside")
-    span = f"{digits(part.low_s, 3)} - {digits(part.high_s, 3)}"
+    verdict = "" if part.inside is None else label("watch_inside" if part.inside else "watch_outside")
+    span = f"{format_digits(part.low_s, 3)} - {format_digits(part.high_s, 3)}"
     measured = _beside(part.measured_s, part.predicted_s)
-    return [said(f"watch_{part.name}"), digits(part.predicted_s, 3), *measured, span, verdict]
+    return [label(f"watch_{part.name}"), format_digits(part.predicted_s, 3), *measured, span, verdict]
 
 
 def _beside(measured: float | None, predicted: float) -> list[str]:
@@ -188,9 +188,12 @@ def _beside(measured: float | None, predicted: float) -> list[str]:
     if measured is None:
         return ["-", "-"]
     if not predicted:
-        return [digits(measured, 3), "-"]
+        return [format_digits(measured, 3), "-"]
     ratio = measured / predicted
-    return [digits(measured, 3), f"{signed(100 * (ratio - 1), 3)} %" if ratio < MANY else f"{digits(ratio, 3)}x"]
+    return [
+        format_digits(measured, 3),
+        f"{format_signed(100 * (ratio - 1), 3)} %" if ratio < MANY else f"{format_digits(ratio, 3)}x",
+    ]
 
 
 def drift_lines(twin: Twin) -> list[str]:
@@ -200,11 +203,11 @@ def drift_lines(twin: Twin) -> list[str]:
     return [notice["message"] for notice in (*told_of, *twin.notices)]
 
 
-def twin_of(at_work: Service, id: str) -> Twin | None:
+def twin_of(service: Service, id: str) -> Twin | None:
     """The run beside its prediction, in words; None: there is nothing yet, or a machine does not answer."""
     from crosszone.run.monitor import worded
 
     try:
-        return worded(at_work.twin(id), language())
+        return worded(service.twin(id), get_language())
     except CrossZoneError:
         return None

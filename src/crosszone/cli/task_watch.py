@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from crosszone.cli.output import console, print_json, said
+from crosszone.cli.output import label, open_console, print_json
 
 if TYPE_CHECKING:
     from crosszone.run.service import Service
@@ -28,10 +28,10 @@ END_S = 5.0
 
 
 @contextmanager
-def driven(at_work: Service, id: str) -> Iterator[None]:
+def driven(service: Service, id: str) -> Iterator[None]:
     """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
     stop = threading.Event()
-    drive = at_work.engine().run_until
+    drive = service.engine().run_until
     thread = threading.Thread(target=drive, args=(stop,), kwargs={"only": id}, name="driver", daemon=True)
     thread.start()
     try:
@@ -41,36 +41,36 @@ def driven(at_work: Service, id: str) -> Iterator[None]:
         thread.join(END_S)
 
 
-def ended(at_work: Service, id: str) -> Task:
+def ended(service: Service, id: str) -> Task:
     """The task when it has come to an end; it is driven there."""
     from crosszone.store.tasks import LIVE
 
-    with driven(at_work, id):
-        while (task := at_work.store.tasks.get(id)).state in LIVE:
+    with driven(service, id):
+        while (task := service.store.tasks.get(id)).state in LIVE:
             time.sleep(LOOK_S / 4)
     return task
 
 
-def watched(at_work: Service, id: str, *, drive: bool = True, as_json: bool = False) -> None:
+def watched(service: Service, id: str, *, drive: bool = True, as_json: bool = False) -> None:
     """Show a task until it ends; exit status 1 unless it succeeded."""
     from contextlib import nullcontext
 
     from crosszone.cli.task_view import View
 
-    at_work.store.tasks.get(id)
+    service.store.tasks.get(id)
     try:
-        with driven(at_work, id) if drive else nullcontext():
-            view = View(at_work, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
+        with driven(service, id) if drive else nullcontext():
+            view = View(service, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
             task = view.follow()
     except KeyboardInterrupt:
         if not as_json:
-            console(stderr=True).print(said("task_left", id=id), soft_wrap=True)
+            open_console(stderr=True).print(label("task_left", id=id), soft_wrap=True)
         raise
     if as_json:
         from crosszone.cli.task_view import twin_of
         from crosszone.cli.tasks import plain_task
 
-        twin = twin_of(at_work, id)
+        twin = twin_of(service, id)
         print_json({**plain_task(task), "twin": None if twin is None else twin.model_dump(mode="json")})
     if task.state != "succeeded":
         raise typer.Exit(1)

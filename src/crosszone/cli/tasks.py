@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from crosszone.cli.environments import WIDE, gpus_of, summed
-from crosszone.cli.figures import Line, digits, listed, print_lines
-from crosszone.cli.kept import told
-from crosszone.cli.output import amount, console, print_notices, said, table
+from crosszone.cli.options import localize_stored_notice
+from crosszone.cli.output import Line, build_table, join_words, label, open_console, print_lines, print_notices
+from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
     from crosszone.inputs.environment import Environment
@@ -30,20 +30,20 @@ _HIDDEN = ("plan", "token", "driver", "driven_until", "key")
 def print_chosen(chosen: Chosen, environments: Mapping[str, Environment]) -> None:
     """What a task will use and what to expect of it, before it is created."""
     together = chosen.selection
-    terminal = console()
-    terminal.print(said("task_mode_distributed" if together.distributed else "task_mode_single"), style="bold")
-    lines: list[Line] = [(said("task_resources"), summed(together), "")]
+    terminal = open_console()
+    terminal.print(label("task_mode_distributed" if together.distributed else "task_mode_single"), style="bold")
+    lines: list[Line] = [(label("task_resources"), summed(together), "")]
     if len(together.zones) > 1:
-        lines.append((said("task_zones"), listed(together.zones), ""))
+        lines.append((label("task_zones"), join_words(together.zones), ""))
     if together.distributed:
-        lines.append((said("task_master"), str(chosen.master), ""))
+        lines.append((label("task_master"), str(chosen.master), ""))
     if chosen.framework is not None:
-        split = said("comma").join(f"{key} {value}" for key, value in (chosen.strategy or {}).items())
-        lines.append((said("framework"), f"{chosen.framework} ({split})" if split else chosen.framework, ""))
+        split = label("comma").join(f"{key} {value}" for key, value in (chosen.strategy or {}).items())
+        lines.append((label("framework"), f"{chosen.framework} ({split})" if split else chosen.framework, ""))
     if chosen.step_time_s is not None:
-        lines.append((said("task_predicted"), _range(chosen.step_time_s), "bold"))
+        lines.append((label("task_predicted"), _range(chosen.step_time_s), "bold"))
     if chosen.tokens_per_s is not None:
-        lines.append((said("answer_speed"), said("unit_tokens_s", value=digits(chosen.tokens_per_s)), ""))
+        lines.append((label("answer_speed"), label("unit_tokens_s", value=format_digits(chosen.tokens_per_s)), ""))
     print_lines(*lines)
     for id, one in environments.items():
         terminal.print(f"  {id}  [{gpus_of(one)}]  {one.zone}", soft_wrap=True)
@@ -56,8 +56,8 @@ def _of_environments(notice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _range(band: Mapping[str, float]) -> str:
-    low, expected, high = (digits(band[key]) for key in ("low", "expected", "high"))
-    return said("value_range", value=said("unit_s", value=expected), low=low, high=high)
+    low, expected, high = (format_digits(band[key]) for key in ("low", "expected", "high"))
+    return label("value_range", value=label("unit_s", value=expected), low=low, high=high)
 
 
 def steps_of(task: TaskRow) -> int:
@@ -69,24 +69,24 @@ def state_text(state: str) -> Any:
     """A state in the language of this run, in its colour."""
     from rich.text import Text
 
-    return Text(said(f"task_state_{state}"), style=STYLES.get(state, ""))
+    return Text(label(f"task_state_{state}"), style=STYLES.get(state, ""))
 
 
 def print_tasks(found: Sequence[TaskRow]) -> None:
     """A table of tasks."""
     if not found:
-        console().print(said("task_none"), soft_wrap=True)
+        open_console().print(label("task_none"), soft_wrap=True)
         return
-    terminal = console()
+    terminal = open_console()
     wide = terminal.width >= WIDE
     columns = [("env_id", "left"), ("name", "left"), ("task_state", "left"), ("task_step", "right")]
     columns += [("task_loss", "right"), ("tokens_s", "right")]
     columns += [("step_s", "right"), ("task_created_at", "left")] if wide else []
-    rows = table(said("task_title", count=len(found)), columns)
+    rows = build_table(label("task_title", count=len(found)), columns)
     rows.columns[0].no_wrap = True  # to be copied
     for row in found:
         seen = row.progress
-        step = f"{amount(seen.get('step'))}/{amount(steps_of(row))}"
+        step = f"{format_amount(seen.get('step'))}/{format_amount(steps_of(row))}"
         figures = [_figure(seen.get(key)) for key in ("loss", "tokens_per_s")]
         more = [_figure(seen.get("step_s")), moment(row.created)] if wide else []
         rows.add_row(row.id, row.name, state_text(row.state), step, *figures, *more)
@@ -100,10 +100,10 @@ def print_state(task: Task) -> None:
     line = Text(f"{task.name} ({task.id}): ")
     line.append_text(state_text(task.state))
     if task.state not in ("stopping", "stopped") and task.stop_asked:
-        line.append(said("task_stop_asked"))
-    console().print(line, soft_wrap=True)
+        line.append(label("task_stop_asked"))
+    open_console().print(line, soft_wrap=True)
     if task.notice:
-        print_notices([told(task.notice)])
+        print_notices([localize_stored_notice(task.notice)])
 
 
 def print_task(task: Task) -> None:
@@ -111,25 +111,25 @@ def print_task(task: Task) -> None:
     print_state(task)
     seen, asked, where = task.progress, task.request, task.request.get("distributedConfig", {})
     lines: list[Line] = [
-        (said("task_created_at"), moment(task.created), ""),
-        (said("task_changed_at"), moment(task.changed), ""),
-        (said("task_attempt"), said("task_attempt_line", attempt=task.attempt, restarts=task.restarts), ""),
-        (said("task_dataset"), f"{asked.get('datasetId')} {asked.get('datasetVersionId')}", ""),
-        (said("report_model_name"), str(asked.get("modelId") or "-"), ""),
+        (label("task_created_at"), moment(task.created), ""),
+        (label("task_changed_at"), moment(task.changed), ""),
+        (label("task_attempt"), label("task_attempt_line", attempt=task.attempt, restarts=task.restarts), ""),
+        (label("task_dataset"), f"{asked.get('datasetId')} {asked.get('datasetVersionId')}", ""),
+        (label("report_model_name"), str(asked.get("modelId") or "-"), ""),
     ]
     if task.plan is not None:
         found = task.plan["prediction"]
-        split = said("comma").join(f"{key} {found['strategy'][key]}" for key in ("dp", "pp", "tp"))
-        lines.append((said("framework"), f"{task.plan['bundle']['framework']} ({split})", ""))
-        lines.append((said("task_predicted"), _range(found["step_time_s"]), ""))
+        split = label("comma").join(f"{key} {found['strategy'][key]}" for key in ("dp", "pp", "tp"))
+        lines.append((label("framework"), f"{task.plan['bundle']['framework']} ({split})", ""))
+        lines.append((label("task_predicted"), _range(found["step_time_s"]), ""))
         if task.plan["slowdown"] is not None:
-            lines.append((said("task_slowdown"), f"{digits(task.plan['slowdown'], 3)}x", ""))
+            lines.append((label("task_slowdown"), f"{format_digits(task.plan['slowdown'], 3)}x", ""))
     elif where.get("framework"):
-        lines.append((said("framework"), where["framework"], ""))
-    lines.append((said("task_step"), f"{amount(seen.get('step'))}/{amount(steps_of(task))}", ""))
+        lines.append((label("framework"), where["framework"], ""))
+    lines.append((label("task_step"), f"{format_amount(seen.get('step'))}/{format_amount(steps_of(task))}", ""))
     for key, heading in (("step_s", "task_measured"), ("loss", "task_loss"), ("tokens_per_s", "tokens_s")):
         if seen.get(key) is not None:
-            lines.append((said(heading), _figure(seen[key]), ""))
+            lines.append((label(heading), _figure(seen[key]), ""))
     print_lines(*lines)
     if task.plan is not None:
         _print_nodes(task)
@@ -143,24 +143,24 @@ def _print_nodes(task: Task) -> None:
         ("deploy_ranks", "left"),
         ("deploy_address", "left"),
     ]
-    rows = table(said("task_nodes"), [*columns, ("task_state", "left"), ("task_folder", "left")])
+    rows = build_table(label("task_nodes"), [*columns, ("task_state", "left"), ("task_folder", "left")])
     places = task.plan.get("environments", {}) if task.plan else {}
     for node in task.plan["nodes"] if task.plan else ():
         number, id = node["number"], node["environment"]
         seen = states.get(number, {})
-        state = said(f"task_node_{seen['state']}") if seen.get("state") else "-"
+        state = label(f"task_node_{seen['state']}") if seen.get("state") else "-"
         code = f" ({seen['code']})" if seen.get("code") is not None else ""
         root = places.get(id, {}).get("workdir", "~/crosszone")
         folder = f"{root}/tasks/{task.id}/node-{number:03d}"
         rows.add_row(str(number), id, ", ".join(node["ranks"]), node["address"] or "-", state + code, folder)
-    console().print(rows)
+    open_console().print(rows)
 
 
 def print_events(found: Sequence[Event]) -> None:
     """What happened, oldest first."""
     from rich.text import Text
 
-    terminal = console()
+    terminal = open_console()
     for one in found:
         line = Text(f"{one.number:>4}  {moment(one.at)}  ", style="dim")
         line.append_text(state_text(one.state))
@@ -170,21 +170,21 @@ def print_events(found: Sequence[Event]) -> None:
 
 def said_of(one: Event) -> str:
     """An event in a few words: its kind and why."""
-    kind = said(f"task_event_{one.kind}") if one.kind in KINDS else one.kind
+    kind = label(f"task_event_{one.kind}") if one.kind in KINDS else one.kind
     notice = one.about.get("notice")
     if one.kind == "check" and "check" in one.about:
-        where = listed(one.about.get("environments", ()))
-        kind = f"{said('task_check_' + one.about['check'])} ({where})"
+        where = join_words(one.about.get("environments", ()))
+        kind = f"{label('task_check_' + one.about['check'])} ({where})"
         seen = _seen(one.about.get("measured", {}))
         if not notice:
-            return f"{kind}: {said('task_check_good')}" + (f" ({seen})" if seen else "")
-    return kind if not notice else f"{kind}: {told(notice)['message']}"
+            return f"{kind}: {label('task_check_good')}" + (f" ({seen})" if seen else "")
+    return kind if not notice else f"{kind}: {localize_stored_notice(notice)['message']}"
 
 
 def _seen(value: Any) -> str:
     if isinstance(value, dict):
-        return listed(f"{key} {_seen(inner)}" for key, inner in value.items() if inner is not None)
-    return digits(value) if isinstance(value, float) else str(value)
+        return join_words(f"{key} {_seen(inner)}" for key, inner in value.items() if inner is not None)
+    return format_digits(value) if isinstance(value, float) else str(value)
 
 
 KINDS = ("created", "state", "check", "node", "restart", "resume", "note")
@@ -193,7 +193,7 @@ KINDS = ("created", "state", "check", "node", "restart", "resume", "note")
 def plain_row(row: TaskRow) -> dict[str, Any]:
     """A row of a list, its notice worded."""
     plain = row.model_dump(mode="json")
-    return {**plain, "notice": told(row.notice) if row.notice else None}
+    return {**plain, "notice": localize_stored_notice(row.notice) if row.notice else None}
 
 
 def plain_task(task: Task) -> dict[str, Any]:
@@ -202,14 +202,19 @@ def plain_task(task: Task) -> dict[str, Any]:
     plan = task.plan or {}
     known = {key: plan.get(key) for key in ("prediction", "slowdown", "nodes", "scenario")}
     framework = plan["bundle"]["framework"] if plan else None
-    return {**plain, "notice": told(task.notice) if task.notice else None, "framework": framework, **known}
+    return {
+        **plain,
+        "notice": localize_stored_notice(task.notice) if task.notice else None,
+        "framework": framework,
+        **known,
+    }
 
 
 def plain_event(one: Event) -> dict[str, Any]:
     """An event, its notice worded."""
     plain = one.model_dump(mode="json")
     notice = one.about.get("notice")
-    return plain if not notice else {**plain, "about": {**one.about, "notice": told(notice)}}
+    return plain if not notice else {**plain, "about": {**one.about, "notice": localize_stored_notice(notice)}}
 
 
 def moment(text: str) -> str:
@@ -220,4 +225,4 @@ def moment(text: str) -> str:
 
 
 def _figure(value: float | None) -> str:
-    return "-" if value is None else digits(value)
+    return "-" if value is None else format_digits(value)

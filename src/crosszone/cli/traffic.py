@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.figures import digits, listed, percent, print_lines, signed
-from crosszone.cli.output import amount, console, said, table
+from crosszone.cli.output import build_table, join_words, label, open_console, print_lines
 from crosszone.cli.what_if import shown
+from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 
 if TYPE_CHECKING:
     from crosszone.analyse.communication import CommunicationReport
@@ -18,50 +18,50 @@ MOST_ROWS = 40  # Rows of a table in the terminal; --json has all
 def print_report(found: CommunicationReport, *, formulas: bool = False) -> None:
     """Ratio, class and efficiency first, then bytes by kind and link, and by direction between zones."""
     print_lines(
-        (said("analyse_ratio"), _ratio(found), "bold"),
-        (said("analyse_scaling"), _scaling(found), ""),
-        (said("answer_bottleneck"), said(f"class_{found.bottleneck}"), ""),
+        (label("analyse_ratio"), _ratio(found), "bold"),
+        (label("analyse_scaling"), _scaling(found), ""),
+        (label("answer_bottleneck"), label(f"class_{found.bottleneck}"), ""),
     )
-    terminal = console()
+    terminal = open_console()
     terminal.print(_lines(found))
     if len(found.lines) > MOST_ROWS:
-        terminal.print(said("rows_more", count=amount(len(found.lines) - MOST_ROWS)))
+        terminal.print(label("rows_more", count=format_amount(len(found.lines) - MOST_ROWS)))
     if len(found.kinds) > 1:
         terminal.print(_totals(found))
     if found.links:
         terminal.print(_links(found))
     if formulas:
-        terminal.print(said("analyse_formulas"), style="bold")
+        terminal.print(label("analyse_formulas"), style="bold")
         for line in found.lines:
-            where = f"{said(f'kind_{line.kind}')}, {link_name(line.link)}  [{line.formula}]"
+            where = f"{label(f'kind_{line.kind}')}, {link_name(line.link)}  [{line.formula}]"
             terminal.print(f"  {where}", style="dim", soft_wrap=True)
-            terminal.print(f"    {line.worked} = {digits(line.bytes_per_step, 6)} B", soft_wrap=True)
+            terminal.print(f"    {line.worked} = {format_digits(line.bytes_per_step, 6)} B", soft_wrap=True)
 
 
 def print_suggestions(found: Suggestions) -> None:
     """Switches by what they gain, what to type for each, and the settings of the hosts."""
-    terminal = console()
-    terminal.print(said("suggest_title", boundness=said(f"bound_{found.boundness}")), style="bold")
+    terminal = open_console()
+    terminal.print(label("suggest_title", boundness=label(f"bound_{found.boundness}")), style="bold")
     if found.ranked:
         terminal.print(_ranked(found))
     else:
-        terminal.print("  " + said("suggest_none"), soft_wrap=True)
+        terminal.print("  " + label("suggest_none"), soft_wrap=True)
     if found.together is not None and len(found.together.switches) > 1:
-        told = said("suggest_together", switches=listed(found.together.switches), gain=_gain(found.together.gain))
+        told = label("suggest_together", switches=join_words(found.together.switches), gain=_gain(found.together.gain))
         terminal.print("  " + told, soft_wrap=True)
     for one in found.plans:
-        degrees = listed(f"{axis} {degree}" for axis, degree in one.degrees.items() if degree > 1)
-        words = {"kind": said(f"plan_kind_{one.kind}"), "framework": one.framework, "degrees": degrees}
-        terminal.print("  " + said("suggest_plan", gain=_gain(one.gain), **words), soft_wrap=True)
+        degrees = join_words(f"{axis} {degree}" for axis, degree in one.degrees.items() if degree > 1)
+        words = {"kind": label(f"plan_kind_{one.kind}"), "framework": one.framework, "degrees": degrees}
+        terminal.print("  " + label("suggest_plan", gain=_gain(one.gain), **words), soft_wrap=True)
     if found.idle:
-        terminal.print("  " + said("suggest_idle", switches=listed(found.idle)), style="dim", soft_wrap=True)
+        terminal.print("  " + label("suggest_idle", switches=join_words(found.idle)), style="dim", soft_wrap=True)
     if found.refused:
         names = dict.fromkeys(f"{one.switch}={shown(one.value)}" for one in found.refused)
-        terminal.print("  " + said("suggest_refused", switches=listed(names)), style="dim", soft_wrap=True)
+        terminal.print("  " + label("suggest_refused", switches=join_words(names)), style="dim", soft_wrap=True)
     if found.host:
-        terminal.print(said("host_title"), style="bold")
+        terminal.print(label("host_title"), style="bold")
         for setting in found.host:
-            saves = f" ({said('host_saves', s=digits(setting.saves_s, 2))})" if setting.saves_s else ""
+            saves = f" ({label('host_saves', s=format_digits(setting.saves_s, 2))})" if setting.saves_s else ""
             terminal.print(f"  {setting.setting}", soft_wrap=True)
             terminal.print(f"    {setting.why}{saves}", style="dim", soft_wrap=True)
 
@@ -70,22 +70,22 @@ def link_name(link: str) -> str:
     """A link in the language of this run."""
     from crosszone.analyse.communication import KNOWN_LINKS
 
-    return said(f"link_{link}") if link in KNOWN_LINKS else link
+    return label(f"link_{link}") if link in KNOWN_LINKS else link
 
 
 def _gain(share: float) -> str:
-    return signed(100 * share, 3)
+    return format_signed(100 * share, 3)
 
 
 def _ratio(found: CommunicationReport) -> str:
-    ratio = "-" if found.compute_to_communication is None else digits(found.compute_to_communication, 3)
-    return said(
+    ratio = "-" if found.compute_to_communication is None else format_digits(found.compute_to_communication, 3)
+    return label(
         "analyse_ratio_line",
         ratio=ratio,
-        compute=digits(found.compute_s),
-        exposed=digits(found.exposed_s),
-        bound=said(f"bound_{found.boundness}"),
-        share=percent(found.communication_share),
+        compute=format_digits(found.compute_s),
+        exposed=format_digits(found.exposed_s),
+        bound=label(f"bound_{found.boundness}"),
+        share=format_percent(found.communication_share),
     )
 
 
@@ -93,10 +93,20 @@ def _scaling(found: CommunicationReport) -> str:
     one = found.scaling
     words = []
     if one.one_zone is not None:
-        words.append(said("scaling_zone", share=percent(one.one_zone), tokens=digits(one.one_zone_tokens_per_s or 0.0)))
+        words.append(
+            label(
+                "scaling_zone",
+                share=format_percent(one.one_zone),
+                tokens=format_digits(one.one_zone_tokens_per_s or 0.0),
+            )
+        )
     if one.one_gpu is not None:
-        words.append(said("scaling_gpu", share=percent(one.one_gpu), tokens=digits(one.one_gpu_tokens_per_s or 0.0)))
-    return said("semicolon").join(words) or "-"
+        words.append(
+            label(
+                "scaling_gpu", share=format_percent(one.one_gpu), tokens=format_digits(one.one_gpu_tokens_per_s or 0.0)
+            )
+        )
+    return label("semicolon").join(words) or "-"
 
 
 def _lines(found: CommunicationReport) -> Any:
@@ -109,16 +119,16 @@ def _lines(found: CommunicationReport) -> Any:
         ("traffic_busy", "right"),
         ("traffic_exposed", "right"),
     ]
-    rows = table(said("traffic_title"), columns, caption=said("analyse_caption"))
+    rows = build_table(label("traffic_title"), columns, caption=label("analyse_caption"))
     for line in found.lines[:MOST_ROWS]:
         rows.add_row(
-            said(f"kind_{line.kind}"),
+            label(f"kind_{line.kind}"),
             link_name(line.link),
-            digits(line.bytes_per_step / 1e9),
-            percent(line.share),
-            digits(line.messages),
-            digits(line.busy_s),
-            digits(line.exposed_s),
+            format_digits(line.bytes_per_step / 1e9),
+            format_percent(line.share),
+            format_digits(line.messages),
+            format_digits(line.busy_s),
+            format_digits(line.exposed_s),
         )
     return rows
 
@@ -132,10 +142,10 @@ def _totals(found: CommunicationReport) -> Any:
         ("traffic_busy", "right"),
         ("traffic_exposed", "right"),
     ]
-    rows = table(said("analyse_tiers"), columns)
+    rows = build_table(label("analyse_tiers"), columns)
     for one in found.tiers:
-        size, busy, late = (digits(x) for x in (one.bytes_per_step / 1e9, one.busy_s, one.exposed_s))
-        rows.add_row(link_name(one.name), size, percent(one.share), busy, late)
+        size, busy, late = (format_digits(x) for x in (one.bytes_per_step / 1e9, one.busy_s, one.exposed_s))
+        rows.add_row(link_name(one.name), size, format_percent(one.share), busy, late)
     return rows
 
 
@@ -152,19 +162,19 @@ def _links(found: CommunicationReport) -> Any:
         ("traffic_exposed", "right"),
         ("analyse_groups", "left"),
     ]
-    rows = table(said("analyse_links"), columns)
+    rows = build_table(label("analyse_links"), columns)
     for one in found.links[:MOST_ROWS]:
-        groups = listed(
-            said("analyse_group", groups=amount(group.groups), axis=group.axis)
+        groups = join_words(
+            label("analyse_group", groups=format_amount(group.groups), axis=group.axis)
             for group in found.groups
             if group.link == one.link
         )
         figures = (one.used_gbps, one.gbps, one.rtt_ms, one.busy_s, one.exposed_s)
         rows.add_row(
             one.link,
-            digits(one.bytes_per_step / 1e9),
-            said(f"kind_{one.dominant}"),
-            *(digits(value, 3) for value in figures),
+            format_digits(one.bytes_per_step / 1e9),
+            label(f"kind_{one.dominant}"),
+            *(format_digits(value, 3) for value in figures),
             groups,
         )
     return rows
@@ -178,10 +188,10 @@ def _ranked(found: Suggestions) -> Any:
         ("suggest_exact", "left"),
         ("suggest_option", "left"),
     ]
-    rows = table("", columns, caption=said("suggest_caption"))
+    rows = build_table("", columns, caption=label("suggest_caption"))
     for one in found.ranked:
-        exact = said("suggest_same") if one.exact else one.risk
-        option = one.option or said("suggest_no_option")
+        exact = label("suggest_same") if one.exact else one.risk
+        option = one.option or label("suggest_no_option")
         saved = one.exposed_s if abs(one.exposed_s) > 1e-6 else 0.0
-        rows.add_row(f"{one.switch}={shown(one.value)}", _gain(one.gain), signed(saved, 3), exact, option)
+        rows.add_row(f"{one.switch}={shown(one.value)}", _gain(one.gain), format_signed(saved, 3), exact, option)
     return rows

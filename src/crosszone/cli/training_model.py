@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.kept import JsonOption, StoreOption, given, opened
-from crosszone.cli.output import amount, console, print_json, said, table
+from crosszone.cli.options import JsonOption, StoreOption, drop_missing, open_database
+from crosszone.cli.output import build_table, label, open_console, print_json
+from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,14 +30,14 @@ def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Example: crosszone model list
     """
-    with opened(store) as kept:
-        found = kept.training_models.all()
+    with open_database(store) as database:
+        found = database.training_models.all()
     if as_json:
         print_json({"entries": [entry.model_dump(mode="json") for entry in found]})
     elif found:
-        _print(said("model_title", count=len(found)), found)
+        _print(label("model_title", count=len(found)), found)
     else:
-        console().print(said("model_none"), soft_wrap=True)
+        open_console().print(label("model_none"), soft_wrap=True)
 
 
 @app.command()
@@ -58,13 +59,13 @@ def add(
     """
     from crosszone.inputs.dataset import TrainingModel
 
-    fields = given({"name": name or id, "model": _read(model), "weights": weights})
-    with opened(store) as kept:
-        entry = kept.training_models.add(TrainingModel(**fields), id=id)
+    fields = drop_missing({"name": name or id, "model": _read(model), "weights": weights})
+    with open_database(store) as database:
+        entry = database.training_models.add(TrainingModel(**fields), id=id)
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
-        console().print(said("model_added", id=id), soft_wrap=True)
+        open_console().print(label("model_added", id=id), soft_wrap=True)
 
 
 @app.command()
@@ -73,8 +74,8 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
     Example: crosszone model show my-7b
     """
-    with opened(store) as kept:
-        entry = kept.training_models.get(id)
+    with open_database(store) as database:
+        entry = database.training_models.get(id)
     if as_json:
         print_json(entry.model_dump(mode="json"))
         return
@@ -91,12 +92,12 @@ def remove(id: IdArgument, store: StoreOption = None, as_json: JsonOption = Fals
 
     Example: crosszone model remove my-7b
     """
-    with opened(store) as kept:
-        kept.training_models.remove(id)
+    with open_database(store) as database:
+        database.training_models.remove(id)
     if as_json:
         print_json({"removed": [id]})
     else:
-        console().print(said("model_removed", id=id), soft_wrap=True)
+        open_console().print(label("model_removed", id=id), soft_wrap=True)
 
 
 def _read(model: str) -> str | dict[str, Any]:
@@ -121,9 +122,9 @@ def _read(model: str) -> str | dict[str, Any]:
 
 def _print(title: str, found: Sequence[Entry[TrainingModel]]) -> None:
     columns = [("env_id", "left"), ("report_model_name", "left"), ("model_weights", "left"), ("dataset_bytes", "right")]
-    rows = table(title, columns)
+    rows = build_table(title, columns)
     for entry in found:
         one = entry.value
-        what = one.model if isinstance(one.model, str) else said("model_own")
-        rows.add_row(entry.id, what, one.weights or said("model_scratch"), amount(one.bytes))
-    console().print(rows)
+        what = one.model if isinstance(one.model, str) else label("model_own")
+        rows.add_row(entry.id, what, one.weights or label("model_scratch"), format_amount(one.bytes))
+    open_console().print(rows)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.figures import digits, percent, signed
-from crosszone.cli.output import console, language, print_json, print_notices, said, table
+from crosszone.cli.options import JsonOption
+from crosszone.cli.output import build_table, get_language, label, open_console, print_json, print_notices
 from crosszone.errors import InvalidError, Notice
+from crosszone.text.figures import format_digits, format_percent, format_signed
 
 if TYPE_CHECKING:
     from crosszone.analyse.what_if import WhatIf
@@ -30,7 +31,7 @@ def what_if(
         ),
     ] = None,
     switches: Annotated[bool, typer.Option("--switches", help="List the switches, and how they stand.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Predict the scenario with some fields changed, beside the prediction without: the difference by part.
 
@@ -44,15 +45,15 @@ def what_if(
 
     loaded = read_scenario(file)
     if switches:
-        _list(answer(loaded, language()).predictor, as_json)
+        _list(answer(loaded, get_language()).predictor, as_json)
         return
     if not changes and not turn:
         raise InvalidError(Notice(code="nothing_changed", field="--set"))
     fields = read_changes(changes or [])
     turned = [read_switch(text) for text in turn or []]
-    before = answer(loaded, language())
+    before = answer(loaded, get_language())
     found = compare(
-        loaded.scenario, fields, turned, base=before.predictor, before=before.prediction, language=language()
+        loaded.scenario, fields, turned, base=before.predictor, before=before.prediction, language=get_language()
     )
     if as_json:
         print_json(found.model_dump(mode="json"))
@@ -61,18 +62,18 @@ def what_if(
 
 
 def _print(found: WhatIf) -> None:
-    terminal = console()
+    terminal = open_console()
     terminal.print(found.before.name, style="bold")
     for path, value in found.changes.items():
         terminal.print(f"  {path} = {scalar_text(value)}", style="dim", soft_wrap=True)
     terminal.print(_figures(found))
     terminal.print(_parts(found))
     for one in found.switches:
-        option = one.option or said("suggest_no_option")
+        option = one.option or label("suggest_no_option")
         terminal.print(f"{one.name}: {shown(one.before)} -> {shown(one.after)}   {option}", soft_wrap=True)
         terminal.print(f"    {one.convergence}", style="dim", soft_wrap=True)
         if one.source:
-            terminal.print(f"    {said('what_if_source', source=one.source)}", style="dim", soft_wrap=True)
+            terminal.print(f"    {label('what_if_source', source=one.source)}", style="dim", soft_wrap=True)
     print_notices(found.notices)
     print_notices(notice for notice in found.after.warnings if notice["level"] == "warning")
 
@@ -94,14 +95,14 @@ def _figures(found: WhatIf) -> Any:
     from crosszone.analyse.what_if import between_zones, exposed_s
 
     columns = [("figure", "left"), ("what_if_before", "right"), ("what_if_after", "right"), ("what_if_change", "right")]
-    rows = table(said("what_if_title"), columns)
+    rows = build_table(label("what_if_title"), columns)
 
     def row(key: str, value: Any, factor: float = 1.0) -> None:
         first, second = value(found.before), value(found.after)
         if first is None or second is None:
             return
-        change = f"{signed(100 * (second / first - 1), 3)} %" if first else signed(factor * second)
-        rows.add_row(said(key), digits(factor * first), digits(factor * second), change)
+        change = f"{format_signed(100 * (second / first - 1), 3)} %" if first else format_signed(factor * second)
+        rows.add_row(label(key), format_digits(factor * first), format_digits(factor * second), change)
 
     def days(p: Prediction) -> float | None:
         return None if p.run.days is None else p.run.days.expected
@@ -113,8 +114,8 @@ def _figures(found: WhatIf) -> Any:
     row("what_if_speed", lambda p: p.tokens_per_s.expected)
     row("what_if_mfu", lambda p: p.mfu.expected, 100)
     row("what_if_memory", lambda p: p.memory_gib.peak.expected)
-    fits = [said("yes") if one.memory_gib.fits else said("no") for one in (found.before, found.after)]
-    rows.add_row(said("what_if_fits"), *fits, "", style="" if found.after.memory_gib.fits else "red")
+    fits = [label("yes") if one.memory_gib.fits else label("no") for one in (found.before, found.after)]
+    rows.add_row(label("what_if_fits"), *fits, "", style="" if found.after.memory_gib.fits else "red")
     row("what_if_exposed", exposed_s)
     row("what_if_zones", between_zones, 1e-9)
     row("what_if_days", days)
@@ -124,13 +125,13 @@ def _figures(found: WhatIf) -> Any:
 
 def _parts(found: WhatIf) -> Any:
     """The waterfall: every part of the step that differs, the largest first."""
-    rows = table(said("what_if_parts"), [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")])
+    rows = build_table(label("what_if_parts"), [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")])
     step = found.before.step_time_s.expected
     for part in found.difference.parts:
         if abs(part.seconds) >= SMALL * step:
-            rows.add_row(said(f"step_{part.name}"), signed(part.seconds), percent(part.seconds / step))
+            rows.add_row(label(f"step_{part.name}"), format_signed(part.seconds), format_percent(part.seconds / step))
     rows.add_section()
-    rows.add_row(said("total"), signed(found.difference.step_s), percent(found.difference.step_s / step))
+    rows.add_row(label("total"), format_signed(found.difference.step_s), format_percent(found.difference.step_s / step))
     return rows
 
 
@@ -138,14 +139,14 @@ def _list(now: Any, as_json: bool) -> None:
     """Every switch: what it takes, how it stands, and what that is in the framework's words."""
     from crosszone.analyse.switches import listed as known
 
-    listed = [one.model_dump(mode="json") for one in known(now, language())]
+    listed = [one.model_dump(mode="json") for one in known(now, get_language())]
     if as_json:
         print_json(listed)
         return
     columns = [("suggest_switch", "left"), ("switch_takes", "left"), ("switch_now", "left"), ("suggest_option", "left")]
-    rows = table(said("switches_title"), columns)
+    rows = build_table(label("switches_title"), columns)
     for row in listed:
-        takes = " | ".join(row["takes"]) if isinstance(row["takes"], list) else said(f"takes_{row['takes']}")
+        takes = " | ".join(row["takes"]) if isinstance(row["takes"], list) else label(f"takes_{row['takes']}")
         now_is = shown(row["now"])
-        rows.add_row(f"{row['name']}\n{row['title']}", takes, now_is, row["option"] or said("suggest_no_option"))
-    console().print(rows)
+        rows.add_row(f"{row['name']}\n{row['title']}", takes, now_is, row["option"] or label("suggest_no_option"))
+    open_console().print(rows)

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.value import Value
-from crosszone.text import sentence
+from crosszone.text import render_sentence
 
 OptionPlace = Literal["flag", "key", "argument", "variable"]
 
@@ -43,7 +43,7 @@ class Option(Value):
 def build_option(where: OptionPlace, name: str, value: Any, language: str, *, key: str = "", **params: Any) -> Option:
     """An option with its sentence `option.KEY.why`; the key is the option's own name unless another one is given."""
     code = key or make_sentence_key(name)
-    return Option(where=where, name=name, value=value, why=sentence("option", code, "why", language, params))
+    return Option(where=where, name=name, value=value, why=render_sentence("option", code, "why", language, params))
 
 
 def make_sentence_key(name: str) -> str:

@@ -17,7 +17,7 @@ from crosszone.deploy.launch import Launch
 from crosszone.deploy.shell import comment, quoted
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse
-from crosszone.text import label, sentence
+from crosszone.text import label, render_sentence
 
 
 class EnvironmentVariable(Value):
@@ -135,11 +135,11 @@ def _list_settings(launch: Launch) -> Iterator[tuple[str, str, str]]:
     communication, language = launch.predictor.strategy.communication, launch.language
     planned: dict[str, tuple[str, str]] = {}
     if communication.congestion != DEFAULT_CONGESTION:
-        reason = sentence("option", "congestion", "why", language, {"congestion": communication.congestion})
+        reason = render_sentence("option", "congestion", "why", language, {"congestion": communication.congestion})
         planned["congestion"] = (f"sysctl -w net.ipv4.tcp_congestion_control={communication.congestion}", reason)
     if communication.socket_buffer_mb is not None:
         buffer_bytes = round(communication.socket_buffer_mb * 1e6)
-        reason = sentence("option", "socket_buffer", "why", language, {"mb": communication.socket_buffer_mb})
+        reason = render_sentence("option", "socket_buffer", "why", language, {"mb": communication.socket_buffer_mb})
         tcp_limits = f'net.ipv4.tcp_rmem="4096 131072 {buffer_bytes}" net.ipv4.tcp_wmem="4096 65536 {buffer_bytes}"'
         planned["buffers"] = (
             f"sysctl -w net.core.rmem_max={buffer_bytes} net.core.wmem_max={buffer_bytes} {tcp_limits}",

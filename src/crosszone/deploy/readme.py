@@ -11,8 +11,8 @@ from crosszone.deploy.launch import Launch
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.parameters import parameters
 from crosszone.predict.prediction import Triple
-from crosszone.text import label, texts
-from crosszone.text.figures import billions, digits
+from crosszone.text import label, load_texts
+from crosszone.text.figures import format_billions, format_digits
 
 MAX_VALUE_LENGTH = 80
 
@@ -56,7 +56,7 @@ def _describe_plan(launch: Launch) -> str:
     )
     params = {
         "model": _escape_markdown(model.name),
-        "parameters": billions(parameters(model).total),
+        "parameters": format_billions(parameters(model).total),
         "gpus": launch.world_size,
         "nodes": len(launch.nodes),
         "zones": ", ".join(map(_escape_markdown, launch.zones)),
@@ -90,10 +90,11 @@ def _describe_prediction(launch: Launch) -> str:
     ]
     head = ["", *(label(f"bundle_{part}", language) for part in ("low", "expected", "high"))]
     cells = [
-        [name, *(f"{digits(value)} {unit}".rstrip() for value in _split_triple(triple))] for name, triple, unit in rows
+        [name, *(f"{format_digits(value)} {unit}".rstrip() for value in _split_triple(triple))]
+        for name, triple, unit in rows
     ]
     params = {
-        "limit": digits(prediction.memory_gib.limit),
+        "limit": format_digits(prediction.memory_gib.limit),
         "bottleneck": label(f"class_{prediction.bottleneck}", language),
     }
     return f"{_render_table(head, cells)}\n\n{label('bundle_range', language, **params)}"
@@ -139,7 +140,7 @@ def _render_files(bundle: Bundle, language: str) -> str:
 
 def _has_label(path: str, language: str) -> bool:
     """The file has a line of its own; modules of the trainer stand under train.py."""
-    return f"bundle_file_{path.replace('.', '_').replace('-', '_')}" in texts(language)["label"]
+    return f"bundle_file_{path.replace('.', '_').replace('-', '_')}" in load_texts(language)["label"]
 
 
 def _split_triple(triple: Triple) -> tuple[float, float, float]:

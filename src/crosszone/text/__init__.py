@@ -18,7 +18,7 @@ class Label(str):
 
 
 @cache
-def texts(language: str) -> dict[str, Any]:
+def load_texts(language: str) -> dict[str, Any]:
     """All sentences of one language, as nested keys."""
     if language not in LANGUAGES:
         raise ValueError(f"language {language!r} is not one of {', '.join(LANGUAGES)}")
@@ -26,21 +26,21 @@ def texts(language: str) -> dict[str, Any]:
     return loaded
 
 
-def sentence(group: str, code: str, part: str, language: str, params: Mapping[str, Any]) -> str:
+def render_sentence(group: str, code: str, part: str, language: str, params: Mapping[str, Any]) -> str:
     """The sentence `group.code.part` with its parameters put in."""
-    template: str = texts(language)[group][code][part]
+    template: str = load_texts(language)[group][code][part]
     return template.format_map(
-        {k: label(v, language) if isinstance(v, Label) else _spoken(v) for k, v in params.items()}
+        {k: label(v, language) if isinstance(v, Label) else _format_value(v) for k, v in params.items()}
     )
 
 
 def label(key: str, language: str, **params: Any) -> str:
     """A heading or short label, e.g. of a table column."""
-    text: str = texts(language)["label"][key]
+    text: str = load_texts(language)["label"][key]
     return text.format_map(params) if params else text
 
 
-def preferred_language(environment: Mapping[str, str] | None = None) -> str:
+def detect_language(environment: Mapping[str, str] | None = None) -> str:
     """The user's language: `CROSSZONE_LANG`, else the locale, else English."""
     env = os.environ if environment is None else environment
     for key in ("CROSSZONE_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
@@ -50,10 +50,10 @@ def preferred_language(environment: Mapping[str, str] | None = None) -> str:
     return DEFAULT_LANGUAGE
 
 
-def _spoken(value: Any) -> Any:
+def _format_value(value: Any) -> Any:
     """Numbers without noise, lists with commas."""
     if isinstance(value, float):
         return f"{value:,.4g}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:,.10g}"
     if isinstance(value, list | tuple):
-        return ", ".join(str(_spoken(v)) for v in value)
+        return ", ".join(str(_format_value(v)) for v in value)
     return value

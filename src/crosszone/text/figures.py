@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 
-def digits(value: float, most: int = 4) -> str:
+def format_digits(value: float, digits: int = 4) -> str:
     """A number to so many significant digits, with commas and no exponent where it is large."""
-    if abs(value) >= 10 ** (most - 1):
-        return f"{float(f'{value:.{most}g}'):,.0f}"
-    return f"{value:.{most}g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.2g}"
+    if abs(value) >= 10 ** (digits - 1):
+        return f"{float(f'{value:.{digits}g}'):,.0f}"
+    return f"{value:.{digits}g}" if abs(value) >= 1e-4 or value == 0 else f"{value:.2g}"
 
 
-def signed(value: float, most: int = 4) -> str:
+def format_signed(value: float, digits: int = 4) -> str:
     """A difference, with its sign."""
-    return ("+" if value > 0 else "") + digits(value, most)
+    return ("+" if value > 0 else "") + format_digits(value, digits)
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share in percent, without the sign."""
     return f"{100 * share:.1f}"
 
 
-def amount(value: float | None, digits: int = 4) -> str:
+def format_amount(value: float | None, digits: int = 4) -> str:
     """A number for a table cell; a dash when it is not known."""
     if value is None:
         return "-"
@@ -29,6 +29,6 @@ def amount(value: float | None, digits: int = 4) -> str:
     return f"{value:,.{digits}g}" if abs(value) < 1e6 else f"{value:.{digits}g}"
 
 
-def billions(count: float) -> str:
+def format_billions(count: float) -> str:
     """A parameter count in 1e9 with three decimals, small ones in 1e6."""
     return f"{count / 1e9:,.3f} B" if count >= 1e8 else f"{count / 1e6:,.3f} M"

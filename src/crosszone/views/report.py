@@ -14,7 +14,7 @@ from crosszone.inputs.scenario import Loaded
 from crosszone.plan.plan import Plan
 from crosszone.predict.prediction import StageMemory, Triple
 from crosszone.text import DEFAULT_LANGUAGE
-from crosszone.text.figures import amount, billions, digits, percent, signed
+from crosszone.text.figures import format_amount, format_billions, format_digits, format_percent, format_signed
 from crosszone.views.document import Align, Item, Report, Section, Table
 from crosszone.views.html import render_html
 from crosszone.views.markdown import render_markdown
@@ -74,7 +74,7 @@ class _Told:
     ) -> Table:
         cells = [tuple(row) for row in rows]
         if len(cells) > MOST_ROWS:
-            more = self.said("report_rows_more", count=amount(len(cells) - MOST_ROWS))
+            more = self.said("report_rows_more", count=format_amount(len(cells) - MOST_ROWS))
             caption = f"{caption} {more}".strip()
         headings = tuple((self.said(key), align) for key, align in columns)
         return Table(headings=headings, rows=tuple(cells[:MOST_ROWS]), title=title, caption=caption)
@@ -96,7 +96,7 @@ class _Told:
             ("report_co2", run.co2_kg, 1),
         ]
         cells = [
-            (self.said(key), *(digits(value * factor, 4) for value in (one.expected, one.low, one.high)))
+            (self.said(key), *(format_digits(value * factor, 4) for value in (one.expected, one.low, one.high)))
             for key, one, factor in rows
             if one is not None
         ]
@@ -120,12 +120,14 @@ class _Told:
         for block in placement.blocks:
             used[block.zone] = used.get(block.zone, 0) + block.count
             ranks = f"{first} - {first + block.count - 1}" if block.count > 1 else str(first)
-            rows.append((ranks, block.zone, str(block.group), str(block.first), amount(block.count)))
+            rows.append((ranks, block.zone, str(block.group), str(block.first), format_amount(block.count)))
             first += block.count
-        where = self.words.listed(self.said("plan_zone", zone=zone, gpus=amount(count)) for zone, count in used.items())
+        where = self.words.listed(
+            self.said("plan_zone", zone=zone, gpus=format_amount(count)) for zone, count in used.items()
+        )
         strategy = self.words.listed(_options(p.strategy))
         total = self.study.scenario.cluster.gpus
-        counts = {"used": amount(p.gpus), "total": amount(total), "idle": amount(total - p.gpus)}
+        counts = {"used": format_amount(p.gpus), "total": format_amount(total), "idle": format_amount(total - p.gpus)}
         facts = [
             (self.said("framework"), self.study.answer.predictor.framework.title),
             (self.said("report_strategy"), strategy),
@@ -144,16 +146,16 @@ class _Told:
         model, job = self.study.described["model"], self.study.described["job"]
         cluster = self.study.described["cluster"]
         counted = model["parameters"]
-        sizes = {"total": billions(counted["total"]), "layers": amount(model["layers"])}
-        about = self.said("report_model", **sizes, hidden=amount(model["hidden"]), attention=model["attention"])
+        sizes = {"total": format_billions(counted["total"]), "layers": format_amount(model["layers"])}
+        about = self.said("report_model", **sizes, hidden=format_amount(model["hidden"]), attention=model["attention"])
         facts = [(self.said("report_model_name"), f"{model['name']}{self.said('semicolon')}{about}")]
-        batch = {"seq": amount(job["seq_len"]), "batch": amount(job["global_batch"])}
-        work = self.said("report_job_line", **batch, tokens=amount(job["tokens_per_step"]))
+        batch = {"seq": format_amount(job["seq_len"]), "batch": format_amount(job["global_batch"])}
+        work = self.said("report_job_line", **batch, tokens=format_amount(job["tokens_per_step"]))
         asked = self.said("report_framework_asked", name=job["framework"])
         kinds = self.words.listed([job["precision"], job["optimizer"], asked])
         facts.append((self.said("report_job"), work + self.said("semicolon") + kinds))
         if job["total_tokens"] is not None:
-            counts = {"tokens": digits(job["total_tokens"]), "steps": amount(job["steps"])}
+            counts = {"tokens": format_digits(job["total_tokens"]), "steps": format_amount(job["steps"])}
             facts.append((self.said("report_length"), self.said("report_run_line", **counts)))
         return Section(
             title=self.said("report_inputs"),
@@ -168,17 +170,17 @@ class _Told:
             (
                 zone["name"],
                 zone["region"] or "-",
-                amount(group["count"]),
-                amount(group["count"] * group["gpus"]),
+                format_amount(group["count"]),
+                format_amount(group["count"] * group["gpus"]),
                 group["gpu"],
-                amount(group["nic_gbps_node"]),
-                amount(group["usd_per_gpu_hour"]),
-                amount(zone["carbon_g_per_kwh"]),
+                format_amount(group["nic_gbps_node"]),
+                format_amount(group["usd_per_gpu_hour"]),
+                format_amount(zone["carbon_g_per_kwh"]),
             )
             for zone in cluster["zones"]
             for group in zone["groups"]
         ]
-        title = self.said("zones_title", gpus=amount(cluster["gpus"]), nodes=amount(cluster["nodes"]))
+        title = self.said("zones_title", gpus=format_amount(cluster["gpus"]), nodes=format_amount(cluster["nodes"]))
         return self._table(columns, rows, title=title)
 
     def _links(self, cluster: dict[str, Any]) -> Table:
@@ -190,17 +192,19 @@ class _Told:
         rows = []
         for link in cluster["links"]:
             rtt = link["rtt_ms"]
-            band = digits(rtt["expected"], 3)
+            band = format_digits(rtt["expected"], 3)
             if rtt["low"] != rtt["high"]:
-                band = self.said("value_range", value=band, low=digits(rtt["low"], 3), high=digits(rtt["high"], 3))
+                band = self.said(
+                    "value_range", value=band, low=format_digits(rtt["low"], 3), high=format_digits(rtt["high"], 3)
+                )
             rows.append(
                 (
                     " - ".join(link["between"]),
-                    with_origin(link, "gbps", amount(link["gbps"])),
-                    with_origin(link, "gbps_back", amount(link["gbps_back"])),
+                    with_origin(link, "gbps", format_amount(link["gbps"])),
+                    with_origin(link, "gbps_back", format_amount(link["gbps_back"])),
                     with_origin(link, "rtt_ms", band),
-                    amount(None if link["km"] is None else round(link["km"])),
-                    with_origin(link, "usd_per_gb", amount(link["usd_per_gb"])),
+                    format_amount(None if link["km"] is None else round(link["km"])),
+                    with_origin(link, "usd_per_gb", format_amount(link["usd_per_gb"])),
                 )
             )
         return self._table(columns, rows, title=self.said("links_heading"))
@@ -211,11 +215,15 @@ class _Told:
         ordered = sorted(self.prediction.breakdown_s.items(), key=lambda item: -item[1])
         large = [(name, value) for name, value in ordered if abs(value) >= SMALL * total]
         small = [value for name, value in ordered if value and (name, value) not in large]
-        rows = [(self.said(f"step_{name}"), digits(value), percent(value / total)) for name, value in large]
+        rows = [
+            (self.said(f"step_{name}"), format_digits(value), format_percent(value / total)) for name, value in large
+        ]
         if small:
             rest = sum(small)
-            rows.append((self.said("small_parts", count=len(small)), digits(rest, 2), percent(rest / total)))
-        rows.append((self.said("total"), digits(total), percent(1.0)))
+            rows.append(
+                (self.said("small_parts", count=len(small)), format_digits(rest, 2), format_percent(rest / total))
+            )
+        rows.append((self.said("total"), format_digits(total), format_percent(1.0)))
         table = self._table([("step_part", "left"), ("time_s", "right"), ("share_pct", "right")], rows)
         return Section(title=self.said("breakdown_title"), tables=(table,))
 
@@ -234,7 +242,7 @@ class _Told:
             one = group[0]
             name = str(one.stage) if len(group) == 1 else f"{one.stage} - {group[-1].stage}"
             worst = any(stage.stage == memory.worst_stage for stage in group)
-            start = [name + (" *" if worst else ""), *([one.gpu] if kinds else []), amount(one.layers)]
+            start = [name + (" *" if worst else ""), *([one.gpu] if kinds else []), format_amount(one.layers)]
             gib = [f"{value:.2f}" for value in (*(one.parts[part] for part in parts), one.total, one.limit)]
             rows.append((*start, *gib, self.said(f"peak_{one.peak_at}")))
         return Section(
@@ -254,10 +262,10 @@ class _Told:
                 (
                     self.said(f"kind_{line.kind}"),
                     self._link(line.link),
-                    digits(line.bytes_per_step / 1e9),
-                    percent(line.share),
-                    digits(line.busy_s),
-                    digits(line.exposed_s),
+                    format_digits(line.bytes_per_step / 1e9),
+                    format_percent(line.share),
+                    format_digits(line.busy_s),
+                    format_digits(line.exposed_s),
                 )
                 for line in found.lines
             ],
@@ -270,21 +278,21 @@ class _Told:
             rows = [
                 (
                     one.link,
-                    digits(one.bytes_per_step / 1e9),
+                    format_digits(one.bytes_per_step / 1e9),
                     self.said(f"kind_{one.dominant}"),
-                    *(digits(value, 3) for value in (one.used_gbps, one.gbps, one.rtt_ms)),
+                    *(format_digits(value, 3) for value in (one.used_gbps, one.gbps, one.rtt_ms)),
                 )
                 for one in found.links
             ]
             tables.append(self._table(columns, rows, title=self.said("analyse_links")))
-        ratio = "-" if found.compute_to_communication is None else digits(found.compute_to_communication, 3)
+        ratio = "-" if found.compute_to_communication is None else format_digits(found.compute_to_communication, 3)
         line = self.said(
             "analyse_ratio_line",
             ratio=ratio,
-            compute=digits(found.compute_s),
-            exposed=digits(found.exposed_s),
+            compute=format_digits(found.compute_s),
+            exposed=format_digits(found.exposed_s),
             bound=self.said(f"bound_{found.boundness}"),
-            share=percent(found.communication_share),
+            share=format_percent(found.communication_share),
         )
         facts = ((self.said("analyse_ratio"), line),)
         return Section(title=self.said("traffic_title"), facts=facts, tables=tuple(tables))
@@ -307,7 +315,9 @@ class _Told:
             title = self.said("report_plans" if self.study.chosen else "report_plans_free")
             tables.append(self._table(columns, rows, title=title, caption=self.said("report_plans_caption")))
         if free is not None and free.rejected:
-            rejected = [(self._family(one.family), amount(one.count), one.reason["message"]) for one in free.rejected]
+            rejected = [
+                (self._family(one.family), format_amount(one.count), one.reason["message"]) for one in free.rejected
+            ]
             columns = [("family", "left"), ("count", "right"), ("reason", "left")]
             tables.append(self._table(columns, rejected, title=self.said("rejected_title")))
         return Section(title=self.said("report_why"), items=tuple(items), tables=tuple(tables))
@@ -324,8 +334,8 @@ class _Told:
             frameworks()[plan.framework].title,
             " ".join([f"tp {s.tp} pp {s.pp} dp {s.dp}", *more]),
             where,
-            digits(found.step_time_s.expected),
-            digits(found.tokens_per_s.expected),
+            format_digits(found.step_time_s.expected),
+            format_digits(found.tokens_per_s.expected),
             f"{found.memory_gib.peak.expected:.1f}",
         )
 
@@ -348,8 +358,8 @@ class _Told:
         rows = [
             (
                 f"{one.title} ({one.switch}={_written(one.value)})",
-                signed(100 * one.gain, 3),
-                digits(one.step_s),
+                format_signed(100 * one.gain, 3),
+                format_digits(one.step_s),
                 self.said("suggest_same") if one.exact else one.risk,
                 one.option or self.said("suggest_no_option"),
             )

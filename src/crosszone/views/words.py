@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from crosszone.text import label
-from crosszone.text.figures import amount, digits, percent
+from crosszone.text.figures import format_amount, format_digits, format_percent
 
 if TYPE_CHECKING:
     from crosszone.cost.operator_checks import OperatorError
@@ -36,26 +36,26 @@ class Words:
     def with_range(self, triple: Triple, unit: str, factor: float = 1.0) -> str:
         """Expected value with its unit, and the range."""
         numbers = ((triple.expected, 4), (triple.low, 3), (triple.high, 3))
-        value, low, high = (digits(number * factor, most) for number, most in numbers)
+        value, low, high = (format_digits(number * factor, most) for number, most in numbers)
         return self.said("value_range", value=self.said(f"unit_{unit}", value=value), low=low, high=high)
 
     def split(self, found: Prediction) -> str:
         """GPUs and degrees, without those that do nothing."""
         words = [f"{key} {found.strategy[key]}" for key in DEGREES if found.strategy[key] not in (None, IDLE.get(key))]
-        counts = {"gpus": amount(found.gpus), "m": amount(found.micro_batches)}
+        counts = {"gpus": format_amount(found.gpus), "m": format_amount(found.micro_batches)}
         return self.said("predict_split", degrees=self.listed(words), **counts)
 
     def speed(self, found: Prediction) -> str:
         """Tokens a second of all and of one GPU, and how much of the peak that is."""
         per_gpu = self.said(
             "speed_per_gpu",
-            tokens=digits(found.tokens_per_s_per_gpu.expected),
-            tflops=digits(found.tflops_per_gpu.expected),
+            tokens=format_digits(found.tokens_per_s_per_gpu.expected),
+            tflops=format_digits(found.tflops_per_gpu.expected),
         )
-        share = self.said("speed_mfu", mfu=percent(found.mfu.expected))
+        share = self.said("speed_mfu", mfu=format_percent(found.mfu.expected))
         words = [self.with_range(found.tokens_per_s, "tokens_s"), per_gpu, share]
         if found.hfu.expected > found.mfu.expected * (1 + SMALL):
-            words.append(self.said("speed_hfu", hfu=percent(found.hfu.expected)))
+            words.append(self.said("speed_hfu", hfu=format_percent(found.hfu.expected)))
         return self.listed(words)
 
     def memory(self, memory: Memory) -> str:
@@ -63,9 +63,9 @@ class Words:
         return self.said(
             "memory_fits" if memory.fits else "memory_over",
             peak=self.with_range(memory.peak, "gib"),
-            limit=digits(memory.limit),
+            limit=format_digits(memory.limit),
             stage=memory.worst_stage,
-            margin=digits(abs(memory.margin), 3),
+            margin=format_digits(abs(memory.margin), 3),
         )
 
     def run(self, run: Run) -> str:
@@ -76,19 +76,19 @@ class Words:
         length = self.with_range(run.days, "hours", 24) if short else self.with_range(run.days, "days")
         counts = self.said(
             "run_counts",
-            steps=amount(run.steps),
-            gpu_hours=digits(run.gpu_hours.expected),
-            goodput=percent(run.goodput.share),
+            steps=format_amount(run.steps),
+            gpu_hours=format_digits(run.gpu_hours.expected),
+            goodput=format_percent(run.goodput.share),
         )
         return length + self.said("semicolon") + counts
 
     def cost(self, run: Run) -> str:
         """Price of the run, or of an hour where its length is not known."""
-        hour = [] if run.usd_per_hour is None else [self.said("cost_hour", usd=digits(run.usd_per_hour))]
+        hour = [] if run.usd_per_hour is None else [self.said("cost_hour", usd=format_digits(run.usd_per_hour))]
         if run.usd is None:
-            out = [self.said("cost_egress_alone", usd=digits(run.usd_egress))] if run.usd_egress else []
+            out = [self.said("cost_egress_alone", usd=format_digits(run.usd_egress))] if run.usd_egress else []
             return self.said("semicolon").join([*(hour or [self.said("cost_unknown")]), *out])
-        out = [self.said("cost_egress", usd=digits(run.usd_egress))] if run.usd_egress else []
+        out = [self.said("cost_egress", usd=format_digits(run.usd_egress))] if run.usd_egress else []
         out = [self.said("cost_egress_unknown")] if run.usd_egress is None else out
         return self.listed([self.with_range(run.usd, "usd"), *out, *hour])
 
@@ -97,14 +97,14 @@ class Words:
         if run.kw is None:
             return self.said("energy_unknown")
         words = [self.with_range(run.kwh, "kwh")] if run.kwh else []
-        words += [self.said("energy_co2", co2=digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
-        return self.listed([*words, self.said("energy_kw", kw=digits(run.kw))])
+        words += [self.said("energy_co2", co2=format_digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
+        return self.listed([*words, self.said("energy_kw", kw=format_digits(run.kw))])
 
     def bottleneck(self, found: Prediction) -> str:
         """The class that takes most of the step, then the others."""
 
         def told(key: str, name: str) -> str:
-            return self.said(key, name=self.said(f"class_{name}"), share=percent(found.shares[name]))
+            return self.said(key, name=self.said(f"class_{name}"), share=format_percent(found.shares[name]))
 
         rest = sorted((name for name in found.shares if name != found.bottleneck), key=lambda name: -found.shares[name])
         others = self.listed(told("class_share", name) for name in rest if found.shares[name] >= SMALL)
@@ -113,7 +113,7 @@ class Words:
     def _operators(self, gpu: str, errors: Mapping[str, OperatorError]) -> str:
         """Mean errors of the step's formulas by family of operators."""
         names = {name: self.said(f"operator_{name.replace(' ', '_')}") for name in errors}
-        told = self.listed(f"{names[name]} {digits(one.error_pct, 2)} %" for name, one in errors.items())
+        told = self.listed(f"{names[name]} {format_digits(one.error_pct, 2)} %" for name, one in errors.items())
         return self.said("basis_operators", gpu=gpu, errors=told)
 
     def basis(self, found: Prediction, predictor: Predictor) -> list[str]:
@@ -124,7 +124,7 @@ class Words:
             self.said("basis_measured" if measured[gpu] else "basis_derived", gpu=gpu, family=family)
             for gpu, family in found.basis.gpu_profiles.items()
         )
-        low, high = (digits(100 * (factor - 1), 2) for factor in (found.basis.low, found.basis.high))
+        low, high = (format_digits(100 * (factor - 1), 2) for factor in (found.basis.low, found.basis.high))
         own = found.basis.own_profile
         return [
             self.said("basis_line", framework=predictor.framework.title, stack=found.basis.stack, gpus=gpus),

@@ -12,7 +12,7 @@ from crosszone.deploy.settings import LaunchSettings
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.schema import json_schema
 from crosszone.inputs.value import Value
-from crosszone.text import sentence
+from crosszone.text import render_sentence
 
 SettingKind = Literal["number", "count", "text", "flag", "zones"]
 _GROUPS = {
@@ -112,7 +112,7 @@ def choices(language: str) -> Choices:
 
 
 def _told(group: str, code: str, part: str, language: str) -> str:
-    return sentence(group, code, part, language, {})
+    return render_sentence(group, code, part, language, {})
 
 
 def _settings(language: str) -> Iterator[SettingChoice]:

@@ -22,7 +22,7 @@ from crosszone.predict.breakdown import last_updated, pace_setter
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import power_entries
-from crosszone.text import texts
+from crosszone.text import load_texts
 
 # Where a number comes from: typed, a datasheet, a coefficient, another figure, a rule over what was typed, ...
 Origin = Literal["scenario", "catalogue", "profile", "figure", "rule", "constant", "simulated"]
@@ -109,7 +109,7 @@ class Explanation(Value):
 
 def said(words: Words, language: str) -> str:
     """Words in a language: of the figures, else of the labels that all surfaces share."""
-    groups = texts(language)
+    groups = load_texts(language)
     text: str = groups["figure"].get(words.key) or groups["label"][words.key]
     params = {key: said(param, language) if isinstance(param, Words) else param for key, param in words.params.items()}
     return text.format_map(params) if params else text

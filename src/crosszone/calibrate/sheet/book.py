@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
 
 from crosszone.extras import require_extra
-from crosszone.text import texts
+from crosszone.text import load_texts
 
 if TYPE_CHECKING:
     from openpyxl import Workbook  # type: ignore[import-untyped]
@@ -92,7 +92,7 @@ class Book:
 
     @cached_property
     def _texts(self) -> dict[str, Any]:
-        sheet_texts: dict[str, Any] = texts(self.language)["sheet"]
+        sheet_texts: dict[str, Any] = load_texts(self.language)["sheet"]
         return sheet_texts
 
     def find_text(self, *path: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path
 
 from crosszone.inputs.frameworks import frameworks
-from crosszone.text import LANGUAGES, texts
+from crosszone.text import LANGUAGES, load_texts
 from crosszone.web.answers import TextBody, errors_documented
 from crosszone.web.refusals import refused
 from crosszone.web.state import State
@@ -23,7 +23,7 @@ def routes(state: State) -> APIRouter:
         """Give the strings of the page in one language."""
         if language not in LANGUAGES:
             raise refused(404, "language_unknown", value=language, allowed=", ".join(LANGUAGES))
-        known = texts(language)
+        known = load_texts(language)
         called = {name: one.title for name, one in frameworks().items()}
         return {"language": language, "page": known["page"], "label": known["label"], "framework": called}
 

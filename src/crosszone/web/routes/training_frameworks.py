@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.value import Value
-from crosszone.text import sentence
+from crosszone.text import render_sentence
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.language import Language
 from crosszone.web.state import State
@@ -60,13 +60,13 @@ def _told(name: str, environments: Sequence[Environment], language: str) -> Trai
     framework = NAMES[name]
     reason = None
     if framework == "horovod" and not any(map(_has_horovod, environments)):
-        reason = sentence("framework", framework, "missing", language, {})
+        reason = render_sentence("framework", framework, "missing", language, {})
     return TrainingFramework(
         name=name,
         framework=framework,
         title=frameworks()[framework].title,
-        kind=sentence("framework", framework, "kind", language, {}),
-        about=sentence("framework", framework, "about", language, {}),
+        kind=render_sentence("framework", framework, "kind", language, {}),
+        about=render_sentence("framework", framework, "about", language, {}),
         available=reason is None,
         reason=reason,
     )

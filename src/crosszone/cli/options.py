@@ -1,7 +1,7 @@
-"""What the verbs of training share: the store that the server uses too, and what is done with it.
+"""Options that several verbs share, and the database and service that those of training open.
 
-with service(store) as at_work:
-    at_work.store.environments.all()
+with open_service(store) as service:
+    service.store.environments.all()
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.output import language
+from crosszone.cli.output import get_language
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -30,24 +30,24 @@ SetOption = Annotated[
 
 
 @contextmanager
-def opened(store: str | None) -> Iterator[Store]:
-    """The store, closed afterwards."""
+def open_database(store: str | None) -> Iterator[Store]:
+    """The database that the server uses too, or the one at that URL; closed afterwards."""
     from crosszone.store import open_store
 
-    with open_store(store) as kept:
-        yield kept
+    with open_store(store) as database:
+        yield database
 
 
 @contextmanager
-def service(store: str | None) -> Iterator[Service]:
-    """What probes, measures and trains, on the store."""
+def open_service(store: str | None) -> Iterator[Service]:
+    """What probes, measures and trains, on that database."""
     from crosszone.run.service import Service
 
-    with opened(store) as kept:
-        yield Service(kept)
+    with open_database(store) as database:
+        yield Service(database)
 
 
-def assigned(lines: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
+def parse_assignments(lines: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
     """`FIELD=VALUE` lines as fields, values as YAML would read them."""
     from crosszone.inputs.document import scalar
 
@@ -60,13 +60,13 @@ def assigned(lines: Sequence[str] | None, option: str = "--set") -> dict[str, An
     return fields
 
 
-def given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that were left out."""
+def drop_missing(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields without those whose option was left out."""
     return {key: value for key, value in fields.items() if value is not None}
 
 
-def one_of(option: str, word: str | None, allowed: Sequence[str]) -> None:
-    """Refuse a word that is none of the allowed."""
+def require_choice(option: str, word: str | None, allowed: Sequence[str]) -> None:
+    """Refuse a value of an option that is not one of the allowed."""
     from crosszone.inputs.value import nearest
 
     if word is not None and word not in allowed:
@@ -74,8 +74,8 @@ def one_of(option: str, word: str | None, allowed: Sequence[str]) -> None:
         raise InvalidError(Notice(code="not_one_of", field=option, value=word, params=params))
 
 
-def told(stored: Mapping[str, Any]) -> dict[str, Any]:
+def localize_stored_notice(stored: Mapping[str, Any]) -> dict[str, Any]:
     """A notice as it is stored with a task, in the language of this run."""
     from crosszone.store.tasks import notice_of
 
-    return notice_of(stored).as_dict(language())
+    return notice_of(stored).as_dict(get_language())
