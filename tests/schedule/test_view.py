@@ -77,7 +77,7 @@ def test_a_long_step_comes_in_windows_that_leave_nothing_out():
     timeline = pipeline(micro_batches=20)
     seen, from_s = set(), 0.0
     for _ in range(20):
-        view = build_view(timeline, from_s=from_s, most=30)
+        view = build_view(timeline, from_s=from_s, max_spans=30)
         window = view["window"]
         assert window["shown"] == len(view["spans"]["lane"]) <= 30
         assert window["left_out"] == window["spans"] - window["shown"]

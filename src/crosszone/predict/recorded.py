@@ -430,7 +430,9 @@ def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, time
         for boundary in range(boundaries):
             table[3 * parts + which * boundaries + boundary] = times[name][boundary]
     ends: list[Any] = [0.0]
-    for first, second, took, delay in zip(*shape.waits, shape.took.tolist(), shape.delay.tolist(), strict=True):
+    for first, second, took, delay in zip(
+        *shape.waits, shape.duration_row.tolist(), shape.delay_row.tolist(), strict=True
+    ):
         arrived = ends[second] + table[delay] if second else 0.0
         starts = np.maximum(ends[first], arrived) if first and second else ends[first] if first else arrived
         ends.append(named("pipeline.end_s", starts + table[took], node=str(len(ends))))
@@ -438,6 +440,6 @@ def _record_passes(schedule: str, size: dict[str, Any], micro_batches: int, time
     return PassTimes(
         shape=shape,
         ends=ends,
-        first_start_s=ends[last[0]] - table[int(shape.took[last[0] - 1])],
+        first_start_s=ends[last[0]] - table[int(shape.duration_row[last[0] - 1])],
         last_end_s=ends[last[-1]],
     )

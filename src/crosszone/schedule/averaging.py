@@ -1,4 +1,4 @@
-"""Averaging between zones, layer by layer: when updates are there, when they are needed, what is waited for.
+"""Local SGD between zones, layer by layer: when updates have arrived, when they are needed, and what waits for them.
 
 One worker's steps stand for all: they are alike. Compute and link each do one thing at a time; a layer's exchange
 begins when the backward pass has left it and the link is free, and must be over before a later forward pass enters it.
@@ -14,9 +14,9 @@ import numpy as np
 
 from crosszone.cost.tiers import Floats, Numbers
 
-FORWARD_SHARE = 1 / 3  # Of a step: a backward pass is two products for each of the forward pass's one. [F1]
-MOST_PERIODS = 50
-SETTLED = 1e-9  # Share of a period by which two periods in a row may differ when the steps repeat
+FORWARD_SHARE = 1 / 3  # Of a step: a backward pass is two matmuls for each one of the forward pass. [F1]
+MAX_PERIODS = 50
+PERIOD_TOLERANCE = 1e-9  # Share of a period by which two periods in a row may differ when the steps repeat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +58,21 @@ def simulate_period_s(plan: LocalSgdPlan, step_s: float, layer_exchange_s: Numbe
     Forward F = 1/3 and backward B = 2/3 of a step lie evenly over the layers. Exchanges queue on the link in the order
     in which the backward pass makes them ready. A forward pass waits at a layer whose exchange is due and not over.
     """
-    each = np.atleast_1d(np.asarray(layer_exchange_s, dtype=float))
-    now, link = np.zeros_like(each), np.zeros_like(each)
+    exchange_s = np.atleast_1d(np.asarray(layer_exchange_s, dtype=float))
+    now_s, link_free_s = np.zeros_like(exchange_s), np.zeros_like(exchange_s)
     due: dict[int, dict[int, Floats]] = {}
-    begun, last = now, np.full_like(each, np.inf)
-    for step in range(MOST_PERIODS * plan.steps):
+    period_start_s, last_period_s = now_s, np.full_like(exchange_s, np.inf)
+    for step in range(MAX_PERIODS * plan.steps):
         if step and step % plan.steps == 0:
-            period, begun = now - begun, now
-            if np.allclose(period, last, rtol=SETTLED, atol=0.0):
+            period, period_start_s = now_s - period_start_s, now_s
+            if np.allclose(period, last_period_s, rtol=PERIOD_TOLERANCE, atol=0.0):
                 break
-            last = period
-        now = _forward(plan, step_s, now, due.pop(step, {}))
-        now, link, done = _backward(plan, step_s, now, link, each, step % plan.steps)
+            last_period_s = period
+        now_s = _run_forward(plan, step_s, now_s, due.pop(step, {}))
+        now_s, link_free_s, done = _run_backward(plan, step_s, now_s, link_free_s, exchange_s, step % plan.steps)
         if done:
             due[step + 1 + plan.delay] = done
-    return last
+    return last_period_s
 
 
 def compute_utilisation(plan: LocalSgdPlan, step_s: float, layer_exchange_s: Numbers) -> Floats:
@@ -80,25 +80,25 @@ def compute_utilisation(plan: LocalSgdPlan, step_s: float, layer_exchange_s: Num
     return np.asarray(plan.steps * step_s / simulate_period_s(plan, step_s, layer_exchange_s))
 
 
-def _forward(plan: LocalSgdPlan, step_s: float, now: Floats, due: Mapping[int, Floats]) -> Floats:
+def _run_forward(plan: LocalSgdPlan, step_s: float, now: Floats, due: Mapping[int, Floats]) -> Floats:
     """When the forward pass is over that waits for these layers."""
-    whole = step_s * FORWARD_SHARE
+    forward_s = step_s * FORWARD_SHARE
     if plan.between_steps:
-        return np.asarray(np.max([now, *due.values()], axis=0) + whole)
+        return np.asarray(np.max([now, *due.values()], axis=0) + forward_s)
     passed = 0
     for layer in sorted(due):
-        now = np.maximum(now + (layer - passed) / plan.layers * whole, due[layer])
+        now = np.maximum(now + (layer - passed) / plan.layers * forward_s, due[layer])
         passed = layer
-    return now + (plan.layers - passed) / plan.layers * whole
+    return now + (plan.layers - passed) / plan.layers * forward_s
 
 
-def _backward(
-    plan: LocalSgdPlan, step_s: float, now: Floats, link: Floats, each: Floats, turn: int
+def _run_backward(
+    plan: LocalSgdPlan, step_s: float, now: Floats, link: Floats, exchange_s: Floats, step_of_period: int
 ) -> tuple[Floats, Floats, dict[int, Floats]]:
     """When the backward pass is over and the link free, and when the exchange of each layer of this turn is."""
-    whole = step_s * (1 - FORWARD_SHARE)
-    end, done = now + whole, {}
-    for layer in sorted(plan.fragments.get(turn, ()), reverse=True):
-        ready = end if plan.between_steps else now + (plan.layers - layer) / plan.layers * whole
-        link = done[layer] = np.maximum(link, ready) + each
+    backward_s = step_s * (1 - FORWARD_SHARE)
+    end, done = now + backward_s, {}
+    for layer in sorted(plan.fragments.get(step_of_period, ()), reverse=True):
+        ready = end if plan.between_steps else now + (plan.layers - layer) / plan.layers * backward_s
+        link = done[layer] = np.maximum(link, ready) + exchange_s
     return end, link, done

@@ -1,12 +1,12 @@
-"""Measured: the trace of a run read row by row: what is wrong is told and left out, the rest is kept.
+"""Measured timelines: the trace of a run read row by row; a wrong row is reported and left out, the rest is used.
 
-    found = read_measured(text)
-    found.notices                      # what was left out, and why
-    found.timeline(found.last)         # the last step, its times from its own start
+    measured = read_measured(text)
+    measured.notices                       # what was left out, and why
+    measured.timeline(measured.last)       # the last step, its times from its own start
 
-Documents are as `trace.py` describes, or CSV with the columns of `spans_csv` and, for several steps, `step`.
+Documents are as `trace.py` describes, or CSV with the columns of `format_spans_csv` and, for several steps, `step`.
 
-Measured lines: the metrics of a run (`metrics-stage-K.jsonl`, one line a step) as a trace and a table of steps.
+`read_metrics`: the metrics of a run (`metrics-stage-K.jsonl`, one line a step) as a trace and a table of steps.
 
     trace, steps = read_metrics([Path("out/metrics-stage-0.jsonl").read_text(), ...])
     steps[-1].loss, steps[-1].tokens_per_s
@@ -14,7 +14,7 @@ Measured lines: the metrics of a run (`metrics-stage-K.jsonl`, one line a step) 
 Every start of a run appends a header and then its steps, its times from when all ranks were ready. A run that resumes
 overwrites the steps it does again; the line that a crash cut off is left out; a step counts when every stage has it.
 
-Table: spans as CSV, one row a span, written and read.
+`format_spans_csv`, `read_table`: spans as CSV, one row a span, written and read.
 
     lane,lane_name,group,kind,micro_batch,chunk,start_s,end_s,duration_s
     stage-0,stage 0 (beijing-a),stages,forward,0,0,0.0,0.6311,0.6311
@@ -67,42 +67,42 @@ def read_table(text: str) -> dict[str, Any]:
         if missing:
             params = {"missing": missing, "found": [name[:40] for name in header[:12]]}
             raise InvalidError(Notice(code="trace_columns", field="trace", params=params))
-        return _document(list(lines))
+        return _build_document(list(lines))
     except csv.Error as error:
         raise FileError(Notice(code="trace_not_csv", field="trace", params={"reason": str(error)})) from None
 
 
-def _document(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _build_document(rows: list[dict[str, Any]]) -> dict[str, Any]:
     lanes: dict[str, dict[str, str]] = {}
     steps: dict[int, tuple[float, float]] = {}
     spans = []
     for row in rows:
         span = {key: row[key] for key in ("lane", "kind", "name") if row.get(key)}
-        span |= {key: _number(row[key], float) for key in ("start_s", "end_s")}
-        span |= {key: _number(row[key], int) for key in ("micro_batch", "chunk") if row.get(key)}
+        span |= {key: _parse_number(row[key], float) for key in ("start_s", "end_s")}
+        span |= {key: _parse_number(row[key], int) for key in ("micro_batch", "chunk") if row.get(key)}
         spans.append(span)
-        lane, start, end, step = span.get("lane"), span["start_s"], span["end_s"], _number(row.get("step"), int)
+        lane, start, end, step = span.get("lane"), span["start_s"], span["end_s"], _parse_number(row.get("step"), int)
         if lane and lane not in lanes:
             lanes[lane] = {"id": lane, "name": row.get("lane_name") or lane, "group": row.get("group") or STAGES}
         if isinstance(step, int) and all(isinstance(x, float) and math.isfinite(x) for x in (start, end)):
             first, last = steps.get(step, (start, end))
             steps[step] = min(first, start), max(last, end)
-    made = [{"step": step, "start_s": start, "end_s": end} for step, (start, end) in steps.items()]
+    step_rows = [{"step": step, "start_s": start, "end_s": end} for step, (start, end) in steps.items()]
     groups = list(dict.fromkeys(lane["group"] for lane in lanes.values()))
-    together = sorted(lanes.values(), key=lambda lane: groups.index(lane["group"]))
-    return {"lanes": together, "spans": spans, "steps": made}
+    ordered_lanes = sorted(lanes.values(), key=lambda lane: groups.index(lane["group"]))
+    return {"lanes": ordered_lanes, "spans": spans, "steps": step_rows}
 
 
-def _number(text: Any, kind: type[int] | type[float]) -> Any:
-    """A cell as a number; else as it is, and its row is told when it is read."""
+def _parse_number(text: Any, kind: type[int] | type[float]) -> Any:
+    """A cell as a number; else as it is, and its row is reported when it is read."""
     try:
         return kind(text)
     except (TypeError, ValueError):
         return text
 
 
-MAX_NOTICES = 20  # Rows told one by one; of the others only the number
-JITTER = 1e-9  # Share of a step by which spans of a lane may overlap before it is told: rounding of a clock
+MAX_NOTICES = 20  # Rows reported one by one; of the others only the number: a wrong column is wrong in every row
+OVERLAP_TOLERANCE = 1e-9  # Share of a step by which spans of a lane may overlap unreported: rounding of a clock
 V = TypeVar("V", bound=Value)
 
 
@@ -118,7 +118,7 @@ class MeasuredTimelines:
     bad: int
     """Rows left out."""
     notices: tuple[Notice, ...]
-    """Why: at most `MOST_TOLD`, then their number."""
+    """Why: at most `MAX_NOTICES`, then their number."""
 
     @property
     def first(self) -> int:
@@ -135,32 +135,32 @@ class MeasuredTimelines:
 
         Spans that reach over the step's borders count as far as they lie inside.
         """
-        step = next((one for one in self.steps if one.step == number), None)
+        step = next((candidate for candidate in self.steps if candidate.step == number), None)
         if step is None:
             params = {"first": self.first, "last": self.last, "steps": len(self.steps)}
             raise InvalidError(Notice(code="trace_step_unknown", field="step", value=number, params=params))
-        every = self.spans
-        start = np.clip(every.start_s, step.start_s, step.end_s) - step.start_s
-        end = np.clip(every.end_s, step.start_s, step.end_s) - step.start_s
-        here = np.flatnonzero((end > start) | ((every.start_s == every.end_s) & (start > 0)))
-        here = here[np.lexsort((end[here], start[here], every.lane[here]))]
-        lane, start, end = every.lane[here], start[here], end[here]
-        reached = _reached(lane, end)
-        begun = np.maximum(start, reached)
-        overlapping = int((begun - start > (step.end_s - step.start_s) * JITTER).sum())
-        made = Timeline(
-            lanes=every.lanes,
+        spans = self.spans
+        start = np.clip(spans.start_s, step.start_s, step.end_s) - step.start_s
+        end = np.clip(spans.end_s, step.start_s, step.end_s) - step.start_s
+        inside = np.flatnonzero((end > start) | ((spans.start_s == spans.end_s) & (start > 0)))
+        inside = inside[np.lexsort((end[inside], start[inside], spans.lane[inside]))]
+        lane, start, end = spans.lane[inside], start[inside], end[inside]
+        previous_end = _find_previous_ends(lane, end)
+        clipped_start = np.maximum(start, previous_end)
+        overlapping = int((clipped_start - start > (step.end_s - step.start_s) * OVERLAP_TOLERANCE).sum())
+        timeline = Timeline(
+            lanes=spans.lanes,
             lane=lane,
-            kind=every.kind[here],
-            start_s=begun,
-            end_s=np.maximum(begun, end),
-            micro_batch=every.micro_batch[here],
-            chunk=every.chunk[here],
+            kind=spans.kind[inside],
+            start_s=clipped_start,
+            end_s=np.maximum(clipped_start, end),
+            micro_batch=spans.micro_batch[inside],
+            chunk=spans.chunk[inside],
             stated_s=step.end_s - step.start_s,
         )
         params = {"count": overlapping, "step": number}
-        told = [Notice(code="trace_overlap", level="warning", field="spans", params=params)] if overlapping else []
-        return made, told
+        notices = [Notice(code="trace_overlap", level="warning", field="spans", params=params)] if overlapping else []
+        return timeline, notices
 
 
 def read_measured(text: str | bytes) -> MeasuredTimelines:
@@ -169,95 +169,101 @@ def read_measured(text: str | bytes) -> MeasuredTimelines:
     if len(data) > MAX_TRACE_BYTES:
         params = {"limit_mib": MAX_TRACE_BYTES // 2**20}
         raise FileError(Notice(code="trace_too_large", value="trace", params=params))
-    rows = _Rows()
-    words = data.decode("utf-8-sig", "replace")
-    document = _json(words) if words.lstrip().startswith(("{", "[")) else read_table(words)
-    lanes = rows.once(rows.read(Lane, document.get("lanes"), "lanes", MAX_LANES), "id", "trace_lane_twice")
-    spans = [span for span in rows.read(Span, document.get("spans"), "spans", MAX_SPANS) if rows.placed(span, lanes)]
-    stated = (step for step in rows.read(TraceStep, document.get("steps", []), "steps", MAX_LANES) if rows.lasts(step))
-    steps = rows.once(stated, "step", "trace_step_twice")
+    rows = _TraceRows()
+    text_read = data.decode("utf-8-sig", "replace")
+    document = _read_json(text_read) if text_read.lstrip().startswith(("{", "[")) else read_table(text_read)
+    lanes = rows.drop_repeated(rows.read(Lane, document.get("lanes"), "lanes", MAX_LANES), "id", "trace_lane_twice")
+    spans = [span for span in rows.read(Span, document.get("spans"), "spans", MAX_SPANS) if rows.is_placed(span, lanes)]
+    stated = (
+        step for step in rows.read(TraceStep, document.get("steps", []), "steps", MAX_LANES) if rows.has_duration(step)
+    )
+    steps = rows.drop_repeated(stated, "step", "trace_step_twice")
     if not spans:
-        raise InvalidError(Notice(code="trace_empty", field="trace"), *rows.told)
+        raise InvalidError(Notice(code="trace_empty", field="trace"), *rows.notices)
     name = document.get("name")
     return MeasuredTimelines(
         name=name[:100] if isinstance(name, str) and name.isprintable() else "trace",
-        spans=_columns(tuple(lanes.values()), spans),
-        steps=_settled(list(steps.values()), spans),
+        spans=_build_columns(tuple(lanes.values()), spans),
+        steps=_sort_steps(list(steps.values()), spans),
         bad=rows.bad,
-        notices=tuple(rows.summary()),
+        notices=tuple(rows.list_notices()),
     )
 
 
-class _Rows:
-    """Reads rows one by one and keeps count of those that cannot be used."""
+class _TraceRows:
+    """Reads the rows of a trace one by one and counts those that cannot be used."""
 
     def __init__(self) -> None:
         self.bad = 0
-        self.told: list[Notice] = []
+        self.notices: list[Notice] = []
         self.field, self.at = "", 0
 
-    def read(self, cls: type[V], rows: Any, field: str, most: int) -> Iterator[V]:
+    def read(self, cls: type[V], rows: Any, field: str, limit: int) -> Iterator[V]:
         """The rows that are a `cls`."""
         self.field = field
         if not isinstance(rows, list):
-            self.wrong(Notice(code="must_be_list", field=field, value=rows))
+            self.note_wrong(Notice(code="must_be_list", field=field, value=rows))
             return
-        if len(rows) > most:
-            self.wrong(Notice(code="too_long", field=field, value=len(rows), params={"limit": most}), len(rows) - most)
-        for self.at, row in enumerate(rows[:most]):
+        if len(rows) > limit:
+            self.note_wrong(
+                Notice(code="too_long", field=field, value=len(rows), params={"limit": limit}), len(rows) - limit
+            )
+        for self.at, row in enumerate(rows[:limit]):
             try:
                 yield parse(cls, row, at=(field, self.at))
             except InputError as error:
-                self.wrong(error.notices[0])
+                self.note_wrong(error.notices[0])
 
-    def once(self, rows: Iterator[V], key: str, code: str) -> dict[Any, V]:
+    def drop_repeated(self, rows: Iterator[V], key: str, code: str) -> dict[Any, V]:
         """The rows by their key; a second one of the same key is left out."""
-        found: dict[Any, V] = {}
+        distinct: dict[Any, V] = {}
         for row in rows:
             name = getattr(row, key)
-            if name in found:
-                self.wrong(Notice(code=code, field=f"{self.field}[{self.at}]", value=name))
-            found.setdefault(name, row)
-        return found
+            if name in distinct:
+                self.note_wrong(Notice(code=code, field=f"{self.field}[{self.at}]", value=name))
+            distinct.setdefault(name, row)
+        return distinct
 
-    def placed(self, span: Span, lanes: dict[str, Lane]) -> bool:
+    def is_placed(self, span: Span, lanes: dict[str, Lane]) -> bool:
         """Whether a span lies on a lane and ends after it starts."""
         field = f"spans[{self.at}]"
         if span.lane not in lanes:
             params = {"known": list(lanes)[:8]}
-            self.wrong(Notice(code="trace_lane_unknown", field=f"{field}.lane", value=span.lane, params=params))
+            self.note_wrong(Notice(code="trace_lane_unknown", field=f"{field}.lane", value=span.lane, params=params))
         elif span.end_s < span.start_s:
             early = {"start_s": span.start_s}
-            self.wrong(Notice(code="trace_ends_early", field=f"{field}.end_s", value=span.end_s, params=early))
+            self.note_wrong(Notice(code="trace_ends_early", field=f"{field}.end_s", value=span.end_s, params=early))
         else:
             return True
         return False
 
-    def lasts(self, step: TraceStep) -> bool:
+    def has_duration(self, step: TraceStep) -> bool:
         """Whether a step ends after it starts."""
         if step.end_s > step.start_s:
             return True
         params = {"start_s": step.start_s}
         field = f"steps[{self.at}].end_s"
-        self.wrong(Notice(code="trace_ends_early", field=field, value=step.end_s, params=params))
+        self.note_wrong(Notice(code="trace_ends_early", field=field, value=step.end_s, params=params))
         return False
 
-    def wrong(self, notice: Notice, count: int = 1) -> None:
-        """Count what is wrong, and tell the first of it."""
+    def note_wrong(self, notice: Notice, count: int = 1) -> None:
+        """Count wrong rows, and keep the notices of the first ones."""
         self.bad += count
-        if len(self.told) < MAX_NOTICES:
+        if len(self.notices) < MAX_NOTICES:
             code, field = notice.code, notice.field
-            self.told.append(Notice(code=code, field=field, value=notice.value, params=notice.params, level="warning"))
+            self.notices.append(
+                Notice(code=code, field=field, value=notice.value, params=notice.params, level="warning")
+            )
 
-    def summary(self) -> list[Notice]:
+    def list_notices(self) -> list[Notice]:
         """How many rows are left out, and the first of them."""
         if not self.bad:
             return []
-        params = {"count": self.bad, "told": len(self.told)}
-        return [Notice(code="trace_rows_bad", level="warning", field="trace", params=params), *self.told]
+        params = {"count": self.bad, "told": len(self.notices)}
+        return [Notice(code="trace_rows_bad", level="warning", field="trace", params=params), *self.notices]
 
 
-def _json(words: str) -> dict[str, Any]:
+def _read_json(words: str) -> dict[str, Any]:
     try:
         document = json.loads(words)
     except (ValueError, RecursionError) as error:
@@ -268,7 +274,7 @@ def _json(words: str) -> dict[str, Any]:
     return document
 
 
-def _columns(lanes: tuple[Lane, ...], spans: list[Span]) -> Timeline:
+def _build_columns(lanes: tuple[Lane, ...], spans: list[Span]) -> Timeline:
     at = {lane.id: index for index, lane in enumerate(lanes)}
     kinds = {kind: index for index, kind in enumerate(KINDS)}
     return Timeline(
@@ -282,7 +288,7 @@ def _columns(lanes: tuple[Lane, ...], spans: list[Span]) -> Timeline:
     )
 
 
-def _settled(steps: list[TraceStep], spans: list[Span]) -> tuple[TraceStep, ...]:
+def _sort_steps(steps: list[TraceStep], spans: list[Span]) -> tuple[TraceStep, ...]:
     """Steps by their start; where none is stated, the trace is one step."""
     if not steps:
         start, end = min(span.start_s for span in spans), max(span.end_s for span in spans)
@@ -290,15 +296,15 @@ def _settled(steps: list[TraceStep], spans: list[Span]) -> tuple[TraceStep, ...]
     return tuple(sorted(steps, key=lambda step: (step.start_s, step.step)))
 
 
-def _reached(lane: Any, end: Any) -> Any:
+def _find_previous_ends(lane: Any, end: Any) -> Any:
     """When the spans before each one on its lane have ended; spans are sorted by lane and start."""
-    found = np.zeros(len(end))
-    for first, after in _runs(lane):
-        found[first + 1 : after] = np.maximum.accumulate(end[first:after])[:-1]
-    return found
+    previous_end = np.zeros(len(end))
+    for first, after in _iterate_lane_runs(lane):
+        previous_end[first + 1 : after] = np.maximum.accumulate(end[first:after])[:-1]
+    return previous_end
 
 
-def _runs(lane: Any) -> Iterator[tuple[int, int]]:
+def _iterate_lane_runs(lane: Any) -> Iterator[tuple[int, int]]:
     marks = np.flatnonzero(np.diff(lane, prepend=-1, append=-1))
     yield from zip(marks[:-1].tolist(), marks[1:].tolist(), strict=True)
 
@@ -330,7 +336,7 @@ class StepRow(Value):
 
 
 @dataclass
-class _Start:
+class _StageStart:
     """One start of one stage: its header and its steps by number."""
 
     header: dict[str, Any]
@@ -355,27 +361,27 @@ def read_metrics(texts: Sequence[str], files: Sequence[str] = ()) -> tuple[Trace
     A trace holds the last steps that fit into one; the table has all of them. `files` are names for messages.
     """
     names = [files[at] if at < len(files) else f"metrics {at}" for at in range(len(texts))]
-    stages = [list(_starts(text, name)) for text, name in zip(texts, names, strict=True)]
+    stages = [list(_read_starts(text, name)) for text, name in zip(texts, names, strict=True)]
     if not stages:
         raise FileError(Notice(code="metrics_empty"))
     for starts, name in zip(stages, names, strict=True):
         if not any(start.rows for start in starts):
             raise FileError(Notice(code="metrics_empty", file=name))
-    offsets = _offsets(stages)
-    kept = [_merged(starts, offsets) for starts in stages]
-    common = sorted(set.intersection(*(set(rows) for rows in kept)))
+    offsets = _find_offsets(stages)
+    rows_by_stage = [_merge_starts(starts, offsets) for starts in stages]
+    common = sorted(set.intersection(*(set(rows) for rows in rows_by_stage)))
     if not common:
         raise FileError(Notice(code="metrics_no_common_step", params={"files": len(names)}))
-    steps = [_step([rows[number] for rows in kept]) for number in common]
-    return _trace(stages, kept, steps), steps
+    steps = [_merge_step([rows[number] for rows in rows_by_stage]) for number in common]
+    return _build_trace(stages, rows_by_stage, steps), steps
 
 
-def _starts(text: str, name: str) -> Iterator[_Start]:
+def _read_starts(text: str, name: str) -> Iterator[_StageStart]:
     """The starts in a file, one after the other."""
     if len(text) > MAX_METRICS_BYTES:
         params = {"limit_mib": MAX_METRICS_BYTES // 2**20}
         raise FileError(Notice(code="trace_too_large", value=name, params=params, file=name))
-    current: _Start | None = None
+    current: _StageStart | None = None
     cut: FileError | None = None
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -390,26 +396,26 @@ def _starts(text: str, name: str) -> Iterator[_Start]:
         if isinstance(document, dict) and "lanes" in document:
             if current:
                 yield current
-            current, cut = _Start(document), None
+            current, cut = _StageStart(document), None
             continue
         if cut:
             raise cut
         if current is None:
             raise FileError(Notice(code="metrics_no_header", file=name, line=number))
-        row = _checked(document, name, number)
+        row = _check_row(document, name, number)
         current.rows[row["step"]] = row
     if current is None:
         raise cut or FileError(Notice(code="metrics_empty", file=name))
     yield current
 
 
-def _checked(document: Any, name: str, line: int) -> dict[str, Any]:
-    """A step's line with what is known of it; further keys are left out, for a trainer may write more."""
-    known = (
+def _check_row(document: Any, name: str, line: int) -> dict[str, Any]:
+    """A step's line with the keys that `StepRow` has; others are left out, for a trainer may write more."""
+    fields = (
         {key: document[key] for key in StepRow.model_fields if key in document} if isinstance(document, dict) else {}
     )
     try:
-        row = parse(StepRow, known if known else document)
+        row = parse(StepRow, fields if fields else document)
         if row.end_s < row.start_s:
             params = {"start_s": row.start_s}
             raise FileError(Notice(code="trace_ends_early", field="end_s", value=row.end_s, params=params))
@@ -422,22 +428,22 @@ def _checked(document: Any, name: str, line: int) -> dict[str, Any]:
     return {**row.model_dump(), "spans": spans}
 
 
-def _offsets(stages: list[list[_Start]]) -> list[float]:
+def _find_offsets(stages: list[list[_StageStart]]) -> list[float]:
     """Seconds from the first start of the run to each start, by the clock of one machine.
 
     Clocks of machines differ, so every stage takes the same ones: those of the stage that has seen most starts.
     """
     longest = max(stages, key=len)
-    found: list[float] = []
+    offsets: list[float] = []
     for at, start in enumerate(longest):
-        before = at - 1 - len(longest)  # From the end: a stage that has seen fewer starts has missed the first ones.
+        before = at - 1 - len(longest)  # from the end: a stage with fewer starts has missed the first ones
         ended = max((starts[before].end_s for starts in stages if at and -before <= len(starts)), default=0.0)
-        after = found[-1] + ended if found else 0.0
-        found.append(max(start.unix_s - longest[0].unix_s, after))
-    return found
+        after = offsets[-1] + ended if offsets else 0.0
+        offsets.append(max(start.unix_s - longest[0].unix_s, after))
+    return offsets
 
 
-def _merged(starts: list[_Start], offsets: list[float]) -> dict[int, dict[str, Any]]:
+def _merge_starts(starts: list[_StageStart], offsets: list[float]) -> dict[int, dict[str, Any]]:
     """The steps of a stage from the first start of the run on; a start takes the place of the steps it did again."""
     rows: dict[int, dict[str, Any]] = {}
     for start, offset in zip(starts, offsets[len(offsets) - len(starts) :], strict=True):
@@ -449,38 +455,42 @@ def _merged(starts: list[_Start], offsets: list[float]) -> dict[int, dict[str, A
     return rows
 
 
-def _step(rows: list[dict[str, Any]]) -> StepRow:
-    """One step of all stages: the loss is known to some of them, the memory is the largest."""
+def _merge_step(rows: list[dict[str, Any]]) -> StepRow:
+    """One step of all stages: only some of them know the loss; the memory is the largest."""
 
-    def known(key: str) -> list[Any]:
+    def list_values(key: str) -> list[Any]:
         return [row[key] for row in rows if row[key] is not None]
 
-    start, end = min(known("start_s")), max(known("end_s"))
-    tokens = max(known("tokens"), default=None)
+    start, end = min(list_values("start_s")), max(list_values("end_s"))
+    tokens = max(list_values("tokens"), default=None)
     return StepRow(
         step=rows[0]["step"],
         start_s=start,
         end_s=end,
-        loss=next(iter(known("loss")), None),
-        lr=next(iter(known("lr")), None),
-        grad_norm=next(iter(known("grad_norm")), None),
+        loss=next(iter(list_values("loss")), None),
+        lr=next(iter(list_values("lr")), None),
+        grad_norm=next(iter(list_values("grad_norm")), None),
         tokens=tokens,
         tokens_per_s=tokens / (end - start) if tokens is not None and end > start else None,
-        memory_gib=max(known("memory_gib"), default=None),
+        memory_gib=max(list_values("memory_gib"), default=None),
     )
 
 
-def _trace(stages: list[list[_Start]], kept: list[dict[int, dict[str, Any]]], steps: list[StepRow]) -> Trace:
+def _build_trace(
+    stages: list[list[_StageStart]], rows_by_stage: list[dict[int, dict[str, Any]]], steps: list[StepRow]
+) -> Trace:
     """The last steps that fit into a trace."""
     headers = [starts[-1].header for starts in stages]
     spans: list[Span] = []
-    shown: list[StepRow] = []
+    traced_steps: list[StepRow] = []
     for step in reversed(steps[-MAX_LANES:]):
-        own = [(span, rows[step.step]["offset"]) for rows in kept for span in rows[step.step]["spans"]]
-        if len(spans) + len(own) > MAX_SPANS:
+        step_spans = [(span, rows[step.step]["offset"]) for rows in rows_by_stage for span in rows[step.step]["spans"]]
+        if len(spans) + len(step_spans) > MAX_SPANS:
             break
-        spans += [span.model_copy(update={"start_s": span.start_s + at, "end_s": span.end_s + at}) for span, at in own]
-        shown.append(step)
+        spans += [
+            span.model_copy(update={"start_s": span.start_s + at, "end_s": span.end_s + at}) for span, at in step_spans
+        ]
+        traced_steps.append(step)
     meta = headers[0].get("meta")
     document: dict[str, Any] = {
         **{key: headers[0][key] for key in ("version", "kind", "name", "unit") if key in headers[0]},
@@ -488,7 +498,7 @@ def _trace(stages: list[list[_Start]], kept: list[dict[int, dict[str, Any]]], st
             lane for header in headers for lane in (header["lanes"] if isinstance(header["lanes"], list) else [])
         ],
         "spans": spans,
-        "steps": [{"step": s.step, "start_s": s.start_s, "end_s": s.end_s} for s in reversed(shown)],
+        "steps": [{"step": s.step, "start_s": s.start_s, "end_s": s.end_s} for s in reversed(traced_steps)],
         "meta": {key: value for key, value in meta.items() if key != "stage"} if isinstance(meta, dict) else {},
     }
     return parse(Trace, document)

@@ -1,9 +1,10 @@
 """Orders: what each pipeline stage does, one operation after the other, under each schedule.
 
-A stage holds one or more chunks of the model. A chunk runs the forward pass of a micro-batch (F), its backward pass for
-the inputs (B) and for the weights (W). Schedules that do not split the backward pass have no W: B is the whole of it.
+A stage holds one or more chunks of the model (Megatron's virtual stages). A chunk runs the forward pass of a
+micro-batch (F), its backward pass for the inputs (B) and for the weights (W). Schedules that do not split the backward
+pass have no W: B is the whole of it.
 
-Eager stages: the order in which delay-aware stages run what has arrived. [S4]
+`build_eager_orders`: the order in which delay-aware stages run what has arrived. [S4]
 
 1F1B stages have a fixed order: over a slow link a stage waits for the next forward input although a backward input has
 long arrived. An eager stage takes the backward pass that has arrived, else the forward pass that has arrived if it may
@@ -31,8 +32,8 @@ V_SHAPED = frozenset({"zbv", "dualpipev"})
 
 Ints = NDArray[np.int32]
 Operation = tuple[int, int, int]
-# Micro-batches more in flight than 1F1B has: on all stages but the last, or on each stage (`spread_warmup`).
-Extra = int | tuple[int, ...]
+# Micro-batches more in flight than 1F1B has: on all stages but the last, or on each stage (`split_warmup`).
+ExtraWarmup = int | tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,33 +55,35 @@ class Orders:
 
 
 @lru_cache(maxsize=256)
-def build_orders(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Orders:
+def build_orders(
+    schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: ExtraWarmup = 0
+) -> Orders:
     """What each stage runs, in order, during one step.
 
-    orders("1f1b", 4, 8)
-    orders("interleaved", 4, 8, chunks=2)
-    orders("delay-aware", 8, 32, extra_warmup=3)
+    build_orders("1f1b", 4, 8)
+    build_orders("interleaved", 4, 8, chunks=2)
+    build_orders("delay-aware", 8, 32, extra_warmup=3)
 
-    A delay-aware stage takes what has arrived first: this is its order as long as nothing comes late (`eager`).
+    A delay-aware stage takes what has arrived first (`build_eager_orders`): this is its order while nothing is late.
     """
     if min(stages, micro_batches, chunks) < 1 or np.min(extra_warmup) < 0:
         raise ValueError(f"{stages=}, {micro_batches=} and {chunks=} must be at least 1, {extra_warmup=} at least 0")
     if schedule in V_SHAPED and not stages == chunks == 1:
         if chunks != 2:
             raise ValueError(f"{schedule} runs two chunks on a stage, not {chunks}")
-        phases = _zbv if schedule == "zbv" else _dualpipev
-        rows = [_listed(phases(stage, stages, micro_batches), micro_batches) for stage in range(stages)]
+        phases = _iterate_zbv if schedule == "zbv" else _iterate_dualpipev
+        rows = [_collect_operations(phases(stage, stages, micro_batches), micro_batches) for stage in range(stages)]
     elif schedule in SPLITS_WEIGHT_GRAD:
-        _one_chunk(schedule, chunks)
-        rows = [_zero_bubble(stage, stages, micro_batches) for stage in range(stages)]
+        _require_one_chunk(schedule, chunks)
+        rows = [_order_zero_bubble(stage, stages, micro_batches) for stage in range(stages)]
     else:
         if schedule != "interleaved":
-            _one_chunk(schedule, chunks)
-        limits = _limits(schedule, stages, micro_batches, chunks, extra_warmup)
-        forward = _chunk_sequence(stages, micro_batches, chunks)
+            _require_one_chunk(schedule, chunks)
+        limits = _list_limits(schedule, stages, micro_batches, chunks, extra_warmup)
+        forward = _order_chunks(stages, micro_batches, chunks)
         backward = forward[0], chunks - 1 - forward[1]
-        rows = [_alternating(forward, backward, int(limit)) for limit in limits]
-    kind, micro_batch, chunk = (_frozen(np.stack(arrays)) for arrays in zip(*rows, strict=True))
+        rows = [_alternate_passes(forward, backward, int(limit)) for limit in limits]
+    kind, micro_batch, chunk = (_make_read_only(np.stack(arrays)) for arrays in zip(*rows, strict=True))
     return Orders(schedule, stages, micro_batches, chunks, kind, micro_batch, chunk)
 
 
@@ -99,24 +102,26 @@ def map_virtual_stages(schedule: str, stages: int, chunks: int = 1) -> Ints:
 def list_stages_in_order(schedule: str, stages: int, chunks: int = 1) -> Ints:
     """The stage that holds each part of the model: array [stages x chunks]; boundary k is between parts k and k + 1."""
     place = map_virtual_stages(schedule, stages, chunks)
-    found = np.empty(stages * chunks, np.int32)
-    found[place] = np.arange(stages)[:, None]
-    return found
+    stage_of_part = np.empty(stages * chunks, np.int32)
+    stage_of_part[place] = np.arange(stages)[:, None]
+    return stage_of_part
 
 
 @lru_cache(maxsize=1024)
-def count_in_flight(schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0) -> Ints:
+def count_in_flight(
+    schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: ExtraWarmup = 0
+) -> Ints:
     """Most activations each stage holds at a time, counted in micro-batches of one chunk: array [stages]. [S1]
 
     Held from the forward pass to the end of the backward pass (for the weights, where that is apart).
     """
     if schedule in V_SHAPED:
-        most = 2 * stages + (schedule == "dualpipev")
+        largest = 2 * stages + (schedule == "dualpipev")
         ahead = micro_batches + 1 + np.arange(stages)
-        return _frozen(np.minimum(ahead, min(2 * micro_batches, most)).astype(np.int32))
+        return _make_read_only(np.minimum(ahead, min(2 * micro_batches, largest)).astype(np.int32))
     if schedule in SPLITS_WEIGHT_GRAD:
-        return _frozen(np.full(stages, min(micro_batches, stages), np.int32))
-    return _frozen(_limits(schedule, stages, micro_batches, chunks, extra_warmup))
+        return _make_read_only(np.full(stages, min(micro_batches, stages), np.int32))
+    return _make_read_only(_list_limits(schedule, stages, micro_batches, chunks, extra_warmup))
 
 
 def split_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...]:
@@ -125,7 +130,9 @@ def split_warmup(extra_warmup: int, delay_s: Sequence[float]) -> tuple[int, ...]
     A stage holds as much of `extra_warmup` as its share of the delay that lies after it, rounded up.
     """
     after = [*np.cumsum(delay_s[::-1])[::-1].tolist(), 0.0]
-    return tuple(math.ceil(round(extra_warmup * rest / after[0], 9)) if after[0] else 0 for rest in after)
+    return tuple(
+        math.ceil(round(extra_warmup * delay_left_s / after[0], 9)) if after[0] else 0 for delay_left_s in after
+    )
 
 
 def choose_group_size(stages: int, micro_batches: int) -> int:
@@ -138,7 +145,7 @@ def choose_group_size(stages: int, micro_batches: int) -> int:
     return next(fits, micro_batches)
 
 
-def _limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: Extra) -> Ints:
+def _list_limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_warmup: ExtraWarmup) -> Ints:
     """Forward passes ahead of backward passes that each stage may have. [S1]"""
     after = np.arange(stages - 1, -1, -1)
     if schedule == "gpipe":
@@ -154,7 +161,7 @@ def _limits(schedule: str, stages: int, micro_batches: int, chunks: int, extra_w
     return np.asarray(np.minimum(limit, micro_batches * chunks), np.int32)
 
 
-def _chunk_sequence(stages: int, micro_batches: int, chunks: int) -> tuple[Ints, Ints]:
+def _order_chunks(stages: int, micro_batches: int, chunks: int) -> tuple[Ints, Ints]:
     """Micro-batch and chunk of each forward pass of a stage: group after group, in a group chunk after chunk."""
     group = choose_group_size(stages, micro_batches) if chunks > 1 else micro_batches
     micro_batch, chunk = np.divmod(np.arange(micro_batches * chunks), chunks)
@@ -162,7 +169,7 @@ def _chunk_sequence(stages: int, micro_batches: int, chunks: int) -> tuple[Ints,
     return micro_batch[order].astype(np.int32), chunk[order].astype(np.int32)
 
 
-def _alternating(forward: tuple[Ints, Ints], backward: tuple[Ints, Ints], limit: int) -> tuple[Ints, Ints, Ints]:
+def _alternate_passes(forward: tuple[Ints, Ints], backward: tuple[Ints, Ints], limit: int) -> tuple[Ints, Ints, Ints]:
     """`limit` forward passes, then a backward and a forward pass in turn, then the backward passes left."""
     count = len(forward[0])
     index = np.arange(count)
@@ -174,62 +181,62 @@ def _alternating(forward: tuple[Ints, Ints], backward: tuple[Ints, Ints], limit:
     return kind, micro_batch, chunk
 
 
-def _zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Ints, Ints, Ints]:
+def _order_zero_bubble(stage: int, stages: int, micro_batches: int) -> tuple[Ints, Ints, Ints]:
     """ZB-H1: 1F1B, with the weight gradients of stage s as many as s micro-batches late.
 
     All stages then hold what the first one holds in 1F1B. Qi et al. 2024 (arXiv 2401.10241), section 3.1.
     """
     index = np.arange(micro_batches, dtype=np.int32)
-    one = (index, np.zeros_like(index))
-    kind, micro_batch, _ = _alternating(one, one, min(stages - stage, micro_batches))
-    late = min(stage, micro_batches)
+    passes = (index, np.zeros_like(index))
+    kind, micro_batch, _ = _alternate_passes(passes, passes, min(stages - stage, micro_batches))
+    delayed = min(stage, micro_batches)
     after = np.flatnonzero(kind == BACKWARD)
-    places = np.concatenate([after[late:] + 1, np.full(late, len(kind))])
+    places = np.concatenate([after[delayed:] + 1, np.full(delayed, len(kind))])
     kind, micro_batch = np.insert(kind, places, WEIGHT), np.insert(micro_batch, places, index)
     return kind, micro_batch, np.zeros_like(kind)
 
 
-def _zbv(stage: int, stages: int, micro_batches: int) -> Iterator[Operation]:
+def _iterate_zbv(stage: int, stages: int, micro_batches: int) -> Iterator[Operation]:
     """ZB-V. Qi et al. 2024 (arXiv 2401.10241), section 6; PyTorch's ScheduleZBVZeroBubble runs the same order."""
     after = stages - stage
-    lane = _Lane()
-    count = max(micro_batches, 2 * stages - 1)
-    yield from lane.run(2 * after - 1, "F0")
-    yield from lane.run(stage, "F1 F0")
-    yield from lane.run(after, "F1 B1 W1")
-    steady = count - lane.done["F0"]
-    yield from lane.run(steady, "F0 B0 W0 F1 B1 W1")
-    yield from lane.run(count - lane.done["F1"], "B0 W0 F1 B1 W1")
-    yield from lane.run(stage, "B0 B1")
-    yield from lane.run(after, "B0 W0")
-    yield from lane.run(count - lane.done["W1"], "W1")
-    yield from lane.run(count - lane.done["W0"], "W0")
+    phase_writer = _PhaseWriter()
+    count = max(micro_batches, 2 * stages - 1)  # the phases need so many; those beyond the real ones are dropped after
+    yield from phase_writer.run(2 * after - 1, "F0")
+    yield from phase_writer.run(stage, "F1 F0")
+    yield from phase_writer.run(after, "F1 B1 W1")
+    steady = count - phase_writer.done["F0"]
+    yield from phase_writer.run(steady, "F0 B0 W0 F1 B1 W1")
+    yield from phase_writer.run(count - phase_writer.done["F1"], "B0 W0 F1 B1 W1")
+    yield from phase_writer.run(stage, "B0 B1")
+    yield from phase_writer.run(after, "B0 W0")
+    yield from phase_writer.run(count - phase_writer.done["W1"], "W1")
+    yield from phase_writer.run(count - phase_writer.done["W0"], "W0")
 
 
-def _dualpipev(stage: int, stages: int, micro_batches: int) -> Iterator[Operation]:
+def _iterate_dualpipev(stage: int, stages: int, micro_batches: int) -> Iterator[Operation]:
     """DualPipeV: forward and backward passes of the two chunks side by side; few weight gradients come late.
 
     DeepSeek-AI's DualPipe (2025), the "cut in half" form of DeepSeek-V3's schedule (arXiv 2412.19437).
     """
     after = stages - stage - 1
-    lane = _Lane()
-    count = max(micro_batches, 2 * stages)
-    yield from lane.run(2 * after, "F0")
-    yield from lane.run(stage + 1, "F0 F1")
-    yield from lane.run(after, "B1 W1 F1")
-    yield from lane.run(count - 2 * stages + stage + 1, "F0 B1 W1 F1 B0 W0")
-    yield from lane.run(after, "B1 W1 F1 B0 W0")
-    whole, odd = divmod(stage + 1, 2)
-    yield from lane.run(whole, "B1 W1 B0 W0")
+    phase_writer = _PhaseWriter()
+    count = max(micro_batches, 2 * stages)  # as in `_iterate_zbv`
+    yield from phase_writer.run(2 * after, "F0")
+    yield from phase_writer.run(stage + 1, "F0 F1")
+    yield from phase_writer.run(after, "B1 W1 F1")
+    yield from phase_writer.run(count - 2 * stages + stage + 1, "F0 B1 W1 F1 B0 W0")
+    yield from phase_writer.run(after, "B1 W1 F1 B0 W0")
+    pairs, odd = divmod(stage + 1, 2)
+    yield from phase_writer.run(pairs, "B1 W1 B0 W0")
     if odd:
-        yield from lane.run(1, "B1 W1 B0")
-    yield from lane.run(whole, "B1 B0")
-    yield from lane.run(after, "W? B0")
-    yield from lane.run(stage + 1, "W?")
+        yield from phase_writer.run(1, "B1 W1 B0")
+    yield from phase_writer.run(pairs, "B1 B0")
+    yield from phase_writer.run(after, "W? B0")
+    yield from phase_writer.run(stage + 1, "W?")
 
 
-class _Lane:
-    """Counts what a stage has done, so that phases can be written as words: `F0` is a forward pass of chunk 0."""
+class _PhaseWriter:
+    """Counts what a stage has done, so that phases can be written as text: `F0` is a forward pass of chunk 0."""
 
     def __init__(self) -> None:
         self.done = dict.fromkeys(("F0", "F1", "B0", "B1", "W0", "W1"), 0)
@@ -239,29 +246,29 @@ class _Lane:
     def run(self, times: int, words: str) -> Iterator[Operation]:
         """The operations of a phase, `times` over; `W?` is the weight gradient owed longest."""
         for _ in range(times):
-            for said in words.split():
-                word = self.owed[0] if said == "W?" else said
-                if word[0] == "B":
-                    self.owed.append("W" + word[1])
-                elif word[0] == "W":
-                    self.owed.remove(word)
-                yield "FBW".index(word[0]), self.done[word], int(word[1])
-                self.done[word] += 1
+            for token in words.split():
+                operation = self.owed[0] if token == "W?" else token
+                if operation[0] == "B":
+                    self.owed.append("W" + operation[1])
+                elif operation[0] == "W":
+                    self.owed.remove(operation)
+                yield "FBW".index(operation[0]), self.done[operation], int(operation[1])
+                self.done[operation] += 1
 
 
-def _listed(operations: Iterator[Operation], micro_batches: int) -> tuple[Ints, Ints, Ints]:
-    """The operations as arrays, without micro-batches that only fill a short step up."""
+def _collect_operations(operations: Iterator[Operation], micro_batches: int) -> tuple[Ints, Ints, Ints]:
+    """The operations as arrays, without the micro-batches that were only added to fill a short step."""
     kind, micro_batch, chunk = np.array(list(operations), np.int32).T
     real = micro_batch < micro_batches
     return kind[real], micro_batch[real], chunk[real]
 
 
-def _one_chunk(schedule: str, chunks: int) -> None:
+def _require_one_chunk(schedule: str, chunks: int) -> None:
     if chunks != 1:
         raise ValueError(f"{schedule} runs one chunk on a stage, not {chunks}")
 
 
-def _frozen(array: Ints) -> Ints:
+def _make_read_only(array: Ints) -> Ints:
     array.setflags(write=False)
     return array
 
@@ -279,10 +286,10 @@ def build_eager_orders(
     stages = len(limits)
     rows = np.split(times[:-1], np.cumsum([stages] * 3 + [stages - 1] * 3))
     forward, backward, _, *links = (row.tolist() for row in rows)
-    own = (forward, backward)
+    pass_s = (forward, backward)
     send, latency = (links[0], links[1]), (links[2], links[3])
-    most = limits.tolist()
-    begun = [[0] * stages, [0] * stages]  # passes of each stage: forward, backward
+    max_in_flight = limits.tolist()
+    started = [[0] * stages, [0] * stages]  # passes of each stage: forward, backward
     arrivals: list[list[list[float]]] = [[[] for _ in range(stages)], [[] for _ in range(stages)]]
     arrivals[FORWARD][0] = [0.0] * micro_batches
     free = [0.0] * stages
@@ -290,9 +297,9 @@ def build_eager_orders(
     chosen: list[list[int]] = [[] for _ in range(stages)]
     queue: list[tuple[float, int]] = [(0.0, 0)]
 
-    def arrived(way: int, stage: int, now: float) -> float | None:
+    def find_arrival(direction: int, stage: int, now: float) -> float | None:
         """When the next input of a stage came, if it has."""
-        inputs, next_one = arrivals[way][stage], begun[way][stage]
+        inputs, next_one = arrivals[direction][stage], started[direction][stage]
         if next_one < len(inputs) and inputs[next_one] <= now * (1 + SAME_TIME):
             return inputs[next_one]
         return None
@@ -301,24 +308,24 @@ def build_eager_orders(
         now, stage = heappop(queue)
         if free[stage] > now:
             continue  # it is asked again when it is free
-        way = BACKWARD
-        came = arrived(BACKWARD, stage, now)
-        if came is None and begun[FORWARD][stage] - begun[BACKWARD][stage] < most[stage]:
-            way, came = FORWARD, arrived(FORWARD, stage, now)
-        if came is None:
+        direction = BACKWARD
+        arrival_s = find_arrival(BACKWARD, stage, now)
+        if arrival_s is None and started[FORWARD][stage] - started[BACKWARD][stage] < max_in_flight[stage]:
+            direction, arrival_s = FORWARD, find_arrival(FORWARD, stage, now)
+        if arrival_s is None:
             continue  # it is asked again when something arrives
-        chosen[stage].append(way)
-        begun[way][stage] += 1
-        end = max(now, came) + own[way][stage]
+        chosen[stage].append(direction)
+        started[direction][stage] += 1
+        end = max(now, arrival_s) + pass_s[direction][stage]
         free[stage] = end
-        if way == FORWARD and stage == stages - 1:
+        if direction == FORWARD and stage == stages - 1:
             arrivals[BACKWARD][stage].append(end)
-        elif way == FORWARD or stage > 0:
-            boundary, taker = (stage, stage + 1) if way == FORWARD else (stage - 1, stage - 1)
-            sent = max(end, link_free[way][boundary]) + send[way][boundary]
-            link_free[way][boundary] = sent
-            arrivals[way][taker].append(sent + latency[way][boundary])
-            heappush(queue, (arrivals[way][taker][-1], taker))
+        elif direction == FORWARD or stage > 0:
+            boundary, receiver = (stage, stage + 1) if direction == FORWARD else (stage - 1, stage - 1)
+            sent = max(end, link_free[direction][boundary]) + send[direction][boundary]
+            link_free[direction][boundary] = sent
+            arrivals[direction][receiver].append(sent + latency[direction][boundary])
+            heappush(queue, (arrivals[direction][receiver][-1], receiver))
             if blocking:
                 free[stage] = sent
         heappush(queue, (free[stage], stage))

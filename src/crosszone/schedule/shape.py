@@ -1,4 +1,6 @@
-"""Shape: which operation and message waits for which, for one schedule and size. Times are filled in by `simulation`.
+"""Dependency graph: which operation and message waits for which, for one schedule and size.
+
+Times are filled in by `simulation`, so one graph serves every strategy with this schedule and size.
 
 A node is an operation of a stage or a message between two stages. Each waits for at most two others:
 
@@ -20,7 +22,7 @@ from crosszone.schedule.orders import (
     BACKWARD,
     FORWARD,
     WEIGHT,
-    Extra,
+    ExtraWarmup,
     Orders,
     build_orders,
     list_stages_in_order,
@@ -41,10 +43,10 @@ class DependencyGraph:
     """Node each node waits for: the one before it on its stage, or the maker of a message."""
     second: Ints
     """Node each node waits for: the message that arrives, or the one before it on the link."""
-    took: Ints
-    """Row of the table of times that says how long a node takes."""
-    delay: Ints
-    """Row of the table of times added to the end of `second`."""
+    duration_row: Ints
+    """Row of the time table that holds how long a node takes."""
+    delay_row: Ints
+    """Row of the time table that is added to the end of `second`."""
     levels: Ints
     """Where each level begins and the last one ends, counted from 0."""
     operations: Ints
@@ -82,87 +84,92 @@ class DependencyGraph:
     @cached_property
     def by_micro_batch(self) -> Ints:
         """Nodes of each micro-batch, always in the same order: array [micro-batches, operations and messages]."""
-        made = self.orders
-        operation = (np.arange(self.stages)[:, None] * 3 + made.kind) * self.chunks + made.chunk
+        orders = self.orders
+        operation = (np.arange(self.stages)[:, None] * 3 + orders.kind) * self.chunks + orders.chunk
         message = -1 - self.send_boundary - self.boundaries * self.send_kind
-        what = np.concatenate([operation.ravel(), message])
-        micro_batch = np.concatenate([made.micro_batch.ravel(), self.send_micro_batch])
+        operation_or_message = np.concatenate([operation.ravel(), message])
+        micro_batch = np.concatenate([orders.micro_batch.ravel(), self.send_micro_batch])
         nodes = np.concatenate([self.operations.ravel(), self.sends])
-        return nodes[np.lexsort((what, micro_batch))].reshape(made.micro_batches, -1)
+        return nodes[np.lexsort((operation_or_message, micro_batch))].reshape(orders.micro_batches, -1)
 
 
 @lru_cache(maxsize=256)
 def build_dependency_graph(
-    schedule: str, stages: int, micro_batches: int, chunks: int = 1, extra_warmup: Extra = 0, blocking: bool = False
+    schedule: str,
+    stages: int,
+    micro_batches: int,
+    chunks: int = 1,
+    extra_warmup: ExtraWarmup = 0,
+    blocking: bool = False,
 ) -> DependencyGraph:
-    """The shape of one schedule and size, made once."""
+    """The graph of one schedule and size, built once."""
     return build_graph_from_orders(build_orders(schedule, stages, micro_batches, chunks, extra_warmup), blocking)
 
 
-def build_graph_from_orders(made: Orders, blocking: bool = False) -> DependencyGraph:
-    """The shape that follows from the orders of the stages.
+def build_graph_from_orders(orders: Orders, blocking: bool = False) -> DependencyGraph:
+    """The graph that follows from the orders of the stages.
 
     The table of times has a row for each kind and part (forward, backward, weight), then for each boundary: send
     forward, send backward, latency forward, latency backward; the last row is zero.
     """
-    schedule, stages, micro_batches, chunks = made.schedule, made.stages, made.micro_batches, made.chunks
+    schedule, stages, micro_batches, chunks = orders.schedule, orders.stages, orders.micro_batches, orders.chunks
     parts, boundaries = stages * chunks, stages * chunks - 1
-    held_by = list_stages_in_order(schedule, stages, chunks)
-    crossing = np.flatnonzero(held_by[1:] != held_by[:-1])
-    part = map_virtual_stages(schedule, stages, chunks)[np.arange(stages)[:, None], made.chunk].ravel()
-    kind, micro_batch = made.kind.ravel(), made.micro_batch.ravel()
+    stage_of_part = list_stages_in_order(schedule, stages, chunks)
+    crossing = np.flatnonzero(stage_of_part[1:] != stage_of_part[:-1])
+    part = map_virtual_stages(schedule, stages, chunks)[np.arange(stages)[:, None], orders.chunk].ravel()
+    kind, micro_batch = orders.kind.ravel(), orders.micro_batch.ravel()
     count = len(kind)
-    at = np.zeros((3, parts, micro_batches), np.int64)  # operation of a kind, part and micro-batch
-    at[kind, part, micro_batch] = np.arange(count)
+    operation_of = np.zeros((3, parts, micro_batches), np.int64)  # operation of a kind, part and micro-batch
+    operation_of[kind, part, micro_batch] = np.arange(count)
 
     # messages: forward over each crossing boundary, then backward
-    each = len(crossing) * micro_batches
+    messages_per_direction = len(crossing) * micro_batches
     boundary = np.tile(np.repeat(crossing, micro_batches), 2)
     micro = np.tile(np.arange(micro_batches), 2 * len(crossing))
-    way = np.repeat([FORWARD, BACKWARD], each)
-    maker = at[way, boundary + way, micro]
-    taker = at[way, boundary + 1 - way, micro]
-    message = count + np.arange(2 * each)
-    link = held_by[boundary + way] * stages + held_by[boundary + 1 - way]
+    direction = np.repeat([FORWARD, BACKWARD], messages_per_direction)
+    maker = operation_of[direction, boundary + direction, micro]
+    receiver = operation_of[direction, boundary + 1 - direction, micro]
+    message = count + np.arange(2 * messages_per_direction)
+    link = stage_of_part[boundary + direction] * stages + stage_of_part[boundary + 1 - direction]
 
-    first = np.full(count + 2 * each, -1)
-    second = np.full(count + 2 * each, -1)
+    first = np.full(count + 2 * messages_per_direction, -1)
+    second = np.full(count + 2 * messages_per_direction, -1)
     first[:count] = np.arange(count) - 1
     first[: count : count // stages] = -1
-    second[taker] = message
+    second[receiver] = message
     first[message] = maker
-    if blocking:
-        follows = maker + 1
-        inside = follows % (count // stages) != 0
-        first[follows[inside]] = message[inside]
+    if blocking:  # the stage goes on only when its message has left
+        next_operation = maker + 1
+        inside = next_operation % (count // stages) != 0
+        first[next_operation[inside]] = message[inside]
     else:
         queue = np.lexsort((maker, link))
-        same = link[queue[1:]] == link[queue[:-1]]
-        second[message[queue[1:][same]]] = message[queue[:-1][same]]
+        same_link = link[queue[1:]] == link[queue[:-1]]
+        second[message[queue[1:][same_link]]] = message[queue[:-1][same_link]]
 
     rows = 3 * parts + np.arange(4) * boundaries
-    took = np.concatenate([kind * parts + part, rows[way] + boundary])
-    delay = np.full(count + 2 * each, 3 * parts + 4 * boundaries)
-    delay[taker] = rows[2 + way] + boundary
+    duration_row = np.concatenate([kind * parts + part, rows[direction] + boundary])
+    delay_row = np.full(count + 2 * messages_per_direction, 3 * parts + 4 * boundaries)
+    delay_row[receiver] = rows[2 + direction] + boundary
     counts = np.zeros((stages, 3 * parts + 4 * boundaries + 1))
-    np.add.at(counts, (np.arange(count) // (count // stages), took[:count]), 1.0)
+    np.add.at(counts, (np.arange(count) // (count // stages), duration_row[:count]), 1.0)
     if blocking:
-        np.add.at(counts, (held_by[boundary + way], took[count:]), 1.0)
-    order, levels = _levels(first, second)
+        np.add.at(counts, (stage_of_part[boundary + direction], duration_row[count:]), 1.0)
+    order, levels = _sort_by_level(first, second)
     node = np.empty(len(order) + 1, np.int32)  # the last one is what -1 finds
     node[order], node[-1] = np.arange(1, len(order) + 1), NOTHING
-    last = at[WEIGHT if made.splits else BACKWARD, :, -1][map_virtual_stages(schedule, stages, chunks)]
+    last = operation_of[WEIGHT if orders.splits else BACKWARD, :, -1][map_virtual_stages(schedule, stages, chunks)]
     return DependencyGraph(
-        orders=made,
+        orders=orders,
         blocking=blocking,
         first=node[first][order],
         second=node[second][order],
-        took=took[order].astype(np.int32),
-        delay=delay[order].astype(np.int32),
+        duration_row=duration_row[order].astype(np.int32),
+        delay_row=delay_row[order].astype(np.int32),
         levels=levels,
         operations=node[:count].reshape(stages, -1),
         sends=node[count:-1],
-        send_kind=way.astype(np.int32),
+        send_kind=direction.astype(np.int32),
         send_boundary=boundary.astype(np.int32),
         send_micro_batch=micro.astype(np.int32),
         gradients=node[last],
@@ -170,7 +177,7 @@ def build_graph_from_orders(made: Orders, blocking: bool = False) -> DependencyG
     )
 
 
-def _levels(first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints]:
+def _sort_by_level(first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[NDArray[np.int64], Ints]:
     """Nodes sorted by how many others they wait for one after the other, and where each such level begins."""
     count = len(first)
     source = np.concatenate([first, second])
@@ -178,10 +185,10 @@ def _levels(first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[NDArra
     source = source[source >= 0]
     by_source = np.argsort(source, kind="stable")
     source, target = source[by_source], target[by_source]
-    again = np.concatenate([[False], source[1:] == source[:-1]])  # nobody is waited for by more than two
+    is_second = np.concatenate([[False], source[1:] == source[:-1]])  # no node is waited for by more than two
     followers = np.full((2, count + 1), count)
-    followers[again.astype(np.int64), source] = target
-    one, other = followers[0].tolist(), followers[1].tolist()
+    followers[is_second.astype(np.int64), source] = target
+    first_follower, second_follower = followers[0].tolist(), followers[1].tolist()
     waits = [*((first >= 0).astype(np.int64) + (second >= 0)).tolist(), -1]
     level = [node for node in range(count) if waits[node] == 0]
     order, starts = [], [0]
@@ -190,7 +197,7 @@ def _levels(first: NDArray[np.int64], second: NDArray[np.int64]) -> tuple[NDArra
         starts.append(len(order))
         following = []
         for node in level:
-            for after in (one[node], other[node]):
+            for after in (first_follower[node], second_follower[node]):
                 waits[after] -= 1
                 if waits[after] == 0:
                     following.append(after)

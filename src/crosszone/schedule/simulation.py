@@ -1,13 +1,13 @@
 """Simulation: when every operation and message of one step starts and ends. [S3]
 
-    found = simulate("1f1b", stages=4, micro_batches=32, forward_s=0.1, backward_s=0.2)
-    found.makespan_s                     # (32 + 3) x 0.3 s
-    found.idle_s                         # array [4]: 3 x 0.3 s each
+    run = simulate("1f1b", stages=4, micro_batches=32, forward_s=0.1, backward_s=0.2)
+    run.makespan_s                       # (32 + 3) x 0.3 s
+    run.idle_s                           # array [4]: 3 x 0.3 s each
 
-Stages follow fixed orders (`orders`), delay-aware ones the order in which their inputs arrive (`eager`). An operation
-starts when the one before it on its stage is done and its input has arrived; messages of one link and direction follow
-each other. The result is the longest path through those waits: nothing is left to chance. Leading dimensions of the
-times are a batch of steps of one shape, simulated at once.
+Stages follow fixed orders (`build_orders`); delay-aware ones that in which their inputs arrive (`build_eager_orders`).
+An operation starts when the one before it on its stage is done and its input has arrived; messages of one link and
+direction follow each other. The result is the longest path through those waits, so it is deterministic. Leading
+dimensions of the times are a batch of steps of one size, simulated at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from crosszone.schedule.orders import (
     BACKWARD,
     SPLITS_WEIGHT_GRAD,
     WEIGHT,
-    Extra,
+    ExtraWarmup,
     build_eager_orders,
     count_in_flight,
     map_virtual_stages,
@@ -33,9 +33,9 @@ from crosszone.schedule.shape import DependencyGraph, build_dependency_graph, bu
 
 Floats = NDArray[np.float64]
 
-# Nodes that plain Python steps through in the time that one level of NumPy calls takes: the quicker way is taken.
-LEVEL_WORTH = 48
-COLUMNS = 64  # Steps of a batch that are walked through together: more do not fit the cache
+# Nodes that plain Python walks in the time that the NumPy calls of one level take: the quicker way is taken.
+NODES_PER_NUMPY_LEVEL = 48
+STEPS_AT_ONCE = 64  # Steps of a batch that are walked together: more do not fit in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,22 +58,22 @@ class Simulation:
     def first_start_s(self) -> Floats:
         """When each stage starts: array [..., stages]."""
         nodes = self.shape.operations[:, 0]
-        return self._of(nodes, self.ends) - self._took(nodes)
+        return self._select_rows(nodes, self.ends) - self._get_duration(nodes)
 
     @cached_property
     def last_end_s(self) -> Floats:
         """When each stage is done: array [..., stages]."""
-        return self._of(self.shape.operations[:, -1], self.ends)
+        return self._select_rows(self.shape.operations[:, -1], self.ends)
 
     @cached_property
     def gradients_ready_s(self) -> Floats:
         """When the last backward pass of each chunk ends, its gradients whole: array [..., stages, chunks]."""
-        return self._of(self.shape.gradients, self.ends)
+        return self._select_rows(self.shape.gradients, self.ends)
 
     @cached_property
     def busy_s(self) -> Floats:
         """Time each stage computes (and sends, where sends block): array [..., stages]."""
-        return self._of(np.arange(self.shape.stages), self.shape.counts @ self.times)
+        return self._select_rows(np.arange(self.shape.stages), self.shape.counts @ self.times)
 
     @cached_property
     def idle_s(self) -> Floats:
@@ -83,29 +83,29 @@ class Simulation:
     @cached_property
     def start_s(self) -> Floats:
         """Start of each operation: array [..., stages, operations], as in `shape.orders`."""
-        return self.end_s - self._took(self.shape.operations)
+        return self.end_s - self._get_duration(self.shape.operations)
 
     @cached_property
     def end_s(self) -> Floats:
         """End of each operation: array [..., stages, operations], as in `shape.orders`."""
-        return self._of(self.shape.operations, self.ends)
+        return self._select_rows(self.shape.operations, self.ends)
 
     @cached_property
     def send_start_s(self) -> Floats:
         """When the link begins with each message: array [..., messages], as in `shape.send_boundary`."""
-        return self.send_end_s - self._took(self.shape.sends)
+        return self.send_end_s - self._get_duration(self.shape.sends)
 
     @cached_property
     def send_end_s(self) -> Floats:
         """When each message has left; it arrives one latency later: array [..., messages]."""
-        return self._of(self.shape.sends, self.ends)
+        return self._select_rows(self.shape.sends, self.ends)
 
-    def _of(self, rows: NDArray[np.int_] | NDArray[np.int32], values: Floats) -> Floats:
+    def _select_rows(self, rows: NDArray[np.int_] | NDArray[np.int32], values: Floats) -> Floats:
         """Some rows of `values`, the batch in front."""
         return np.moveaxis(values[rows], -1, 0).reshape(*self.batch, *rows.shape)
 
-    def _took(self, nodes: NDArray[np.int32]) -> Floats:
-        return self._of(self.shape.took[nodes - 1], self.times)
+    def _get_duration(self, nodes: NDArray[np.int32]) -> Floats:
+        return self._select_rows(self.shape.duration_row[nodes - 1], self.times)
 
 
 def simulate(
@@ -114,7 +114,7 @@ def simulate(
     stages: int,
     micro_batches: int,
     chunks: int = 1,
-    extra_warmup: Extra = 0,
+    extra_warmup: ExtraWarmup = 0,
     forward_s: ArrayLike,
     backward_s: ArrayLike,
     weight_s: ArrayLike = 0.0,
@@ -130,31 +130,31 @@ def simulate(
                                       for the inputs, weight_s that for the weights: schedules that do not split them
                                       run both as one operation, so backward_s alone may be the whole
     send_*_s                          time a link is busy with one message, [..., boundaries]; boundary k lies between
-                                      parts k and k + 1 of the model (`stages_in_order`), stages x chunks - 1 in all;
-                                      one inside a stage costs nothing whatever is given
+                                      parts k and k + 1 of the model (`list_stages_in_order`), stages x chunks - 1 in
+                                      all; one inside a stage costs nothing whatever is given
     latency_*_s                       added to each message on its way, without occupying the link, [..., boundaries]
     blocking                          a stage cannot compute while it sends (DeepSpeed's and GPT-NeoX's pipeline)
     """
     compute = tuple(np.asarray(time, float) for time in (forward_s, backward_s, weight_s))
     links = (send_forward_s, send_backward_s, latency_forward_s, latency_backward_s)
     place = map_virtual_stages(schedule, stages, chunks)
-    batch, times = _table(
+    batch, times = _build_time_table(
         place, compute, tuple(np.asarray(time, float) for time in links), schedule in SPLITS_WEIGHT_GRAD
     )
     if schedule == "delay-aware":
         if times.shape[1] != 1:
             raise ValueError("delay-aware stages choose their order by the times: simulate one step at a time")
         limits = count_in_flight(schedule, stages, micro_batches, chunks, extra_warmup)
-        shape = build_graph_from_orders(build_eager_orders(limits, micro_batches, times[:, 0], blocking), blocking)
+        graph = build_graph_from_orders(build_eager_orders(limits, micro_batches, times[:, 0], blocking), blocking)
     else:
-        shape = build_dependency_graph(schedule, stages, micro_batches, chunks, extra_warmup, blocking)
-    return Simulation(shape, batch, times, _ends(shape, times))
+        graph = build_dependency_graph(schedule, stages, micro_batches, chunks, extra_warmup, blocking)
+    return Simulation(graph, batch, times, _compute_ends(graph, times))
 
 
-def _table(
+def _build_time_table(
     place: NDArray[np.int32], compute: tuple[Floats, ...], links: tuple[Floats, ...], splits: bool
 ) -> tuple[tuple[int, ...], Floats]:
-    """The batch's dimensions and the table of times, rows as `shape_from` numbers them."""
+    """The batch's dimensions and the table of times, rows as `build_graph_from_orders` numbers them."""
     batch = np.broadcast_shapes(*(time.shape[:-2] for time in compute), *(time.shape[:-1] for time in links))
     steps, parts, boundaries = prod(batch), place.size, place.size - 1
     table = np.zeros((3 * parts + 4 * boundaries + 1, steps))
@@ -171,38 +171,38 @@ def _table(
     return batch, table
 
 
-def _ends(shape: DependencyGraph, times: Floats) -> Floats:
+def _compute_ends(graph: DependencyGraph, times: Floats) -> Floats:
     """End of each node: the later of the two it waits for, plus its own time. [S3]"""
-    nodes, steps = len(shape.first), times.shape[1]
+    nodes, steps = len(graph.first), times.shape[1]
     ends = np.zeros((nodes + 1, steps))
-    if nodes * steps <= LEVEL_WORTH * len(shape.levels):
+    if nodes * steps <= NODES_PER_NUMPY_LEVEL * len(graph.levels):
         for step in range(steps):
-            ends[:, step] = _walk(shape, times[:, step])
+            ends[:, step] = _walk(graph, times[:, step])
         return ends
-    for left in range(0, steps, COLUMNS):
-        ends[:, left : left + COLUMNS] = _walk_levels(shape, times[:, left : left + COLUMNS])
+    for start in range(0, steps, STEPS_AT_ONCE):
+        ends[:, start : start + STEPS_AT_ONCE] = _walk_levels(graph, times[:, start : start + STEPS_AT_ONCE])
     return ends
 
 
-def _walk(shape: DependencyGraph, times: Floats) -> list[float]:
+def _walk(graph: DependencyGraph, times: Floats) -> list[float]:
     """End of each node of one step, node after node."""
     ends = [0.0]
-    took, delay = times[shape.took].tolist(), times[shape.delay].tolist()
+    took, delay = times[graph.duration_row].tolist(), times[graph.delay_row].tolist()
     add = ends.append
-    for first, second, own, late in zip(*shape.waits, took, delay, strict=True):
-        ready, arrived = ends[first], ends[second] + late
-        add((ready if ready > arrived else arrived) + own)
+    for first, second, duration_s, delay_s in zip(*graph.waits, took, delay, strict=True):
+        ready, arrived = ends[first], ends[second] + delay_s
+        add((ready if ready > arrived else arrived) + duration_s)
     return ends
 
 
-def _walk_levels(shape: DependencyGraph, times: Floats) -> Floats:
+def _walk_levels(graph: DependencyGraph, times: Floats) -> Floats:
     """End of each node of many steps, level after level."""
-    ends = np.zeros((len(shape.first) + 1, times.shape[1]))
-    took, delay = times[shape.took], times[shape.delay]
-    levels = shape.levels.tolist()
+    ends = np.zeros((len(graph.first) + 1, times.shape[1]))
+    took, delay = times[graph.duration_row], times[graph.delay_row]
+    levels = graph.levels.tolist()
     for low, high in pairwise(levels):
-        arrived = ends.take(shape.second[low:high], axis=0)
+        arrived = ends.take(graph.second[low:high], axis=0)
         arrived += delay[low:high]
-        np.maximum(arrived, ends.take(shape.first[low:high], axis=0), out=arrived)
+        np.maximum(arrived, ends.take(graph.first[low:high], axis=0), out=arrived)
         np.add(arrived, took[low:high], out=ends[low + 1 : high + 1])
     return ends

@@ -1,6 +1,6 @@
 """Step times: what a planner needs of a simulation, for long steps without simulating every micro-batch. [S5]
 
-    times = step_times("1f1b", stages=8, micro_batches=4096, forward_s=0.1, backward_s=0.2)
+    times = simulate_step_times("1f1b", stages=8, micro_batches=4096, forward_s=0.1, backward_s=0.2)
     times.makespan_s, times.gradients_ready_s, times.simulated_micro_batches
 
 After some rounds a pipeline repeats itself: every operation and message of a micro-batch comes as much later than that
@@ -17,16 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosszone.schedule.orders import Extra, choose_group_size
+from crosszone.schedule.orders import ExtraWarmup, choose_group_size
 from crosszone.schedule.simulation import Simulation, simulate
 
 Floats = NDArray[np.float64]
 
-# Share of a round by which two rounds may differ and still be the same: rounding, and never more in the result.
-SETTLED = 1e-11
+# Share of a round by which two rounds may differ and still count as the same: rounding only. The error is multiplied by
+# the rounds that are added, so a looser tolerance would show in long steps.
+ROUND_TOLERANCE = 1e-11
 # Lengths of the shorter steps that are tried, in rounds of micro-batches in flight, beyond filling and draining.
 ROUNDS = (5, 12)
-WORTH = 0.6  # A shorter step is worth trying if it has at most this share of the micro-batches
+MAX_SHORT_SHARE = (
+    0.6  # A shorter step is tried if it has at most this share of the micro-batches; else it saves nothing
+)
 TIMES = (
     "forward_s",
     "backward_s",
@@ -67,7 +70,7 @@ def simulate_step_times(
     stages: int,
     micro_batches: int,
     chunks: int = 1,
-    extra_warmup: Extra = 0,
+    extra_warmup: ExtraWarmup = 0,
     blocking: bool = False,
     periodic: bool = True,
     **times: Any,
@@ -78,82 +81,97 @@ def simulate_step_times(
     """
     if unknown := set(times) - set(TIMES):
         raise TypeError(f"no times {sorted(unknown)}; known are {TIMES}")
-    batch, columns = _columns(times)
-    case = _Case(schedule, stages, chunks, extra_warmup, blocking)
+    batch, columns = _flatten_times(times)
+    case = _ScheduleCase(schedule, stages, chunks, extra_warmup, blocking)
     steps = prod(batch)
-    found = _Found(steps, case)
-    left = np.arange(steps)
+    table = _StepTimesTable(steps, case)
+    remaining = np.arange(steps)
     if periodic and schedule != "delay-aware":
-        for short in case.short_steps(micro_batches):
-            left = _extrapolate(case, columns, left, short, micro_batches, found)
-            if not len(left):
+        for short in case.list_short_steps(micro_batches):
+            remaining = _extrapolate(case, columns, remaining, short, micro_batches, table)
+            if not len(remaining):
                 break
-    if len(left):
+    if len(remaining):
         if schedule == "delay-aware":
-            for one in left:
-                found.put(np.array([one]), case.run(_pick(columns, [one]), micro_batches))
+            for step in remaining:
+                table.put(np.array([step]), case.run(_select_steps(columns, [step]), micro_batches))
         else:
-            found.put(left, case.run(_pick(columns, left), micro_batches))
-    return found.shaped(batch)
+            table.put(remaining, case.run(_select_steps(columns, remaining), micro_batches))
+    return table.reshape(batch)
 
 
 def _extrapolate(
-    case: _Case, columns: dict[str, Floats], which: NDArray[Any], short: int, micro_batches: int, found: _Found
+    case: _ScheduleCase,
+    columns: dict[str, Floats],
+    which: NDArray[Any],
+    short: int,
+    micro_batches: int,
+    table: _StepTimesTable,
 ) -> NDArray[Any]:
-    """Find the times of those steps that repeat themselves; returns the others."""
-    first = case.run(_pick(columns, which), short)
-    cycles = _cycles(case, first)
+    """Put the times of those steps that repeat themselves into the table; return the others."""
+    first = case.run(_select_steps(columns, which), short)
+    cycles = _find_cycles(case, first)
     unsettled = list(which[cycles == 0])
-    lengths = short + (micro_batches - short) % np.lcm(np.maximum(cycles, 1), case.group(micro_batches))
+    lengths = short + (micro_batches - short) % np.lcm(np.maximum(cycles, 1), case.choose_group(micro_batches))
     lengths[cycles == 0] = 0
     for length in np.unique(lengths[cycles > 0]).tolist():
-        here = np.flatnonzero(lengths == length)
-        if length > WORTH * micro_batches or case.group(length) != case.group(micro_batches):
-            unsettled += list(which[here])
+        selected = np.flatnonzero(lengths == length)
+        if length > MAX_SHORT_SHARE * micro_batches or case.choose_group(length) != case.choose_group(micro_batches):
+            unsettled += list(which[selected])
             continue
-        run = first if length == short and len(here) == len(which) else case.run(_pick(columns, which[here]), length)
-        for cycle in np.unique(cycles[here]).tolist():
-            same = np.flatnonzero(cycles[here] == cycle)
-            round_s, settled = _round(case, run, cycle)
-            good = same[settled[same]]
-            unsettled += list(which[here[same[~settled[same]]]])
-            found.put(which[here[good]], run, good, (micro_batches - length) // cycle * round_s[good], micro_batches)
+        run = (
+            first
+            if length == short and len(selected) == len(which)
+            else case.run(_select_steps(columns, which[selected]), length)
+        )
+        for cycle in np.unique(cycles[selected]).tolist():
+            same_cycle = np.flatnonzero(cycles[selected] == cycle)
+            round_s, settled = _measure_round(case, run, cycle)
+            repeating = same_cycle[settled[same_cycle]]
+            unsettled += list(which[selected[same_cycle[~settled[same_cycle]]]])
+            table.put(
+                which[selected[repeating]],
+                run,
+                repeating,
+                (micro_batches - length) // cycle * round_s[repeating],
+                micro_batches,
+            )
     return np.array(sorted(unsettled), int)
 
 
-def _cycles(case: _Case, run: Simulation) -> NDArray[np.int64]:
+def _find_cycles(case: _ScheduleCase, run: Simulation) -> NDArray[np.int64]:
     """Micro-batches after which each step repeats itself, 0 where it does not."""
     steps = run.ends.shape[1]
     cycles = np.zeros(steps, np.int64)
     stop = run.shape.orders.micro_batches - case.draining
-    late, *earlier = (run.ends[nodes] for nodes in run.shape.by_micro_batch[stop - 1 - case.round_length : stop][::-1])
-    group = case.group(run.shape.orders.micro_batches)
+    last, *earlier = (run.ends[nodes] for nodes in run.shape.by_micro_batch[stop - 1 - case.round_length : stop][::-1])
+    group = case.choose_group(run.shape.orders.micro_batches)
     for cycle in range(group, case.round_length + 1, group):
-        apart = late - earlier[cycle - 1]  # a glance at one micro-batch before all are looked at
-        maybe = (cycles == 0) & (np.ptp(apart, axis=0) <= SETTLED * apart[0])
-        if maybe.any():
-            cycles[maybe & _round(case, run, cycle)[1]] = cycle
+        difference_s = last - earlier[cycle - 1]  # a glance at one micro-batch before all are looked at
+        may_repeat = (cycles == 0) & (np.ptp(difference_s, axis=0) <= ROUND_TOLERANCE * difference_s[0])
+        if may_repeat.any():
+            cycles[may_repeat & _measure_round(case, run, cycle)[1]] = cycle
     return cycles
 
 
-def _round(case: _Case, run: Simulation, cycle: int) -> tuple[Floats, NDArray[np.bool_]]:
+def _measure_round(case: _ScheduleCase, run: Simulation, cycle: int) -> tuple[Floats, NDArray[np.bool_]]:
     """Time of `cycle` micro-batches, and whether the last two rounds before draining repeat themselves exactly."""
     stop = run.shape.orders.micro_batches - case.draining
     start = stop - 2 * case.round_length
     nodes = run.shape.by_micro_batch
-    apart = run.ends[nodes[start:stop]] - run.ends[nodes[start - cycle : stop - cycle]]
-    round_s = apart[-1, 0]
-    return round_s, np.abs(apart - round_s).max(axis=(0, 1)) <= SETTLED * round_s
+    difference_s = run.ends[nodes[start:stop]] - run.ends[nodes[start - cycle : stop - cycle]]
+    round_s = difference_s[-1, 0]
+    return round_s, np.abs(difference_s - round_s).max(axis=(0, 1)) <= ROUND_TOLERANCE * round_s
 
 
 @dataclass(frozen=True)
-class _Case:
+class _ScheduleCase:
     """One schedule and its size, but for the number of micro-batches."""
 
     schedule: str
     stages: int
     chunks: int
-    extra_warmup: Extra
+    extra_warmup: ExtraWarmup
     blocking: bool
 
     @property
@@ -166,20 +184,22 @@ class _Case:
         """Micro-batches at the end whose passes belong to draining."""
         return self.round_length + self.stages
 
-    def group(self, micro_batches: int) -> int:
-        """Micro-batches that are dealt with together."""
+    def choose_group(self, micro_batches: int) -> int:
+        """Micro-batches that an interleaved stage runs together."""
         return (
             choose_group_size(self.stages, micro_batches) if self.chunks > 1 and self.schedule == "interleaved" else 1
         )
 
-    def short_steps(self, micro_batches: int) -> list[int]:
+    def list_short_steps(self, micro_batches: int) -> list[int]:
         """Numbers of micro-batches to try."""
         if self.schedule == "gpipe" or self.stages == 1:
             return []
-        group = self.group(micro_batches)
+        group = self.choose_group(micro_batches)
         base = [self.draining + rounds * self.round_length for rounds in ROUNDS]
         tried = [least + (micro_batches - least) % group for least in base]
-        return [short for short in tried if short <= WORTH * micro_batches and self.group(short) == group]
+        return [
+            short for short in tried if short <= MAX_SHORT_SHARE * micro_batches and self.choose_group(short) == group
+        ]
 
     def run(self, times: dict[str, Floats], micro_batches: int) -> Simulation:
         """Simulate steps of `micro_batches`."""
@@ -194,10 +214,10 @@ class _Case:
         )
 
 
-class _Found:
-    """The times of a flat batch of steps, as they are found."""
+class _StepTimesTable:
+    """The times of a flat batch of steps, filled in as they are known."""
 
-    def __init__(self, steps: int, case: _Case) -> None:
+    def __init__(self, steps: int, case: _ScheduleCase) -> None:
         self.per_stage = np.zeros((3, steps, case.stages))  # first start, last end, busy
         self.ready = np.zeros((steps, case.stages, case.chunks))
         self.simulated = np.zeros(steps, np.int64)
@@ -218,7 +238,7 @@ class _Found:
         self.ready[which] = run.gradients_ready_s[columns] + late[..., None]
         self.simulated[which] = simulated
 
-    def shaped(self, batch: tuple[int, ...]) -> StepTimes:
+    def reshape(self, batch: tuple[int, ...]) -> StepTimes:
         """All of them, with the dimensions of the batch."""
         first, last, busy = (time.reshape(*batch, -1) for time in self.per_stage)
         return StepTimes(
@@ -231,7 +251,7 @@ class _Found:
         )
 
 
-def _columns(times: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Floats]]:
+def _flatten_times(times: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Floats]]:
     """The dimensions of the batch, and the times with all of them flattened into one."""
     inner = {name: 1 if name.startswith(("send", "latency")) else 2 for name in times}
     arrays = {name: np.asarray(value, float) for name, value in times.items()}
@@ -239,10 +259,10 @@ def _columns(times: dict[str, Any]) -> tuple[tuple[int, ...], dict[str, Floats]]
     batch = np.broadcast_shapes(*(array.shape[: array.ndim - inner[name]] for name, array in arrays.items()))
     flat = {}
     for name, array in arrays.items():
-        own = array.shape[array.ndim - inner[name] :]
-        flat[name] = np.broadcast_to(array, (*batch, *own)).reshape(prod(batch), *own)
+        inner_shape = array.shape[array.ndim - inner[name] :]
+        flat[name] = np.broadcast_to(array, (*batch, *inner_shape)).reshape(prod(batch), *inner_shape)
     return batch, flat
 
 
-def _pick(columns: dict[str, Floats], which: Any) -> dict[str, Floats]:
+def _select_steps(columns: dict[str, Floats], which: Any) -> dict[str, Floats]:
     return {name: array[which] for name, array in columns.items()}

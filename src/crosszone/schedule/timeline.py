@@ -1,6 +1,6 @@
 """Timeline: who does what when, during one optimizer step. [S10]
 
-    timeline = timeline_of(simulate("1f1b", stages=4, micro_batches=8, forward_s=0.1, backward_s=0.2))
+    timeline = build_timeline(simulate("1f1b", stages=4, micro_batches=8, forward_s=0.1, backward_s=0.2))
     lane = Lane(id="gradients-0", name="gradients of stage 0", group="gradients")
     timeline = timeline.with_spans(lane, "gradients", start_s=3.3, end_s=3.6)
     timeline.step_s, timeline.idle_s             # 3.6, array [lanes]
@@ -8,15 +8,15 @@
 
 Spans are columns, not objects: thousands cost little. Spans and idle time of a lane add up to the step.
 
-View: a timeline as a page draws it: lanes with what they do, spans and bubbles as columns, phases, totals.
+`build_view`: a timeline as a page draws it: lanes with what they do, spans and bubbles as columns, phases, totals.
 
-    view_of(timeline)["lanes"][0]       # {"id": "stage-0", "utilisation": 0.73, "idle_s": 9.0, "parts": {...}, ...}
-    view_of(timeline)["spans"]          # {"lane": [...], "kind": [...], "start_s": [...], ...}: columns
-    view_of(timeline, from_s=120)       # a step of more than 20,000 spans comes in windows
+    build_view(timeline)["lanes"][0]    # {"id": "stage-0", "utilisation": 0.73, "idle_s": 9.0, "parts": {...}, ...}
+    build_view(timeline)["spans"]       # {"lane": [...], "kind": [...], "start_s": [...], ...}: columns
+    build_view(timeline, from_s=120)    # a step of more than 20,000 spans comes in windows
 
 Parts and idle time of each lane add up to the step, and so do the totals and the phases. [S10] [S13]
 
-Phases: how a step fills the pipeline, works, empties it, exchanges gradients and updates. [S13]
+`list_phases`: how a step fills the pipeline, works, drains it, exchanges gradients and updates. [S13]
 
 1F1B, 4 stages, 8 micro-batches, forward 1 s, backward 2 s:
 
@@ -25,12 +25,12 @@ steady      4 .. 25     until the last forward pass has ended
 cool_down  25 .. 33     until the last pass has ended
 tail       33 .. end    gradients, update and what else the step waits for
 
-One micro-batch of a step: its way through stages and links, and how busy the GPUs are meanwhile. [S14]
+`build_micro_batch_view`: one micro-batch on its way through stages and links, and how busy the GPUs are. [S14]
 
-found = micro_batch_view(timeline, 3)
-found["usage"], found["stages"][0]    # 0.71, {"usage": 0.94, "own_s": 3.0, "other_s": 11.1, "waiting_s": 0.9, ...}
+    view = build_micro_batch_view(timeline, 3)
+    view["usage"], view["stages"][0]    # 0.71, {"usage": 0.94, "own_s": 3.0, "other_s": 11.1, "waiting_s": 0.9, ...}
 
-Difference: a predicted step beside a measured one, phase by phase, kind by kind, lane by lane. [S15]
+`compare_timelines`: a predicted step beside a measured one, phase by phase, kind by kind, lane by lane. [S15]
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Timeline:
     @cached_property
     def stages(self) -> Ints:
         """Positions of the lanes that compute: those of stages, or all where no lane is called one."""
-        found = [index for index, lane in enumerate(self.lanes) if lane.group == STAGES]
-        return np.array(found or range(len(self.lanes)), np.int32)
+        stage_lanes = [index for index, lane in enumerate(self.lanes) if lane.group == STAGES]
+        return np.array(stage_lanes or range(len(self.lanes)), np.int32)
 
     def with_spans(
         self,
@@ -104,19 +104,19 @@ class Timeline:
         chunk: ArrayLike = NONE,
     ) -> Timeline:
         """The same with spans of one kind on a lane, which is added if it is not there yet."""
-        known = {one.id: index for index, one in enumerate(self.lanes)}
+        lane_numbers = {existing.id: index for index, existing in enumerate(self.lanes)}
         start, end, micro, part = np.broadcast_arrays(*map(np.atleast_1d, (start_s, end_s, micro_batch, chunk)))
         if not (np.all(start >= 0) and np.all(end >= start)):
             raise ValueError("spans start at 0 or later and do not end before they start")
         return replace(
             self,
-            lanes=self.lanes if lane.id in known else (*self.lanes, lane),
-            lane=_joined(self.lane, np.full(len(start), known.get(lane.id, len(self.lanes)))),
-            kind=_joined(self.kind, np.full(len(start), KINDS.index(kind))),
+            lanes=self.lanes if lane.id in lane_numbers else (*self.lanes, lane),
+            lane=_concatenate(self.lane, np.full(len(start), lane_numbers.get(lane.id, len(self.lanes)))),
+            kind=_concatenate(self.kind, np.full(len(start), KINDS.index(kind))),
             start_s=np.concatenate([self.start_s, start]),
             end_s=np.concatenate([self.end_s, end]),
-            micro_batch=_joined(self.micro_batch, micro),
-            chunk=_joined(self.chunk, part),
+            micro_batch=_concatenate(self.micro_batch, micro),
+            chunk=_concatenate(self.chunk, part),
         )
 
     def to_trace(self, name: str, **meta: str | int | float | bool) -> Trace:
@@ -144,46 +144,46 @@ def build_timeline(simulation: Simulation, stage_names: tuple[str, ...] | None =
     """
     if simulation.times.shape[1] != 1:
         raise ValueError("a timeline shows one step: simulate it alone")
-    shape, made = simulation.shape, simulation.shape.orders
-    names = stage_names or tuple(f"stage {stage}" for stage in range(shape.stages))
+    graph, orders = simulation.shape, simulation.shape.orders
+    names = stage_names or tuple(f"stage {stage}" for stage in range(graph.stages))
     stages = tuple(Lane(id=f"stage-{index}", name=name, group=STAGES) for index, name in enumerate(names))
-    begun, left = simulation.send_start_s.ravel(), simulation.send_end_s.ravel()
-    used = np.flatnonzero(left > begun)
-    held_by = list_stages_in_order(made.schedule, shape.stages, shape.chunks)
-    back = shape.send_kind[used] == BACKWARD
-    boundary = shape.send_boundary[used]
-    sender, taker = held_by[boundary + back], held_by[boundary + 1 - back]
+    send_start_s, sent_s = simulation.send_start_s.ravel(), simulation.send_end_s.ravel()
+    used = np.flatnonzero(sent_s > send_start_s)
+    stage_of_part = list_stages_in_order(orders.schedule, graph.stages, graph.chunks)
+    back = graph.send_kind[used] == BACKWARD
+    boundary = graph.send_boundary[used]
+    sender, receiver = stage_of_part[boundary + back], stage_of_part[boundary + 1 - back]
     place = sender
     links: tuple[Lane, ...] = ()
-    if not shape.blocking:
-        pairs, index = np.unique(sender * shape.stages + taker, return_inverse=True)
-        place = shape.stages + index
-        links = tuple(_link(names, *divmod(int(pair), shape.stages)) for pair in pairs)
-    stage = np.repeat(np.arange(shape.stages), made.kind.shape[1])
+    if not graph.blocking:
+        pairs, index = np.unique(sender * graph.stages + receiver, return_inverse=True)
+        place = graph.stages + index
+        links = tuple(_build_link_lane(names, *divmod(int(pair), graph.stages)) for pair in pairs)
+    stage = np.repeat(np.arange(graph.stages), orders.kind.shape[1])
     kinds = np.array([KINDS.index(kind) for kind in (*KIND_NAMES, "send")])
     return Timeline(
         lanes=stages + links,
-        lane=_joined(stage, place),
-        kind=_joined(kinds[made.kind.ravel()], np.full(len(used), kinds[-1])),
-        start_s=np.concatenate([simulation.start_s.ravel(), begun[used]]),
-        end_s=np.concatenate([simulation.end_s.ravel(), left[used]]),
-        micro_batch=_joined(made.micro_batch.ravel(), shape.send_micro_batch[used]),
-        chunk=_joined(made.chunk.ravel(), np.full(len(used), NONE)),
+        lane=_concatenate(stage, place),
+        kind=_concatenate(kinds[orders.kind.ravel()], np.full(len(used), kinds[-1])),
+        start_s=np.concatenate([simulation.start_s.ravel(), send_start_s[used]]),
+        end_s=np.concatenate([simulation.end_s.ravel(), sent_s[used]]),
+        micro_batch=_concatenate(orders.micro_batch.ravel(), graph.send_micro_batch[used]),
+        chunk=_concatenate(orders.chunk.ravel(), np.full(len(used), NONE)),
     )
 
 
-def _link(names: tuple[str, ...], sender: int, taker: int) -> Lane:
-    return Lane(id=f"link-{sender}-{taker}", name=f"{names[sender]} > {names[taker]}", group="links")
+def _build_link_lane(names: tuple[str, ...], sender: int, receiver: int) -> Lane:
+    return Lane(id=f"link-{sender}-{receiver}", name=f"{names[sender]} > {names[receiver]}", group="links")
 
 
-def _joined(*columns: ArrayLike) -> Ints:
+def _concatenate(*columns: ArrayLike) -> Ints:
     return np.concatenate([np.asarray(column, np.int32) for column in columns])
 
 
 PHASES = ("warm_up", "steady", "cool_down", "tail")
 PASSES: tuple[SpanKind, ...] = ("forward", "backward", "weight")
 COMPUTE: tuple[SpanKind, ...] = (*PASSES, "optimizer")  # Kinds that keep the GPU itself at work
-NOISE = 1e-12  # Share of a time below which what is left of it is a rounding error
+NOISE = 1e-12  # Share of a time below which a difference is rounding: else a full lane would show hairline bubbles
 COMMUNICATION: tuple[SpanKind, ...] = ("send", "tensor", "experts", "gradients", "parameters")
 
 
@@ -213,12 +213,12 @@ def list_phases(timeline: Timeline) -> tuple[Phase, ...]:
     GPipe has no steady phase: its first backward pass begins when the last forward pass has ended.
     """
     step = timeline.step_s
-    backward, forward, passes = (_of_kinds(timeline, kinds) for kinds in (("backward",), ("forward",), PASSES))
+    backward, forward, passes = (_select_kinds(timeline, kinds) for kinds in (("backward",), ("forward",), PASSES))
     ended = float(timeline.end_s[passes].max()) if passes.any() else 0.0
     filled = float(timeline.start_s[backward].min()) if backward.any() else ended
     emptied = float(timeline.end_s[forward].max()) if forward.any() else filled
     marks = [0.0, filled, max(filled, emptied), ended, step]
-    return tuple(_phase(timeline, name, *between) for name, between in zip(PHASES, pairwise(marks), strict=True))
+    return tuple(_build_phase(timeline, name, *between) for name, between in zip(PHASES, pairwise(marks), strict=True))
 
 
 def measure_busy_s(timeline: Timeline, start_s: ArrayLike, end_s: ArrayLike) -> NDArray[np.float64]:
@@ -229,19 +229,20 @@ def measure_busy_s(timeline: Timeline, start_s: ArrayLike, end_s: ArrayLike) -> 
 
 def measure_exposed_s(timeline: Timeline, start_s: float, end_s: float) -> float:
     """Seconds between two times in which something communicates and no stage computes. [S13]"""
-    sends = _of_kinds(timeline, COMMUNICATION)
-    works = _of_kinds(timeline, COMPUTE) & np.isin(timeline.lane, timeline.stages)
+    sends = _select_kinds(timeline, COMMUNICATION)
+    works = _select_kinds(timeline, COMPUTE) & np.isin(timeline.lane, timeline.stages)
     used = (sends | works) & (measure_busy_s(timeline, start_s, end_s) > 0)
     begins, ends = np.maximum(timeline.start_s[used], start_s), np.minimum(timeline.end_s[used], end_s)
     at = np.concatenate([begins, ends])
     order = np.argsort(at, kind="stable")
     sending, working = (
-        np.cumsum(np.concatenate([one[used] * 1, one[used] * -1])[order])[:-1] > 0 for one in (sends, works)
+        np.cumsum(np.concatenate([selection[used] * 1, selection[used] * -1])[order])[:-1] > 0
+        for selection in (sends, works)
     )
     return float(np.diff(at[order])[sending & ~working].sum()) if len(at) else 0.0
 
 
-def _phase(timeline: Timeline, name: str, start_s: float, end_s: float) -> Phase:
+def _build_phase(timeline: Timeline, name: str, start_s: float, end_s: float) -> Phase:
     on_stages = np.isin(timeline.lane, timeline.stages)
     busy = float(measure_busy_s(timeline, start_s, end_s)[on_stages].sum()) / max(1, len(timeline.stages))
     idle = end_s - start_s - busy
@@ -255,7 +256,7 @@ def _phase(timeline: Timeline, name: str, start_s: float, end_s: float) -> Phase
     )
 
 
-def _of_kinds(timeline: Timeline, kinds: tuple[SpanKind, ...]) -> NDArray[np.bool_]:
+def _select_kinds(timeline: Timeline, kinds: tuple[SpanKind, ...]) -> NDArray[np.bool_]:
     return np.isin(timeline.kind, [KINDS.index(kind) for kind in kinds])
 
 
@@ -263,17 +264,17 @@ MAX_VIEW_SPANS = 20_000  # Spans drawn at once; the rest of a longer step is a w
 IDLE = "idle"
 
 
-def build_view(timeline: Timeline, *, from_s: float = 0.0, most: int = MAX_VIEW_SPANS) -> dict[str, Any]:
+def build_view(timeline: Timeline, *, from_s: float = 0.0, max_spans: int = MAX_VIEW_SPANS) -> dict[str, Any]:
     """The drawable document of one step; spans and bubbles from `from_s` on, at most `most` spans."""
-    shown, window = _window(timeline, from_s, most)
-    phases = _phases(timeline)
+    window_spans, window = _select_window(timeline, from_s, max_spans)
+    phases = _list_phase_rows(timeline)
     return {
         "step_s": timeline.step_s,
-        "summary": _summary(timeline, phases),
+        "summary": _summarize(timeline, phases),
         "kinds": list(KINDS),
         "lanes": list_lanes(timeline),
-        "spans": columns(timeline, shown),
-        "bubbles": _bubbles(timeline, window["from_s"], window["to_s"]),
+        "spans": list_span_columns(timeline, window_spans),
+        "bubbles": _list_bubbles(timeline, window["from_s"], window["to_s"]),
         "window": window,
         "phases": phases,
         "totals": list_lane_totals(timeline),
@@ -283,7 +284,7 @@ def build_view(timeline: Timeline, *, from_s: float = 0.0, most: int = MAX_VIEW_
 
 def list_lanes(timeline: Timeline) -> list[dict[str, Any]]:
     """Each lane with its time by kind; parts and idle time add up to the step. [S10]"""
-    parts, step = _parts(timeline), timeline.step_s
+    parts, step = _sum_parts(timeline), timeline.step_s
     return [
         {
             "id": lane.id,
@@ -301,19 +302,19 @@ def list_lanes(timeline: Timeline) -> list[dict[str, Any]]:
 def list_lane_totals(timeline: Timeline) -> list[dict[str, Any]]:
     """What the average stage does, by kind, and how long it waits; they add up to the step. [S10]"""
     step, stages = timeline.step_s, timeline.stages
-    mean = _parts(timeline)[stages].mean(axis=0) if len(stages) else np.zeros(len(KINDS))
-    found = {str(kind): float(seconds) for kind, seconds in zip(KINDS, mean, strict=True) if seconds}
-    found[IDLE] = step - sum(found.values())
-    return [{"kind": kind, "seconds": s, "share": s / step if step else 0.0} for kind, s in found.items()]
+    mean = _sum_parts(timeline)[stages].mean(axis=0) if len(stages) else np.zeros(len(KINDS))
+    seconds_by_kind = {str(kind): float(seconds) for kind, seconds in zip(KINDS, mean, strict=True) if seconds}
+    seconds_by_kind[IDLE] = step - sum(seconds_by_kind.values())
+    return [{"kind": kind, "seconds": s, "share": s / step if step else 0.0} for kind, s in seconds_by_kind.items()]
 
 
-def columns(timeline: Timeline, which: NDArray[np.int64]) -> dict[str, list[Any]]:
+def list_span_columns(timeline: Timeline, which: NDArray[np.int64]) -> dict[str, list[Any]]:
     """Some of the spans, as columns; `lane` and `kind` are positions in the lists of lanes and kinds."""
     names = ("lane", "kind", "start_s", "end_s", "micro_batch", "chunk")
     return {name: getattr(timeline, name)[which].tolist() for name in names}
 
 
-def _parts(timeline: Timeline) -> NDArray[np.float64]:
+def _sum_parts(timeline: Timeline) -> NDArray[np.float64]:
     """Seconds by lane and kind."""
     shape = (len(timeline.lanes), len(KINDS))
     cell = timeline.lane.astype(np.int64) * len(KINDS) + timeline.kind
@@ -321,23 +322,23 @@ def _parts(timeline: Timeline) -> NDArray[np.float64]:
     return np.bincount(cell, weights=seconds, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
 
 
-def _window(timeline: Timeline, from_s: float, most: int) -> tuple[NDArray[np.int64], dict[str, Any]]:
+def _select_window(timeline: Timeline, from_s: float, max_spans: int) -> tuple[NDArray[np.int64], dict[str, Any]]:
     """The spans of a window, by their start, and what it leaves out."""
     order = np.argsort(timeline.start_s, kind="stable")
     first = max(0.0, min(from_s, timeline.step_s))
-    here = order[timeline.end_s[order] >= first] if first else order
-    to_s = float(timeline.start_s[here[most]]) if len(here) > most else timeline.step_s
-    shown = here[:most]
-    left_out = len(order) - len(shown)
-    return shown, {"from_s": first, "to_s": to_s, "spans": len(order), "shown": len(shown), "left_out": left_out}
+    candidates = order[timeline.end_s[order] >= first] if first else order
+    to_s = float(timeline.start_s[candidates[max_spans]]) if len(candidates) > max_spans else timeline.step_s
+    selected = candidates[:max_spans]
+    left_out = len(order) - len(selected)
+    return selected, {"from_s": first, "to_s": to_s, "spans": len(order), "shown": len(selected), "left_out": left_out}
 
 
-def _bubbles(timeline: Timeline, from_s: float, to_s: float) -> dict[str, list[Any]]:
+def _list_bubbles(timeline: Timeline, from_s: float, to_s: float) -> dict[str, list[Any]]:
     """Times in which a stage waits, as columns. [S10]"""
-    here = np.flatnonzero(np.isin(timeline.lane, timeline.stages))
+    on_stages = np.flatnonzero(np.isin(timeline.lane, timeline.stages))
     step = np.full(len(timeline.stages), timeline.step_s)  # an empty span at the end of each lane: the last wait
-    lane = np.concatenate([timeline.lane[here], timeline.stages])
-    start, end = (np.concatenate([times[here], step]) for times in (timeline.start_s, timeline.end_s))
+    lane = np.concatenate([timeline.lane[on_stages], timeline.stages])
+    start, end = (np.concatenate([times[on_stages], step]) for times in (timeline.start_s, timeline.end_s))
     order = np.lexsort((end, start, lane))
     lane, start, end = lane[order], start[order], end[order]
     before = np.concatenate([[0.0], end[:-1]])
@@ -346,114 +347,114 @@ def _bubbles(timeline: Timeline, from_s: float, to_s: float) -> dict[str, list[A
     return {"lane": lane[waits].tolist(), "start_s": before[waits].tolist(), "end_s": start[waits].tolist()}
 
 
-def _summary(timeline: Timeline, phases: list[dict[str, Any]]) -> dict[str, Any]:
+def _summarize(timeline: Timeline, phases: list[dict[str, Any]]) -> dict[str, Any]:
     """The step, and of it what the average stage works and waits, and what exposed communication takes."""
     step = timeline.step_s
     parts = {
         "step": step,
-        "busy": sum(one["busy_s"] for one in phases),
-        "idle": sum(one["idle_s"] for one in phases),
-        "exposed": sum(one["exposed_s"] for one in phases),
+        "busy": sum(phase["busy_s"] for phase in phases),
+        "idle": sum(phase["idle_s"] for phase in phases),
+        "exposed": sum(phase["exposed_s"] for phase in phases),
     }
     shares = {name: {"seconds": s, "share": s / step if step else 0.0} for name, s in parts.items()}
     return {**shares, "utilisation": shares["busy"]["share"]}
 
 
-def _phases(timeline: Timeline) -> list[dict[str, Any]]:
+def _list_phase_rows(timeline: Timeline) -> list[dict[str, Any]]:
     step = timeline.step_s
     return [
         {
-            "phase": one.phase,
-            "start_s": one.start_s,
-            "end_s": one.end_s,
-            "seconds": one.seconds,
-            "share": one.seconds / step if step else 0.0,
-            "busy_s": one.busy_s,
-            "idle_s": one.idle_s,
-            "exposed_s": one.exposed_s,
-            "utilisation": one.busy_s / one.seconds if one.seconds else None,
+            "phase": phase.phase,
+            "start_s": phase.start_s,
+            "end_s": phase.end_s,
+            "seconds": phase.seconds,
+            "share": phase.seconds / step if step else 0.0,
+            "busy_s": phase.busy_s,
+            "idle_s": phase.idle_s,
+            "exposed_s": phase.exposed_s,
+            "utilisation": phase.busy_s / phase.seconds if phase.seconds else None,
         }
-        for one in list_phases(timeline)
+        for phase in list_phases(timeline)
     ]
 
 
 def build_micro_batch_view(timeline: Timeline, number: int) -> dict[str, Any]:
     """Every span of one micro-batch in order, its stages and links, and how busy the GPUs are meanwhile. [S14]"""
-    here = np.flatnonzero(timeline.micro_batch == number)
-    if not len(here):
+    spans = np.flatnonzero(timeline.micro_batch == number)
+    if not len(spans):
         limit = int(timeline.micro_batch.max(initial=-1))
         code = "micro_batch_unknown" if limit >= 0 else "micro_batch_none"
         raise InvalidError(Notice(code=code, field="micro_batch", value=number, params={"limit": limit}))
-    here = here[np.lexsort((timeline.end_s[here], timeline.start_s[here]))]
-    begun, reached = timeline.start_s[here], np.maximum.accumulate(timeline.end_s[here])
-    start, end = float(begun[0]), float(reached[-1])
-    waits = np.maximum(0.0, begun - np.concatenate([[start], reached[:-1]]))
-    computed = _computed_s(timeline, np.full(len(timeline.lanes), start), np.full(len(timeline.lanes), end))
+    spans = spans[np.lexsort((timeline.end_s[spans], timeline.start_s[spans]))]
+    started_s, ended_s = timeline.start_s[spans], np.maximum.accumulate(timeline.end_s[spans])
+    start, end = float(started_s[0]), float(ended_s[-1])
+    waits = np.maximum(0.0, started_s - np.concatenate([[start], ended_s[:-1]]))
+    computed = _measure_computed_s(timeline, np.full(len(timeline.lanes), start), np.full(len(timeline.lanes), end))
     return {
         "micro_batch": number,
         "start_s": start,
         "end_s": end,
         "seconds": end - start,
-        "usage": _share(float(computed[timeline.stages].mean()), end - start),
-        "spans": {**columns(timeline, here), "wait_s": waits.tolist()},
-        "stages": _stages(timeline, here),
-        "links": _links(timeline, here, end - start),
+        "usage": _compute_share(float(computed[timeline.stages].mean()), end - start),
+        "spans": {**list_span_columns(timeline, spans), "wait_s": waits.tolist()},
+        "stages": _list_stage_usage(timeline, spans),
+        "links": _list_link_usage(timeline, spans, end - start),
     }
 
 
-def _stages(timeline: Timeline, here: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _list_stage_usage(timeline: Timeline, spans: NDArray[np.int64]) -> list[dict[str, Any]]:
     """From the first to the last span of the micro-batch on each stage: own compute, that of others, waiting. [S14]"""
-    lane, lanes = timeline.lane[here], len(timeline.lanes)
+    lane, lanes = timeline.lane[spans], len(timeline.lanes)
     first, last = np.full(lanes, np.inf), np.full(lanes, -np.inf)
-    np.minimum.at(first, lane, timeline.start_s[here])
-    np.maximum.at(last, lane, timeline.end_s[here])
-    spent = (timeline.end_s[here] - timeline.start_s[here]) * _computes(timeline)[here]
-    own = np.bincount(lane, weights=spent, minlength=lanes)
-    all_s = _computed_s(timeline, first, last)
+    np.minimum.at(first, lane, timeline.start_s[spans])
+    np.maximum.at(last, lane, timeline.end_s[spans])
+    compute_s = (timeline.end_s[spans] - timeline.start_s[spans]) * _is_compute(timeline)[spans]
+    own_s = np.bincount(lane, weights=compute_s, minlength=lanes)
+    all_s = _measure_computed_s(timeline, first, last)
     return [
         {
             "lane": int(at),
             "start_s": float(first[at]),
             "end_s": float(last[at]),
             "seconds": (seconds := float(last[at] - first[at])),
-            "own_s": float(own[at]),
-            "other_s": max(0.0, float(all_s[at] - own[at])),
+            "own_s": float(own_s[at]),
+            "other_s": max(0.0, float(all_s[at] - own_s[at])),
             "waiting_s": max(0.0, seconds - float(all_s[at])),
-            "usage": _share(float(all_s[at]), seconds),
-            "own_share": _share(float(own[at]), seconds),
+            "usage": _compute_share(float(all_s[at]), seconds),
+            "own_share": _compute_share(float(own_s[at]), seconds),
         }
         for at in np.intersect1d(lane, timeline.stages)
     ]
 
 
-def _links(timeline: Timeline, here: NDArray[np.int64], seconds: float) -> list[dict[str, Any]]:
+def _list_link_usage(timeline: Timeline, spans: NDArray[np.int64], seconds: float) -> list[dict[str, Any]]:
     """What the micro-batch puts on each link."""
-    lane, lanes = timeline.lane[here], len(timeline.lanes)
-    busy = np.bincount(lane, weights=timeline.end_s[here] - timeline.start_s[here], minlength=lanes)
+    lane, lanes = timeline.lane[spans], len(timeline.lanes)
+    busy = np.bincount(lane, weights=timeline.end_s[spans] - timeline.start_s[spans], minlength=lanes)
     messages = np.bincount(lane, minlength=lanes)
     return [
         {
             "lane": int(at),
             "messages": int(messages[at]),
             "busy_s": float(busy[at]),
-            "share": _share(float(busy[at]), seconds),
+            "share": _compute_share(float(busy[at]), seconds),
         }
         for at in np.setdiff1d(lane, timeline.stages)
     ]
 
 
-def _computed_s(timeline: Timeline, first: Floats, last: Floats) -> Floats:
+def _measure_computed_s(timeline: Timeline, first: Floats, last: Floats) -> Floats:
     """Seconds each lane computes, for any micro-batch, between two times of its own."""
-    inside = measure_busy_s(timeline, first[timeline.lane], last[timeline.lane]) * _computes(timeline)
+    inside = measure_busy_s(timeline, first[timeline.lane], last[timeline.lane]) * _is_compute(timeline)
     return np.bincount(timeline.lane, weights=inside, minlength=len(timeline.lanes)).astype(float)
 
 
-def _computes(timeline: Timeline) -> NDArray[np.bool_]:
+def _is_compute(timeline: Timeline) -> NDArray[np.bool_]:
     return np.isin(timeline.kind, [KINDS.index(kind) for kind in COMPUTE])
 
 
-def _share(part: float, whole: float) -> float:
-    return min(1.0, part / whole) if whole else 0.0
+def _compute_share(part: float, total: float) -> float:
+    return min(1.0, part / total) if total else 0.0
 
 
 def compare_timelines(predicted: Timeline, measured: Timeline) -> dict[str, Any]:
@@ -461,22 +462,29 @@ def compare_timelines(predicted: Timeline, measured: Timeline) -> dict[str, Any]
 
     Kinds are compared as the mean over the lanes that do them, so that a trace of some ranks can be compared too.
     """
-    theirs = {one.phase: one.seconds for one in list_phases(measured)}
-    ours, kinds = _by_kind(predicted), _by_kind(measured)
+    measured_phases = {phase.phase: phase.seconds for phase in list_phases(measured)}
+    predicted_kinds, measured_kinds = _sum_by_kind(predicted), _sum_by_kind(measured)
     busy = {lane.id: float(s) for lane, s in zip(measured.lanes, measured.busy_s, strict=True)}
     return {
-        "step": _row("step", predicted.step_s, measured.step_s),
-        "phases": [_row(one.phase, one.seconds, theirs[one.phase]) for one in list_phases(predicted)],
-        "kinds": [_row(k, ours.get(k, 0.0), kinds.get(k, 0.0)) for k in (*KINDS, IDLE) if k in ours or k in kinds],
+        "step": _build_difference("step", predicted.step_s, measured.step_s),
+        "phases": [
+            _build_difference(phase.phase, phase.seconds, measured_phases[phase.phase])
+            for phase in list_phases(predicted)
+        ],
+        "kinds": [
+            _build_difference(k, predicted_kinds.get(k, 0.0), measured_kinds.get(k, 0.0))
+            for k in (*KINDS, IDLE)
+            if k in predicted_kinds or k in measured_kinds
+        ],
         "lanes": [
-            _row(lane.id, float(seconds), busy[lane.id])
+            _build_difference(lane.id, float(seconds), busy[lane.id])
             for lane, seconds in zip(predicted.lanes, predicted.busy_s, strict=True)
             if lane.id in busy
         ],
     }
 
 
-def _row(part: str, predicted_s: float, measured_s: float) -> dict[str, Any]:
+def _build_difference(part: str, predicted_s: float, measured_s: float) -> dict[str, Any]:
     above = predicted_s - measured_s
     percent = 100 * above / measured_s if measured_s else (0.0 if not predicted_s else None)
     return {
@@ -488,14 +496,14 @@ def _row(part: str, predicted_s: float, measured_s: float) -> dict[str, Any]:
     }
 
 
-def _by_kind(timeline: Timeline) -> dict[str, float]:
+def _sum_by_kind(timeline: Timeline) -> dict[str, float]:
     """Seconds of each kind, mean of the lanes that do it; idle time: mean of the stages."""
-    found = {}
+    seconds_by_kind = {}
     for index, kind in enumerate(KINDS):
-        here = timeline.kind == index
-        if here.any():
-            total = float((timeline.end_s[here] - timeline.start_s[here]).sum())
-            found[str(kind)] = total / len(np.unique(timeline.lane[here]))
+        of_kind = timeline.kind == index
+        if of_kind.any():
+            total = float((timeline.end_s[of_kind] - timeline.start_s[of_kind]).sum())
+            seconds_by_kind[str(kind)] = total / len(np.unique(timeline.lane[of_kind]))
     if len(timeline.stages):
-        found[IDLE] = float(timeline.idle_s[timeline.stages].mean())
-    return found
+        seconds_by_kind[IDLE] = float(timeline.idle_s[timeline.stages].mean())
+    return seconds_by_kind

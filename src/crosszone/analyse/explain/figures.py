@@ -78,7 +78,7 @@ def _build_lane(timeline: Timeline, step: Any, at: str, name: str) -> Any:
 
 def _build_phase(timeline: Timeline, step: Any, which: str, name: str) -> Any:
     """Length of a phase, work and waiting of the average stage in it, and communication exposed in it. [S13]"""
-    drawn = build_view(timeline, most=0)["phases"][PHASES.index(which)]
+    drawn = build_view(timeline, max_spans=0)["phases"][PHASES.index(which)]
     phase = {"phase": which}
     start, end = (named(f"at_{key}", drawn[f"{key}_s"], **phase) for key in ("start", "end"))
     seconds = _name_figure(f"phases.{which}.seconds", "of_seconds", end - start, **phase)
@@ -118,7 +118,7 @@ def _build_summary(timeline: Timeline, step: Any, name: str) -> Any:
     """Share of the step in which the average stage works, or in which communication is exposed. [S10] [S13]"""
     if name == "utilisation":
         return named("stages_at_work", 1.0 - _average_kind(timeline, step, IDLE) / step)
-    phases = build_view(timeline, most=0)["phases"]
+    phases = build_view(timeline, max_spans=0)["phases"]
     exposed = sum(named("of_exposed", phase["exposed_s"], phase=phase["phase"]) for phase in phases)
     return named("exposed_share", exposed / step)
 

@@ -47,7 +47,7 @@ def routes(state: State) -> APIRouter:
         with kept():
             found = state.store.results.get(id)
         timeline, about = _predicted(state, found, language) if found.kind == "predicted" else _kept(found, iteration)
-        view = build_view(timeline, most=MOST_DRAWN)
+        view = build_view(timeline, max_spans=MOST_DRAWN)
         return Json({**view, "micro_batch": None, "name": found.name, "kind": found.kind, **about})
 
     return router
