@@ -6,29 +6,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "crosszone"
 PAGE = ROOT / "docs" / "modules.md"
-ORDER = (
-    "inputs",
-    "cost",
-    "schedule",
-    "predict",
-    "plan",
-    "analyse",
-    "calibrate",
-    "deploy",
-    "store",
-    "run",
-    "views",
-    "web",
-    "cli",
-    "text",
-    "measured",
-)
-"""Packages in the direction of data, as architecture.md lists them."""
+FOLDER = re.compile(r"^\| `(\w+)/` \|", re.MULTILINE)
+"""A folder in the first table of architecture.md, whose order is that of the data."""
 HEAD = """# Modules
 
 Made from the first sentence of each file's docstring by `scripts/module_list.py`.
@@ -38,10 +23,11 @@ How they work together: [architecture](architecture.md).
 
 def render_page() -> str:
     """The page as it is to be."""
-    parts = [HEAD, *(render_package(name) for name in ORDER)]
-    missing = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()} - set(ORDER)
+    order = FOLDER.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    missing = {path.name for path in SOURCE.iterdir() if (path / "__init__.py").exists()} - set(order)
     if missing:
-        raise ValueError(f"packages that ORDER does not name: {', '.join(sorted(missing))}")
+        raise ValueError(f"packages that docs/architecture.md does not list: {', '.join(sorted(missing))}")
+    parts = [HEAD, *(render_package(name) for name in order)]
     return "\n".join(parts)
 
 
