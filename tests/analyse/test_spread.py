@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT
 from crosszone.analyse.sweep import sweep
-from crosszone.analyse.sweep_cells import Cell, Cells, spread
+from crosszone.analyse.sweep_cells import Cells, SweepCell, spread
 from crosszone.errors import CrossZoneError, InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.search import CancelledError
@@ -106,7 +106,7 @@ def test_a_cancelled_sweep_ends_its_workers_at_once(cities):
 
 
 def test_a_cancelled_sweep_ends_without_processes_too(cities):
-    seen: list[Cell] = []
+    seen: list[SweepCell] = []
     with pytest.raises(CancelledError):
         spread(quick(cities), POINTS, workers=1, progress=lambda *_: seen.append(_), cancelled=lambda: len(seen) == 2)
     assert len(seen) == 2

@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT
 from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.sweep import Sweep, lines, places, sweep
-from crosszone.analyse.sweep_cells import Axis, Cell, Choice, Outcome, Refusal, better_of, read_axis
+from crosszone.analyse.sweep_cells import CellOutcome, CellRefusal, Choice, SweepAxis, SweepCell, better_of, read_axis
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import Scenario, load_scenario
 from crosszone.plan.candidates import simulate_over_links
@@ -98,7 +98,7 @@ class TestAxis:
         assert same.value.notices[0].code == "axis_same"
 
 
-def equal(cell: Cell, scenario: Scenario) -> None:
+def equal(cell: SweepCell, scenario: Scenario) -> None:
     """A cell says what a plan of its scenario alone says."""
     alone = plan(scenario, top=1)
     best, found = alone.plans[0], cell.synchronous
@@ -226,19 +226,19 @@ class TestSweep:
         assert choice.label("zh").startswith("pp 跨区域")
 
 
-def cell(x: float, y: float | None, together: float, apart: float | None = None) -> Cell:
+def cell(x: float, y: float | None, together: float, apart: float | None = None) -> SweepCell:
     """A cell of two made-up plans, the synchronous one through the pipeline."""
 
     def outcome(kind, step):
         choice = Choice(kind=kind, framework="megatron", tp=8, pp=4, dp=4, zones=("a", "b"))
         time = Triple(low=step, expected=step, high=step)
-        return Outcome(
+        return CellOutcome(
             choice=choice, step_time_s=time, tokens_per_s=time, usd_per_hour=None, run_usd=None, fits=True, value=step
         )
 
     other = None if apart is None else outcome("diloco", apart)
     best = "local_update" if apart is not None and apart < together else "synchronous"
-    return Cell(x=x, y=y, best=best, synchronous=outcome("pp", together), local_update=other)
+    return SweepCell(x=x, y=y, best=best, synchronous=outcome("pp", together), local_update=other)
 
 
 class TestFlips:
@@ -247,7 +247,7 @@ class TestFlips:
 
         Leads -0.2 and 0.25: the line is 0.2 / 0.45 of the way, on a log scale 100^(4/9).
         """
-        x, y = Axis(field="x", values=(1.0, 100.0), scale="log"), Axis(field="y", values=(10.0, 30.0))
+        x, y = SweepAxis(field="x", values=(1.0, 100.0), scale="log"), SweepAxis(field="y", values=(10.0, 30.0))
         cells = [cell(1.0, 10.0, 125, 100), cell(100.0, 10.0, 80, 100), cell(1.0, 30.0, 125, 100)]
         found = list(lines(x, y, [*cells, cell(100.0, 30.0, 80, 100)]))
         assert [flip.start[0] for flip in found] == pytest.approx([100 ** (4 / 9)] * 2)
@@ -256,14 +256,14 @@ class TestFlips:
 
     def test_a_line_to_cells_without_a_plan_lies_half_way(self):
         """[A11]"""
-        x, y = Axis(field="x", values=(1.0, 100.0), scale="log"), Axis(field="y", values=(10.0,))
-        nothing = Cell(x=1.0, y=10.0, best=None, refusal=Refusal(code="nothing_fits", message="no"))
+        x, y = SweepAxis(field="x", values=(1.0, 100.0), scale="log"), SweepAxis(field="y", values=(10.0,))
+        nothing = SweepCell(x=1.0, y=10.0, best=None, refusal=CellRefusal(code="nothing_fits", message="no"))
         (flip,) = lines(x, y, [nothing, cell(100.0, 10.0, 80)])
         assert flip.start[0] == pytest.approx(10.0) and (flip.one, flip.other) == ("refused", "pp")
 
     def test_a_flip_along_the_second_axis_reaches_half_way_to_both_sides(self):
         """[A11]"""
-        x, y = Axis(field="x", values=(0.0, 10.0, 30.0)), Axis(field="y", values=(1.0, 3.0))
+        x, y = SweepAxis(field="x", values=(0.0, 10.0, 30.0)), SweepAxis(field="y", values=(1.0, 3.0))
         rows = [[cell(a, b, 10, 20 if b < 2 else 5) for a in (0.0, 10.0, 30.0)] for b in (1.0, 3.0)]
         found = list(lines(x, y, [*rows[0], *rows[1]]))
         assert [(flip.start[0], flip.end[0]) for flip in found] == [(0.0, 5.0), (5.0, 20.0), (20.0, 30.0)]
@@ -272,19 +272,19 @@ class TestFlips:
     def test_places_are_found_by_halving_and_a_third_kind_between_is_seen(self):
         """[A12] diloco up to 7, pp beyond; with another kind from 6.9 to 7 both ends of it are found."""
 
-        def at(value: float) -> Cell:
+        def at(value: float) -> SweepCell:
             return cell(value, None, 10, 5 if value < 7 else 20)
 
-        axis = Axis(field="x", values=(1.0, 5.0, 9.0))
+        axis = SweepAxis(field="x", values=(1.0, 5.0, 9.0))
         (flip,) = places(axis, [at(1.0), at(5.0), at(9.0)], at)
         assert flip.start[0] < 7 <= flip.end[0] and flip.end[0] - flip.start[0] <= 4e-3 + 1e-9
         assert (flip.one, flip.other) == ("diloco", "pp")
 
-        def three(value: float) -> Cell:
+        def three(value: float) -> SweepCell:
             return (
                 at(value)
                 if not 6 <= value < 7.5
-                else Cell(x=value, best=None, refusal=Refusal(code="nothing_fits", message="no"))
+                else SweepCell(x=value, best=None, refusal=CellRefusal(code="nothing_fits", message="no"))
             )
 
         first, second = places(axis, [three(1.0), three(5.0), three(9.0)], three)
@@ -294,11 +294,11 @@ class TestFlips:
     def test_whole_numbers_are_halved_until_two_follow_each_other(self):
         """[A12]"""
 
-        def at(value: float) -> Cell:
+        def at(value: float) -> SweepCell:
             assert float(value).is_integer()
             return cell(value, None, 10, 5 if value < 70 else 20)
 
-        (flip,) = places(Axis(field="x", values=(1, 1000), scale="log", whole=True), [at(1), at(1000)], at)
+        (flip,) = places(SweepAxis(field="x", values=(1, 1000), scale="log", whole=True), [at(1), at(1000)], at)
         assert (flip.start[0], flip.end[0]) == (69.0, 70.0)
 
     @pytest.mark.long

@@ -15,7 +15,7 @@ from crosszone.calibrate.collective_fit import (
     fit_links,
 )
 from crosszone.cost.tiers import Tier, node_tiers, ring_tier
-from crosszone.cost.wan import Transport, wan_tier
+from crosszone.cost.wan import WanTransport, wan_tier
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
@@ -70,7 +70,7 @@ def test_the_model_gives_the_measured_latency_and_rate_back(backend, library):
     rows = [measured(scope, link, backend=backend) for scope in ("beijing>shanghai", "shanghai>beijing")]
     text = EXAMPLE.replace("loss_pct: 0.01", "loss_pct: 0").replace("jitter_ms: 0.5", "jitter_ms: 0")
     told = apply_link_figures(text, "example.yaml", figures(*rows))
-    tier = wan_tier(scenario_of(told).links[0, 1], Transport(library=library))
+    tier = wan_tier(scenario_of(told).links[0, 1], WanTransport(library=library))
     assert tier.bytes_per_s[1] == pytest.approx(link.bytes_per_s, rel=1e-3)
     assert tier.latency_s[1] == pytest.approx(link.latency_s, rel=1e-3)
 

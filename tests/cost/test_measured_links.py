@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from builders import scenario
 from crosszone.calibrate.components_read import STACK
 from crosszone.cost.coefficients import Coefficient
-from crosszone.cost.measured_links import Group, MeasuredCollective, MeasuredLinks, gpu_code
+from crosszone.cost.measured_links import CollectiveTimings, Group, MeasuredCollective, gpu_code
 from crosszone.cost.own_profiles import OwnProfile, cluster_names, join_profiles, load, parsed
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import Tier
@@ -48,14 +48,14 @@ def gpu():
     return predictor(scenario(strategy={"tp": 8, "dp": 2}, job=MEGATRON, cluster=one_zone())).batch.gpu
 
 
-def found(links: MeasuredLinks, ranks, stride, gpu, size=1e7, ops=("all_reduce",)):
+def found(links: CollectiveTimings, ranks, stride, gpu, size=1e7, ops=("all_reduce",)):
     known, tier = links.tier(ops, Group(ranks, stride, gpu), size, OTHERWISE)
     return np.asarray(known).tolist(), np.asarray(tier.bytes_per_s).tolist(), np.asarray(tier.latency_s).tolist()
 
 
 def test_a_layout_is_looked_up_by_nodes_and_gpus_of_each(gpu):
     """Eight ranks in a row fill a node of eight; two that are eight apart lie on two nodes; one exchanges nothing."""
-    links = MeasuredLinks([timed(), timed(nodes=2, gpus=1, gb_per_s=20.0)])
+    links = CollectiveTimings([timed(), timed(nodes=2, gpus=1, gb_per_s=20.0)])
     known, rate, latency = found(links, np.array([8.0, 2.0, 4.0, 1.0]), np.array([1.0, 8.0, 1.0, 1.0]), gpu)
     assert known == [True, True, False, False]
     assert rate == [100e9, 20e9, 7e9, 7e9]
@@ -65,27 +65,27 @@ def test_a_layout_is_looked_up_by_nodes_and_gpus_of_each(gpu):
 def test_the_nearest_nodes_count_before_the_nearest_size(gpu):
     """Sixteen ranks eight apart: four nodes are two octaves from sixteen, two are three, whatever their sizes."""
     near = timed(nodes=4, gpus=1, gb_per_s=4.0, low_bytes=1e3, high_bytes=1e4)
-    links = MeasuredLinks([timed(nodes=2, gpus=1, gb_per_s=2.0), near])
+    links = CollectiveTimings([timed(nodes=2, gpus=1, gb_per_s=2.0), near])
     assert found(links, 16.0, 8.0, gpu)[:2] == (True, 4e9)
     assert found(links, 2.0, 8.0, gpu)[:2] == (True, 2e9)
 
 
 def test_the_sweep_whose_sizes_are_nearest_counts(gpu):
     small, large = timed(gb_per_s=50.0, high_bytes=1e7), timed(gb_per_s=90.0, low_bytes=1e8)
-    links = MeasuredLinks([large, small])
+    links = CollectiveTimings([large, small])
     sizes = np.array([1e5, 1e7, 2e7, 9e7, 1e9, 1e12])
     assert found(links, 8.0, 1.0, gpu, sizes)[1] == [50e9, 50e9, 50e9, 90e9, 90e9, 90e9]
 
 
 def test_an_op_s_own_timings_come_before_those_of_another(gpu):
-    links = MeasuredLinks([timed(), timed("all_gather", gb_per_s=70.0)])
+    links = CollectiveTimings([timed(), timed("all_gather", gb_per_s=70.0)])
     assert found(links, 8.0, 1.0, gpu, ops=("all_gather", "all_reduce"))[1] == 70e9
     assert found(links, 8.0, 1.0, gpu, ops=("reduce_scatter", "all_reduce"))[1] == 100e9
 
 
 def test_another_gpu_kind_was_not_timed(gpu):
     other = replace(gpu, code=gpu_code("h100-80gb-sxm"))
-    assert found(MeasuredLinks([timed()]), 8.0, 1.0, other)[0] is False
+    assert found(CollectiveTimings([timed()]), 8.0, 1.0, other)[0] is False
 
 
 def test_a_tensor_parallel_sum_takes_what_was_timed():

@@ -21,7 +21,7 @@ from crosszone.cost.memory import (
     MOMENTS,
     PARTS,
     MemoryCoefficients,
-    StageMemory,
+    StageBytes,
     layer_memory,
     memory_coefficients,
     memory_entries,
@@ -67,7 +67,7 @@ def stages_of(m: ModelColumns, *counts: int) -> StageLayers:
     return stage_layers(np.array(counts), m.first_dense, m.moe_every, m.moe_layers)
 
 
-def memory(name: str, k: MemoryCoefficients, *counts: int, unfused: bool = False, **given: Any) -> StageMemory:
+def memory(name: str, k: MemoryCoefficients, *counts: int, unfused: bool = False, **given: Any) -> StageBytes:
     m = model(name)
     return stage_memory(m, work(**given), software(unfused=unfused), stages_of(m, *(counts or (m.layers,))), k)
 

@@ -12,7 +12,7 @@ from crosszone.cost.gloo import gloo_all_reduce_s
 from crosszone.cost.wan import (
     Limits,
     Paths,
-    Transport,
+    WanTransport,
     best_zone_ring,
     drain_s,
     fair_rates,
@@ -28,7 +28,7 @@ from effort import examples
 
 GBIT = 1e9 / 8 * 0.9653
 HOSTS = 50e-6
-WIDE = Transport(window_bytes=1e12, channels=1000)
+WIDE = WanTransport(window_bytes=1e12, channels=1000)
 
 
 def cluster(zones: int = 2, **link: object) -> Cluster:
@@ -57,9 +57,9 @@ def test_two_channels_of_nccl_do_not_fill_10_gbit_over_25_ms():
 
 def test_more_connections_help_until_the_link_is_full():
     """[T11] Two connections a channel carry 6 MiB a round trip, whatever NCCL's own buffer is; 64 would fill the link."""
-    tier = wan_tier(the_link(gbps=100, rtt_ms=25), Transport(flows=2))
+    tier = wan_tier(the_link(gbps=100, rtt_ms=25), WanTransport(flows=2))
     assert tier.bytes_per_s[1] == pytest.approx(2 * 2 * 0.75 * 2**22 / 0.025)
-    assert wan_tier(the_link(gbps=100, rtt_ms=25), Transport(flows=64)).bytes_per_s[1] == pytest.approx(100 * GBIT)
+    assert wan_tier(the_link(gbps=100, rtt_ms=25), WanTransport(flows=64)).bytes_per_s[1] == pytest.approx(100 * GBIT)
 
 
 def test_groups_share_the_link():
@@ -71,15 +71,17 @@ def test_groups_share_the_link():
 def test_a_provider_s_cap_on_one_flow_counts_per_connection():
     """[T11] 5 Gbit/s a flow, two channels of one connection: 10 of 100 Gbit/s."""
     link = the_link(gbps=100, rtt_ms=1, flow_gbps=5)
-    assert wan_tier(link, Transport(window_bytes=1e9)).bytes_per_s[1] == pytest.approx(10 * GBIT, rel=1e-3)
+    assert wan_tier(link, WanTransport(window_bytes=1e9)).bytes_per_s[1] == pytest.approx(10 * GBIT, rel=1e-3)
 
 
 def test_loss_slows_cubic_and_hardly_bbr():
     """[T11] 0.1 % loss, 20 ms: cubic 2 x 22.4 Mbit/s; bbr 99.9 % of the gigabit."""
     link = the_link(gbps=1, rtt_ms=20, loss_pct=0.1)
     tuned = {"window_bytes": 1e9, "channels": 2}
-    assert wan_tier(link, Transport(congestion="cubic", **tuned)).bytes_per_s[1] == pytest.approx(44.86e6 / 8, rel=1e-3)
-    assert wan_tier(link, Transport(congestion="bbr", **tuned)).bytes_per_s[1] == pytest.approx(0.999 * GBIT)
+    assert wan_tier(link, WanTransport(congestion="cubic", **tuned)).bytes_per_s[1] == pytest.approx(
+        44.86e6 / 8, rel=1e-3
+    )
+    assert wan_tier(link, WanTransport(congestion="bbr", **tuned)).bytes_per_s[1] == pytest.approx(0.999 * GBIT)
 
 
 def test_an_rtt_from_distance_gives_a_band():
@@ -98,10 +100,10 @@ def test_jitter_widens_the_high_end():
 
 def test_gloo_asks_first_so_a_message_costs_a_round_trip():
     """[T11] And its two segments in flight hold the rate: 2 MiB / (50 ms + 8.69 ms)."""
-    tier = wan_tier(the_link(gbps=1, rtt_ms=50), Transport(library="gloo", window_bytes=1e9))
+    tier = wan_tier(the_link(gbps=1, rtt_ms=50), WanTransport(library="gloo", window_bytes=1e9))
     assert tier.latency_s[1] == pytest.approx(0.05 + 2 * HOSTS)
     assert tier.bytes_per_s[1] == pytest.approx(2 * 2**20 / (0.05 + 2**20 / GBIT))
-    assert wan_tier(the_link(gbps=1, rtt_ms=50), Transport(library="eager")).latency_s[1] == pytest.approx(
+    assert wan_tier(the_link(gbps=1, rtt_ms=50), WanTransport(library="eager")).latency_s[1] == pytest.approx(
         0.025 + HOSTS
     )
 
@@ -231,7 +233,7 @@ def test_a_rank_s_nic_bounds_what_its_shard_gets():
 
 def test_gloo_exchanges_by_its_own_protocol():
     """[T14] 4 shards share the gigabit."""
-    how = Transport(library="gloo", window_bytes=1e9)
+    how = WanTransport(library="gloo", window_bytes=1e9)
     seconds = zone_exchange_s(64 * 2**20, zone_paths(cluster(3, gbps=1, rtt_ms=50), how), how, groups=4)
     assert seconds[1] == gloo_all_reduce_s(16 * 2**20, 3, hosts_rtt_s(0.05), GBIT / 4)
 
@@ -244,7 +246,7 @@ def test_the_ring_that_is_chosen_is_the_fastest_of_all():
     pair = rng.uniform(1e7, 1e9, (4, 4))
     pair = np.minimum(pair, pair.T)
     paths = Paths(Limits(np.full(4, np.inf), np.full(4, np.inf), pair), np.full((3, 4, 4), np.inf), rtt)
-    how = Transport(library="gloo")
+    how = WanTransport(library="gloo")
     chosen = zone_exchange_s(1e9, paths, how, order=best_zone_ring(1e9, paths, how))[1]
     others = [zone_exchange_s(1e9, paths, how, order=order)[1] for order in [(0, 1, 2, 3), (0, 2, 1, 3), (0, 1, 3, 2)]]
     assert chosen == min(others)

@@ -22,7 +22,7 @@ from crosszone.cost.collectives import Ring, all_reduce
 from crosszone.cost.gloo import gloo_all_reduce_s, gloo_send_s
 from crosszone.cost.profile import Profiles
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, Tier, figure
-from crosszone.cost.wan import Transport, hosts_rtt_s, zone_ring
+from crosszone.cost.wan import WanTransport, hosts_rtt_s, zone_ring
 from crosszone.errors import InputError
 from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import read_text
@@ -71,7 +71,7 @@ class Fleet:
     @cached_property
     def crossings(self) -> Crossings:
         """The links between its zones."""
-        return Crossings(self.cluster, zone_links(self.cluster), Transport(flows=read_setup()["sockets"]))
+        return Crossings(self.cluster, zone_links(self.cluster), WanTransport(flows=read_setup()["sockets"]))
 
     @cached_property
     def gpus(self) -> list[Gpu]:
@@ -143,7 +143,7 @@ def build_fleet(row: Row, rates: Rates) -> Fleet:
 def _build_regional_fleet(regions: tuple[str, ...], per_region: int, rates: Rates) -> Fleet:
     places = [(region, f"{region}-{number}") for region in regions for number in range(per_region)]
     node = {"gpus": 1, "gpu": read_setup()["gpu"], "nic_gbps": read_setup()["nic_gbps"], "fabric": "tcp"}
-    connections = Transport(flows=read_setup()["sockets"]).connections
+    connections = WanTransport(flows=read_setup()["sockets"]).connections
     links = []
     for at, (region, name) in enumerate(places):
         for other, far in places[at + 1 :]:
@@ -370,7 +370,7 @@ def predict_transfer_s(
     ceiling of its own.
     """
     many = library == "nccl"
-    transport = Transport(library=library, flows=read_setup()["sockets"] if many else 1)
+    transport = WanTransport(library=library, flows=read_setup()["sockets"] if many else 1)
     line = gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
     cap = np.inf if many else read_setup()["micro"]["flow_gbps"] * BYTES_PER_S_PER_GBPS
     rate = np.minimum(line, transport.group_bytes_per_s(rtt_s, 0.0, cap))

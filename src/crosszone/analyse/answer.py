@@ -17,7 +17,7 @@ from crosszone.inputs.value import Value
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan, select_best
 from crosszone.plan.search import Progress
-from crosszone.predict.answer import Answer
+from crosszone.predict.answer import PredictionAnswer
 from crosszone.predict.answer import answer as predicted
 from crosszone.predict.prediction import Prediction
 from crosszone.text import DEFAULT_LANGUAGE
@@ -56,7 +56,7 @@ class Analysis(Value):
 class Analysed(NamedTuple):
     """An analysis, and the predictor behind it."""
 
-    found: Answer
+    found: PredictionAnswer
     analysis: Analysis
 
 

@@ -176,7 +176,7 @@ Boundness = Literal["communication-bound", "balanced", "compute-bound"]
 BALANCED = (1.0, 4.0)
 
 
-class Line(Value):
+class TrafficLine(Value):
     """One kind of communication on one link, in one step."""
 
     kind: str
@@ -248,7 +248,7 @@ class LinkTraffic(Value):
 class CommunicationReport(Value):
     """Where the bytes of a step go."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[TrafficLine, ...]
     """Every kind on every link."""
     kinds: tuple[Total, ...]
     """By kind."""
@@ -315,8 +315,8 @@ def boundness_of(compute_s: float, exposed_s: float) -> Boundness:
     return "balanced" if compute_s < high * exposed_s else "compute-bound"
 
 
-def _build_line(row: Traffic, worked: str, share: float) -> Line:
-    return Line(
+def _build_line(row: Traffic, worked: str, share: float) -> TrafficLine:
+    return TrafficLine(
         kind=row.kind,
         link=row.link,
         tier=tier_of(row.link),
@@ -330,14 +330,14 @@ def _build_line(row: Traffic, worked: str, share: float) -> Line:
     )
 
 
-def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[Line]:
+def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[TrafficLine]:
     """What a checkpoint writes, shared out over the steps between two of them. [A9]"""
     good = prediction.run.goodput
     often = step / good.interval_s if good.interval_s > 0 else 0.0
     if not 0 < often < float("inf"):
         return []
     return [
-        Line(
+        TrafficLine(
             kind=CHECKPOINT,
             link=STORAGE,
             tier=STORAGE,
@@ -352,9 +352,9 @@ def _build_checkpoint_lines(prediction: Prediction, step: float) -> list[Line]:
     ]
 
 
-def _sum_lines(lines: Iterable[Line], by: Literal["kind", "tier"], total: float) -> tuple[Total, ...]:
+def _sum_lines(lines: Iterable[TrafficLine], by: Literal["kind", "tier"], total: float) -> tuple[Total, ...]:
     """Lines of a kind or tier added up, most bytes first."""
-    by_name: dict[str, list[Line]] = defaultdict(list)
+    by_name: dict[str, list[TrafficLine]] = defaultdict(list)
     for line in lines:
         by_name[getattr(line, by)].append(line)
     sums = [
@@ -371,8 +371,8 @@ def _sum_lines(lines: Iterable[Line], by: Literal["kind", "tier"], total: float)
     return tuple(sorted(sums, key=lambda one: -one.bytes_per_step))
 
 
-def _build_links(p: Predictor, lines: Iterable[Line], step: float) -> tuple[LinkTraffic, ...]:
-    by_link: dict[str, list[Line]] = defaultdict(list)
+def _build_links(p: Predictor, lines: Iterable[TrafficLine], step: float) -> tuple[LinkTraffic, ...]:
+    by_link: dict[str, list[TrafficLine]] = defaultdict(list)
     for line in lines:
         if line.tier == BETWEEN_ZONES:
             by_link[line.link].append(line)

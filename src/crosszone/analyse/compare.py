@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Kind, Outcome
+from crosszone.analyse.outcome import CLASSES, OTHER, PARTS, Kind, ResultOutcome
 from crosszone.errors import Notice
 from crosszone.inputs.value import Value
 from crosszone.plan.comparison import estimate_win_probability
@@ -45,14 +45,14 @@ class Compared(NamedTuple):
 
     name: str
     kind: Kind
-    outcome: Outcome
+    outcome: ResultOutcome
     prediction: Prediction | None = None
     """Where it was predicted: what the chance of being faster rests on."""
     id: str | None = None
     """Where it is saved."""
 
 
-class Cell(Value):
+class ComparedFigure(Value):
     """A figure of one result, and how it differs from the first's."""
 
     value: float
@@ -74,7 +74,7 @@ class Row(Value):
 
     name: str
     """Key of the figure, part or phase."""
-    cells: tuple[Cell | None, ...]
+    cells: tuple[ComparedFigure | None, ...]
     """In the order of the results; null: not known."""
 
 
@@ -99,7 +99,7 @@ class Side(Value):
     """That its real step is shorter than the first's; null: it is the first, or not predicted, or other work."""
 
 
-class Comparison(Value):
+class ResultComparison(Value):
     """Results beside each other."""
 
     sides: tuple[Side, ...]
@@ -118,11 +118,11 @@ class Comparison(Value):
     """What to know of the comparison: code, level, message, hint."""
 
 
-def compare(items: Sequence[Compared], language: str = "en") -> Comparison:
+def compare(items: Sequence[Compared], language: str = "en") -> ResultComparison:
     """Every figure of every result, and its difference to the first's. [A31]"""
     outcomes = [item.outcome for item in items]
     first = items[0]
-    return Comparison(
+    return ResultComparison(
         sides=tuple(_build_side(item, first) for item in items),
         scale_s=max(outcome.step_s for outcome in outcomes),
         figures=_build_rows(FIGURES, outcomes, _read_figure, dict(FIGURES)),
@@ -140,8 +140,8 @@ Figure = tuple[float, float | None, float | None]
 
 def _build_rows(
     names: Sequence[str] | dict[str, Better | None],
-    outcomes: Sequence[Outcome],
-    read: Callable[[Outcome, str], Figure | None],
+    outcomes: Sequence[ResultOutcome],
+    read: Callable[[ResultOutcome, str], Figure | None],
     better: dict[str, Better | None] | None = None,
 ) -> tuple[Row, ...]:
     rows = []
@@ -154,7 +154,7 @@ def _build_rows(
     return tuple(rows)
 
 
-def _read_figure(outcome: Outcome, name: str) -> Figure | None:
+def _read_figure(outcome: ResultOutcome, name: str) -> Figure | None:
     figure = outcome.figures.get(name)
     return None if figure is None else (figure.value, figure.low, figure.high)
 
@@ -164,10 +164,10 @@ def _read_seconds(parts: dict[str, float], name: str) -> Figure | None:
     return (parts[name], None, None) if name in parts else None
 
 
-def _build_cell(figure: Figure, first: Figure | None, better: Better | None) -> Cell:
+def _build_cell(figure: Figure, first: Figure | None, better: Better | None) -> ComparedFigure:
     value, low, high = figure
     if first is None:
-        return Cell(value=value, low=low, high=high, difference=None, percent=None, verdict=None)
+        return ComparedFigure(value=value, low=low, high=high, difference=None, percent=None, verdict=None)
     more = value - first[0]
     if abs(more) <= NOISE * abs(first[0]):
         more = 0.0
@@ -175,7 +175,7 @@ def _build_cell(figure: Figure, first: Figure | None, better: Better | None) -> 
     verdict: Literal["better", "worse", "same"] | None = None
     if better is not None:
         verdict = "same" if not more else "better" if (more < 0) == (better == "less") else "worse"
-    return Cell(value=value, low=low, high=high, difference=more, percent=percent, verdict=verdict)
+    return ComparedFigure(value=value, low=low, high=high, difference=more, percent=percent, verdict=verdict)
 
 
 def _build_side(item: Compared, first: Compared) -> Side:

@@ -40,7 +40,7 @@ TOLERANCE = 0.01  # Share of a step by which its parts may exceed it: digits of 
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 
 
-class Range(Value):
+class FigureRange(Value):
     """A figure, with its range where it is a prediction."""
 
     value: float
@@ -87,14 +87,14 @@ class Figures(Value):
         return self
 
 
-class Outcome(Value):
+class ResultOutcome(Value):
     """What a result says."""
 
     framework: str | None
     """Training framework; null: not known."""
     degrees: dict[str, int]
     """Ways of splitting that are more than 1: tp, pp, dp, cp, ep."""
-    figures: dict[str, Range]
+    figures: dict[str, FigureRange]
     """By name; what is not known is left out."""
     fits: bool | None
     """The peak is within the GPU's memory; null: not known."""
@@ -111,7 +111,7 @@ class Outcome(Value):
         return self.figures["step_time_s"].value
 
 
-def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None) -> Outcome:
+def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None) -> ResultOutcome:
     """What a prediction says; `phases` are those of its timeline."""
     p, run = prediction, prediction.run
     ranges = {
@@ -134,11 +134,11 @@ def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None
         "usd_egress": run.usd_egress,
     }
     degrees = {key: p.strategy.get(key) for key in ("tp", "pp", "dp", "cp", "ep")}
-    return Outcome(
+    return ResultOutcome(
         framework=p.framework,
         degrees={key: value for key, value in degrees.items() if isinstance(value, int) and value > 1},
         figures={key: _read_range(triple) for key, triple in ranges.items() if triple is not None}
-        | {key: Range(value=value) for key, value in plain.items() if value is not None},
+        | {key: FigureRange(value=value) for key, value in plain.items() if value is not None},
         fits=p.memory_gib.fits,
         classes_s=_sum_classes(p.breakdown_s),
         parts_s=dict(p.breakdown_s),
@@ -146,7 +146,7 @@ def outcome_of(prediction: Prediction, phases: Mapping[str, float] | None = None
     )
 
 
-def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = None) -> Outcome:
+def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = None) -> ResultOutcome:
     """What a measured run or a row of a sheet says. [A31]
 
     What the parts leave of the step is `other`, so that the bars of all results add up to their steps.
@@ -159,10 +159,10 @@ def outcome_of_figures(figures: Figures, phases: Mapping[str, float] | None = No
     parts = dict(figures.breakdown_s)
     if remainder:
         parts[OTHER] = parts.get(OTHER, 0.0) + remainder
-    return Outcome(
+    return ResultOutcome(
         framework=figures.framework,
         degrees={},
-        figures={key: Range(value=float(value)) for key, value in stated.items() if value is not None},
+        figures={key: FigureRange(value=float(value)) for key, value in stated.items() if value is not None},
         fits=None,
         classes_s=_sum_classes(parts),
         parts_s=parts,
@@ -197,15 +197,15 @@ def seconds_of(phases: Sequence[Phase]) -> dict[str, float]:
     return {name: lasting.get(name, 0.0) for name in PHASES}
 
 
-def headline_of(outcome: Outcome) -> dict[str, Any]:
+def headline_of(outcome: ResultOutcome) -> dict[str, Any]:
     """What a list shows of a result."""
     names = ("step_time_s", "tokens_per_s", "mfu", "memory_gib", "memory_limit_gib", "gpus", "days", "usd")
     figures = {key: outcome.figures[key].model_dump() if key in outcome.figures else None for key in names}
     return {**figures, "fits": outcome.fits, "framework": outcome.framework, "degrees": outcome.degrees}
 
 
-def _read_range(triple: Triple) -> Range:
-    return Range(value=triple.expected, low=triple.low, high=triple.high)
+def _read_range(triple: Triple) -> FigureRange:
+    return FigureRange(value=triple.expected, low=triple.low, high=triple.high)
 
 
 def _sum_classes(parts: Mapping[str, float]) -> dict[str, float]:

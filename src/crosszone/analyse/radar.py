@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crosszone.analyse.bill import bill
-from crosszone.analyse.explain.description import Words, said
+from crosszone.analyse.explain.description import LabelWords, said
 from crosszone.analyse.explain.formulas import formula
 from crosszone.errors import InputError
 from crosszone.inputs.parameters import parameters
@@ -32,7 +32,7 @@ BUDGET_S = 5.0  # Seconds that the search for the best plan of one family may ta
 FAMILIES: dict[str, dict[str, int]] = {"dp_only": {"tp": 1, "pp": 1, "cp": 1}, "pp_only": {"tp": 1, "dp": 1, "cp": 1}}
 
 
-class Axis(Value):
+class RadarAxis(Value):
     """What ways are compared by."""
 
     id: str
@@ -51,7 +51,7 @@ class Axis(Value):
     """The same in a sentence."""
 
 
-class Entry(Value):
+class RadarEntry(Value):
     """One way on all axes."""
 
     name: str
@@ -71,9 +71,9 @@ class Entry(Value):
 class Radar(Value):
     """Ways beside each other."""
 
-    axes: tuple[Axis, ...]
+    axes: tuple[RadarAxis, ...]
     """In the order they are drawn."""
-    entries: tuple[Entry, ...]
+    entries: tuple[RadarEntry, ...]
     """The ways asked for, then the best of each family."""
 
 
@@ -187,17 +187,17 @@ def _build_option(scenario: Scenario) -> RadarOption:
     return RadarOption(placed, build_prediction(placed))
 
 
-def _build_axis(name: str, language: str) -> Axis:
+def _build_axis(name: str, language: str) -> RadarAxis:
     _, number, unit = AXES[name]
     formula_found = formula(number)
-    return Axis(
+    return RadarAxis(
         id=name,
-        label=said(Words(f"axis_{name}"), language),
+        label=said(LabelWords(f"axis_{name}"), language),
         unit=unit,
         formula=number,
         title=formula_found.title,
         text=formula_found.markdown,
-        explain=said(Words(f"axis_why_{name}"), language),
+        explain=said(LabelWords(f"axis_why_{name}"), language),
     )
 
 
@@ -207,11 +207,11 @@ def _build_entry(
     options: Sequence[RadarOption],
     notices: tuple[NoticeDict, ...],
     language: str,
-) -> Entry:
+) -> RadarEntry:
     measured = {axis: None if option is None else measure(option, options) for axis, (measure, _, _) in AXES.items()}
-    return Entry(
+    return RadarEntry(
         name=name,
-        label=said(Words(f"way_{name}"), language) if name in ("chosen", "runner_up", *FAMILIES) else name,
+        label=said(LabelWords(f"way_{name}"), language) if name in ("chosen", "runner_up", *FAMILIES) else name,
         way=None if option is None else _dump_option(option),
         values={axis: None if figure is None else figure[0] for axis, figure in measured.items()},
         raw={axis: None if figure is None else figure[1] for axis, figure in measured.items()},

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.tiers import BYTES_PER_S_PER_GBPS, figure
-from crosszone.cost.wan import Transport, flow_bytes_per_s
+from crosszone.cost.wan import WanTransport, flow_bytes_per_s
 from crosszone.errors import Notice
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.region import Band
@@ -89,7 +89,7 @@ def _build_use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind,
     cap = np.inf if path.flow_gbps is None else path.flow_gbps * BYTES_PER_S_PER_GBPS * figure("tcp", "efficiency")
     flow = float(flow_bytes_per_s(rtt, loss, how.congestion, how.window_bytes, cap))
 
-    def sum_flows(transport: Transport) -> float:
+    def sum_flows(transport: WanTransport) -> float:
         return ranks * float(transport.group_bytes_per_s(rtt, loss, cap))
 
     nic = np.inf

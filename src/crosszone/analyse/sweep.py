@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any
 
-from crosszone.analyse.sweep_cells import CORES, REFUSED, Axis, Cell, Cells, Mode, read_axis, spread, too_many
+from crosszone.analyse.sweep_cells import CORES, REFUSED, Cells, Mode, SweepAxis, SweepCell, read_axis, spread, too_many
 from crosszone.analyse.sweep_cells import MOST_VALUES as MOST_CELLS
 from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
@@ -43,7 +43,7 @@ class Flip(Value):
     """What crosses zones on the side of larger values."""
 
 
-def lines(x: Axis, y: Axis, cells: Sequence[Cell]) -> Iterator[Flip]:
+def lines(x: SweepAxis, y: SweepAxis, cells: Sequence[SweepCell]) -> Iterator[Flip]:
     """Pieces of line between neighbouring cells of different kind; cells row by row, x quickest. [A11]
 
     Between two cells it lies where the lead of one kind of plan over the other is nothing, both being known on both
@@ -66,7 +66,7 @@ def lines(x: Axis, y: Axis, cells: Sequence[Cell]) -> Iterator[Flip]:
                 yield Flip(start=(low, at), end=(high, at), one=cell.kind, other=other.kind)
 
 
-def places(x: Axis, cells: Sequence[Cell], at: Callable[[float], Cell]) -> Iterator[Flip]:
+def places(x: SweepAxis, cells: Sequence[SweepCell], at: Callable[[float], SweepCell]) -> Iterator[Flip]:
     """Places on one axis at which the kind changes, by halving with a plan of its own at every step. [A12]
 
     `at` works a cell out; whole numbers are halved until two follow each other.
@@ -82,7 +82,7 @@ def places(x: Axis, cells: Sequence[Cell], at: Callable[[float], Cell]) -> Itera
 
 
 def _halve_interval(
-    x: Axis, first: tuple[float, str], last: tuple[float, str], at: Callable[[float], Cell]
+    x: SweepAxis, first: tuple[float, str], last: tuple[float, str], at: Callable[[float], SweepCell]
 ) -> Iterator[Flip]:
     pieces, halvings_left, done = [(first, last, 0.0, 1.0)], MOST_HALVINGS, []
     while pieces:
@@ -102,14 +102,14 @@ def _halve_interval(
     yield from sorted(done, key=lambda flip: flip.start[0])
 
 
-def _find_meeting(axis: Axis, low: float, high: float, cell: Cell, other: Cell) -> float:
+def _find_meeting(axis: SweepAxis, low: float, high: float, cell: SweepCell, other: SweepCell) -> float:
     """The value between two cells at which their choices are equally good. [A11]"""
     if cell.best != other.best and cell.lead is not None and other.lead is not None and cell.lead != other.lead:
         return axis.between(low, high, cell.lead / (cell.lead - other.lead))
     return axis.between(low, high)
 
 
-def _measure_reach(axis: Axis, numbers: Sequence[float], at: int) -> Spot:
+def _measure_reach(axis: SweepAxis, numbers: Sequence[float], at: int) -> Spot:
     """How far a cell reaches to both sides: half-way to the next ones, at the ends as far as there are values."""
     low = axis.between(numbers[at - 1], numbers[at]) if at else numbers[0]
     high = axis.between(numbers[at], numbers[at + 1]) if at + 1 < len(numbers) else numbers[-1]
@@ -150,9 +150,9 @@ class Sweep(Value):
 
     name: str
     """Name of the scenario."""
-    x: Axis
+    x: SweepAxis
     """The first axis."""
-    y: Axis | None
+    y: SweepAxis | None
     """The second axis; null: there is one."""
     objective: Objective
     """What plans are ranked by."""
@@ -164,14 +164,14 @@ class Sweep(Value):
     """Plans in which zones average now and then were looked for too."""
     margin: float
     """Share by which those, another algorithm, had to be better to be taken."""
-    cells: tuple[Cell, ...]
+    cells: tuple[SweepCell, ...]
     """Row by row: x changes from cell to cell, y from row to row."""
     flips: tuple[Flip, ...]
     """Where what crosses zones changes."""
     seconds: float
     """Time it took."""
 
-    def cell(self, x: int, y: int = 0) -> Cell:
+    def cell(self, x: int, y: int = 0) -> SweepCell:
         """The cell of two places on the axes, from 0."""
         return self.cells[y * len(self.x.values) + x]
 
@@ -194,8 +194,8 @@ class Sweep(Value):
 
 def sweep(
     scenario: Scenario,
-    x: Axis | str,
-    y: Axis | str | None = None,
+    x: SweepAxis | str,
+    y: SweepAxis | str | None = None,
     *,
     objective: Objective = "time",
     mode: Mode = "plan",
@@ -270,14 +270,14 @@ def sweep(
     )
 
 
-def _order(x: Axis, y: Axis | None) -> list[int]:
+def _order(x: SweepAxis, y: SweepAxis | None) -> list[int]:
     """Places of all cells in the order they are worked out: those that differ in links only follow each other."""
     wide, high = len(x.values), len(y.values) if y else 1
     by_column = y is not None and y.field.startswith(LINKS) and not x.field.startswith(LINKS)
     return [row * wide + at for at in range(wide) for row in range(high)] if by_column else list(range(wide * high))
 
 
-def _build_row(cell: Cell) -> dict[str, Any]:
+def _build_row(cell: SweepCell) -> dict[str, Any]:
     """A cell as a row of the table; what is not known stays empty."""
     row: dict[str, Any] = {"x": cell.x, "y": "" if cell.y is None else cell.y, "kind": cell.kind}
     for side in ("synchronous", "local_update"):

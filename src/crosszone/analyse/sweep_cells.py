@@ -54,7 +54,7 @@ Number = int | float
 AxisValue = StrictBool | StrictInt | StrictFloat | StrictStr
 
 
-class Axis(Value):
+class SweepAxis(Value):
     """A field and its values."""
 
     field: str
@@ -99,7 +99,7 @@ class Axis(Value):
         raise refused
 
 
-def read_axis(text: str) -> Axis:
+def read_axis(text: str) -> SweepAxis:
     """The axis of `FIELD=LOW:HIGH:log20`, `FIELD=LOW:HIGH:20` or `FIELD=VALUE,VALUE,...`."""
     field, equals, range_text = (part.strip() for part in text.partition("="))
     if not equals or not range_text:
@@ -112,7 +112,7 @@ def read_axis(text: str) -> Axis:
             raise _refuse_axis(text)
         if len(values) > MOST_VALUES:
             raise too_many(len(values))
-        return Axis(field=field, values=tuple(dict.fromkeys(values)))
+        return SweepAxis(field=field, values=tuple(dict.fromkeys(values)))
     form = _RANGE.fullmatch(range_text)
     if form is None:
         raise _refuse_axis(text)
@@ -124,7 +124,7 @@ def read_axis(text: str) -> Axis:
     scale: Scale = "log" if form["scale"] == "log" else "linear"
     if not low < high or count < 2 or (scale == "log" and low <= 0):
         raise InvalidError(Notice(code="axis_range", field=field, value=range_text))
-    return Axis(field=field, values=spaced(low, high, count, scale), scale=scale)
+    return SweepAxis(field=field, values=spaced(low, high, count, scale), scale=scale)
 
 
 def spaced(low: Number, high: Number, count: int, scale: Scale) -> tuple[float, ...]:
@@ -195,7 +195,7 @@ class Choice(Value):
         return f"{kind_label(self.kind, language)}, {degrees}, {self.framework}"
 
 
-class Outcome(Value):
+class CellOutcome(Value):
     """What one strategy takes."""
 
     choice: Choice
@@ -214,7 +214,7 @@ class Outcome(Value):
     """What the objective ranks by, smaller is better."""
 
 
-class Refusal(Value):
+class CellRefusal(Value):
     """Why there is no plan, or no prediction."""
 
     code: str
@@ -223,7 +223,7 @@ class Refusal(Value):
     """Its sentence."""
 
 
-class Cell(Value):
+class SweepCell(Value):
     """One place of a sweep."""
 
     x: AxisValue
@@ -232,17 +232,17 @@ class Cell(Value):
     """Value of the second axis."""
     best: Side | None
     """Which of the two is better; null: there is none."""
-    synchronous: Outcome | None = None
+    synchronous: CellOutcome | None = None
     """The best plan in which all zones step together."""
-    local_update: Outcome | None = None
+    local_update: CellOutcome | None = None
     """The best plan in which zones average now and then; null: none was asked for, or none fits."""
     margin: float = 0.0
     """Share by which local updates had to be better to be taken."""
-    refusal: Refusal | None = None
+    refusal: CellRefusal | None = None
     """Why there is nothing."""
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> CellOutcome | None:
         """The better one."""
         return None if self.best is None else getattr(self, self.best)
 
@@ -291,12 +291,12 @@ class Cells:
         """Without what is known already: every process finds out itself."""
         return {key: value for key, value in self.__dict__.items() if key != "_plan_cache"}
 
-    def at(self, point: Point, cancelled: Callable[[], bool] | None = None) -> Cell:
+    def at(self, point: Point, cancelled: Callable[[], bool] | None = None) -> SweepCell:
         """The cell of these values."""
         (cell,) = self.several([point], cancelled)
         return cell
 
-    def several(self, points: Sequence[Point], cancelled: Callable[[], bool] | None = None) -> Iterator[Cell]:
+    def several(self, points: Sequence[Point], cancelled: Callable[[], bool] | None = None) -> Iterator[SweepCell]:
         """The cells of some points; those that differ in links only share what they can."""
         prepared = [self._build_problem(point) for point in points]
         if self.mode == "plan":
@@ -319,7 +319,7 @@ class Cells:
 
     def _build_cell(
         self, point: Point, problem: Scenario | Problem | InputError, cancelled: Callable[[], bool] | None
-    ) -> Cell:
+    ) -> SweepCell:
         place: dict[str, Any] = {"x": point[0], "y": point[1]}
         try:
             if isinstance(problem, InputError):
@@ -327,10 +327,12 @@ class Cells:
             outcomes = self._plan_cell(problem, cancelled) if isinstance(problem, Problem) else _predict_cell(problem)
         except InputError as error:
             first = error.notices[0]
-            return Cell(**place, best=None, refusal=Refusal(code=first.code, message=first.message(self.language)))
-        return Cell(**place, **outcomes, best=better_of(outcomes, self.margin), margin=self.margin)
+            return SweepCell(
+                **place, best=None, refusal=CellRefusal(code=first.code, message=first.message(self.language))
+            )
+        return SweepCell(**place, **outcomes, best=better_of(outcomes, self.margin), margin=self.margin)
 
-    def _plan_cell(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, Outcome]:
+    def _plan_cell(self, problem: Problem, cancelled: Callable[[], bool] | None) -> Mapping[str, CellOutcome]:
         """The best plans, as `plan(scenario, top=1)` finds them."""
         search, ranked = search_plans(problem, objective=self.objective, cancelled=cancelled)
         value, candidate = ranked[0]
@@ -343,7 +345,7 @@ class Cells:
         return outcomes
 
 
-def better_of(outcomes: Mapping[str, Outcome], margin: float) -> Side:
+def better_of(outcomes: Mapping[str, CellOutcome], margin: float) -> Side:
     """Which of the two is taken: local updates only where they are better by the margin."""
     if "synchronous" not in outcomes or "local_update" not in outcomes:
         return "synchronous" if "synchronous" in outcomes else "local_update"
@@ -351,7 +353,7 @@ def better_of(outcomes: Mapping[str, Outcome], margin: float) -> Side:
     return "local_update" if outcomes["local_update"].value < least else "synchronous"
 
 
-def _predict_cell(scenario: Scenario) -> Mapping[str, Outcome]:
+def _predict_cell(scenario: Scenario) -> Mapping[str, CellOutcome]:
     """The scenario's own strategy."""
     placed = predictor(scenario)
     return {_select_side(placed): outcome_of(placed, placed.step_time.expected)}
@@ -361,14 +363,14 @@ def _select_side(placed: Predictor) -> str:
     return "synchronous" if placed.strategy.local_update is None else "local_update"
 
 
-def outcome_of(placed: Predictor, value: float) -> Outcome:
+def outcome_of(placed: Predictor, value: float) -> CellOutcome:
     """What a placed strategy takes."""
     prediction = build_prediction(placed)
     s, names = placed.strategy, [zone.name for zone in placed.case.cluster.zones]
     used = sorted(set(placed.site.zone.ravel().tolist()))
     degrees = {"tp": s.tp, "pp": s.pp, "dp": s.dp or 1, "cp": s.cp, "ep": s.ep}
     zones = tuple(names[zone] for zone in used)
-    return Outcome(
+    return CellOutcome(
         choice=Choice(kind=kind_of(placed), framework=prediction.framework, zones=zones, **degrees),
         step_time_s=prediction.step_time_s,
         tokens_per_s=prediction.tokens_per_s,
@@ -418,7 +420,7 @@ def spread(
     workers: int | None = None,
     progress: Progress | None = None,
     cancelled: Cancelled | None = None,
-) -> list[Cell]:
+) -> list[SweepCell]:
     """The cells of all points, in their order; `CancelledError` when asked to stop, and no process is left behind."""
     if on not in (CORES, RAY) and not on.startswith("ray://"):
         params = {"allowed": [CORES, RAY, "ray://HOST:PORT"], "nearest": CORES}
@@ -432,7 +434,7 @@ def spread(
         done = _run_on_cores(cells, points, count, cancelled)
     else:
         done = _run_on_ray(cells, points, None if on == RAY else on, workers, cancelled)
-    results: dict[int, list[Cell]] = {}
+    results: dict[int, list[SweepCell]] = {}
     for at, some in done:
         results[at] = some
         if progress is not None:
@@ -453,9 +455,9 @@ def _count_cores() -> int:
 
 def _run_in_process(
     cells: Cells, points: Sequence[Point], progress: Progress | None, cancelled: Cancelled | None
-) -> list[Cell]:
+) -> list[SweepCell]:
     """In this process."""
-    results: list[Cell] = []
+    results: list[SweepCell] = []
     for start in range(0, len(points), LARGEST):
         for cell in cells.several(points[start : start + LARGEST], cancelled):
             results.append(cell)
@@ -468,7 +470,7 @@ def _run_in_process(
 
 def _run_on_cores(
     cells: Cells, points: Sequence[Point], count: int, cancelled: Cancelled | None
-) -> Iterator[tuple[int, list[Cell]]]:
+) -> Iterator[tuple[int, list[SweepCell]]]:
     """In processes of their own, each given the next chunk when it is done with one."""
     waiting = _split_points(points, count)[::-1]
     with _start_workers(cells, min(count, len(waiting))) as workers:
@@ -553,7 +555,7 @@ def _end_with_parent() -> None:
 _cells_by_sweep: dict[str, Cells] = {}
 
 
-def _run_chunk(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[Cell]]:
+def _run_chunk(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[SweepCell]]:
     """A chunk on a worker of Ray; `name` is that of the sweep, for a worker may live longer."""
     if name not in _cells_by_sweep:
         _cells_by_sweep.clear()
@@ -564,7 +566,7 @@ def _run_chunk(cells: Cells, name: str, chunk: Chunk) -> tuple[int, list[Cell]]:
 
 def _run_on_ray(
     cells: Cells, points: Sequence[Point], address: str | None, count: int | None, cancelled: Cancelled | None
-) -> Iterator[tuple[int, list[Cell]]]:
+) -> Iterator[tuple[int, list[SweepCell]]]:
     """As tasks of a Ray cluster: the one that is connected, the one at the address, or one started on this machine."""
     ray = _import_ray()
     ours = not ray.is_initialized()

@@ -16,7 +16,7 @@ import numpy as np
 from crosszone.calibrate.components import is_update_contradicted, predict_components
 from crosszone.calibrate.components_read import STACK, STAGES, ComponentRun
 from crosszone.cost.coefficients import Coefficient
-from crosszone.cost.measured_links import MeasuredLinks
+from crosszone.cost.measured_links import CollectiveTimings
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.profile import Profiles, Vector
 from crosszone.extras import require_extra
@@ -151,7 +151,7 @@ def fit_cluster(jobs: Sequence[ComponentRun], profiles: Profiles, *, name: str, 
     return FittedCluster(profile=profile, left_out=left_out)
 
 
-def _scale_send_rates(jobs: Sequence[ComponentRun], profiles: Profiles) -> MeasuredLinks | None:
+def _scale_send_rates(jobs: Sequence[ComponentRun], profiles: Profiles) -> CollectiveTimings | None:
     """The timed links with the rate that sends between nodes reach while all pairs of stages send. [K62]
 
     The share of the lone rate is the mean over the jobs of predicted over measured, of the least of a job's sends: the
@@ -166,7 +166,7 @@ def _scale_send_rates(jobs: Sequence[ComponentRun], profiles: Profiles) -> Measu
     if profiles.links is None or share > 1.0 - NOISE:
         return profiles.links
     note = f"{share:.2f} of the lone rate, as in jobs whose stages all send at once"
-    return MeasuredLinks(
+    return CollectiveTimings(
         [
             collective.replace(gb_per_s=float(f"{collective.gb_per_s * share:.4g}"), origin="fitted", note=note)
             if collective.op == "send_recv" and collective.nodes > 1

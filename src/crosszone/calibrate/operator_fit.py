@@ -45,7 +45,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.operator_forms import DIMS, OPTIONAL, PRODUCTS, WORDS, Floats, signs, terms
-from crosszone.cost.operator_profile import MOST_CORRECTION, USUAL_MODE, OperatorFit, Part, Trees, key, passes
+from crosszone.cost.operator_profile import MOST_CORRECTION, USUAL_MODE, FitPart, OperatorFit, Trees, key, passes
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.extras import require_extra
 from crosszone.inputs.catalogue import catalogue
@@ -185,12 +185,12 @@ def _pct(share: float) -> float:
     return round(100.0 * float(share), 2)
 
 
-def _parts(samples: Samples, random: Floats, unseen: Floats) -> dict[str, Part]:
+def _parts(samples: Samples, random: Floats, unseen: Floats) -> dict[str, FitPart]:
     names = sorted(set(samples.part.tolist()))
     if names == [samples.op]:
         return {}
     return {
-        name: Part(
+        name: FitPart(
             samples=int(np.sum(samples.part == name)),
             error_pct=_pct(random[samples.part == name].mean()),
             unseen_pct=_pct(unseen[samples.part == name].mean()),

@@ -12,7 +12,7 @@ from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.analyse.answer import Analysis, Part
-    from crosszone.predict.answer import Answer
+    from crosszone.predict.answer import PredictionAnswer
 
 PARTS_HELP = "traffic, suggestions, bill, rating, front, drill, marginal"
 
@@ -73,7 +73,7 @@ def _parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
     return PARTS if everything else tuple(one for one in PARTS if one in part) if part else QUICK
 
 
-def _print(found: Answer, analysis: Analysis, formulas: bool) -> None:
+def _print(found: PredictionAnswer, analysis: Analysis, formulas: bool) -> None:
     from crosszone.cli import economy, traffic
     from crosszone.cli.prediction import answer_lines, split
 

@@ -10,7 +10,7 @@ from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
-    from crosszone.analyse.sweep_cells import Cell
+    from crosszone.analyse.sweep_cells import SweepCell
 
 # What crosses zones, one letter each.
 LETTERS = {
@@ -62,7 +62,7 @@ def print_sweep(found: Sweep) -> None:
         terminal.print(label("sweep_no_flip"))
 
 
-def shade(cell: Cell, low: float, high: float) -> int | None:
+def shade(cell: SweepCell, low: float, high: float) -> int | None:
     """Place of a cell's colour, by the logarithm of its step; None: there is no plan."""
     if cell.step_time_s is None:
         return None

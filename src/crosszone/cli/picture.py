@@ -15,7 +15,7 @@ from crosszone.text import label
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
-    from crosszone.analyse.sweep_cells import Axis
+    from crosszone.analyse.sweep_cells import SweepAxis
 
 # Fonts that have Chinese characters.
 CHINESE = ("Noto Sans CJK SC", "Noto Sans CJK JP", "Source Han Sans SC", "WenQuanYi Micro Hei", "SimHei", "PingFang SC")
@@ -118,12 +118,12 @@ def _plain(name: str, spoken: str) -> str:
     return safe if spoken == "zh" else safe.encode("ascii", "replace").decode()
 
 
-def _places(axis: Axis) -> list[float]:
+def _places(axis: SweepAxis) -> list[float]:
     """Where the values stand: at their number, or one after the other where they are words."""
     return list(axis.numbers or map(float, range(len(axis.values))))
 
 
-def _edges(axis: Axis) -> list[float]:
+def _edges(axis: SweepAxis) -> list[float]:
     """Borders between the cells, half-way on the axis's scale."""
     import numpy as np
 
@@ -147,7 +147,7 @@ def _plain_numbers(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _scale(axes: Any, which: str, axis: Axis) -> None:
+def _scale(axes: Any, which: str, axis: SweepAxis) -> None:
     if axis.numbers is not None and axis.scale == "log":
         getattr(axes, f"set_{which}scale")("log")
         _plain_numbers(getattr(axes, f"{which}axis"))

@@ -13,7 +13,7 @@ from crosszone.cli.prediction import print_prediction
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.predict.answer import Answer
+    from crosszone.predict.answer import PredictionAnswer
 
 FORMATS = ("perfetto", "crosszone")
 
@@ -51,7 +51,7 @@ def predict(
         open_console().print(label("written", output=trace), soft_wrap=True)
 
 
-def _drawn(found: Answer, form: str) -> str:
+def _drawn(found: PredictionAnswer, form: str) -> str:
     """The timeline of the step as the text of a file."""
     from crosszone.schedule.trace import format_perfetto_json
 

@@ -11,7 +11,7 @@ from crosszone.text.figures import format_amount, format_digits, format_percent
 from crosszone.views.words import SMALL, Words
 
 if TYPE_CHECKING:
-    from crosszone.predict.answer import Answer
+    from crosszone.predict.answer import PredictionAnswer
     from crosszone.predict.prediction import Memory, Prediction, StageMemory, Traffic
 
 WIDE = 110  # Columns of a terminal that has room for every part of the memory
@@ -20,7 +20,7 @@ NARROW = {"states": ("weights", "gradients", "optimizer"), "activations": ("acti
 MOST_ROWS, MOST_STAGES = 60, 16  # Rows of traffic and of memory shown in the terminal; --json has all
 
 
-def print_prediction(answer: Answer) -> None:
+def print_prediction(answer: PredictionAnswer) -> None:
     """All of it, in the language of this run."""
     found = answer.prediction
     terminal = open_console()
@@ -56,7 +56,7 @@ def split(found: Prediction) -> str:
     return Words(get_language()).split(found)
 
 
-def _basis(answer: Answer) -> str:
+def _basis(answer: PredictionAnswer) -> str:
     """Framework, stack, where each GPU's coefficients come from, and what the range says."""
     return "\n".join(Words(get_language()).basis(answer.prediction, answer.predictor))
 

@@ -199,7 +199,7 @@ class Common(Home):
         return coefficients
 
 
-class Family(Home):
+class GpuFamily(Home):
     """GPUs that behave alike."""
 
     gpus: tuple[Name, ...]
@@ -212,7 +212,7 @@ class Family(Home):
     like: Name | None = None
 
 
-class Settings(Value):
+class StackSettings(Value):
     """What a stack does; explained in stacks.yaml."""
 
     unfused: Flag | Literal["plain"] = False
@@ -237,7 +237,7 @@ class Stack(Home):
     like: Name | None = None
     measured: Flag = True
     """Runs of it were seen, though it may have no coefficients of its own."""
-    settings: Settings
+    settings: StackSettings
 
 
 @cache
@@ -250,7 +250,7 @@ def checked(name: str, document: Document) -> dict[str, Any]:
     """The content of `common`, `gpus` or `stacks`.yaml; an `InvalidError` names each field that is wrong."""
     if name == COMMON:
         return _plain_values(parse(Common, document.value, document))
-    kinds: dict[str, type[Home]] = {"gpus": Family, "stacks": Stack}
+    kinds: dict[str, type[Home]] = {"gpus": GpuFamily, "stacks": Stack}
     kind = kinds[name]
     return {key: _plain_values(parse(kind, entry, document, at=(key,))) for key, entry in document.value.items()}
 

@@ -24,7 +24,7 @@ from crosszone.cost.record import GATHER, Recorded, plain
 Index = tuple[int, ...]
 
 
-class Cell(NamedTuple):
+class RecordedEntry(NamedTuple):
     """One entry of a recorded array."""
 
     node: Recorded
@@ -53,11 +53,11 @@ class Expression:
     worked: str
     value: float
     """What the expression comes to, worked out from the numbers that go in."""
-    inputs: dict[str, Cell]
+    inputs: dict[str, RecordedEntry]
     terms: tuple[Term, ...]
 
 
-def expression(cell: Cell, symbol: Callable[[Cell], str] | None = None) -> Expression:
+def expression(cell: RecordedEntry, symbol: Callable[[RecordedEntry], str] | None = None) -> Expression:
     """The expression of one entry; `symbol` names what goes in (default: its name, dots as underscores)."""
     writer = _Writer(symbol or default_symbol)
     tree = _build(cell.node, cell.at, top=True)
@@ -82,7 +82,7 @@ def _unwrap_sum(tree: _Tree) -> _Sum | None:
     return tree if isinstance(tree, _Sum) else None
 
 
-def default_symbol(cell: Cell) -> str:
+def default_symbol(cell: RecordedEntry) -> str:
     """The name of what a cell is an entry of."""
     return (cell.node.name or "").replace(".", "_")
 
@@ -102,7 +102,7 @@ class _Number:
 
 @dataclass(frozen=True)
 class _Input:
-    cell: Cell
+    cell: RecordedEntry
     value: float
 
 
@@ -154,7 +154,7 @@ def _build(x: Any, at: Index, *, top: bool = False) -> _Tree:
         return _Number(float(np.asarray(x)[at] if at else x))
     value = float(x.value[at] if at else x.value)
     if x.op == "leaf" or (x.name is not None and not top) or (x.op == "constant" and x.name is not None):
-        return _Input(Cell(x, at), value)
+        return _Input(RecordedEntry(x, at), value)
     match x.op:
         case "add" | "subtract" | "negative" | "sum" | "cumsum":
             return _build_sum(value, _collect_terms(x, at))
@@ -348,15 +348,15 @@ _SUM, _PRODUCT, _TIGHT, _ATOM = range(4)  # How strongly the parts of a text hol
 class _Writer:
     """Writes trees twice, with symbols and with numbers, and keeps what goes in."""
 
-    symbol: Callable[[Cell], str]
-    inputs: dict[str, Cell] = field(default_factory=dict)
+    symbol: Callable[[RecordedEntry], str]
+    inputs: dict[str, RecordedEntry] = field(default_factory=dict)
 
     def write(self, tree: _Tree) -> tuple[str, str]:
         """The text with symbols, and with numbers."""
         symbols, worked, _ = self._write(tree)
         return symbols, worked
 
-    def name(self, cell: Cell) -> str:
+    def name(self, cell: RecordedEntry) -> str:
         """The symbol of what goes in: another one where another number has it already."""
         symbol = self.symbol(cell)
         unique, count = symbol, 1

@@ -38,7 +38,7 @@ from crosszone.cost.columns import (
     StackColumns,
     WorkColumns,
 )
-from crosszone.cost.measured_links import RING_OPS, Group, MeasuredLinks
+from crosszone.cost.measured_links import RING_OPS, CollectiveTimings, Group
 from crosszone.cost.record import as_array, named
 from crosszone.cost.tiers import Tier
 from crosszone.inputs.flops import tokens_seen
@@ -238,7 +238,7 @@ class LayerCost:
         gpu: GpuColumns,
         stack: StackColumns,
         k: Coefficients,
-        measured: MeasuredLinks | None = None,
+        measured: CollectiveTimings | None = None,
     ):
         self.model, self.work, self.gpu, self.stack, self.k = model, work, gpu, stack, k
         self.measured = measured

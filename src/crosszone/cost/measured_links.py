@@ -88,7 +88,7 @@ def gpu_code(name: str) -> float:
     return float(crc32(name.encode()))
 
 
-class MeasuredLinks:
+class CollectiveTimings:
     """The timed collectives of a profile, looked up for any number of groups at once."""
 
     def __init__(self, collectives: Sequence[MeasuredCollective]):

@@ -181,7 +181,7 @@ MOMENTS = ("loss", "backward", "end of backward", "optimizer step")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageMemory:
+class StageBytes:
     """Bytes on one GPU of each stage at its peak, by part; 0 for a stage without layers."""
 
     weights: Numbers
@@ -297,7 +297,7 @@ def stage_memory(
     stages: StageLayers,
     k: MemoryCoefficients,
     in_flight: Numbers | None = None,
-) -> StageMemory:
+) -> StageBytes:
     """Peak memory of each stage, `in_flight` micro-batches alive (default: 1F1B). [M7]
 
     The peak is the largest of four moments: the loss (all activations, logits), the backward pass of the last layer
@@ -312,7 +312,7 @@ def stage_memory(
     def always(part: Numbers) -> Numbers:
         return np.where(peak.present, part + peak.none, 0.0)
 
-    return StageMemory(
+    return StageBytes(
         weights=always(peak.states.weights),
         gradients=at_peak(0),
         optimizer=always(peak.states.optimizer),

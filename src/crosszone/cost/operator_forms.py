@@ -80,14 +80,14 @@ _PASSES = {"fwd": (2.0, 1.0), "bwd": (3.0, 2.0), "step": (2.0, 1.0)}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class OperatorWork:
     """The least an operator has to do: operations and bytes. [K20]"""
 
     gflop: Floats
     mb: Floats
 
 
-def work(op: str, which: str, sizes: Sizes, word: float) -> Work:
+def work(op: str, which: str, sizes: Sizes, word: float) -> OperatorWork:
     """GFLOP and MB of an operator; each operand is read once, each result written once. [K20]"""
     s = {name: np.asarray(value, dtype=float) for name, value in sizes.items()}
     if op in PRODUCTS:
@@ -96,14 +96,14 @@ def work(op: str, which: str, sizes: Sizes, word: float) -> Work:
         many = 2.0 if which == "bwd" else 1.0
         rows = batch if op != "grouped_matmul" else 1.0
         traffic = rows * m * k + copies * k * n + rows * m * n
-        return Work(gflop=many * 2e-9 * rows * m * n * k, mb=many * 1e-6 * word * traffic)
+        return OperatorWork(gflop=many * 2e-9 * rows * m * n * k, mb=many * 1e-6 * word * traffic)
     if op == "attention":
         heads = s["batch"] * s["heads"]
         scores = s["seq"] * (s["seq"] + 1.0) / 2.0
         many = 2.5 if which == "bwd" else 1.0
         values = s["batch"] * s["seq"] * s["head_dim"] * (2.0 * s["heads"] + 2.0 * s["kv_heads"])
-        return Work(gflop=many * 4e-9 * heads * scores * s["head_dim"], mb=many * 1e-6 * word * values)
-    return Work(gflop=np.zeros(1), mb=1e-6 * _count_traffic(op, which, s, word))
+        return OperatorWork(gflop=many * 4e-9 * heads * scores * s["head_dim"], mb=many * 1e-6 * word * values)
+    return OperatorWork(gflop=np.zeros(1), mb=1e-6 * _count_traffic(op, which, s, word))
 
 
 def _count_traffic(op: str, which: str, s: Sizes, word: float) -> Floats:
@@ -149,7 +149,7 @@ def terms(op: str, which: str, sizes: Sizes, word: float, processors: int) -> di
     return {name: np.broadcast_to(value, basis["launch"].shape) for name, value in basis.items()}
 
 
-def _build_memory_terms(op: str, which: str, s: Sizes, done: Work, word: float) -> dict[str, Floats]:
+def _build_memory_terms(op: str, which: str, s: Sizes, done: OperatorWork, word: float) -> dict[str, Floats]:
     """Rows and tables of an operator that memory binds: what each costs beyond its bytes. [K24]"""
     if op == "copy":
         return {}
@@ -169,7 +169,7 @@ def _build_memory_terms(op: str, which: str, s: Sizes, done: Work, word: float) 
     return basis
 
 
-def _build_matmul_terms(op: str, which: str, s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
+def _build_matmul_terms(op: str, which: str, s: Sizes, done: OperatorWork, processors: int) -> dict[str, Floats]:
     """Operations plain and in whole waves of tiles; operands and result; what rows that are no
     multiple of 8 (even) or of 2 (odd) add. [K22]
     """
@@ -217,7 +217,7 @@ def _count_wave_gflop(
     return 2e-9 * np.ceil(tiles / processors) * processors * tall * wide * depth
 
 
-def _build_attention_terms(s: Sizes, done: Work, processors: int) -> dict[str, Floats]:
+def _build_attention_terms(s: Sizes, done: OperatorWork, processors: int) -> dict[str, Floats]:
     """Operations for each block of 32 columns that heads have, in whole waves of queries. [K23]
 
     A head of 96 has three blocks: gflop_1, gflop_2 and gflop_3 are what each of them takes, so that each may have its

@@ -123,7 +123,7 @@ def _parse_leaf(tree: _Tree, matrix: Floats) -> Floats:
         at = np.where(sign < 0, at, step)
 
 
-class Part(Value):
+class FitPart(Value):
     """Samples of one origin within a fit, e.g. the linear layers of one kind."""
 
     samples: Count
@@ -167,7 +167,7 @@ class OperatorFit(Value):
     """What `unseen_pct` holds out whole."""
     ranges: dict[Name, tuple[float, float]]
     """Smallest and largest sampled size."""
-    parts: dict[Name, Part] = Field(default_factory=dict)
+    parts: dict[Name, FitPart] = Field(default_factory=dict)
     """Errors by origin of the samples, where there are several."""
     settings: dict[Name, Any] = Field(default_factory=dict)
     """How the correction was fitted."""

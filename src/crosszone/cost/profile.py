@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.cost.coefficients import COMMON, FIELDS, Coefficients, shipped
-from crosszone.cost.measured_links import MeasuredLinks
+from crosszone.cost.measured_links import CollectiveTimings
 from crosszone.cost.own_profiles import Laid, OwnProfile, laid
 from crosszone.errors import IllegalError, InvalidError, Notice
 from crosszone.inputs.catalogue import catalogue
@@ -70,7 +70,7 @@ class Profiles:
         self.fixed = np.array([entry["origin"] != "fitted" for entry in self.entries])
         self.own: str | None = None
         """Name of the user's profile that lies over the shipped ones."""
-        self.links: MeasuredLinks | None = None
+        self.links: CollectiveTimings | None = None
         """Collectives timed on the user's cluster."""
         self._reads: dict[tuple[str, str], tuple[int, ...]] = {}
         self._selected: dict[tuple[Gpu, str, float | None], Profile] = {}
@@ -120,7 +120,7 @@ class Profiles:
             stacks[name] = {**entry, "measured": True, "coefficients": entry["coefficients"] | _read_values(gpu_entry)}
         other = Profiles(self._homes[COMMON], gpus, stacks)
         other.own = own.name
-        other.links = MeasuredLinks(own.collectives) if own.collectives else self.links
+        other.links = CollectiveTimings(own.collectives) if own.collectives else self.links
         return other
 
     def gpu_profile(self, gpu: Gpu) -> tuple[str, bool]:

@@ -113,7 +113,7 @@ RING_POWER = 8  # Power that makes the sum of a long ring's edges behave like it
 
 
 @dataclass(frozen=True, kw_only=True)
-class Transport:
+class WanTransport:
     """How a group's ranks talk across zones."""
 
     library: Library = "nccl"
@@ -175,7 +175,7 @@ def hosts_rtt_s(rtt_s: Numbers) -> Floats:
 
 def wan_tier(
     link: ZoneLink,
-    transport: Transport | None = None,
+    transport: WanTransport | None = None,
     *,
     groups: Numbers = 1,
     back: bool = False,
@@ -185,7 +185,7 @@ def wan_tier(
 
     `back`: from the second zone to the first. `cap_bytes_per_s`: what both zones' uplinks leave for all groups.
     """
-    how, rtt = transport or Transport(), _rtt_s(link)
+    how, rtt = transport or WanTransport(), _rtt_s(link)
     loss, cap = link.loss_pct / 100, _payload_rate(link.flow_gbps)
     everything = np.minimum(_payload_rate(link.gbps_back if back else link.gbps), as_floats(cap_bytes_per_s))
     share = (everything / as_floats(groups))[..., np.newaxis]
@@ -197,11 +197,11 @@ def wan_tier(
 
 def zone_paths(
     cluster: Cluster,
-    transport: Transport | None = None,
+    transport: WanTransport | None = None,
     links: Mapping[tuple[int, int], ZoneLink] | None = None,
 ) -> Paths:
     """Every path between the zones of a cluster, with the zones' uplinks. [T11]"""
-    how, zone_link_table = transport or Transport(), zone_links(cluster) if links is None else links
+    how, zone_link_table = transport or WanTransport(), zone_links(cluster) if links is None else links
     zones = len(cluster.zones)
     pairs, groups, rtts = [], [], []
     for (a, b), link in zone_link_table.items():
@@ -278,7 +278,7 @@ def zone_ring(seconds: npt.ArrayLike) -> tuple[int, ...]:
 def zone_exchange(
     size_bytes: Numbers,
     paths: Paths,
-    transport: Transport | None = None,
+    transport: WanTransport | None = None,
     *,
     groups: int = 1,
     order: Sequence[int] | None = None,
@@ -290,7 +290,7 @@ def zone_exchange(
     what one rank can send. The last axis of the seconds is low, expected, high RTT; bytes are those a zone sends, 2
     (z-1)/z of the size, whether its ranks send shards or one leader sends all.
     """
-    how, zones = transport or Transport(), len(paths.limits.egress)
+    how, zones = transport or WanTransport(), len(paths.limits.egress)
     size = as_floats(size_bytes)
     if zones == 1:
         return CollectiveCost(seconds=np.zeros((*size.shape, 3)), item_bytes=0.0 * size, steps=0.0, parts=TierBytes())
@@ -313,7 +313,7 @@ def zone_exchange(
 
 
 def zone_ring_tier(
-    paths: Paths, transport: Transport, order: Sequence[int], *, groups: int = 1, nic_bytes_per_s: float = np.inf
+    paths: Paths, transport: WanTransport, order: Sequence[int], *, groups: int = 1, nic_bytes_per_s: float = np.inf
 ) -> Tier:
     """The ring over zones as one link that `groups` ranks of a zone share; arrays are low, expected, high RTT. [T14]"""
     at, after = np.asarray(order, dtype=int), np.roll(order, -1)
@@ -340,7 +340,7 @@ def _estimate_edge_rates(
     return rates
 
 
-def best_zone_ring(size_bytes: float, paths: Paths, transport: Transport, *, groups: int = 1) -> tuple[int, ...]:
+def best_zone_ring(size_bytes: float, paths: Paths, transport: WanTransport, *, groups: int = 1) -> tuple[int, ...]:
     """The order of zones in which exchanging so many bytes meets the slowest edge as rarely as it can. [T13]"""
     egress, ingress, pair = paths.limits
     rate = np.minimum(np.minimum(pair, groups * paths.group_bytes_per_s[EXPECTED]), egress[:, np.newaxis])

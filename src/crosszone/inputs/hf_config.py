@@ -40,7 +40,7 @@ def model_from_hf_config(config: Mapping[str, Any], name: str | None = None) -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
+class ConfigFamily:
     """How the configurations of one `model_type` are read; fields of the model are dotted paths (`moe.experts`).
 
     keys:     field of the model -> key of the configuration
@@ -70,7 +70,7 @@ class Config:
     at: FieldPath = ()
 
     @property
-    def rules(self) -> Family:
+    def rules(self) -> ConfigFamily:
         """The family's row."""
         return FAMILIES[self.family]
 
@@ -285,11 +285,11 @@ _LAYERNORM = {"norm": "layernorm"}
 _LEARNED = _LAYERNORM | {"positions": "learned"}
 _QWEN = {"num_key_value_heads": 32, "use_sliding_window": False, "sliding_window": 4096}
 
-_gelu = partial(Family, activation="gelu")
-_gelu_tied = partial(Family, activation="gelu", tied=True)
-_gemma = partial(Family, activation="geglu", tied=True)
+_gelu = partial(ConfigFamily, activation="gelu")
+_gelu_tied = partial(ConfigFamily, activation="gelu", tied=True)
+_gemma = partial(ConfigFamily, activation="geglu", tied=True)
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, ConfigFamily] = {
     "bert": _gelu_tied(
         keys=_SIZES | {"token_types": "type_vocab_size"},
         defaults={"max_position_embeddings": 512, "type_vocab_size": 2},
@@ -303,8 +303,8 @@ FAMILIES: dict[str, Family] = {
         same=_LAYERNORM | {"positions": "alibi", "embedding_norm": True, "bias": _ALL},
         step=_ffn_4h,
     ),
-    "deepseek_v2": Family(keys=_DEEPSEEK, defaults={"q_lora_rank": 1536, "n_shared_experts": 2}),
-    "deepseek_v3": Family(
+    "deepseek_v2": ConfigFamily(keys=_DEEPSEEK, defaults={"q_lora_rank": 1536, "n_shared_experts": 2}),
+    "deepseek_v3": ConfigFamily(
         keys=_DEEPSEEK,
         defaults={"q_lora_rank": 1536, "n_shared_experts": 1, "first_k_dense_replace": 3},
         same={"bias": ("router",)},  # the load-balancing correction
@@ -337,7 +337,7 @@ FAMILIES: dict[str, Family] = {
         defaults={"use_parallel_residual": True, "attention_bias": True},
         same=_LAYERNORM | {"bias": ("mlp",)},
     ),
-    "gpt_oss": Family(
+    "gpt_oss": ConfigFamily(
         keys=_MIXTRAL,
         defaults={"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "attention_bias": True},
         same={"window.full_every": 2, "attention_sinks": True, "bias": ("mlp", "router")},
@@ -348,16 +348,16 @@ FAMILIES: dict[str, Family] = {
         same=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": ("mlp", "head")},
         step=_ffn_4h,
     ),
-    "llama": Family(keys=_LLAMA),
-    "llama4_text": Family(  # attention in chunks counts as a window of that length
+    "llama": ConfigFamily(keys=_LLAMA),
+    "llama4_text": ConfigFamily(  # attention in chunks counts as a window of that length
         keys=_MIXTRAL
         | {"ffn_hidden": "intermediate_size_mlp", "moe.every": "interleave_moe_layer_step"}
         | {"window.tokens": "attention_chunk_size", "window.full_every": "no_rope_layer_interval"},
         defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_chunk_size": 8192, "no_rope_layer_interval": 4},
         same={"moe.shared_experts": 1},
     ),
-    "mistral": Family(keys=_SLIDING, defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
-    "mixtral": Family(keys=_MIXTRAL, defaults={"num_key_value_heads": 8}),
+    "mistral": ConfigFamily(keys=_SLIDING, defaults={"num_key_value_heads": 8, "sliding_window": 4096}),
+    "mixtral": ConfigFamily(keys=_MIXTRAL, defaults={"num_key_value_heads": 8}),
     "mpt": _gelu_tied(
         keys={"layers": "n_layers", "hidden": "d_model", "heads": "n_heads", "vocab": "vocab_size"}
         | {"ffn_hidden": "expansion_ratio", "max_seq_len": "max_seq_len", "tied_embeddings": "tie_word_embeddings"},
@@ -365,8 +365,8 @@ FAMILIES: dict[str, Family] = {
         same={"norm": "layernorm-no-bias"},
         step=_mpt,
     ),
-    "nemotron": Family(keys=_LLAMA, same=_LAYERNORM, activation="squared-relu"),
-    "opt": Family(
+    "nemotron": ConfigFamily(keys=_LLAMA, same=_LAYERNORM, activation="squared-relu"),
+    "opt": ConfigFamily(
         keys=_SIZES
         | {"ffn_hidden": "ffn_dim", "activation": "activation_function", "embedding_width": "word_embed_proj_dim"}
         | {"final_norm": "do_layer_norm_before"},
@@ -380,18 +380,18 @@ FAMILIES: dict[str, Family] = {
         keys=_SIZES | {"kv_heads": "num_key_value_heads"},
         same=_LAYERNORM | {"norms_per_layer": 1, "parallel_residual": True, "bias": (*_ALL, "head")},
     ),
-    "phi3": Family(keys=_SLIDING),
-    "qwen2": Family(keys=_SLIDING, defaults=_QWEN | {"max_window_layers": 28}, same={"bias": ("qkv",)}, bias={}),
-    "qwen2_moe": Family(
+    "phi3": ConfigFamily(keys=_SLIDING),
+    "qwen2": ConfigFamily(keys=_SLIDING, defaults=_QWEN | {"max_window_layers": 28}, same={"bias": ("qkv",)}, bias={}),
+    "qwen2_moe": ConfigFamily(
         keys=_QWEN_MOE | {"moe.shared_ffn_hidden": "shared_expert_intermediate_size"},
         defaults=_QWEN | {"num_key_value_heads": 16, "shared_expert_intermediate_size": 5632, "qkv_bias": True},
         same={"window.full_every": 2, "moe.shared_experts": 1, "moe.shared_gate": True},
         bias={"qkv_bias": ("qkv",)},
     ),
-    "qwen3": Family(
+    "qwen3": ConfigFamily(
         keys=_SLIDING, defaults=_QWEN | {"head_dim": 128, "max_window_layers": 28}, same={"qk_norm": "head"}
     ),
-    "qwen3_moe": Family(keys=_QWEN_MOE, defaults=_QWEN | {"num_key_value_heads": 4}, same={"qk_norm": "head"}),
+    "qwen3_moe": ConfigFamily(keys=_QWEN_MOE, defaults=_QWEN | {"num_key_value_heads": 4}, same={"qk_norm": "head"}),
 }
 FAMILIES["kimi_k2"] = FAMILIES["deepseek_v3"]
 _TEXT_PARTS = {"gemma3": "gemma3_text", "llama4": "llama4_text"}

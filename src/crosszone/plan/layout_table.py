@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.wan import EXPECTED, Transport
+from crosszone.cost.wan import EXPECTED, WanTransport
 from crosszone.inputs.cluster import Cluster, NodeGroup
 from crosszone.inputs.flops import forward_flops_per_token
 from crosszone.inputs.links import ZoneLink
@@ -105,7 +105,7 @@ class WanLinks:
 
     cluster: Cluster
     links: dict[tuple[int, int], ZoneLink]
-    transport: Transport
+    transport: WanTransport
     _links_by_use: dict[Any, tuple[float, float]] = field(default_factory=dict)
 
     @cached_property

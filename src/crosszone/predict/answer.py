@@ -16,14 +16,14 @@ from crosszone.text import DEFAULT_LANGUAGE
 LEVELS: tuple[Level, ...] = ("error", "warning", "note")
 
 
-class Answer(NamedTuple):
+class PredictionAnswer(NamedTuple):
     """A prediction, and the predictor that can also draw its timeline."""
 
     predictor: Predictor
     prediction: Prediction
 
 
-def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> Answer:
+def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> PredictionAnswer:
     """Predict a scenario that was read from a file: notices have their lines, and tell what was assumed on the way.
 
     An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
@@ -34,7 +34,7 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> Answer:
     complete = replace(computed, notices=tuple(few_alike(list(map(document.placed, notices)))))
     prediction = build_prediction(complete, language)
     worst_first = sorted(prediction.warnings, key=lambda notice: LEVELS.index(notice["level"]))
-    return Answer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
+    return PredictionAnswer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
 
 
 def predictor_of(loaded: Loaded) -> Predictor:

@@ -25,7 +25,7 @@ from crosszone.cost.columns import (
     WorkColumns,
     gpu_columns,
 )
-from crosszone.cost.measured_links import MeasuredLinks, gpu_code
+from crosszone.cost.measured_links import CollectiveTimings, gpu_code
 from crosszone.cost.record import Recorded, as_array, pick, plain
 from crosszone.inputs.cluster import NodeGroup
 from crosszone.inputs.frameworks import frameworks
@@ -63,7 +63,7 @@ class Batch:
     """Of these, those with experts; None: as the layers of the stages follow each other."""
     repeats: Numbers = 1.0
     """Equal stages in a row that each of them stands for."""
-    measured: MeasuredLinks | None = None
+    measured: CollectiveTimings | None = None
     """Links inside zones as they were timed; None: those of the catalogue."""
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from crosszone.cost.coefficients import band_factors
 from crosszone.cost.memory import GIB, MOMENTS, PARTS, stage_memory
-from crosszone.cost.memory import StageMemory as Bytes
+from crosszone.cost.memory import StageBytes as Bytes
 from crosszone.cost.record import named, plain
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup

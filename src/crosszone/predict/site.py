@@ -21,7 +21,7 @@ from crosszone.cost.tiers import FREE, Tier
 from crosszone.cost.wan import (
     Limits,
     Paths,
-    Transport,
+    WanTransport,
     best_zone_ring,
     wan_tier,
     window_bytes,
@@ -44,16 +44,16 @@ Floats = npt.NDArray[np.float64]
 Zones = tuple[int, ...]
 
 
-def transport_of(c: Communication, cluster: Cluster) -> Transport:
+def transport_of(c: Communication, cluster: Cluster) -> WanTransport:
     """How ranks with these options talk across zones: by NCCL, or by Gloo where CPUs compute.
 
     Gloo has one connection between two ranks, whatever the options for NCCL's say.
     """
     if any(gpu.is_cpu for gpu in cluster.gpu_kinds):
-        return Transport(library="gloo", congestion=c.congestion)
+        return WanTransport(library="gloo", congestion=c.congestion)
     buffer = c.socket_buffer_mb
     window = None if buffer is None else window_bytes(buffer * 1e6)
-    return Transport(flows=c.flows, congestion=c.congestion, window_bytes=window)
+    return WanTransport(flows=c.flows, congestion=c.congestion, window_bytes=window)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Crossings:
 
     cluster: Cluster
     links: Mapping[tuple[int, int], ZoneLink]
-    transport: Transport
+    transport: WanTransport
     _boundaries: dict[tuple[int, int, int], tuple[Floats, Floats]] = field(default_factory=dict, repr=False)
     _rings: dict[tuple[Zones, int], Zones] = field(default_factory=dict, repr=False)
     _ring_links: dict[tuple[Zones, int], Tier] = field(default_factory=dict, repr=False)
@@ -297,7 +297,7 @@ class Site:
         return taken(columns, self.rows(group_KS))
 
     @part
-    def transport(self) -> Transport:
+    def transport(self) -> WanTransport:
         """How ranks talk across zones."""
         return transport_of(self.strategy.communication, self.cluster)
 

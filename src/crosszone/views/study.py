@@ -22,7 +22,7 @@ from crosszone.plan.planner import plan, select_best
 from crosszone.plan.planner import plan_loaded as planned_answer
 from crosszone.plan.reasons import explain_plan
 from crosszone.plan.search import Progress
-from crosszone.predict.answer import Answer
+from crosszone.predict.answer import PredictionAnswer
 from crosszone.predict.answer import answer as predicted_answer
 from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE
@@ -36,7 +36,7 @@ class Study:
     """With framework, strategy and placement filled in where they were left open."""
     described: dict[str, Any]
     """What follows from it before anything is predicted."""
-    answer: Answer
+    answer: PredictionAnswer
     traffic: CommunicationReport
     suggestions: Suggestions
     reasons: tuple[NoticeDict, ...]
@@ -94,7 +94,7 @@ def build_study(
 CHOSEN = ("reason_framework", "reason_layers", "reason_shares")  # Reasons that praise a choice of the search
 
 
-def _reasons(found: Answer, free: Plans | None, language: str) -> tuple[NoticeDict, ...]:
+def _reasons(found: PredictionAnswer, free: Plans | None, language: str) -> tuple[NoticeDict, ...]:
     """Those of the plan it is, else of what can be said of any way, and how far it is behind the best plan."""
     way = _Given(found.predictor)
     for one in (*free.plans, *free.local_updates) if free is not None else ():

@@ -9,7 +9,7 @@ from typing import Any
 from crosszone.analyse.answer import answer as analysis_of
 from crosszone.analyse.radar import radar
 from crosszone.analyse.sweep import sweep
-from crosszone.analyse.sweep_cells import Axis
+from crosszone.analyse.sweep_cells import SweepAxis
 from crosszone.deploy.deploy import build_bundle
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded, Scenario
@@ -51,7 +51,7 @@ def analyse_job(
 
 def sweep_job(
     loaded: Loaded,
-    axes: tuple[Axis, Axis | None],
+    axes: tuple[SweepAxis, SweepAxis | None],
     how: dict[str, Any],
     language: str,
     *,

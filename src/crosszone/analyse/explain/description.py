@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
-from crosszone.cost.expression import Cell
+from crosszone.cost.expression import RecordedEntry
 from crosszone.cost.memory import memory_entries
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.cluster import NodeGroup, Zone
@@ -29,7 +29,7 @@ Origin = Literal["scenario", "catalogue", "profile", "figure", "rule", "constant
 
 
 @dataclass(frozen=True)
-class Words:
+class LabelWords:
     """A label with its parameters, said when the language is known; parameters may be words themselves."""
 
     key: str
@@ -57,7 +57,7 @@ class Input(Value):
     """Path of the figure it is, so that it can be opened in turn."""
 
 
-class Line(Value):
+class SummandLine(Value):
     """One of the terms that add up to a figure."""
 
     label: str
@@ -101,17 +101,19 @@ class Explanation(Value):
     """Value of that expression."""
     inputs: tuple[Input, ...]
     """Every number that goes in."""
-    lines: tuple[Line, ...]
+    lines: tuple[SummandLine, ...]
     """Terms of a long sum; empty where the expression stands alone."""
     notes: tuple[str, ...]
     """What a reader should know: what was simulated, which case of a formula holds here."""
 
 
-def said(words: Words, language: str) -> str:
+def said(words: LabelWords, language: str) -> str:
     """Words in a language: of the figures, else of the labels that all surfaces share."""
     groups = load_texts(language)
     text: str = groups["figure"].get(words.key) or groups["label"][words.key]
-    params = {key: said(param, language) if isinstance(param, Words) else param for key, param in words.params.items()}
+    params = {
+        key: said(param, language) if isinstance(param, LabelWords) else param for key, param in words.params.items()
+    }
     return text.format_map(params) if params else text
 
 
@@ -172,7 +174,7 @@ def described(name: str) -> Described:
     raise KeyError(name)
 
 
-class Source(NamedTuple):
+class NumberSource(NamedTuple):
     """Where a number comes from."""
 
     origin: Origin
@@ -199,7 +201,7 @@ class Descriptions:
         """The stage that sets the pace: looked at where a number holds for all stages."""
         return int(pace_setter(self.p))
 
-    def place(self, cell: Cell) -> tuple[int, int]:
+    def place(self, cell: RecordedEntry) -> tuple[int, int]:
         """Row and stage that an entry belongs to; those looked at usually where it holds for all."""
         shape = cell.node.shape
         if len(shape) == 1 and cell.node.name and cell.node.name.startswith("memory_gib."):
@@ -208,68 +210,74 @@ class Descriptions:
             return self.row, self.pace
         return cell.at[0] if shape[0] > 1 else self.row, cell.at[1] if shape[1] > 1 else self.pace
 
-    def symbol(self, cell: Cell) -> str:
+    def symbol(self, cell: RecordedEntry) -> str:
         """Its name in expressions."""
         name = cell.node.name or ""
         rule = described(name)
         text = rule.filled(rule.rule.symbol, cell.node.about) if rule.rule.symbol else SHORTENED.sub("", name)
         return re.sub(r"\W", "_", text)
 
-    def words(self, cell: Cell) -> Words:
+    def words(self, cell: RecordedEntry) -> LabelWords:
         """What it is, in words."""
         rule = described(cell.node.name or "")
         about = self._collect_params(cell)
         params: dict[str, object] = dict(about)
-        params |= {name: Words(rule.filled(key, about)) for name, key in rule.rule.params.items()}
+        params |= {name: LabelWords(rule.filled(key, about)) for name, key in rule.rule.params.items()}
         label = rule.filled(rule.rule.label, about)
         if label == "pipeline_span" and cell.at[0] == self.p.bare_row:
             label = "pipeline_bare"
         if cell.node.name and cell.node.name.startswith("communication["):
             params |= self._describe_row(rule.groups[0])
-        return Words(label, params)
+        return LabelWords(label, params)
 
-    def notes(self, cell: Cell) -> tuple[Words, ...]:
+    def notes(self, cell: RecordedEntry) -> tuple[LabelWords, ...]:
         """What a reader should know of a figure."""
         rule = described(cell.node.name or "").rule
         if not cell.value and rule.zero:
-            return (Words(rule.zero),)
+            return (LabelWords(rule.zero),)
         note_texts = []
         for key in rule.note:
             text = self._find_note(key, cell)
             note_texts += [] if text is None else [text]
         return tuple(note_texts)
 
-    def _find_note(self, key: str, cell: Cell) -> Words | None:
+    def _find_note(self, key: str, cell: RecordedEntry) -> LabelWords | None:
         p, (_, stage) = self.p, self.place(cell)
         match key:
             case "note_pace":
-                return Words(key, {"stage": self.pace})
+                return LabelWords(key, {"stage": self.pace})
             case "note_last_stage":
-                return Words(key, {"stage": last_updated(p)})
+                return LabelWords(key, {"stage": last_updated(p)})
             case "note_moment":
-                return Words(key, {"moment": Words(f"peak_{self.prediction.memory_gib.stages[stage].peak_at}")})
+                return LabelWords(
+                    key, {"moment": LabelWords(f"peak_{self.prediction.memory_gib.stages[stage].peak_at}")}
+                )
             case "note_worst":
-                return Words(key, {"stage": self.prediction.memory_gib.worst_stage})
+                return LabelWords(key, {"stage": self.prediction.memory_gib.worst_stage})
             case "note_bytes":
-                return Words(f"note_bytes_{self._find_row(described(cell.node.name or '').groups[0]).kind}")
+                return LabelWords(f"note_bytes_{self._find_row(described(cell.node.name or '').groups[0]).kind}")
             case "note_links":
-                return Words("note_simulated_links") if p.bare_row is not None else Words("note_pace", {"stage": stage})
+                return (
+                    LabelWords("note_simulated_links")
+                    if p.bare_row is not None
+                    else LabelWords("note_pace", {"stage": stage})
+                )
             case "note_egress":
-                return None if self.prediction.run.usd_egress is not None else Words("note_egress_unknown")
+                return None if self.prediction.run.usd_egress is not None else LabelWords("note_egress_unknown")
             case "note_launches":
                 added = float(p.batch.stack.launch_added) > 0
-                return Words("note_launch_added" if added else "note_longer")
-        return Words(key)
+                return LabelWords("note_launch_added" if added else "note_longer")
+        return LabelWords(key)
 
     def _find_row(self, at: str) -> Any:
         return self.prediction.communication[int(at)]
 
     def _describe_row(self, at: str) -> dict[str, object]:
         row = self._find_row(at)
-        link = row.link if " > " in row.link else Words(f"link_{row.link}")
-        return {"kind": Words(f"kind_{row.kind}"), "link": link}
+        link = row.link if " > " in row.link else LabelWords(f"link_{row.link}")
+        return {"kind": LabelWords(f"kind_{row.kind}"), "link": link}
 
-    def _collect_params(self, cell: Cell) -> Mapping[str, str]:
+    def _collect_params(self, cell: RecordedEntry) -> Mapping[str, str]:
         """What labels may say of a number: its stage and GPU, and what tells it apart."""
         place = self.place(cell)
         place_known = self._places.get(place)
@@ -292,70 +300,74 @@ class Descriptions:
         kinds = self.p.site.kinds[0]
         return int(self.p.site.group[stage, int(kinds[row % len(kinds)]), 0, 0])
 
-    def source(self, cell: Cell) -> Source:
+    def source(self, cell: RecordedEntry) -> NumberSource:
         """Origin, place and error of a number that goes in."""
         described_rule = described(cell.node.name or "")
         rule, about = described_rule.rule, self._collect_params(cell)
         where = described_rule.filled(rule.where, about)
         if cell.node.op not in ("leaf", "constant"):
-            return Source("figure", "")
+            return NumberSource("figure", "")
         make = getattr(self, f"_from_{rule.catalogue}", None)
         if make is not None:
             return make(cell, described_rule, about)  # type: ignore[no-any-return]
         if rule.catalogue:
             return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), rule.catalogue)
-        return Source(rule.origin or "rule", where)
+        return NumberSource(rule.origin or "rule", where)
 
-    def _from_coefficient(self, cell: Cell, rule: Described, _: Mapping[str, str]) -> Source:
+    def _from_coefficient(self, cell: RecordedEntry, rule: Described, _: Mapping[str, str]) -> NumberSource:
         profile, names = self.p.profile[self._group_number(*self.place(cell))], self.p.profiles
         name = rule.groups[0]
         homes = names.homes_of(profile.family, profile.stack)
         place = next(names.place[home, name] for home in homes if (home, name) in names.place)
         entry = names.entries[place]
-        return Source("profile", f"{names.names[place][0]} ({entry['origin']})", float(entry["error"]))
+        return NumberSource("profile", f"{names.names[place][0]} ({entry['origin']})", float(entry["error"]))
 
-    def _from_memory_coefficient(self, _: Cell, rule: Described, __: Mapping[str, str]) -> Source:
+    def _from_memory_coefficient(self, _: RecordedEntry, rule: Described, __: Mapping[str, str]) -> NumberSource:
         entry = memory_entries(self.p.stack)[rule.groups[0]]
         error = entry.get("error")
         where = f"memory, {self.p.stack} ({entry['origin']})"
-        return Source("profile", where, None if error is None else float(error))
+        return NumberSource("profile", where, None if error is None else float(error))
 
-    def _from_power(self, _: Cell, rule: Described, __: Mapping[str, str]) -> Source:
+    def _from_power(self, _: RecordedEntry, rule: Described, __: Mapping[str, str]) -> NumberSource:
         entry = power_entries()[rule.groups[0]]
-        return Source("profile", f"cost/power.yaml ({entry['origin']}: {entry['source']})")
+        return NumberSource("profile", f"cost/power.yaml ({entry['origin']}: {entry['source']})")
 
-    def _from_nic(self, cell: Cell, _: Described, __: Mapping[str, str]) -> Source:
+    def _from_nic(self, cell: RecordedEntry, _: Described, __: Mapping[str, str]) -> NumberSource:
         group = self.group(*self.place(cell))
         key = "nic_gbps_per_gpu" if group.nic_gbps_per_gpu is not None else "nic_gbps"
         typed = group.nic_gbps_node is not None
-        return Source("scenario", f"cluster.zones[].nodes[].{key}") if typed else Source("rule", "example_nic_gbps")
+        return (
+            NumberSource("scenario", f"cluster.zones[].nodes[].{key}")
+            if typed
+            else NumberSource("rule", "example_nic_gbps")
+        )
 
-    def _from_usd_per_hour(self, cell: Cell, _: Described, about: Mapping[str, str]) -> Source:
+    def _from_usd_per_hour(self, cell: RecordedEntry, _: Described, about: Mapping[str, str]) -> NumberSource:
         for zone, group in self.p.site.cluster.groups():
             if zone.name == about["zone"] and group.usd_per_gpu_hour == cell.value:
-                return Source("scenario", "usd_per_gpu_hour")
+                return NumberSource("scenario", "usd_per_gpu_hour")
         return _read_datasheet(catalogue_gpu(self.p, about["gpu"]), "usd_per_hour")
 
-    def _from_failures(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+    def _from_failures(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
         rate = catalogue().failure_rate(catalogue_gpu(self.p, about["gpu"]))
-        return Source("catalogue", f"{rate.origin} [{rate.source}]")
+        return NumberSource("catalogue", f"{rate.origin} [{rate.source}]")
 
-    def _from_carbon(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+    def _from_carbon(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
         zone = _find_zone(self.p, about["zone"])
         if zone.carbon_g_per_kwh is not None or zone.region is None:
-            return Source("scenario", "cluster.zones[].carbon_g_per_kwh")
+            return NumberSource("scenario", "cluster.zones[].carbon_g_per_kwh")
         source = zone.region.carbon_source
-        return Source("catalogue", f"regions/{zone.region.name}" + (f" [{source}]" if source else ""))
+        return NumberSource("catalogue", f"regions/{zone.region.name}" + (f" [{source}]" if source else ""))
 
-    def _from_pue(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
-        return Source("scenario" if _find_zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
+    def _from_pue(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
+        return NumberSource("scenario" if _find_zone(self.p, about["zone"]).pue else "rule", "cluster.zones[].pue")
 
-    def _from_egress(self, _: Cell, __: Described, about: Mapping[str, str]) -> Source:
+    def _from_egress(self, _: RecordedEntry, __: Described, about: Mapping[str, str]) -> NumberSource:
         names = [zone.name for zone in self.p.site.cluster.zones]
         a, b = (names.index(name) for name in about["link"].split(" > "))
         link = self.p.site.links[min(a, b), max(a, b)]
         origin = link.origins["usd_per_gb" if a < b else "usd_per_gb_back"]
-        return Source("scenario" if origin == "typed" else "catalogue", origin)
+        return NumberSource("scenario" if origin == "typed" else "catalogue", origin)
 
 
 def catalogue_gpu(p: Predictor, name: str) -> Gpu:
@@ -367,7 +379,7 @@ def _find_zone(p: Predictor, name: str) -> Zone:
     return next(zone for zone in p.site.cluster.zones if zone.name == name)
 
 
-def _read_datasheet(gpu: Gpu, figure: str) -> Source:
+def _read_datasheet(gpu: Gpu, figure: str) -> NumberSource:
     """A figure of a datasheet."""
     source = gpu.source_of(figure)
-    return Source("catalogue", f"gpus/{gpu.name}" + (f" [{source}]" if source else ""))
+    return NumberSource("catalogue", f"gpus/{gpu.name}" + (f" [{source}]" if source else ""))

@@ -19,9 +19,17 @@ from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
-from crosszone.analyse.explain.description import Descriptions, Explanation, Input, Line, Words, described, said
+from crosszone.analyse.explain.description import (
+    Descriptions,
+    Explanation,
+    Input,
+    LabelWords,
+    SummandLine,
+    described,
+    said,
+)
 from crosszone.analyse.explain.formulas import TRAFFIC, formula
-from crosszone.cost.expression import Cell, Expression, Term, expression
+from crosszone.cost.expression import Expression, RecordedEntry, Term, expression
 from crosszone.cost.record import Recorded, named, recording
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.predict.prediction import Prediction, Triple
@@ -40,7 +48,7 @@ from crosszone.schedule.timeline import (
 from crosszone.text import DEFAULT_LANGUAGE
 
 
-def timeline_cell(p: Predictor, figure: str) -> Cell | None:
+def timeline_cell(p: Predictor, figure: str) -> RecordedEntry | None:
     """The recorded number of a figure of the timeline; None: there is no such figure."""
     if not figure.startswith("timeline."):
         return None
@@ -50,7 +58,7 @@ def timeline_cell(p: Predictor, figure: str) -> Cell | None:
             try:
                 with recording():
                     step = named("step_time_s", named("step_time_s", p.step_time.expected))
-                    return Cell(build(p.timeline(), step, *match.groups()), ())
+                    return RecordedEntry(build(p.timeline(), step, *match.groups()), ())
             except (KeyError, IndexError, InputError):
                 return None
     return None
@@ -194,7 +202,7 @@ def explain(p: Predictor, prediction: Prediction, figure: str, language: str = D
 
 def worked_out(p: Predictor, name: str) -> str:
     """The expression of a named number with the numbers put in."""
-    return expression(Cell(_get_recorded(p).tape.names[name], ())).worked
+    return expression(RecordedEntry(_get_recorded(p).tape.names[name], ())).worked
 
 
 def _get_recorded(p: Predictor) -> RecordedPrediction:
@@ -240,13 +248,13 @@ class _Opened:
             notes=tuple(said(note, language) for note in self.descriptions.notes(cell)),
         )
 
-    def _find_formula(self, cell: Cell) -> str:
+    def _find_formula(self, cell: RecordedEntry) -> str:
         row = re.match(r"communication\[(\d+)\]", cell.node.key or "")
         if row:
             return TRAFFIC[self.prediction.communication[int(row[1])].kind]
         return described(cell.node.name or "").rule.formula
 
-    def _build_input(self, symbol: str, cell: Cell, language: str) -> Input:
+    def _build_input(self, symbol: str, cell: RecordedEntry, language: str) -> Input:
         described_by, source = described(cell.node.name or "").rule, self.descriptions.source(cell)
         return Input(
             name=symbol,
@@ -259,18 +267,18 @@ class _Opened:
             figure=self._find_path(cell),
         )
 
-    def _build_lines(self, written: Expression, unit: str, language: str) -> tuple[Line, ...]:
+    def _build_lines(self, written: Expression, unit: str, language: str) -> tuple[SummandLine, ...]:
         """The terms of a sum, where there are several and each can be called something."""
         if len(written.terms) < 2 or not all(term.inputs for term in written.terms):
             return ()
         return tuple(self._build_line(term, written.inputs, unit, language) for term in written.terms)
 
-    def _build_line(self, term: Term, inputs: dict[str, Cell], unit: str, language: str) -> Line:
+    def _build_line(self, term: Term, inputs: dict[str, RecordedEntry], unit: str, language: str) -> SummandLine:
         """A term, called after what it is most of all: the last of its inputs that can be opened, else the last."""
         cells = [inputs[symbol] for symbol in term.inputs]
         main = next((cell for cell in reversed(cells) if self._find_path(cell)), cells[-1])
         words = said(self.descriptions.words(main), language)
-        return Line(label=words, worked=term.worked, value=term.value, unit=unit, figure=self._find_path(main))
+        return SummandLine(label=words, worked=term.worked, value=term.value, unit=unit, figure=self._find_path(main))
 
     def _build_ends(self, figure: str) -> tuple[float | None, float | None]:
         base = figure.removesuffix(".expected")
@@ -281,7 +289,7 @@ class _Opened:
 
     # Paths
 
-    def _find_path(self, cell: Cell) -> str | None:
+    def _find_path(self, cell: RecordedEntry) -> str | None:
         """The path of a cell that has an expression of its own."""
         node, at = cell
         if node.key is None or node.op in ("leaf", "constant"):
@@ -293,7 +301,7 @@ class _Opened:
             return f"stage[{stage}]{'' if row == self.p.row else f'@{row}'}.{node.key}"
         return f"{node.key}[{at[0]}]" if node.ndim else node.key
 
-    def _open_cell(self, figure: str) -> tuple[Cell, Words | None] | None:
+    def _open_cell(self, figure: str) -> tuple[RecordedEntry, LabelWords | None] | None:
         names = self.recorded.tape.names
         drawn = timeline_cell(self.p, figure)
         if drawn is not None:
@@ -308,20 +316,22 @@ class _Opened:
         path = figure.removesuffix(".expected") if figure.removesuffix(".expected") in RANGED else figure
         node = names.get(path)
         if node is not None and node.ndim == 0 and _has_formula(node):
-            return Cell(node, ()), None
+            return RecordedEntry(node, ()), None
         entry = _ENTRY.fullmatch(figure)
         return _pick_entry(names.get(entry[1]), int(entry[2])) if entry else None
 
-    def _select_stage(self, node: Recorded | None, stage: int, row: int) -> tuple[Cell, Words | None] | None:
+    def _select_stage(
+        self, node: Recorded | None, stage: int, row: int
+    ) -> tuple[RecordedEntry, LabelWords | None] | None:
         if node is None or stage >= self.p.strategy.pp or not _has_formula(node):
             return None
         if node.ndim == 0:
-            return Cell(node, ()), None
+            return RecordedEntry(node, ()), None
         if node.ndim != 2 or (row >= node.shape[0] > 1):
             return None
-        return Cell(node, (row if node.shape[0] > 1 else 0, stage if node.shape[1] > 1 else 0)), None
+        return RecordedEntry(node, (row if node.shape[0] > 1 else 0, stage if node.shape[1] > 1 else 0)), None
 
-    def _sum(self, figure: str) -> tuple[Cell, Words | None] | None:
+    def _sum(self, figure: str) -> tuple[RecordedEntry, LabelWords | None] | None:
         """Rows of a kind, a tier or a link added up. [A1]"""
         match = _SUM.fullmatch(figure)
         if not match:
@@ -340,8 +350,8 @@ class _Opened:
             total = Recorded(rows[0].value, "same", (rows[0],), rows[0].tape)
         total.name, total.key = f"communication[0].{column}", figure
         groupings = {"kinds": f"kind_{name}", "tiers": f"tier_{name}"}
-        of: object = Words(groupings[by]) if by in groupings else name
-        return Cell(total, ()), Words("traffic_sum", {"of": of, "field": Words(f"sum_{column}")})
+        of: object = LabelWords(groupings[by]) if by in groupings else name
+        return RecordedEntry(total, ()), LabelWords("traffic_sum", {"of": of, "field": LabelWords(f"sum_{column}")})
 
 
 def _has_formula(node: Recorded) -> bool:
@@ -349,9 +359,9 @@ def _has_formula(node: Recorded) -> bool:
     return node.op != "leaf" and bool(described(node.name or "").rule.formula)
 
 
-def _pick_entry(node: Recorded | None, at: int) -> tuple[Cell, Words | None] | None:
+def _pick_entry(node: Recorded | None, at: int) -> tuple[RecordedEntry, LabelWords | None] | None:
     """One entry of an array [entries]."""
-    return (Cell(node, (at,)), None) if node is not None and node.ndim == 1 and at < len(node) else None
+    return (RecordedEntry(node, (at,)), None) if node is not None and node.ndim == 1 and at < len(node) else None
 
 
 def figures(prediction: Prediction) -> list[str]:

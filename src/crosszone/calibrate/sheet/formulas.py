@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crosszone.cost.expression import Cell, Index, entries_along, gathered_entry, operand_entry
+from crosszone.cost.expression import Index, RecordedEntry, entries_along, gathered_entry, operand_entry
 from crosszone.cost.record import GATHER, Recorded, Tape, plain
 
 UNLIMITED = 1e300
@@ -58,7 +58,7 @@ class FormulaCell:
     """Without the equals sign; None: the value is the content."""
     value: float
     typed: bool
-    entry: Cell
+    entry: RecordedEntry
     entries: list[Index] = field(default_factory=list)
     """All entries of the array that it stands for."""
     address: str | None = None
@@ -352,9 +352,9 @@ class FormulaCells:
     def place_text(self, text: str) -> str:
         """A condition in a cell of its own: the name of that cell."""
         condition = FormulaTerm(text, ATOM, 1.0, live=True, logical=True)
-        return self._place_in_cell(condition, Cell(Recorded(True, "leaf", (), Tape()), ())).text
+        return self._place_in_cell(condition, RecordedEntry(Recorded(True, "leaf", (), Tape()), ())).text
 
-    def _place_in_cell(self, term: FormulaTerm, entry: Cell | None = None) -> FormulaTerm:
+    def _place_in_cell(self, term: FormulaTerm, entry: RecordedEntry | None = None) -> FormulaTerm:
         """The term in a cell of its own; the same text has one cell."""
         if _is_reference(term.text) or term.literal:
             return term
@@ -362,13 +362,13 @@ class FormulaCells:
         if name is None:
             name = f"{SHARED_PREFIX}{len(self.cells)}"
             self._by_text["", term.text] = name
-            entry = entry or Cell(Recorded(term.value, "leaf", (), Tape()), ())
+            entry = entry or RecordedEntry(Recorded(term.value, "leaf", (), Tape()), ())
             self.cells[name] = FormulaCell(name, term.text, term.value, False, entry)
         return term._replace(text=name, strength=ATOM)
 
     def _finish(self, x: Recorded, at: Index, term: FormulaTerm) -> FormulaTerm:
         """The term of an entry: a reference where the entry has a cell."""
-        entry = Cell(x, at)
+        entry = RecordedEntry(x, at)
         if x.name is None:
             shared = self._parents[id(x)] > 1 and len(term.text) > SHARED_LENGTH and x.op != GATHER
             return self._place_in_cell(term, entry) if shared else term
@@ -382,7 +382,7 @@ class FormulaCells:
             return term
         return self._place_named(entry, term.text, term, typed=False)
 
-    def _place_named(self, entry: Cell, formula: str | None, term: FormulaTerm, *, typed: bool) -> FormulaTerm:
+    def _place_named(self, entry: RecordedEntry, formula: str | None, term: FormulaTerm, *, typed: bool) -> FormulaTerm:
         node = entry.node
         address = self.places.get(id(node))
         key = (node.key or "").split("#")[0] if address is None else "grid"
@@ -397,12 +397,12 @@ class FormulaCells:
             self.cells[name].entries.append(entry.at)
         return FormulaTerm(name, ATOM, term.value, live=term.live, logical=term.logical)
 
-    def _record_entry(self, name: str, entry: Cell) -> None:
+    def _record_entry(self, name: str, entry: RecordedEntry) -> None:
         cell = self.cells.get(name)
         if cell is not None and cell.entry.node.name == entry.node.name:
             cell.entries.append(entry.at)
 
-    def _make_unique_name(self, key: str, entry: Cell) -> str:
+    def _make_unique_name(self, key: str, entry: RecordedEntry) -> str:
         """A name that spreadsheets allow and no other cell has: with the stage, where stages differ."""
         base = re.sub(r"[^a-z0-9]+", "_", key.removeprefix("input.").lower()).strip("_")[:200]
         if not base or not base[0].isalpha():

@@ -38,7 +38,7 @@ from crosszone.calibrate.sheet.formulas import (
     FormulaTerm,
     write_number,
 )
-from crosszone.cost.expression import Cell
+from crosszone.cost.expression import RecordedEntry
 from crosszone.cost.memory import GIB
 from crosszone.cost.record import Recorded, plain
 from crosszone.inputs.scenario import Loaded, read_scenario
@@ -257,12 +257,12 @@ class WorkbookWriter:
         except KeyError:  # a switch that no explanation shows
             return ""
 
-    def _map_to_stage(self, entry: Cell) -> Cell:
+    def _map_to_stage(self, entry: RecordedEntry) -> RecordedEntry:
         """The entry, of the stage that holds it where stages hold several parts of the model."""
         s, shape = self.p.strategy, entry.node.shape
         if len(shape) != 2 or shape[1] <= s.pp:
             return entry
-        return Cell(
+        return RecordedEntry(
             entry.node, (entry.at[0], int(list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave)[entry.at[1]]))
         )
 

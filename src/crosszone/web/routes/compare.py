@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.analyse.compare import LEAST, MOST, Compared, Comparison, compare
+from crosszone.analyse.compare import LEAST, MOST, Compared, ResultComparison, compare
 from crosszone.analyse.outcome import outcome_of
 from crosszone.predict.answer import answer
 from crosszone.web.answers import Json, errors_documented
@@ -56,7 +56,7 @@ def routes(state: State) -> APIRouter:
 
     @router.post(
         "/compare",
-        response_model=Comparison,
+        response_model=ResultComparison,
         responses=errors_documented(400, 403, 404, 409, 413, 415, 503),
         openapi_extra=body_documented(CompareBody, {"items": [EXAMPLE, {**EXAMPLE, "name": "again"}]}),
     )

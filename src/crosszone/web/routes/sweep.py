@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone.analyse.sweep import Sweep
-from crosszone.analyse.sweep_cells import Axis, read_axis
+from crosszone.analyse.sweep_cells import SweepAxis, read_axis
 from crosszone.errors import InputError
 from crosszone.web.answers import errors_documented
 from crosszone.web.body import EXAMPLE, SweepBody, body_documented, read_body
@@ -40,7 +40,7 @@ def routes(state: State) -> APIRouter:
     return router
 
 
-def _axis(name: str, text: str) -> Axis:
+def _axis(name: str, text: str) -> SweepAxis:
     """The axis of a field of the request."""
     try:
         return read_axis(text)
