@@ -13,7 +13,7 @@ from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings, Training
 from crosszone.inputs.schema import json_schema
-from crosszone.web.choices import choices
+from crosszone.web.routes.bundles import build_choices
 from crosszone.web.scenarios import examples_folder
 
 HERE = """
@@ -271,7 +271,7 @@ def test_a_setting_means_what_its_docstring_says():
     schema = json_schema("launch", {"launch": LaunchSettings})
     said = {key: one["description"] for key, one in schema["properties"].items()}
     said |= {f"training.{key}": one["description"] for key, one in schema["$defs"]["Training"]["properties"].items()}
-    for one in choices("en").settings:
+    for one in build_choices("en").settings:
         assert one.meaning == said[one.name], one.name
 
 

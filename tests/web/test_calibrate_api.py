@@ -16,7 +16,7 @@ from crosszone.errors import RequestError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.web.calibrate_examples import BENCHMARK, COLLECTIVES, SAMPLES
 from crosszone.web.calibrate_found import values_of
-from crosszone.web.uploads import Upload, Uploads
+from crosszone.web.uploads import UploadedFile, Uploads
 
 SCENARIO = """
 name: two nodes
@@ -198,7 +198,7 @@ def test_files_on_their_way_count_too():
         found = pool.submit(lambda: asyncio.run(together())).result()
     (wrong,) = [one for one in found if isinstance(one, RequestError)]
     assert (wrong.status, wrong.notices[0].code) == (429, "uploads_too_much")
-    kept_files = [one for one in found if isinstance(one, Upload)]
+    kept_files = [one for one in found if isinstance(one, UploadedFile)]
     assert sorted(path.stat().st_size for path in uploads._made().iterdir()) == [8, 8]
     assert [uploads.get(one.id).bytes for one in kept_files] == [8, 8]
     assert uploads._coming == {}

@@ -8,7 +8,7 @@ import pytest
 
 from commands import call
 from crosszone.web.scenarios import examples_folder
-from crosszone.web.workers import _Worker
+from crosszone.web.workers import WorkerProcess
 
 FILE = str(examples_folder() / "three-cities.yaml")
 TWO_ZONES = (examples_folder() / "two-zones-7b.yaml").read_text("utf-8")
@@ -168,14 +168,14 @@ def test_work_of_a_client_that_hung_up_is_stopped(server_client):
 
 
 def test_a_worker_that_dies_is_said_and_replaced(client, three_cities, monkeypatch):
-    original = _Worker.do
+    original = WorkerProcess.do
 
     def killed(worker, work):
         os.kill(worker._process.pid, signal.SIGKILL)
         worker._process.wait()
         return original(worker, work)
 
-    monkeypatch.setattr(_Worker, "do", killed)
+    monkeypatch.setattr(WorkerProcess, "do", killed)
     answer = client.post("/api/v1/plan", json={"text": three_cities})
     assert answer.status_code == 422 and answer.json()["code"] == "work_died"
     monkeypatch.undo()

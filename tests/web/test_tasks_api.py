@@ -18,8 +18,8 @@ from crosszone.predict.answer import answer
 from crosszone.run.remote.supervisor import find_processes, send_signal
 from crosszone.run.work import Work, WorkNode
 from crosszone.store import open_store
-from crosszone.web.app import Driver, create_app
-from crosszone.web.body import EXAMPLE
+from crosszone.web.app import TaskDriver, create_app
+from crosszone.web.body import SCENARIO_EXAMPLE
 from waiting import PAUSE_S, wait_until
 from web.client import HERE, Api, empty, undriven
 
@@ -233,7 +233,7 @@ def scripts(*, nodes=2, pause=0.01, ends=()):
         WorkNode(number=n, environment=f"local-{n}", script=f"nodes/{n:03d}.sh", ranks=(f"{n}-{n}",), address=None)
         for n in range(nodes)
     ]
-    plan = parse_scenario(EXAMPLE["text"], "plan.yaml")
+    plan = parse_scenario(SCENARIO_EXAMPLE["text"], "plan.yaml")
     prediction = {**predicted(), "step_time_s": {"low": 0.4, "expected": 0.5, "high": 0.6}}
     return Work(
         scenario=plan.scenario.to_yaml(), bundle=bundle, prediction=prediction, slowdown=1.5, nodes=tuple(places)
@@ -242,7 +242,7 @@ def scripts(*, nodes=2, pause=0.01, ends=()):
 
 @cache
 def predicted():
-    return answer(parse_scenario(EXAMPLE["text"], "plan.yaml")).prediction.model_dump(mode="json")
+    return answer(parse_scenario(SCENARIO_EXAMPLE["text"], "plan.yaml")).prediction.model_dump(mode="json")
 
 
 class Running:
@@ -462,7 +462,7 @@ def test_a_driver_ends_and_survives_a_store_that_is_away():
                 raise StoreError(Notice(code="store_busy", value="x", params={"reason": "busy"}))
             threading.Event().wait(600)  # a machine that does not answer; whoever waited for it would miss the limit
 
-    driver = Driver(Stubborn())
+    driver = TaskDriver(Stubborn())
     driver.start()
     wait_until(lambda: Stubborn.calls == 2)
     driver.close()

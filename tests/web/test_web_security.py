@@ -217,8 +217,8 @@ def impatient(monkeypatch):
     """A server that waits a fraction of a second for what real ones wait for longer; gives its port."""
     monkeypatch.setattr(serving, "HEAD_S", 0.5)
     monkeypatch.setattr(security, "BODY_S", 0.5)
-    app = security.Guard(Starlette(routes=[Route("/", echo), Route("/", stream, methods=["POST"])]))
-    config = uvicorn.Config(app, http=serving.Connection, ws="none", log_level="error", lifespan="off")
+    app = security.SecurityMiddleware(Starlette(routes=[Route("/", echo), Route("/", stream, methods=["POST"])]))
+    config = uvicorn.Config(app, http=serving.TimedConnection, ws="none", log_level="error", lifespan="off")
     server = uvicorn.Server(config)
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listener],))

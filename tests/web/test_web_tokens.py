@@ -10,7 +10,15 @@ from crosszone.errors import InputError
 from crosszone.web import tokens
 from crosszone.web.app import create_app
 from crosszone.web.security import SESSION_COOKIE
-from crosszone.web.tokens import MOST_TRIES, SESSION_S, TRIES_S, Gate, given_token, kept_token, token_file
+from crosszone.web.tokens import (
+    MOST_TRIES,
+    SESSION_S,
+    TRIES_S,
+    TokenAuth,
+    get_token_file,
+    load_token,
+    read_environment_token,
+)
 
 TOKEN = "a-token-of-this-test-0123456789"
 EXAMPLES = "/api/v1/examples"
@@ -31,14 +39,16 @@ def clock():
 
 @pytest.fixture(scope="module")
 def guarded_app(tmp_path_factory):
-    return create_app(store=str(tmp_path_factory.mktemp("store") / "crosszone.db"), workers=1, gate=Gate(digest=b""))
+    return create_app(
+        store=str(tmp_path_factory.mktemp("store") / "crosszone.db"), workers=1, auth=TokenAuth(digest=b"")
+    )
 
 
 @pytest.fixture
 def guarded(guarded_app, clock):
     """A client of a server that asks for `TOKEN`, under a name of its own."""
-    gate = guarded_app.user_middleware[0].kwargs["gate"]
-    gate.__init__(digest=hashlib.sha256(TOKEN.encode()).digest(), now=clock)
+    auth = guarded_app.user_middleware[0].kwargs["auth"]
+    auth.__init__(digest=hashlib.sha256(TOKEN.encode()).digest(), now=clock)
     return TestClient(guarded_app, base_url="http://planner.example:8000")
 
 
@@ -180,61 +190,61 @@ def refused_code(call):
 
 
 def test_one_network_of_ipv6_counts_as_one_address(clock):
-    gate = Gate(digest=b"", now=clock)
+    auth = TokenAuth(digest=b"", now=clock)
     for number in range(MOST_TRIES):
-        assert refused_code(lambda host=f"2001:db8::{number:x}": gate.opened("x", host)) == "token_wrong"
-    assert refused_code(lambda: gate.opened("x", "2001:db8::ffff")) == "tries_too_many"
-    assert refused_code(lambda: gate.opened("x", "2001:db8:0:1::")) == "token_wrong"
+        assert refused_code(lambda host=f"2001:db8::{number:x}": auth.open_session("x", host)) == "token_wrong"
+    assert refused_code(lambda: auth.open_session("x", "2001:db8::ffff")) == "tries_too_many"
+    assert refused_code(lambda: auth.open_session("x", "2001:db8:0:1::")) == "token_wrong"
 
 
 def test_what_the_gate_remembers_is_bounded(clock, monkeypatch):
     monkeypatch.setattr(tokens, "MOST_SESSIONS", 3)
     monkeypatch.setattr(tokens, "MOST_ADDRESSES", 3)
-    gate = Gate(digest=hashlib.sha256(b"t").digest(), now=clock)
-    sessions = [gate.opened("t", "") for _ in range(5)]
-    assert refused_code(lambda: gate.check(authorization=None, session=sessions[0], address="")) == "token_needed"
-    gate.check(authorization=None, session=sessions[-1], address="")
+    auth = TokenAuth(digest=hashlib.sha256(b"t").digest(), now=clock)
+    sessions = [auth.open_session("t", "") for _ in range(5)]
+    assert refused_code(lambda: auth.check(authorization=None, session=sessions[0], address="")) == "token_needed"
+    auth.check(authorization=None, session=sessions[-1], address="")
     for number in range(20):
-        refused_code(lambda host=f"192.0.2.{number}": gate.opened("x", host))
-    assert len(gate._sessions) == len(gate._tries) == 3
+        refused_code(lambda host=f"192.0.2.{number}": auth.open_session("x", host))
+    assert len(auth._sessions) == len(auth._tries) == 3
 
 
 def test_only_the_hash_is_kept_and_only_for_its_owner(home):
-    made = kept_token()
+    made = load_token()
     assert made.fresh
     assert len(made.fresh) >= 40
-    assert stat.S_IMODE(token_file().stat().st_mode) == 0o600
-    assert token_file().read_text().strip() == hashlib.sha256(made.fresh.encode()).hexdigest() == made.digest.hex()
+    assert stat.S_IMODE(get_token_file().stat().st_mode) == 0o600
+    assert get_token_file().read_text().strip() == hashlib.sha256(made.fresh.encode()).hexdigest() == made.digest.hex()
     assert all(made.fresh not in path.read_text() for path in home.rglob("*") if path.is_file())
-    again = kept_token()
+    again = load_token()
     assert again.fresh is None
     assert again.digest == made.digest
-    anew = kept_token(anew=True)
+    anew = load_token(replace=True)
     assert anew.fresh
     assert anew.digest != made.digest
-    assert kept_token().digest == anew.digest
+    assert load_token().digest == anew.digest
     assert [path.name for path in home.iterdir()] == ["token.sha256"]
 
 
 def test_a_broken_file_is_said_plainly(home):
     home.mkdir()
     for broken in (b"", b"abc", b"\xff" * 64, b"g" * 64):
-        token_file().write_bytes(broken)
-        assert refused_code(kept_token) == "token_unreadable"
-    kept_token(anew=True)
-    assert kept_token().fresh is None
+        get_token_file().write_bytes(broken)
+        assert refused_code(load_token) == "token_unreadable"
+    load_token(replace=True)
+    assert load_token().fresh is None
 
 
 def test_a_folder_that_cannot_be_written_is_said_plainly(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CROSSZONE_HOME", str(tmp_path / "file" / "home"))
-    assert refused_code(lambda: kept_token(anew=True)) == "home_unwritable"
+    assert refused_code(lambda: load_token(replace=True)) == "home_unwritable"
 
 
 def test_the_environment_may_give_a_token_and_it_is_not_stored(home, monkeypatch):
-    assert given_token() is None
+    assert read_environment_token() is None
     monkeypatch.setenv("CROSSZONE_TOKEN", TOKEN)
-    given = given_token()
+    given = read_environment_token()
     assert given.digest == hashlib.sha256(TOKEN.encode()).digest()
     assert given.fresh is None
     assert not home.exists()
@@ -247,7 +257,7 @@ def test_the_environment_may_give_a_token_and_it_is_not_stored(home, monkeypatch
     ):
         monkeypatch.setenv("CROSSZONE_TOKEN", weak)
         with pytest.raises(InputError) as refusal:
-            given_token()
+            read_environment_token()
         assert refusal.value.notices[0].code == "token_weak"
         assert weak not in str(refusal.value)
 

@@ -15,12 +15,12 @@ def test_work_of_which_nothing_is_heard_is_ended(monkeypatch):
     def end(self):
         ended.append(self)
 
-    worker = object.__new__(workers._Worker)
+    worker = object.__new__(workers.WorkerProcess)
     worker._pipe, theirs = Pipe()
-    monkeypatch.setattr(workers._Worker, "end", end)
+    monkeypatch.setattr(workers.WorkerProcess, "end", end)
     try:
         with pytest.raises(InputError) as refusal:
-            worker._answer(workers.Work(print, ()))
+            worker._answer(workers.WorkItem(print, ()))
     finally:
         theirs.close()
         worker._pipe.close()

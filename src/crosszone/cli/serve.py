@@ -9,7 +9,7 @@ import typer
 from crosszone.cli.output import label, print_json
 
 if TYPE_CHECKING:
-    from crosszone.web.server import Serving
+    from crosszone.web.server import ServerAddress
 
 HOST = "127.0.0.1"
 PORT = 8000
@@ -33,9 +33,9 @@ def serve(
 
     Example: crosszone serve examples/mixed-gpus.yaml --port 8080
     """
-    from crosszone.web.server import run
+    from crosszone.web.server import run_server
 
-    def tell(serving: Serving) -> None:
+    def tell(serving: ServerAddress) -> None:
         if as_json:
             print_json({"address": serving.address, "token": serving.token, "token_needed": serving.guarded})
             return
@@ -45,4 +45,4 @@ def serve(
         elif serving.guarded:
             typer.echo(label("serving_guarded"))
 
-    run(host=host, port=port, file=file, store=db, new_token=new_token, started=tell)
+    run_server(host=host, port=port, file=file, store=db, new_token=new_token, started=tell)

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse
 
 from crosszone.errors import FileError, InputError, MachineError, Notice, RequestError, StoreError
 from crosszone.inputs.value import MOST_NOTICES
-from crosszone.web.language import wanted_language
+from crosszone.web.language import choose_language
 
 log = logging.getLogger("crosszone.web")
 
@@ -125,7 +125,7 @@ def errors_documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def error_answer(request: Request, status: int, notices: Sequence[Notice]) -> Json:
     """An error as every surface of the API sends it."""
-    return Json(error_body(notices, wanted_language(request)), status_code=status)
+    return Json(error_body(notices, choose_language(request)), status_code=status)
 
 
 def error_body(notices: Sequence[Notice], language: str) -> dict[str, Any]:
@@ -175,4 +175,4 @@ def failure_body(request: Request, error: Exception) -> dict[str, Any]:
     """The body of that answer."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     notice = Notice(code="internal", params={"reason": type(error).__name__})
-    return error_body([notice], wanted_language(request))
+    return error_body([notice], choose_language(request))

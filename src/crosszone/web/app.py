@@ -24,14 +24,14 @@ from crosszone.run.engine import Engine
 from crosszone.run.service import Service
 from crosszone.store import open_store
 from crosszone.web.answers import error_answer, input_error_answer, machine_error_answer, store_error_answer
-from crosszone.web.jobs import prepare
-from crosszone.web.openapi import complete, operation_id
+from crosszone.web.jobs import preload_data
+from crosszone.web.openapi import build_operation_id, complete_description
 from crosszone.web.page import STATIC, Page
-from crosszone.web.routes import api_routes
-from crosszone.web.scenarios import Reader, Shelf
-from crosszone.web.security import Guard, session_routes
-from crosszone.web.state import State
-from crosszone.web.tokens import Gate
+from crosszone.web.routes import ROUTERS, build_api_router
+from crosszone.web.scenarios import ExampleLibrary, ScenarioReader
+from crosszone.web.security import SecurityMiddleware
+from crosszone.web.state import AppState
+from crosszone.web.tokens import TokenAuth
 from crosszone.web.workers import Workers
 
 __all__ = ["STATIC", "create_app"]
@@ -40,34 +40,39 @@ __all__ = ["STATIC", "create_app"]
 def create_app(
     file: str | Path | None = None,
     *,
-    gate: Gate | None = None,
+    auth: TokenAuth | None = None,
     store: str | None = None,
     workers: int | None = None,
     drive: bool = True,
 ) -> FastAPI:
-    """The application: `file` is a scenario to open in place of the first example, `gate` asks for a token.
+    """The application: `file` is a scenario to open in place of the first example, `auth` asks for a token.
 
     `store` is where things are saved (a file or a URL; none: the user's data folder), `workers` how many processes do
     long work (none: one a core). They start and end with the application, and so does the thread that drives training
     tasks, unless `drive` is false: then another process does.
     """
-    shelf = Shelf(Path(file).absolute() if file is not None else None)
-    opened = open_store(store)
-    state = State(
-        shelf=shelf, reader=Reader(shelf.base), store=opened, workers=Workers(workers), service=Service(opened)
+    examples = ExampleLibrary(Path(file).absolute() if file is not None else None)
+    open_tables = open_store(store)
+    state = AppState(
+        examples=examples,
+        reader=ScenarioReader(examples.base),
+        store=open_tables,
+        workers=Workers(workers),
+        service=Service(open_tables),
+        auth=auth,
     )
-    driver = Driver(state.service.engine()) if drive else None
+    driver = TaskDriver(state.service.engine()) if drive else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         state.workers.warm_up()
-        reading = asyncio.create_task(asyncio.to_thread(prepare))
+        preload = asyncio.create_task(asyncio.to_thread(preload_data))
         if driver is not None:
             driver.start()
         try:
             yield
         finally:
-            await reading
+            await preload
             if driver is not None:
                 await asyncio.to_thread(driver.close)
             state.workers.close()
@@ -81,39 +86,39 @@ def create_app(
         openapi_url="/api/v1/openapi.json",
         docs_url=None,  # the usual documentation pages load scripts from elsewhere
         redoc_url=None,
-        generate_unique_id_function=operation_id,
+        generate_unique_id_function=build_operation_id,
         lifespan=lifespan,
     )
-    app.include_router(api_routes(state))
-    app.include_router(session_routes(gate))
+    app.state.crosszone = state
+    app.include_router(build_api_router())
     app.router.default = Page()  # what no route takes, so that a wrong method stays a 405
-    app.add_exception_handler(InputError, _input_error)
-    app.add_exception_handler(StoreError, _store_error)
-    app.add_exception_handler(MachineError, _machine_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(InputError, answer_input_error)
+    app.add_exception_handler(StoreError, answer_store_error)
+    app.add_exception_handler(MachineError, answer_machine_error)
+    app.add_exception_handler(HTTPException, answer_http_error)
+    app.add_exception_handler(RequestValidationError, answer_validation_error)
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)  # the page is compressed beforehand
-    app.add_middleware(Guard, gate=gate)
-    complete(app)
+    app.add_middleware(SecurityMiddleware, auth=auth)
+    complete_description(app, ROUTERS)
     return app
 
 
-def _input_error(request: Request, error: Exception) -> Response:
+def answer_input_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, InputError)
     return input_error_answer(request, error)
 
 
-def _store_error(request: Request, error: Exception) -> Response:
+def answer_store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     return store_error_answer(request, error)
 
 
-def _machine_error(request: Request, error: Exception) -> Response:
+def answer_machine_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, MachineError)
     return machine_error_answer(request, error)
 
 
-def _http_error(request: Request, error: Exception) -> Response:
+def answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = error.status_code
     code = {404: "not_found", 405: "method_not_allowed"}.get(status, "request_refused")
@@ -123,7 +128,7 @@ def _http_error(request: Request, error: Exception) -> Response:
     return answer
 
 
-def _validation_error(request: Request, error: Exception) -> Response:
+def answer_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     notices = [
         Notice(code="not_valid", field=".".join(str(step) for step in detail["loc"]), value=detail.get("input"))
@@ -134,11 +139,11 @@ def _validation_error(request: Request, error: Exception) -> Response:
 
 log = logging.getLogger("crosszone.web")
 # How long the end waits for steps that are under way; one that is cut off is done again by whoever comes next.
-END_S = 5.0
-AGAIN_S = 2.0  # Pause after the store could not be reached
+JOIN_S = 5.0
+RETRY_S = 2.0  # Pause after the store could not be reached
 
 
-class Driver:
+class TaskDriver:
     """Drives all live tasks between `start` and `close`."""
 
     def __init__(self, engine: Engine) -> None:
@@ -154,7 +159,7 @@ class Driver:
         """Begin nothing more, and wait a little for what is under way."""
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(END_S)
+            self._thread.join(JOIN_S)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -162,7 +167,7 @@ class Driver:
                 self._engine.run_until(self._stop)
             except CrossZoneError as error:
                 log.error("tasks are not driven for now: %s", error)
-                self._stop.wait(AGAIN_S)
+                self._stop.wait(RETRY_S)
 
     def __enter__(self) -> Self:
         self.start()

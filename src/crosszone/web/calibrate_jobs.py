@@ -8,9 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from crosszone.analyse.outcome import headline_of, outcome_of
@@ -27,8 +26,8 @@ from crosszone.schedule.timeline import build_view
 from crosszone.store.table import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
 from crosszone.web.calibrate_found import RunFound, StepColumns
-from crosszone.web.jobs import Cancelled
-from crosszone.web.uploads import Source
+from crosszone.web.jobs import IsCancelled
+from crosszone.web.uploads import SourceFile
 
 if TYPE_CHECKING:
     from crosszone.calibrate.single_run import SingleRunCalibration
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def samples_job(
-    source: Source, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+    source: SourceFile, how: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """Kernel samples fitted: errors of every operator, and the values that the cost formulas take from them."""
     from crosszone.calibrate.operator_fit import read_samples
@@ -84,7 +83,7 @@ def samples_job(
 
 
 def collectives_job(
-    source: Source, scenario: tuple[str, str] | None, language: str, *, progress: Progress, cancelled: Cancelled
+    source: SourceFile, scenario: tuple[str, str] | None, language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """Timed collectives fitted; `scenario`: text and file of one whose links take the measured figures."""
     from crosszone.calibrate.collective_apply import apply_link_figures
@@ -118,7 +117,7 @@ def collectives_job(
     return json_bytes(found.model_dump(mode="json"))
 
 
-def log_job(source: Source, loaded: Loaded, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
     """What the log of one run teaches: its steps, the values that move, what stays unknown, the next run."""
     from crosszone.calibrate.single_run import calibrate_single_run
     from crosszone.web.calibrate_found import FitFound, StepFound, values_of
@@ -206,7 +205,7 @@ def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> Iterat
 
 
 @contextmanager
-def renamed(source: Source) -> Iterator[None]:
+def renamed(source: SourceFile) -> Iterator[None]:
     """Around the reading of a file: refusals name it as the user does."""
     try:
         yield
@@ -214,12 +213,12 @@ def renamed(source: Source) -> Iterator[None]:
         raise type(error)(*(_renamed(notice, source) for notice in error.notices)) from None
 
 
-def told(notices: Iterable[Notice], source: Source, language: str) -> tuple[dict[str, Any], ...]:
+def told(notices: Iterable[Notice], source: SourceFile, language: str) -> tuple[dict[str, Any], ...]:
     """Notices on a file in a language, under the user's name for it."""
     return tuple(_renamed(notice, source).as_dict(language) for notice in notices)
 
 
-def watched(progress: Progress, cancelled: Cancelled) -> Progress:
+def watched(progress: Progress, cancelled: IsCancelled) -> Progress:
     """Progress that ends the work when it is no longer wanted."""
 
     def tell(what: str, done: int, of: int) -> None:
@@ -230,7 +229,7 @@ def watched(progress: Progress, cancelled: Cancelled) -> Progress:
     return tell
 
 
-def _renamed(notice: Notice, source: Source) -> Notice:
+def _renamed(notice: Notice, source: SourceFile) -> Notice:
     own = Path(source.path).name
 
     def name(value: Any) -> Any:
@@ -268,14 +267,14 @@ SHOWN = ("step_time_s", "tokens_per_s", "memory_gib")
 
 
 def run_job(
-    source: Source,
+    source: SourceFile,
     what: str,
     iteration: str,
     loaded: Loaded | None,
     language: str,
     *,
     progress: Progress,
-    cancelled: Cancelled,
+    cancelled: IsCancelled,
 ) -> bytes:
     """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
     from crosszone.calibrate.imported import check_same_run, compare_with_prediction
@@ -315,7 +314,7 @@ def run_job(
 
 
 def kept_job(
-    source: Source,
+    source: SourceFile,
     what: str,
     iteration: str,
     loaded: Loaded | None,
@@ -323,7 +322,7 @@ def kept_job(
     language: str,
     *,
     progress: Progress,
-    cancelled: Cancelled,
+    cancelled: IsCancelled,
 ) -> bytes:
     """What the store keeps of a trace or a workbook; a file with rows that are wrong is refused, each row named.
 
@@ -347,7 +346,7 @@ def kept_job(
     return json_bytes(kept)
 
 
-def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
     """The workbook of a scenario: not JSON, but the file itself."""
     from crosszone.calibrate.sheet import build_workbook
 
@@ -356,7 +355,7 @@ def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: C
 
 
 def _read(
-    source: Source, what: str, iteration: str, loaded: Loaded | None, progress: Progress
+    source: SourceFile, what: str, iteration: str, loaded: Loaded | None, progress: Progress
 ) -> tuple[str, ImportedRun]:
     """The run that a file tells of, and what kind of file it is."""
     path = Path(source.path)
@@ -375,29 +374,6 @@ def _read(
         return form, read_run([path], form, name=name, iteration=iteration, degrees=degrees, progress=progress)
 
 
-MOST_KEPT = 8  # Answers that are kept: parts and all of it in two languages, with two profiles
-
-
-@dataclass(eq=False)
-class KeptReports:
-    """Answers that were made, the oldest dropped first."""
-
-    _answers: dict[Hashable, bytes] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
-
-    def get(self, key: Hashable) -> bytes | None:
-        """The answer; None: there is none."""
-        with self._lock:
-            return self._answers.get(key)
-
-    def put(self, key: Hashable, answer: bytes) -> None:
-        """Keep an answer."""
-        with self._lock:
-            while len(self._answers) >= MOST_KEPT:
-                self._answers.pop(next(iter(self._answers)))
-            self._answers[key] = answer
-
-
 def key_of(folder: Path, *asked: str) -> Hashable:
     """What a report depends on: the files, the profile in use, and what was asked."""
     from crosszone.calibrate.accuracy_report import get_folder_state
@@ -405,14 +381,14 @@ def key_of(folder: Path, *asked: str) -> Hashable:
     return (folder, get_folder_state(folder), Profiles.load(), *asked)  # the same profiles are one object
 
 
-def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
     """Errors of predictions against the measured data of a folder."""
     from crosszone.calibrate.accuracy_report import build_report
 
     return _answer(build_report(_found(Path(folder), watched(progress, cancelled)), language))
 
 
-def parts_job(folder: str, language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+def parts_job(folder: str, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
     """The same of the jobs that were timed part by part alone, which takes a moment."""
     from crosszone.calibrate.accuracy_report import (
         COMPONENTS_FILE,

@@ -17,9 +17,9 @@ from starlette.responses import Response, StreamingResponse
 from crosszone.errors import InputError, Notice
 from crosszone.plan.search import CancelledError
 from crosszone.web.answers import error_body, failure_body, json_bytes
-from crosszone.web.language import wanted_language
-from crosszone.web.refusals import refused
-from crosszone.web.workers import Job, Work, Workers
+from crosszone.web.language import choose_language
+from crosszone.web.refusals import refuse
+from crosszone.web.workers import Job, Workers, WorkItem
 
 STREAM = "text/event-stream"
 # Seconds of silence after which the stream says that it is alive; also how soon a hang-up is noticed.
@@ -33,82 +33,84 @@ STREAMED: dict[str, Any] = {
 }
 
 
-async def answered(
-    request: Request, workers: Workers, job: Job, *arguments: Any, keep: Callable[[bytes], None] | None = None
+async def run_job(
+    request: Request, workers: Workers, job: Job, *arguments: Any, on_answer: Callable[[bytes], None] | None = None
 ) -> Response:
     """The answer of a piece of long work, in the form the request asks for; `keep` is handed it too."""
     if STREAM in request.headers.get("accept", ""):
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        stream = _stream(request, workers, job, arguments, keep)
+        stream = _stream_job(request, workers, job, arguments, on_answer)
         return StreamingResponse(stream, media_type=STREAM, headers=headers)
-    done = await finished(request, workers, job, *arguments)
-    if keep is not None:
-        keep(done)
-    return Response(done, media_type="application/json")
+    answer = await finish_job(request, workers, job, *arguments)
+    if on_answer is not None:
+        on_answer(answer)
+    return Response(answer, media_type="application/json")
 
 
-async def finished(request: Request, workers: Workers, job: Job, *arguments: Any) -> bytes:
+async def finish_job(request: Request, workers: Workers, job: Job, *arguments: Any) -> bytes:
     """What a piece of long work answers at its end; hanging up stops it."""
-    work = Work(job, arguments)
-    doing = _begun(workers, work)
+    work = WorkItem(job, arguments)
+    task = _start_work(workers, work)
     try:
-        while not (await asyncio.wait([doing], timeout=ALIVE_S))[0]:
+        while not (await asyncio.wait([task], timeout=ALIVE_S))[0]:
             if await request.is_disconnected():
                 work.cancelled.set()
-        return doing.result()
+        return task.result()
     except CancelledError:
-        raise refused(409, "work_cancelled") from None
+        raise refuse(409, "work_cancelled") from None
     finally:
         work.cancelled.set()
 
 
-async def _stream(
-    request: Request, workers: Workers, job: Job, arguments: tuple[Any, ...], keep: Callable[[bytes], None] | None
+async def _stream_job(
+    request: Request, workers: Workers, job: Job, arguments: tuple[Any, ...], on_answer: Callable[[bytes], None] | None
 ) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
-    told: asyncio.Queue[bytes] = asyncio.Queue()
+    messages: asyncio.Queue[bytes] = asyncio.Queue()
 
     def progress(what: str, done: int, of: int) -> None:
         with suppress(RuntimeError):  # the server is closing
-            loop.call_soon_threadsafe(told.put_nowait, _event("progress", {"what": what, "done": done, "of": of}))
+            loop.call_soon_threadsafe(
+                messages.put_nowait, _format_event("progress", {"what": what, "done": done, "of": of})
+            )
 
-    work = Work(job, arguments, progress)
-    doing = _begun(workers, work)
-    doing.add_done_callback(lambda _: told.put_nowait(b""))
+    work = WorkItem(job, arguments, progress)
+    task = _start_work(workers, work)
+    task.add_done_callback(lambda _: messages.put_nowait(b""))
     try:
-        yield _event("started", {"id": work.id})
+        yield _format_event("started", {"id": work.id})
         while True:
             try:
-                event = await asyncio.wait_for(told.get(), ALIVE_S)
+                event = await asyncio.wait_for(messages.get(), ALIVE_S)
             except TimeoutError:
                 event = b": working\n\n"
             if not event:
                 break
             yield event
-        if keep is not None and not doing.cancelled() and doing.exception() is None:
-            keep(doing.result())
-        yield _ending(request, doing)
+        if on_answer is not None and not task.cancelled() and task.exception() is None:
+            on_answer(task.result())
+        yield _format_ending(request, task)
     finally:
         work.cancelled.set()
 
 
-def _begun(workers: Workers, work: Work) -> asyncio.Task[bytes]:
+def _start_work(workers: Workers, work: WorkItem) -> asyncio.Task[bytes]:
     """The work as a task; nobody need hear how it ends once the one who asked is gone."""
-    doing = asyncio.create_task(workers.run(work))
-    doing.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-    return doing
+    task = asyncio.create_task(workers.run(work))
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    return task
 
 
-def _ending(request: Request, doing: asyncio.Task[bytes]) -> bytes:
+def _format_ending(request: Request, task: asyncio.Task[bytes]) -> bytes:
     try:
-        return b"event: result\ndata: " + doing.result() + b"\n\n"
+        return b"event: result\ndata: " + task.result() + b"\n\n"
     except CancelledError:
-        return _event("error", error_body([Notice(code="work_cancelled")], wanted_language(request)))
+        return _format_event("error", error_body([Notice(code="work_cancelled")], choose_language(request)))
     except InputError as error:
-        return _event("error", error_body(error.notices, wanted_language(request)))
+        return _format_event("error", error_body(error.notices, choose_language(request)))
     except Exception as error:
-        return _event("error", failure_body(request, error))
+        return _format_event("error", failure_body(request, error))
 
 
-def _event(name: str, data: Any) -> bytes:
+def _format_event(name: str, data: Any) -> bytes:
     return f"event: {name}\ndata: ".encode() + json_bytes(data) + b"\n\n"

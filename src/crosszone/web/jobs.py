@@ -19,12 +19,12 @@ from crosszone.plan.search import Progress
 from crosszone.views.report import render_report
 from crosszone.web.answers import json_bytes
 
-Cancelled = Callable[[], bool]
+IsCancelled = Callable[[], bool]
 # Nodes of a cluster whose bundle is made here: each one has a script, and all are sent at once.
 MOST_NODES = 10_000
 
 
-def prepare() -> None:
+def preload_data() -> None:
     """Read what every plan needs, before the first one is asked for."""
     from crosszone.cost.profile import Profiles
     from crosszone.inputs.catalogue import catalogue
@@ -33,57 +33,69 @@ def prepare() -> None:
     Profiles.load()
 
 
-def plan_job(loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled) -> bytes:
+def plan_job(
+    loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
+) -> bytes:
     """The plans of a scenario."""
-    found = _placed(
-        loaded, lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, cache=_plan_cache(), **how)
+    plans = _place_refusals(
+        loaded,
+        lambda: plans_of(loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options),
     )
-    return json_bytes(found.model_dump(mode="json"))
+    return json_bytes(plans.model_dump(mode="json"))
 
 
 def analyse_job(
-    loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+    loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The parts of an analysis that were asked for."""
-    found = _placed(loaded, lambda: analysis_of(loaded, language, progress=progress, cancelled=cancelled, **how))
-    return json_bytes(found.analysis.to_asked())
+    answer = _place_refusals(
+        loaded, lambda: analysis_of(loaded, language, progress=progress, cancelled=cancelled, **options)
+    )
+    return json_bytes(answer.analysis.to_asked())
 
 
 def sweep_job(
     loaded: Loaded,
     axes: tuple[SweepAxis, SweepAxis | None],
-    how: dict[str, Any],
+    options: dict[str, Any],
     language: str,
     *,
     progress: Progress,
-    cancelled: Cancelled,
+    cancelled: IsCancelled,
 ) -> bytes:
     """A sweep."""
-    found = _placed(
+    result = _place_refusals(
         loaded,
-        lambda: sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **how),
+        lambda: sweep(loaded.scenario, *axes, progress=progress, cancelled=cancelled, language=language, **options),
     )
-    return json_bytes(found.model_dump(mode="json"))
+    return json_bytes(result.model_dump(mode="json"))
 
 
 def radar_job(
-    scenario: Scenario, ways: Sequence[tuple[str, Scenario]], language: str, *, progress: Progress, cancelled: Cancelled
+    scenario: Scenario,
+    variants: Sequence[tuple[str, Scenario]],
+    language: str,
+    *,
+    progress: Progress,
+    cancelled: IsCancelled,
 ) -> bytes:
     """Ways beside the best of each family, which are searched for."""
-    found = radar(scenario, ways, language=language, progress=progress, cancelled=cancelled)
-    return json_bytes(found.model_dump(mode="json"))
+    result = radar(scenario, variants, language=language, progress=progress, cancelled=cancelled)
+    return json_bytes(result.model_dump(mode="json"))
 
 
 def report_job(
-    loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+    loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """A report: its form and its text."""
-    text = _placed(loaded, lambda: render_report(loaded, language, progress=progress, cancelled=cancelled, **how))
-    return json_bytes({"format": how["form"], "text": text})
+    text = _place_refusals(
+        loaded, lambda: render_report(loaded, language, progress=progress, cancelled=cancelled, **options)
+    )
+    return json_bytes({"format": options["form"], "text": text})
 
 
 def bundle_job(
-    loaded: Loaded, how: dict[str, Any], language: str, *, progress: Progress, cancelled: Cancelled
+    loaded: Loaded, options: dict[str, Any], language: str, *, progress: Progress, cancelled: IsCancelled
 ) -> bytes:
     """The files that start a plan, with what each node runs."""
     nodes = sum(group.count for _, group in loaded.scenario.cluster.groups())
@@ -91,20 +103,22 @@ def bundle_job(
         raise InvalidError(
             Notice(code="bundle_too_many_nodes", field="cluster", value=nodes, params={"limit": MOST_NODES})
         )
-    found = _placed(
+    bundle = _place_refusals(
         loaded,
-        lambda: build_bundle(loaded, language, progress=progress, cancelled=cancelled, cache=_plan_cache(), **how),
+        lambda: build_bundle(
+            loaded, language, progress=progress, cancelled=cancelled, cache=get_plan_cache(), **options
+        ),
     )
-    return json_bytes(found.model_dump(mode="json"))
+    return json_bytes(bundle.model_dump(mode="json"))
 
 
 @cache
-def _plan_cache() -> PlanCache:
+def get_plan_cache() -> PlanCache:
     """What the plans of this worker have in common: a slider changes one thing at a time."""
     return PlanCache(lasting=True)
 
 
-def _placed(loaded: Loaded, work: Callable[[], Any]) -> Any:
+def _place_refusals(loaded: Loaded, work: Callable[[], Any]) -> Any:
     """The answer of the work; what it refuses is told with its line."""
     try:
         return work()

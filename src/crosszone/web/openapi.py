@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
+from crosszone.inputs.schema import json_schema
+from crosszone.inputs.value import Value
 from crosszone.web.answers import errors_documented
 from crosszone.web.security import SESSION_COOKIE
 
 PREFIX = "/api/v1"
 _SCHEMAS = "#/components/schemas/"
-_DOOR = (401, 408, 413, 421, 422, 429, 431)  # Refusals of any request: at the door, before its route is asked
+_ANY_REQUEST = (401, 408, 413, 421, 422, 429, 431)  # Refusals of any request: at the door, before its route is asked
 
 
-def operation_id(route: APIRoute) -> str:
+def build_operation_id(route: APIRoute) -> str:
     """The name of a route in generated clients: its method and path, which are the contract."""
     method = min(route.methods or ("get",)).lower()
     words = re.findall(r"\w+", re.sub(r":\w+}", "}", route.path_format.removeprefix(PREFIX)))
     return "_".join([method, *words])
 
 
-def complete(app: FastAPI) -> None:
+def complete_description(app: FastAPI, routers: Sequence[APIRouter]) -> None:
     """Have the application describe itself with everything that the routes have in common."""
-    drawn = app.openapi
+    build = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            _complete(drawn())
-        return drawn()
+            _complete_document(build(), routers)
+        return build()
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _complete(document: dict[str, Any]) -> None:
+def _complete_document(document: dict[str, Any], routers: Sequence[APIRouter]) -> None:
     components = document.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     components["securitySchemes"] = {
@@ -43,41 +47,38 @@ def _complete(document: dict[str, Any]) -> None:
         "session": {"type": "apiKey", "in": "cookie", "name": SESSION_COOKIE, "description": "From POST /session."},
     }
     document["security"] = [{}, {"token": []}, {"session": []}]  # none on a server for its own machine
+    _describe_fields(routers, schemas)
     for path in document["paths"].values():
         for method, operation in path.items():
-            _lift(operation, schemas)
             operation["summary"] = operation.get("description", "").partition("\n")[0].rstrip(".")
             unsafe = (403,) if method not in ("get", "head", "options") else ()
-            for status, told in errors_documented(*_DOOR, *unsafe).items():
-                operation["responses"].setdefault(str(status), _error(told["description"]))
+            for status, response in errors_documented(*_ANY_REQUEST, *unsafe).items():
+                operation["responses"].setdefault(str(status), _describe_error(response["description"]))
             operation["responses"] = dict(sorted(operation["responses"].items()))
 
 
-def _error(description: str) -> dict[str, Any]:
+def _describe_error(description: str) -> dict[str, Any]:
     return {
         "description": description,
         "content": {"application/json": {"schema": {"$ref": f"{_SCHEMAS}ErrorBody"}}},
     }
 
 
-def _lift(operation: dict[str, Any], schemas: dict[str, Any]) -> None:
-    """Put the definitions inside a body's schema where references of the whole document find them."""
-    for content in operation.get("requestBody", {}).get("content", {}).values():
-        schema = content["schema"]
-        definitions = schema.pop("$defs", {})
-        title = schema.get("title")
-        content["schema"] = _pointed(schema)
-        for name, definition in definitions.items():
-            schemas.setdefault(name, _pointed(definition))
-        if title and schemas.setdefault(title, content["schema"]) == content["schema"]:
-            content["schema"] = {"$ref": f"{_SCHEMAS}{title}"}
+def _describe_fields(routers: Iterable[APIRouter], schemas: dict[str, Any]) -> None:
+    """Say what the fields of bodies mean that are values: their docstrings, which pydantic does not read."""
+    for model in _list_body_models(routers):
+        document = json_schema("body", {"body": model})
+        for title, definition in {model.__name__: document, **document.get("$defs", {})}.items():
+            # FastAPI adds -Input where the schema of an answer differs from that of a body.
+            schema = schemas.get(f"{title}-Input", schemas.get(title, {}))
+            for name, field in definition.get("properties", {}).items():
+                if "description" in field and name in schema.get("properties", {}):
+                    schema["properties"][name].setdefault("description", field["description"])
 
 
-def _pointed(schema: Any) -> Any:
-    """The same schema with its references into the whole document."""
-    if isinstance(schema, dict):
-        return {
-            key: value.replace("#/$defs/", _SCHEMAS) if key == "$ref" and isinstance(value, str) else _pointed(value)
-            for key, value in schema.items()
-        }
-    return [_pointed(one) for one in schema] if isinstance(schema, list) else schema
+def _list_body_models(routers: Iterable[APIRouter]) -> Iterator[type[Value]]:
+    for route in chain.from_iterable(router.routes for router in routers):
+        field = route.body_field if isinstance(route, APIRoute) else None
+        model = field.field_info.annotation if field is not None else None
+        if isinstance(model, type) and issubclass(model, Value):
+            yield model

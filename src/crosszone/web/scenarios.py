@@ -19,8 +19,8 @@ from crosszone.inputs.scenario import Loaded, read_scenario, upgraded
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
 from crosszone.inputs.value import nearest
-from crosszone.web.body import ChangeBody, ScenarioBody, Way
-from crosszone.web.refusals import refused
+from crosszone.web.body import ChangeBody, ScenarioBody, StrategyOverride
+from crosszone.web.refusals import refuse
 
 TEXT = "<text>"  # The `file` of notices about the text of a request
 
@@ -29,7 +29,7 @@ _FILE_FIELDS = (("model", "hf_config"), ("cluster", "file"))
 
 
 @dataclass(frozen=True)
-class Reader:
+class ScenarioReader:
     """Reads scenarios of requests; `base` is the folder that files they name must lie in."""
 
     base: Path
@@ -39,22 +39,22 @@ class Reader:
         try:
             document = self._document(body)
             if body.way is not None:
-                document = replace(document, value=_done(document.value, body.way))
+                document = replace(document, value=_apply_override(document.value, body.way))
             if pins:
-                document = replace(document, value=_pinned(document.value, pins))
+                document = replace(document, value=_apply_pins(document.value, pins))
             loaded = read_scenario(document)
         except InputError as error:
             raise self._renamed(error) from None
         named = Document(document.value, TEXT, document.lines)
         return Loaded(loaded.scenario, [self._own(notice) for notice in loaded.notices], named)
 
-    def described(self, body: ScenarioBody, language: str) -> dict[str, Any]:
+    def describe_request(self, body: ScenarioBody, language: str) -> dict[str, Any]:
         """What follows from the scenario of a request before anything is predicted."""
         loaded = self.read(body)
         fields, _ = upgraded(loaded.document)
         return {**describe(loaded, language), "fields": fields, "yaml": dump_yaml(fields)}
 
-    def changed(self, body: ChangeBody) -> dict[str, Any]:
+    def apply_changes(self, body: ChangeBody) -> dict[str, Any]:
         """The scenario of a request with fields at some paths set, as it would be written; read before it is answered.
 
         Fields inside a file that the scenario names are changed in a copy.
@@ -62,15 +62,25 @@ class Reader:
         loaded = self.read(body)
         fields, _ = upgraded(loaded.document)
         for section, key in _FILE_FIELDS:
-            held = fields.get(section)
-            if isinstance(held, Mapping) and key in held and any(p.startswith(f"{section}.") for p in body.changes):
+            section_value = fields.get(section)
+            if (
+                isinstance(section_value, Mapping)
+                and key in section_value
+                and any(p.startswith(f"{section}.") for p in body.changes)
+            ):
                 fields = {**fields, section: loaded.scenario.to_fields()[section]}
         fields = changed(fields, body.changes)
         for path in (path for path, value in body.changes.items() if value is None):
-            fields = _without(fields, path.split("."))
+            fields = _remove_field(fields, path.split("."))
         self.read(ScenarioBody(scenario=fields))
         text = dump_yaml(fields) if body.text is None else edited_text(body.text, fields)
         return {"fields": fields, "yaml": text}
+
+    def format_text(self, body: ScenarioBody) -> str:
+        """The scenario of a request as text: as it was written, unless a strategy is put over it."""
+        if body.way is not None:
+            return dump_yaml(dict(self.read(body).document.value))
+        return body.text if body.text is not None else dump_yaml(body.scenario)
 
     @property
     def _file(self) -> str:
@@ -107,38 +117,42 @@ class Reader:
         return notice.at(TEXT, notice.line) if notice.file == self._file else notice
 
 
-def _done(value: Any, way: Way) -> Any:
+def _apply_override(value: Any, override: StrategyOverride) -> Any:
     """The fields of a scenario with a way put over them; the reader refuses what is no mapping."""
     if not isinstance(value, Mapping):
         return value
     job = value.get("job")
-    if way.framework is not None and isinstance(job, Mapping):
-        job = {**job, "framework": way.framework}
+    if override.framework is not None and isinstance(job, Mapping):
+        job = {**job, "framework": override.framework}
     rest = {key: inner for key, inner in value.items() if key not in ("strategy", "placement")}
-    placed = {} if way.placement is None else {"placement": way.placement}
-    return {**rest, "job": job, "strategy": _chosen(way.strategy, _DEFAULTS), **placed}
+    placed = {} if override.placement is None else {"placement": override.placement}
+    return {**rest, "job": job, "strategy": _drop_defaults(override.strategy, _DEFAULTS), **placed}
 
 
-def _chosen(strategy: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_defaults(strategy: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """What a way asks for: it states every field, and one at its default is no choice that a rule could refuse."""
-    inner = {key: _chosen(value, defaults[key]) for key, value in strategy.items() if _both(value, defaults.get(key))}
+    inner = {
+        key: _drop_defaults(value, defaults[key])
+        for key, value in strategy.items()
+        if _are_mappings(value, defaults.get(key))
+    }
     return {key: value for key, value in (strategy | inner).items() if key not in defaults or value != defaults[key]}
 
 
-def _both(value: Any, default: Any) -> bool:
+def _are_mappings(value: Any, default: Any) -> bool:
     return isinstance(value, Mapping) and isinstance(default, Mapping)
 
 
-def _without(value: Any, steps: list[str]) -> Any:
+def _remove_field(value: Any, steps: list[str]) -> Any:
     """The fields without the one at the end of the steps, nor what only held that."""
     if not isinstance(value, Mapping) or steps[0] not in value:
         return value
     rest = {key: inner for key, inner in value.items() if key != steps[0]}
-    inner = _without(value[steps[0]], steps[1:]) if len(steps) > 1 else None
+    inner = _remove_field(value[steps[0]], steps[1:]) if len(steps) > 1 else None
     return {**value, steps[0]: inner} if inner else rest
 
 
-def _pinned(value: Any, pins: Mapping[str, Any]) -> Any:
+def _apply_pins(value: Any, pins: Mapping[str, Any]) -> Any:
     strategy = value.get("strategy") if isinstance(value, Mapping) else ()
     if not isinstance(strategy, Mapping | None):
         return value  # reading it tells what is wrong
@@ -158,7 +172,7 @@ def examples_folder() -> Path:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ExampleLibrary:
     """The scenarios the page can open, by name; the opened file goes by its file name, examples have no suffix."""
 
     opened: Path | None = None
@@ -178,10 +192,10 @@ class Shelf:
         opened = {self.opened.name: self.opened} if self.opened else {}
         return opened | {path.stem: path for path in sorted(examples_folder().glob("*.yaml"))}
 
-    def listed(self) -> list[dict[str, Any]]:
+    def list(self) -> list[dict[str, Any]]:
         """Names and titles for a chooser."""
         return [
-            {"name": name, "title": _title(path) or name, "opened": path == self.opened}
+            {"name": name, "title": _read_title(path) or name, "opened": path == self.opened}
             for name, path in self.paths().items()
         ]
 
@@ -190,11 +204,11 @@ class Shelf:
         paths = self.paths()
         if name not in paths:
             close = nearest(name, paths) or list(paths)[:3]
-            raise refused(404, "example_unknown", value=name, nearest=", ".join(close))
+            raise refuse(404, "example_unknown", value=name, nearest=", ".join(close))
         return read_text(paths[name])
 
 
-def _title(path: Path) -> str:
+def _read_title(path: Path) -> str:
     try:
         value = parse_document(read_text(path), path.name).value
     except FileError:

@@ -20,10 +20,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from crosszone.errors import InputError
 from crosszone.web.answers import errors_documented, failure_answer, input_error_answer
-from crosszone.web.body import body_documented, read_body
-from crosszone.web.language import Language
-from crosszone.web.refusals import refused
-from crosszone.web.tokens import LONGEST, SESSION_S, Gate
+from crosszone.web.body import ApiRoute, document_example
+from crosszone.web.refusals import refuse
+from crosszone.web.state import State
+from crosszone.web.tokens import LONGEST_TOKEN, SESSION_S, TokenAuth
 
 MAX_HEAD = 64 * 1024
 MAX_BODY = 4 * 1024 * 1024
@@ -52,14 +52,14 @@ HEADERS = {
 }
 
 
-class Guard:
+class SecurityMiddleware:
     """The outermost layer: refuses foreign and oversized requests, adds the headers, lets no exception out.
 
-    `gate` asks for the token; without one, only this machine is answered.
+    `auth` asks for the token; without one, only this machine is answered.
     """
 
-    def __init__(self, app: ASGIApp, gate: Gate | None = None) -> None:
-        self.app, self.gate = app, gate
+    def __init__(self, app: ASGIApp, auth: TokenAuth | None = None) -> None:
+        self.app, self.auth = app, auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -80,11 +80,11 @@ class Guard:
             if refusal is None and request.method == "POST" and scope["path"] == UPLOADS:
                 await self.app(scope, receive, answer)
                 return
-            body = await _bounded_body(request.headers, receive, keep=refusal is None)
+            body = await _read_bounded_body(request.headers, receive, keep=refusal is None)
             if refusal is not None:
                 raise refusal
             if body is not None:
-                await self.app(scope, _replayed(body, receive), answer)
+                await self.app(scope, _replay_body(body, receive), answer)
         except InputError as error:
             await input_error_answer(request, error)(scope, receive, answer)
         except Exception as error:
@@ -96,11 +96,11 @@ class Guard:
         """Why the request is not for us to answer, if so."""
         try:
             _check_head(request.scope)
-            if self.gate is None:
+            if self.auth is None:
                 _check_host(request.headers)
             _check_origin(request)
-            if self.gate is not None:
-                _check_token(request, self.gate)
+            if self.auth is not None:
+                _check_token(request, self.auth)
         except InputError as error:
             return error
         return None
@@ -109,13 +109,13 @@ class Guard:
 def _check_head(scope: Scope) -> None:
     head = len(scope.get("raw_path") or b"") + len(scope["query_string"])
     if head + sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEAD:
-        raise refused(431, "head_too_large", limit_kib=MAX_HEAD // 1024)
+        raise refuse(431, "head_too_large", limit_kib=MAX_HEAD // 1024)
 
 
 def _check_host(headers: Headers) -> None:
     host = headers.get("host", "")
     if not _OWN_HOST.fullmatch(host):
-        raise refused(421, "host_foreign", field="Host", value=host)
+        raise refuse(421, "host_foreign", field="Host", value=host)
 
 
 def _check_origin(request: Request) -> None:
@@ -123,23 +123,23 @@ def _check_origin(request: Request) -> None:
     if request.method in _READING or origin is None:
         return
     if origin.lower() != f"{request.url.scheme}://{request.headers.get('host', '')}".lower():
-        raise refused(403, "origin_foreign", field="Origin", value=origin)
+        raise refuse(403, "origin_foreign", field="Origin", value=origin)
 
 
-def _check_token(request: Request, gate: Gate) -> None:
+def _check_token(request: Request, auth: TokenAuth) -> None:
     if _OPEN.fullmatch(request.scope["path"]):
         return
     authorization = request.headers.get("authorization")
     session = request.cookies.get(SESSION_COOKIE)
-    gate.check(authorization=authorization, session=session, address=client_address(request))
+    auth.check(authorization=authorization, session=session, address=get_client_address(request))
 
 
-def client_address(request: Request) -> str:
+def get_client_address(request: Request) -> str:
     """Whom a request comes from."""
     return request.client.host if request.client else ""
 
 
-async def _bounded_body(headers: Headers, receive: Receive, *, keep: bool) -> bytes | None:
+async def _read_bounded_body(headers: Headers, receive: Receive, *, keep: bool) -> bytes | None:
     """The whole body, or None when the sender left; one that is too large is drained, and refused like a slow one."""
     parts, size, more = [], 0, True
     stated = headers.get("content-length", "0")
@@ -157,13 +157,13 @@ async def _bounded_body(headers: Headers, receive: Receive, *, keep: bool) -> by
                     parts.append(part)
                 more = message.get("more_body", False)
     except TimeoutError:
-        raise refused(408, "body_slow", seconds=int(BODY_S)) from None
+        raise refuse(408, "body_slow", seconds=int(BODY_S)) from None
     if too_large:
-        raise refused(413, "body_too_large", limit_mib=MAX_BODY // 2**20)
+        raise refuse(413, "body_too_large", limit_mib=MAX_BODY // 2**20)
     return b"".join(parts)
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay_body(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body once, then waits for the client to leave."""
     given = False
 
@@ -189,55 +189,47 @@ def _add_headers(message: Message, path: str) -> None:
         headers["Connection"] = "close"
 
 
+session_router = APIRouter(prefix="/session", tags=["session"], route_class=ApiRoute)
+
+
 class SessionBody(BaseModel):
     """The token that `crosszone serve` printed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    token: str = Field(max_length=LONGEST, description="The token that `crosszone serve` printed.")
+    token: str = Field(max_length=LONGEST_TOKEN, description="The token that `crosszone serve` printed.")
 
 
-def session_routes(gate: Gate | None) -> APIRouter:
-    """The routes of the session; a server without a gate needs none and says yes to everyone."""
-    router = APIRouter(prefix="/api/v1")
+@session_router.post(
+    "",
+    status_code=204,
+    response_class=Response,
+    responses=errors_documented(400, 413, 415),
+    openapi_extra=document_example({"token": "as-printed-by-crosszone-serve"}),
+)
+async def start_session(body: SessionBody, request: Request, state: State) -> Response:
+    """Trade the token for a session cookie; a server that asks for no token sets none."""
+    # async although it awaits nothing: tokens and sessions are counted on the event loop alone, so they need no lock
+    answer = Response(status_code=204)
+    if state.auth is not None:
+        session = state.auth.open_session(body.token, get_client_address(request))
+        answer.set_cookie(
+            SESSION_COOKIE,
+            session,
+            max_age=SESSION_S,
+            path="/api/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+    return answer
 
-    @router.post(
-        "/session",
-        tags=["session"],
-        status_code=204,
-        response_class=Response,
-        responses=errors_documented(400, 413, 415),
-        openapi_extra=body_documented(SessionBody, {"token": "as-printed-by-crosszone-serve"}),
-    )
-    async def start_session(request: Request, language: Language) -> Response:
-        """Trade the token for a session cookie; a server that asks for no token sets none."""
-        del language
-        body = await read_body(request, SessionBody)
-        answer = Response(status_code=204)
-        if gate is not None:
-            session = gate.opened(body.token, client_address(request))
-            secure = request.url.scheme == "https"
-            answer.set_cookie(
-                SESSION_COOKIE,
-                session,
-                max_age=SESSION_S,
-                path="/api/",
-                httponly=True,
-                samesite="strict",
-                secure=secure,
-            )
-        return answer
 
-    @router.delete(
-        "/session", tags=["session"], status_code=204, response_class=Response, responses=errors_documented()
-    )
-    async def end_session(request: Request, language: Language) -> Response:
-        """End the session of this browser."""
-        del language
-        if gate is not None and SESSION_COOKIE in request.cookies:
-            gate.end(request.cookies[SESSION_COOKIE])
-        answer = Response(status_code=204)
-        answer.delete_cookie(SESSION_COOKIE, path="/api/", httponly=True, samesite="strict")
-        return answer
-
-    return router
+@session_router.delete("", status_code=204, response_class=Response, responses=errors_documented())
+async def end_session(request: Request, state: State) -> Response:
+    """End the session of this browser."""
+    if state.auth is not None and SESSION_COOKIE in request.cookies:
+        state.auth.end(request.cookies[SESSION_COOKIE])
+    answer = Response(status_code=204)
+    answer.delete_cookie(SESSION_COOKIE, path="/api/", httponly=True, samesite="strict")
+    return answer

@@ -20,13 +20,13 @@ from crosszone.errors import InputError, Notice, ServeError
 from crosszone.inputs.document import read_text
 from crosszone.web.app import create_app
 from crosszone.web.security import MAX_HEAD
-from crosszone.web.tokens import VARIABLE, Gate, Token, given_token, kept_token
+from crosszone.web.tokens import TOKEN_VARIABLE, ServerToken, TokenAuth, load_token, read_environment_token
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # Binds that only this machine reaches
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving:
+class ServerAddress:
     """Where the server is and how to get in.
 
     address: what to open; holds a token that was made just now, behind the `#` that no log and no other site sees
@@ -39,14 +39,14 @@ class Serving:
     guarded: bool
 
 
-def run(
+def run_server(
     *,
     host: str,
     port: int,
     file: str | None = None,
     store: str | None = None,
     new_token: bool = False,
-    started: Callable[[Serving], None],
+    started: Callable[[ServerAddress], None],
 ) -> None:
     """Serve the page and the API until interrupted; `file` is a scenario to open first, `store` where things are saved.
 
@@ -55,14 +55,14 @@ def run(
     path = Path(file) if file is not None else None
     if path is not None:
         read_text(path)
-    with _bound(host, port) as listener:
-        token = _token(host, new_token=new_token)
-        app = create_app(path, store=store, gate=Gate(digest=token.digest) if token is not None else None)
-        started(_serving(host, listener.getsockname()[1], token))
+    with bind_port(host, port) as listener:
+        token = choose_token(host, new_token=new_token)
+        app = create_app(path, store=store, auth=TokenAuth(digest=token.digest) if token is not None else None)
+        started(build_address(host, listener.getsockname()[1], token))
         sys.stdout.flush()
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=TimedConnection,
             h11_max_incomplete_event_size=MAX_HEAD,
             ws="none",
             log_level="error",
@@ -74,24 +74,26 @@ def run(
             uvicorn.Server(config).run(sockets=[listener])
 
 
-def _token(host: str, *, new_token: bool) -> Token | None:
+def choose_token(host: str, *, new_token: bool) -> ServerToken | None:
     """The token of this start: that of the environment, else the kept one where others reach us or one is wanted."""
-    given = given_token()
-    if given is not None and new_token:
-        raise InputError(Notice(code="token_twice", field="--new-token", value=VARIABLE))
-    if given is None and (new_token or host.lower() not in LOOPBACK):
-        return kept_token(anew=new_token)
-    return given
+    environment_token = read_environment_token()
+    if environment_token is not None and new_token:
+        raise InputError(Notice(code="token_twice", field="--new-token", value=TOKEN_VARIABLE))
+    if environment_token is None and (new_token or host.lower() not in LOOPBACK):
+        return load_token(replace=new_token)
+    return environment_token
 
 
-def _serving(host: str, port: int, token: Token | None) -> Serving:
-    shown = _own_address(host) if host in ("0.0.0.0", "::") else host
+def build_address(host: str, port: int, token: ServerToken | None) -> ServerAddress:
+    shown = find_own_address(host) if host in ("0.0.0.0", "::") else host
     address = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
     fresh = token.fresh if token is not None else None
-    return Serving(address=f"{address}/#token={fresh}" if fresh else address, token=fresh, guarded=token is not None)
+    return ServerAddress(
+        address=f"{address}/#token={fresh}" if fresh else address, token=fresh, guarded=token is not None
+    )
 
 
-def _own_address(host: str) -> str:
+def find_own_address(host: str) -> str:
     """An address under which others find this machine: that of the way out, else its name."""
     family, outside = (socket.AF_INET, "192.0.2.1") if host == "0.0.0.0" else (socket.AF_INET6, "2001:db8::1")
     try:
@@ -102,13 +104,13 @@ def _own_address(host: str) -> str:
         return socket.gethostname()
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def bind_port(host: str, port: int) -> socket.socket:
     """A socket that listens on the port."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError) as error:
         raise ServeError(
-            Notice(code="host_unknown", field="--host", value=host, params={"reason": _reason(error)})
+            Notice(code="host_unknown", field="--host", value=host, params={"reason": describe_reason(error)})
         ) from None
     # named TCP, so that asyncio turns Nagle's algorithm off: with it, small answers wait 40 ms for an acknowledgement
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -119,12 +121,12 @@ def _bound(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         code = "port_taken" if error.errno == errno.EADDRINUSE else "port_refused"
-        params = {"host": host, "other": port + 1 if port < 65535 else 8000, "reason": _reason(error)}
+        params = {"host": host, "other": port + 1 if port < 65535 else 8000, "reason": describe_reason(error)}
         raise ServeError(Notice(code=code, value=port, params=params)) from None
     return listener
 
 
-def _reason(error: Exception) -> str:
+def describe_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -132,7 +134,7 @@ def _reason(error: Exception) -> str:
 HEAD_S = 20.0
 
 
-class Connection(H11Protocol):
+class TimedConnection(H11Protocol):
     """HTTP/1.1 that neither waits for ever nor answers nonsense with anything but a plain error."""
 
     _late: asyncio.TimerHandle | None = None
@@ -160,9 +162,9 @@ class Connection(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):  # an answer is under way
             self.transport.close()
             return
-        told = Notice(code="not_http", params={"reason": msg.rstrip(".")}).as_dict()
-        first = {key: told[key] for key in ("code", "message", "field", "hint")}
-        body = json.dumps({**first, "errors": [told]}).encode()
+        notice = Notice(code="not_http", params={"reason": msg.rstrip(".")}).as_dict()
+        first = {key: notice[key] for key in ("code", "message", "field", "hint")}
+        body = json.dumps({**first, "errors": [notice]}).encode()
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length), (b"connection", b"close")]
         for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):

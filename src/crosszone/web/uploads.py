@@ -29,14 +29,13 @@ from starlette.responses import Response, StreamingResponse
 
 from crosszone.errors import Notice, UnknownNameError
 from crosszone.inputs.value import Value
-from crosszone.web.events import answered
-from crosszone.web.refusals import refused
-from crosszone.web.saved import kept
+from crosszone.web.events import run_job
+from crosszone.web.refusals import map_store_errors, refuse
 from crosszone.web.workers import Job
 
 if TYPE_CHECKING:
-    from crosszone.web.calibrate_body import FileBody, RunFileBody
-    from crosszone.web.state import State
+    from crosszone.web.routes.calibrate import FileBody, RunFileBody
+    from crosszone.web.state import AppState
 
 MOST_BYTES = 512 * 1024 * 1024  # Of one file
 # Of all files together, also those on their way: the oldest that are here go first, then new ones are refused.
@@ -46,10 +45,10 @@ KEPT_S = 3600.0  # Seconds after which a file that nobody asked for is dropped
 UPLOAD_S = 600.0  # Seconds until all of a file is there
 LONGEST_NAME = 200
 PACKED = ".gz"
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f/\\]|[\ud800-\udfff]")
+_UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]|[\ud800-\udfff]")
 
 
-class Upload(Value):
+class UploadedFile(Value):
     """A file that was handed in."""
 
     id: str
@@ -66,52 +65,52 @@ class Uploads:
 
     most_bytes: int = MOST_BYTES
     most_kept: int = MOST_KEPT
-    _kept: dict[str, tuple[Upload, float]] = field(default_factory=dict)
+    _kept: dict[str, tuple[UploadedFile, float]] = field(default_factory=dict)
     _coming: dict[str, int] = field(default_factory=dict)
     """Bytes that are on disk of files on their way."""
     _folder: Path | None = None
     _lock: Lock = field(default_factory=Lock)
 
-    async def keep(self, body: AsyncIterator[bytes], name: str) -> Upload:
+    async def keep(self, body: AsyncIterator[bytes], name: str) -> UploadedFile:
         """Write a body to disk as it comes.
 
         413 when it is too large, 408 when it is too slow, 422 when it is empty, 429 when too much comes at once.
         """
         id = secrets.token_urlsafe(12).replace("-", "a").replace("_", "b")
-        called = _UNSEEN.sub(" ", name)[-LONGEST_NAME:].strip() or "file"
-        made = Upload(id=id, name=called, bytes=0)
-        path = self._made() / _file_name(made)
+        shown_name = _UNSAFE_CHARACTERS.sub(" ", name)[-LONGEST_NAME:].strip() or "file"
+        upload = UploadedFile(id=id, name=shown_name, bytes=0)
+        path = self._made() / _name_on_disk(upload)
         try:
             async with asyncio.timeout(UPLOAD_S):
                 size = await self._write(body, id, path)
             if not size:
-                raise refused(422, "upload_empty", field="file", value=name)
+                raise refuse(422, "upload_empty", field="file", value=name)
         except BaseException as error:
             path.unlink(missing_ok=True)
             self._leave(id)
             if isinstance(error, TimeoutError):
-                raise refused(408, "body_slow", seconds=int(UPLOAD_S)) from None
+                raise refuse(408, "body_slow", seconds=int(UPLOAD_S)) from None
             raise
-        made = made.replace(bytes=size)
+        upload = upload.replace(bytes=size)
         with self._lock:
             self._coming.pop(id, None)
-            self._kept[id] = (made, monotonic())
+            self._kept[id] = (upload, monotonic())
         self._sweep()
-        return made
+        return upload
 
-    def get(self, id: str) -> Upload:
+    def get(self, id: str) -> UploadedFile:
         """What is known of a file; asked for, it stays for another while."""
         self._sweep()
         with self._lock:
             if id not in self._kept:
                 raise UnknownNameError(Notice(code="upload_unknown", field="file", value=id))
-            found = self._kept[id][0]
-            self._kept[id] = (found, monotonic())
-        return found
+            upload = self._kept[id][0]
+            self._kept[id] = (upload, monotonic())
+        return upload
 
     def path(self, id: str) -> Path:
         """Where a file lies."""
-        return self._made() / _file_name(self.get(id))
+        return self._made() / _name_on_disk(self.get(id))
 
     def drop(self, id: str) -> None:
         """Forget a file; `UnknownNameError` when there is none."""
@@ -129,22 +128,22 @@ class Uploads:
             self._folder = None
 
     async def _write(self, body: AsyncIterator[bytes], id: str, path: Path) -> int:
-        size, room = 0, True
+        size, has_room = 0, True
         with path.open("wb") as file:
             async for part in body:
                 size += len(part)
                 if size > 2 * self.most_bytes:  # nobody reads more of it only to be heard
                     break
-                if room and (size > self.most_bytes or not self._take(id, size)):
-                    room = False
+                if has_room and (size > self.most_bytes or not self._take(id, size)):
+                    has_room = False
                     file.truncate(0)
                     self._leave(id)
-                elif room:
+                elif has_room:
                     await asyncio.to_thread(file.write, part) if len(part) > 1 << 20 else file.write(part)
         if size > self.most_bytes:
-            raise refused(413, "upload_too_large", field="file", value=size, limit_mib=self.most_bytes // 2**20)
-        if not room:
-            raise refused(429, "uploads_too_much", field="file", value=size, limit_mib=self.most_kept // 2**20)
+            raise refuse(413, "upload_too_large", field="file", value=size, limit_mib=self.most_bytes // 2**20)
+        if not has_room:
+            raise refuse(429, "uploads_too_much", field="file", value=size, limit_mib=self.most_kept // 2**20)
         return size
 
     def _take(self, id: str, size: int) -> bool:
@@ -152,7 +151,7 @@ class Uploads:
         with self._lock:
             self._coming[id] = size
             coming = sum(self._coming.values())
-            over = coming + sum(one.bytes for one, _ in self._kept.values()) > self.most_kept
+            over = coming + sum(upload.bytes for upload, _ in self._kept.values()) > self.most_kept
         if over:
             self._sweep()
         return coming <= self.most_kept
@@ -171,22 +170,22 @@ class Uploads:
         """Drop what is old, and the oldest of what is too much."""
         with self._lock:
             rows = sorted(self._kept.values(), key=lambda row: row[1])
-            total = sum(one.bytes for one, _ in rows) + sum(self._coming.values())
-            gone = list[Upload]()
-            for one, asked in rows:
-                many = total > self.most_kept or len(rows) - len(gone) > MOST_FILES
-                if many or monotonic() - asked > KEPT_S:
-                    gone.append(one)
-                    total -= one.bytes
-            for one in gone:
-                del self._kept[one.id]
+            total = sum(upload.bytes for upload, _ in rows) + sum(self._coming.values())
+            expired = list[UploadedFile]()
+            for upload, asked_at in rows:
+                too_much = total > self.most_kept or len(rows) - len(expired) > MOST_FILES
+                if too_much or monotonic() - asked_at > KEPT_S:
+                    expired.append(upload)
+                    total -= upload.bytes
+            for upload in expired:
+                del self._kept[upload.id]
             folder = self._folder
-        for one in gone:
+        for upload in expired:
             if folder is not None:
-                (folder / _file_name(one)).unlink(missing_ok=True)
+                (folder / _name_on_disk(upload)).unlink(missing_ok=True)
 
 
-def _file_name(upload: Upload) -> str:
+def _name_on_disk(upload: UploadedFile) -> str:
     """What a file is called on disk: packed ones keep their ending, by which readers know them."""
     return upload.id + (PACKED if upload.name.lower().endswith(PACKED) else "")
 
@@ -195,7 +194,7 @@ TEXT_NAME = "text"
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFile:
     """Where a file lies while it is read, and what the user calls it."""
 
     path: str
@@ -203,38 +202,38 @@ class Source:
 
 
 @contextmanager
-def given(uploads: Uploads, body: FileBody | RunFileBody) -> Iterator[Source]:
+def open_source(uploads: Uploads, body: FileBody | RunFileBody) -> Iterator[SourceFile]:
     """The file of a request; 404 where it is gone, and a text is a file as long as it is read."""
     if body.file is not None:
-        with kept():
-            found, path = uploads.get(body.file), uploads.path(body.file)
-        yield Source(str(path), body.name or found.name)
+        with map_store_errors():
+            upload, path = uploads.get(body.file), uploads.path(body.file)
+        yield SourceFile(str(path), body.name or upload.name)
         return
     with TemporaryDirectory(prefix="crosszone-text-") as folder:
         path = Path(folder) / TEXT_NAME
         path.write_bytes((body.content or "").encode("utf-8", "replace"))
-        yield Source(str(path), (body.name or TEXT_NAME)[:LONGEST_NAME])
+        yield SourceFile(str(path), (body.name or TEXT_NAME)[:LONGEST_NAME])
 
 
-async def answered_from(
-    request: Request, state: State, body: FileBody | RunFileBody, job: Job, *arguments: Any
+async def run_file_job(
+    request: Request, state: AppState, body: FileBody | RunFileBody, job: Job, *arguments: Any
 ) -> Response:
     """The answer of long work on the file of a request; the file stays where it is until all is told."""
     stack = ExitStack()
     try:
-        source = await run_in_threadpool(stack.enter_context, given(state.uploads, body))
-        answer = await answered(request, state.workers, job, source, *arguments)
+        source = await run_in_threadpool(stack.enter_context, open_source(state.uploads, body))
+        answer = await run_job(request, state.workers, job, source, *arguments)
     except BaseException:
         stack.close()
         raise
     if not isinstance(answer, StreamingResponse):
         stack.close()
         return answer
-    answer.body_iterator = _then(answer.body_iterator, stack)
+    answer.body_iterator = _close_after(answer.body_iterator, stack)
     return answer
 
 
-async def _then(parts: Any, stack: ExitStack) -> AsyncIterator[Any]:
+async def _close_after(parts: Any, stack: ExitStack) -> AsyncIterator[Any]:
     with stack:
         async for part in parts:
             yield part

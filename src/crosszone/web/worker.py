@@ -17,12 +17,12 @@ log = logging.getLogger("crosszone.web")
 STOP = "stop"  # Said to a worker whose work is no longer wanted
 
 
-def serve(pipe: Connection) -> None:
+def run_worker(pipe: Connection) -> None:
     """What a worker process does: one piece of work after the other until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends its workers itself
-    from crosszone.web.jobs import prepare
+    from crosszone.web.jobs import preload_data
 
-    prepare()
+    preload_data()
     while True:
         try:
             asked = pipe.recv()
@@ -59,4 +59,4 @@ def serve(pipe: Connection) -> None:
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+    run_worker(Connection(int(sys.argv[1])))

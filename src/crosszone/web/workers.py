@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Any
 
 from crosszone.plan.search import CancelledError
-from crosszone.web.refusals import refused
+from crosszone.web.refusals import refuse
 from crosszone.web.worker import STOP
 
 # Pieces of work that may wait for a worker; more are refused, so that none waits for minutes.
@@ -31,16 +31,16 @@ SILENCE_S = 120.0
 PATIENCE_S = 5.0  # Seconds a worker has to end cancelled work before it is ended itself
 
 Job = Callable[..., bytes]
-Told = Callable[[str, int, int], None]  # Is told what is being done, how much is done and how much there is
+ProgressCallback = Callable[[str, int, int], None]  # Is told what is being done, how much is done and how much there is
 
 
 @dataclass(eq=False)
-class Work:
+class WorkItem:
     """One piece of work: what to do, and how to stop it."""
 
     job: Job
     arguments: tuple[Any, ...]
-    progress: Told = field(default=lambda _what, _done, _of: None)
+    progress: ProgressCallback = field(default=lambda _what, _done, _of: None)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(12))
     cancelled: threading.Event = field(default_factory=threading.Event)
 
@@ -49,24 +49,24 @@ class Workers:
     """So many processes, each with one piece of work at a time; started when they are first needed."""
 
     def __init__(self, count: int | None = None) -> None:
-        self.count = count or cores()
-        self._idle: list[_Worker] = []
+        self.count = count or count_cores()
+        self._idle: list[WorkerProcess] = []
         self._free = asyncio.Semaphore(self.count)
         self._waiting = 0
-        self._running: dict[str, Work] = {}
+        self._running: dict[str, WorkItem] = {}
         self._closed = False
 
-    async def run(self, work: Work) -> bytes:
+    async def run(self, work: WorkItem) -> bytes:
         """The answer of the work; `CancelledError` when it was stopped, an `InputError` when it refuses its input."""
         if self._waiting >= MOST_WAITING:
-            raise refused(429, "too_busy", value=self._waiting)
+            raise refuse(429, "too_busy", value=self._waiting)
         self._waiting += 1
         self._running[work.id] = work
         try:
             async with self._free:
                 if work.cancelled.is_set():
                     raise CancelledError
-                worker = self._idle.pop() if self._idle else _Worker()
+                worker = self._idle.pop() if self._idle else WorkerProcess()
                 try:
                     return await asyncio.to_thread(worker.do, work)
                 finally:
@@ -84,7 +84,7 @@ class Workers:
 
     def warm_up(self) -> None:
         """Start the processes now, so that the first plan need not wait for them."""
-        self._idle += [_Worker() for _ in range(self.count - len(self._idle))]
+        self._idle += [WorkerProcess() for _ in range(self.count - len(self._idle))]
 
     def close(self) -> None:
         """End all processes."""
@@ -95,19 +95,19 @@ class Workers:
             worker.end()
         self._idle = []
 
-    def _put_back(self, worker: _Worker) -> None:
+    def _put_back(self, worker: WorkerProcess) -> None:
         if self._closed or not worker.alive:
             worker.end()
         else:
             self._idle.append(worker)
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class _Worker:
+class WorkerProcess:
     """One process and the pipe to it."""
 
     def __init__(self) -> None:
@@ -117,16 +117,16 @@ class _Worker:
         theirs.close()
         self.alive = True
 
-    def do(self, work: Work) -> bytes:
+    def do(self, work: WorkItem) -> bytes:
         """Do the work; called in a thread of its own."""
         try:
             self._pipe.send((work.job, work.arguments))
             return self._answer(work)
         except (EOFError, OSError):
             self.end()
-            raise refused(422, "work_died") from None
+            raise refuse(422, "work_died") from None
 
-    def _answer(self, work: Work) -> bytes:
+    def _answer(self, work: WorkItem) -> bytes:
         asked, waited, heard = False, 0.0, monotonic()
         while True:
             if self._pipe.poll(LOOK_S):
@@ -145,7 +145,7 @@ class _Worker:
                     raise CancelledError
             if monotonic() - heard > SILENCE_S:
                 self.end()
-                raise refused(422, "work_silent", seconds=int(SILENCE_S))
+                raise refuse(422, "work_silent", seconds=int(SILENCE_S))
             if work.cancelled.is_set() and not asked:
                 self._pipe.send(STOP)
                 asked = True

@@ -1,92 +1,58 @@
-"""The routes under `/api/v1`, one file a noun: each calls the function the command line calls."""
+"""The routes under `/api/v1`, one file a subject: each calls the function the command line calls."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
+from crosszone.web.language import read_language
 from crosszone.web.routes import (
     analyse,
     bundles,
+    calibrate,
     calibrate_accuracy,
-    calibrate_files,
-    calibrate_fits,
     calibrate_profiles,
-    calibrate_runs,
     catalogue,
-    compare,
-    datasets,
-    edit,
-    environment_work,
     environments,
-    examples,
-    explain,
-    places,
+    meta,
     plan,
     predict,
-    profiles,
-    radar,
     ranks,
-    report,
-    result_timelines,
     results,
-    saved,
     scenarios,
-    schema,
-    sweep,
-    text,
     timeline,
-    training_frameworks,
+    training_inputs,
     training_logs,
-    training_models,
     training_tasks,
-    what_if,
-    work,
 )
-from crosszone.web.state import State
+from crosszone.web.security import session_router
 
-NOUNS = (
-    analyse,
-    bundles,
-    calibrate_accuracy,
-    calibrate_files,
-    calibrate_fits,
-    calibrate_profiles,
-    calibrate_runs,
-    catalogue,
-    compare,
-    datasets,
-    edit,
-    environments,  # its words in place of an id come first
-    environment_work,
-    examples,
-    explain,
-    places,
-    plan,
-    predict,
-    profiles,
-    radar,
-    ranks,
-    report,
-    result_timelines,
-    results,
-    saved,
-    scenarios,
-    schema,
-    sweep,
-    text,
-    timeline,
-    training_frameworks,
-    training_models,
-    training_tasks,
-    training_logs,
-    what_if,
-    work,
+ROUTERS = (
+    session_router,
+    analyse.router,
+    bundles.router,
+    calibrate.router,
+    calibrate_accuracy.router,
+    calibrate_profiles.router,
+    catalogue.router,
+    environments.router,
+    meta.router,
+    plan.router,
+    predict.router,
+    ranks.router,
+    results.router,
+    scenarios.router,
+    timeline.router,
+    training_inputs.datasets_router,
+    training_inputs.models_router,
+    training_inputs.router,
+    training_logs.router,
+    training_tasks.router,
 )
 
 
-def api_routes(state: State) -> APIRouter:
-    """All of them."""
-    router = APIRouter(prefix="/api/v1")
-    for noun in NOUNS:
-        router.include_router(noun.routes(state))
-    return router
+def build_api_router() -> APIRouter:
+    """All routes; each of them takes `?lang=`, since each may refuse in words."""
+    api = APIRouter(prefix="/api/v1", dependencies=[Depends(read_language)])
+    for router in ROUTERS:
+        api.include_router(router)
+    return api

@@ -1,36 +1,139 @@
-"""Bundles: a plan as files that start it; looked at, saved, handed out."""
+"""Bundles: a plan as files that start it; what can be chosen, previewed, saved, handed out."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from fastapi import Path as InPath
+from fastapi import Path as PathParameter
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone.deploy.bundle import Bundle
+from crosszone.deploy.frameworks import FRAMEWORKS
+from crosszone.deploy.launchers import LAUNCHERS, load_launcher
+from crosszone.deploy.settings import LaunchSettings
+from crosszone.inputs.frameworks import frameworks
+from crosszone.inputs.schema import json_schema
+from crosszone.inputs.value import Value, parse
 from crosszone.store import BundleRow, Page, SavedBundle
+from crosszone.text import render_sentence
 from crosszone.web.answers import Json, errors_documented
-from crosszone.web.body import EXAMPLE, BundleBody, body_documented, read_body
-from crosszone.web.choices import Choices, choices
-from crosszone.web.events import STREAMED, answered, finished
+from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
+from crosszone.web.events import STREAMED, finish_job, run_job
 from crosszone.web.jobs import bundle_job
 from crosszone.web.language import Language
-from crosszone.web.refusals import refused
-from crosszone.web.saved import MOST_NAME, Before, Id, Limit, attachment, kept, slug
-from crosszone.web.state import State
+from crosszone.web.refusals import map_store_errors, refuse
+from crosszone.web.saved import MOST_NAME, Before, Id, Limit, build_attachment_header, make_slug
+from crosszone.web.state import AppState, State
 
+router = APIRouter(prefix="/bundles", tags=["bundles"], route_class=ApiRoute)
+
+SettingKind = Literal["number", "count", "text", "flag", "zones"]
+FilePath = Annotated[str, PathParameter(min_length=1, max_length=500, description="As the bundle names the file.")]
 _TEXT = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The text of the file."}
 _ZIP = {
     "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
     "description": "The archive.",
 }
-_EXAMPLE = {**EXAMPLE, "framework": "fsdp", "launcher": "nodes", "settings": {"port": 29501}, "template": True}
-FilePath = Annotated[str, InPath(min_length=1, max_length=500, description="As the bundle names the file.")]
+_EXAMPLE = {**SCENARIO_EXAMPLE, "framework": "fsdp", "launcher": "nodes", "settings": {"port": 29501}, "template": True}
+_GROUPS = {
+    "network": ("port", "user", "ssh_port"),
+    "folders": ("data", "tokenizer", "init_from", "workdir", "python"),
+    "launcher": (
+        "image", "claim", "infra", "namespace", "service_account", "zone_labels", "partitions", "account",
+        "time_limit", "gres",
+    ),
+}  # fmt: skip
+# Settings that only some launchers read; all others are read by each of them.
+_LAUNCHERS_BY_SETTING = {
+    "image": ("kubernetes", "pytorchjob", "skypilot"),
+    "claim": ("kubernetes", "pytorchjob"),
+    "infra": ("skypilot",),
+    "namespace": ("kubernetes", "pytorchjob"),
+    "service_account": ("kubernetes", "pytorchjob"),
+    "zone_labels": ("kubernetes", "pytorchjob"),
+    "partitions": ("slurm",),
+    "account": ("slurm",),
+    "time_limit": ("slurm",),
+    "gres": ("slurm",),
+}
+
+
+class FrameworkChoice(Value):
+    """A framework a bundle can be made for."""
+
+    name: str
+    """As requests name it."""
+    title: str
+    """What it is called."""
+    about: str
+    """What it does, in a sentence."""
+
+
+class LauncherChoice(FrameworkChoice):
+    """Something that starts the nodes."""
+
+    needs_addresses: bool
+    """It cannot find the nodes by itself: the scenario must tell their addresses."""
+
+
+class SettingChoice(Value):
+    """One setting."""
+
+    name: str
+    """Its path, e.g. training.lr."""
+    title: str
+    """What a form calls it."""
+    meaning: str
+    """What it does."""
+    kind: SettingKind
+    """number, count (a whole number), text, flag, or zones (a text for each zone)."""
+    group: str
+    """What it belongs to: network, folders, launcher or training."""
+    launchers: tuple[str, ...]
+    """Launchers that read it; empty: all."""
+    default: Any
+    """What holds when it is not given; null: nothing."""
+    least: float | None
+    """Smallest number, or what it must be more than."""
+    most: float | None
+    """Largest number."""
+
+
+class Choices(Value):
+    """Everything that can be chosen; which of them a plan allows, only a preview tells."""
+
+    frameworks: tuple[FrameworkChoice, ...]
+    """In the order of the command line."""
+    launchers: tuple[LauncherChoice, ...]
+    """In the order of the command line."""
+    settings: tuple[SettingChoice, ...]
+    """In the order of their groups."""
+
+
+class BundleBody(ScenarioBody):
+    """What to make a bundle of, for which framework, started by what."""
+
+    framework: str | None = Field(default=None, max_length=100, description="Framework; null: the plan's own.")
+    launcher: str = Field(default="nodes", max_length=100, description="What starts the nodes.")
+    settings: dict[str, Any] = Field(
+        default={},
+        max_length=100,
+        description="What no plan knows: ports, folders, images; see /bundles/choices.",
+    )
+    template: bool = Field(default=False, description="Leave addresses that are missing to be filled in later.")
+    budget_s: float = Field(default=BUDGET_S, gt=0, le=MOST_S, description="The search for a plan ends after that.")
+
+    def options(self) -> dict[str, Any]:
+        """What the bundle is made by; `InvalidError` for settings that cannot be."""
+        settings = parse(LaunchSettings, self.settings, at=("settings",))
+        return {**self.model_dump(include={"framework", "launcher", "template", "budget_s"}), "settings": settings}
 
 
 class SaveBundleBody(BundleBody):
@@ -39,115 +142,165 @@ class SaveBundleBody(BundleBody):
     name: str | None = Field(default=None, max_length=MOST_NAME, description="What to call it; none: as the scenario.")
 
 
-def routes(state: State) -> APIRouter:
-    """Make, save, list, open, hand out and delete bundles."""
-    router = APIRouter(prefix="/bundles", tags=["bundles"])
-    bundles = state.store.bundles
+@router.get("", response_model=Page[BundleRow], responses=errors_documented(503))
+def list_bundles(state: State, limit: Limit = 50, before: Before = None) -> Page[BundleRow]:
+    """List saved bundles, newest first."""
+    return state.store.bundles.page(limit=limit, before=before)
 
-    async def made(request: Request, body: BundleBody, language: str) -> Bundle:
-        how = body.how()
-        loaded = await run_in_threadpool(state.reader.read, body)
-        done = await finished(request, state.workers, bundle_job, loaded, how, language)
-        return await run_in_threadpool(lambda: Bundle(**json.loads(done)))
 
-    @router.get("", response_model=Page[BundleRow], responses=errors_documented(503))
-    def listed(language: Language, limit: Limit = 50, before: Before = None) -> Page[BundleRow]:
-        """List saved bundles, newest first."""
-        del language
-        return bundles.page(limit=limit, before=before)
+# Before `/{id}`, which would take "choices" for an id.
+@router.get("/choices", response_model=Choices, responses=errors_documented())
+def list_choices(language: Language) -> Choices:
+    """List frameworks, launchers and settings to choose from."""
+    return build_choices(language)
 
-    @router.get("/choices", response_model=Choices, responses=errors_documented())
-    def chosen_from(language: Language) -> Choices:
-        """List frameworks, launchers and settings to choose from."""
-        return choices(language)
 
-    @router.post(
-        "/preview",
-        response_model=Bundle,
-        responses={200: {"content": STREAMED}, **errors_documented(400, 403, 409, 413, 415, 429)},
-        openapi_extra=body_documented(BundleBody, _EXAMPLE),
+@router.post(
+    "/preview",
+    response_model=Bundle,
+    responses={200: {"content": STREAMED}, **errors_documented(400, 403, 409, 413, 415, 429)},
+    openapi_extra=document_example(_EXAMPLE),
+)
+async def preview_bundle(body: BundleBody, request: Request, state: State, language: Language) -> Response:
+    """Make a bundle and save nothing: a dry run, as `crosszone deploy --json` does."""
+    options = body.options()
+    loaded = await run_in_threadpool(state.reader.read, body)
+    return await run_job(request, state.workers, bundle_job, loaded, options, language)
+
+
+@router.post(
+    "/zip",
+    response_class=Response,
+    responses={200: _ZIP, **errors_documented(400, 403, 409, 413, 415, 429)},
+    openapi_extra=document_example(_EXAMPLE),
+)
+async def archive_bundle(body: BundleBody, request: Request, state: State, language: Language) -> Response:
+    """Make a bundle and answer it as an archive; nothing is saved."""
+    bundle = await _make_bundle(body, request, state, language)
+    return await run_in_threadpool(_build_archive, bundle, bundle.name)
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=BundleRow,
+    responses=errors_documented(400, 403, 409, 413, 415, 429, 503),
+    openapi_extra=document_example({**_EXAMPLE, "name": "first try"}),
+)
+async def save_bundle(body: SaveBundleBody, request: Request, state: State, language: Language) -> Response:
+    """Make a bundle and save it."""
+    bundle = await _make_bundle(body, request, state, language)
+
+    def save() -> Json:
+        with map_store_errors():
+            saved = state.store.bundles.add(name=body.name or bundle.name, bundle=bundle)
+        return Json(saved.model_dump(include=set(BundleRow.model_fields)), status_code=201)
+
+    return await run_in_threadpool(save)
+
+
+@router.get("/{id}", response_model=SavedBundle, responses=errors_documented(404, 503))
+def open_bundle(id: Id, state: State) -> Json:
+    """Open a saved bundle with all its files."""
+    with map_store_errors():
+        return Json(state.store.bundles.get(id).model_dump(mode="json"))
+
+
+@router.get("/{id}/files/{path:path}", response_class=Response, responses={200: _TEXT, **errors_documented(404, 503)})
+def show_file(id: Id, path: FilePath, state: State) -> Response:
+    """Give one file of a saved bundle; only a path that the bundle itself names."""
+    with map_store_errors():
+        bundle = state.store.bundles.get(id).bundle
+    for file in bundle.files:
+        if file.path == path:
+            return Response(file.text.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")
+    raise refuse(404, "bundle_no_file", field="path", value=path)
+
+
+@router.get("/{id}/zip", response_class=Response, responses={200: _ZIP, **errors_documented(404, 503)})
+def archive_saved_bundle(id: Id, state: State) -> Response:
+    """Give a saved bundle as an archive."""
+    with map_store_errors():
+        saved = state.store.bundles.get(id)
+    return _build_archive(saved.bundle, saved.name)
+
+
+@router.delete("/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 503))
+def delete_bundle(id: Id, state: State) -> Response:
+    """Delete a saved bundle."""
+    with map_store_errors():
+        state.store.bundles.remove(id)
+    return Response(status_code=204)
+
+
+async def _make_bundle(body: BundleBody, request: Request, state: AppState, language: str) -> Bundle:
+    options = body.options()
+    loaded = await run_in_threadpool(state.reader.read, body)
+    answer = await finish_job(request, state.workers, bundle_job, loaded, options, language)
+    # in a thread: a bundle of ten thousand nodes takes seconds to be read
+    return await run_in_threadpool(lambda: Bundle(**json.loads(answer)))
+
+
+def _build_archive(bundle: Bundle, name: str) -> Response:
+    title = f"{name} {bundle.framework}"
+    folder = make_slug(title, "bundle")[:100]
+    headers = build_attachment_header(title, "zip", "bundle")
+    return Response(bundle.archive(folder), media_type="application/zip", headers=headers)
+
+
+@cache
+def build_choices(language: str) -> Choices:
+    """All frameworks, launchers and settings, described in a language."""
+    titles = {name: framework.title for name, framework in frameworks().items()}
+    group_order = [*_GROUPS, "training"]
+    return Choices(
+        frameworks=tuple(
+            FrameworkChoice(
+                name=name, title=titles.get(name, name), about=_describe("framework", name, "about", language)
+            )
+            for name in FRAMEWORKS
+        ),
+        launchers=tuple(
+            LauncherChoice(
+                name=name,
+                title=_describe("launcher", name, "title", language),
+                about=_describe("launcher", name, "about", language),
+                needs_addresses=load_launcher(name).needs_addresses,
+            )
+            for name in LAUNCHERS
+        ),
+        settings=tuple(sorted(_list_settings(language), key=lambda setting: group_order.index(setting.group))),
     )
-    async def preview(request: Request, language: Language) -> Response:
-        """Make a bundle and save nothing: a dry run, as `crosszone deploy --json` does."""
-        body = await read_body(request, BundleBody)
-        how = body.how()
-        loaded = await run_in_threadpool(state.reader.read, body)
-        return await answered(request, state.workers, bundle_job, loaded, how, language)
-
-    @router.post(
-        "/zip",
-        response_class=Response,
-        responses={200: _ZIP, **errors_documented(400, 403, 409, 413, 415, 429)},
-        openapi_extra=body_documented(BundleBody, _EXAMPLE),
-    )
-    async def archived(request: Request, language: Language) -> Response:
-        """Make a bundle and answer it as an archive; nothing is saved."""
-        body = await read_body(request, BundleBody)
-        bundle = await made(request, body, language)
-        return await run_in_threadpool(_archive, bundle, bundle.name)
-
-    @router.post(
-        "",
-        status_code=201,
-        response_model=BundleRow,
-        responses=errors_documented(400, 403, 409, 413, 415, 429, 503),
-        openapi_extra=body_documented(SaveBundleBody, {**_EXAMPLE, "name": "first try"}),
-    )
-    async def save(request: Request, language: Language) -> Response:
-        """Make a bundle and save it."""
-        body = await read_body(request, SaveBundleBody)
-        bundle = await made(request, body, language)
-
-        def work() -> Json:
-            with kept():
-                return Json(_row(bundles.add(name=body.name or bundle.name, bundle=bundle)), status_code=201)
-
-        return await run_in_threadpool(work)
-
-    @router.get("/{id}", response_model=SavedBundle, responses=errors_documented(404, 503))
-    def one(id: Id, language: Language) -> Json:
-        """Open a saved bundle with all its files."""
-        del language
-        with kept():
-            return Json(bundles.get(id).model_dump(mode="json"))
-
-    @router.get(
-        "/{id}/files/{path:path}", response_class=Response, responses={200: _TEXT, **errors_documented(404, 503)}
-    )
-    def file(id: Id, path: FilePath, language: Language) -> Response:
-        """Give one file of a saved bundle; only a path that the bundle itself names."""
-        del language
-        with kept():
-            found = bundles.get(id).bundle
-        for one in found.files:
-            if one.path == path:
-                return Response(one.text.encode("utf-8", "replace"), media_type="text/plain; charset=utf-8")
-        raise refused(404, "bundle_no_file", field="path", value=path)
-
-    @router.get("/{id}/zip", response_class=Response, responses={200: _ZIP, **errors_documented(404, 503)})
-    def archive(id: Id, language: Language) -> Response:
-        """Give a saved bundle as an archive."""
-        del language
-        with kept():
-            found = bundles.get(id)
-        return _archive(found.bundle, found.name)
-
-    @router.delete("/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 503))
-    def delete(id: Id, language: Language) -> Response:
-        """Delete a saved bundle."""
-        del language
-        with kept():
-            bundles.remove(id)
-        return Response(status_code=204)
-
-    return router
 
 
-def _archive(bundle: Bundle, name: str) -> Response:
-    called = f"{name} {bundle.framework}"
-    folder = slug(called, "bundle")[:100]
-    return Response(bundle.archive(folder), media_type="application/zip", headers=attachment(called, "zip", "bundle"))
+def _describe(group: str, code: str, part: str, language: str) -> str:
+    return render_sentence(group, code, part, language, {})
 
 
-def _row(saved: SavedBundle) -> dict[str, Any]:
-    return saved.model_dump(include=set(BundleRow.model_fields))
+def _list_settings(language: str) -> Iterator[SettingChoice]:
+    schema = json_schema("launch", {"launch": LaunchSettings})
+    training = schema["$defs"]["Training"]["properties"]
+    fields = {key: field for key, field in schema["properties"].items() if key != "training"}
+    fields |= {f"training.{key}": field for key, field in training.items()}
+    for name, field in fields.items():
+        # An optional field is "anyOf" its type and null.
+        shape = next(form for form in field.get("anyOf", [field]) if form.get("type") != "null")
+        code = name.removeprefix("training.")
+        yield SettingChoice(
+            name=name,
+            title=_describe("setting", code, "title", language),
+            meaning=_describe("setting", code, "meaning", language),
+            kind=_select_kind(shape),
+            group=next((group for group, names in _GROUPS.items() if name in names), "training"),
+            launchers=_LAUNCHERS_BY_SETTING.get(name, ()),
+            default=field.get("default"),
+            least=shape.get("minimum", shape.get("exclusiveMinimum")),
+            most=shape.get("maximum"),
+        )
+
+
+def _select_kind(shape: dict[str, Any]) -> SettingKind:
+    kinds: dict[str, SettingKind] = {
+        "number": "number", "integer": "count", "boolean": "flag", "string": "text", "object": "zones",
+    }  # fmt: skip
+    return kinds[shape["type"]]

@@ -1,21 +1,18 @@
-"""Ranks: which rank runs where."""
+"""Ranks and places: which rank runs on which GPU, and which stages and replicas each zone holds."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
-from starlette.responses import Response
 
 from crosszone.predict.answer import predictor_of
-from crosszone.predict.ranks import MOST_RANKS, ranks_of
+from crosszone.predict.ranks import MOST_RANKS, places_of, ranks_of
 from crosszone.web.answers import Json, NoticeBody, errors_documented
-from crosszone.web.body import EXAMPLE, ScenarioBody, body_documented, read_body
+from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.state import State
+
+router = APIRouter(tags=["ranks"], route_class=ApiRoute)
 
 
 class RankZoneBody(BaseModel):
@@ -70,23 +67,49 @@ class RanksBody(BaseModel):
     )
 
 
-def routes(state: State) -> APIRouter:
-    """Place."""
-    router = APIRouter(tags=["ranks"])
+class ZonePlaceBody(BaseModel):
+    """What a zone holds."""
 
-    @router.post(
-        "/ranks",
-        response_model=RanksBody,
-        responses=errors_documented(400, 403, 413, 415),
-        openapi_extra=body_documented(ScenarioBody, EXAMPLE),
-    )
-    async def ranks(request: Request, language: Language) -> Response:
-        """List every rank of a scenario with a strategy once, with its coordinates and its GPU."""
-        body = await read_body(request, ScenarioBody)
+    name: str
+    gpus: int = Field(description="GPUs of the zone.")
+    used: int = Field(description="Of them: GPUs that run a rank.")
+    stages: list[int] = Field(description="Pipeline stages, from 0.")
+    replicas: int = Field(description="Replicas that have a rank there.")
 
-        def work() -> dict[str, Any]:
-            return ranks_of(predictor_of(state.reader.read(body)), language)
 
-        return Json(await run_in_threadpool(work))
+class StagePlaceBody(BaseModel):
+    """Which zones hold a stage."""
 
-    return router
+    stage: int
+    zones: list[str]
+
+
+class PlacesBody(BaseModel):
+    """Where the parts of a strategy lie."""
+
+    ranks: int
+    layers: list[int] = Field(description="Layers of each stage and chunk, as strategy.layers_per_stage takes them.")
+    zones: list[ZonePlaceBody]
+    stages: list[StagePlaceBody]
+
+
+@router.post(
+    "/ranks",
+    response_model=RanksBody,
+    responses=errors_documented(400, 403, 413, 415),
+    openapi_extra=document_example(SCENARIO_EXAMPLE),
+)
+def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
+    """List every rank of a scenario with a strategy once, with its coordinates and its GPU."""
+    return Json(ranks_of(predictor_of(state.reader.read(body)), language))
+
+
+@router.post(
+    "/places",
+    response_model=PlacesBody,
+    responses=errors_documented(400, 403, 413, 415),
+    openapi_extra=document_example(SCENARIO_EXAMPLE),
+)
+def list_places(body: ScenarioBody, state: State) -> Json:
+    """Say which stages and replicas of a strategy each zone holds; /ranks lists every rank."""
+    return Json(places_of(predictor_of(state.reader.read(body))))

@@ -1,17 +1,22 @@
-"""Saved results: what was predicted, taken from a sheet or measured, kept for comparing."""
+"""Saved results: what was predicted, taken from a sheet or measured, kept for comparing, exporting and drawing."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, model_validator
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 from starlette.responses import Response
 
-from crosszone.analyse.compare import MOST
+from crosszone.analyse.compare import FIGURES, LEAST, MOST, Compared, ResultComparison, compare
 from crosszone.analyse.outcome import (
+    CLASSES,
+    OTHER,
+    PARTS,
     Figures,
     Kind,
     figures_of,
@@ -21,28 +26,37 @@ from crosszone.analyse.outcome import (
     phases_s,
     seconds_of,
 )
-from crosszone.errors import InvalidError
+from crosszone.calibrate.stability import resolve_iteration
+from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.value import parse
-from crosszone.predict.answer import answer
+from crosszone.predict.answer import answer, predictor_of
+from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
+from crosszone.run.history import RUN
 from crosszone.schedule.measured import read_measured
+from crosszone.schedule.timeline import PHASES, Timeline, build_view
 from crosszone.store import Page, Result, ResultRow
 from crosszone.web.answers import Json, errors_documented, json_bytes
-from crosszone.web.body import EXAMPLE, ScenarioBody, Way, body_documented, read_body
-from crosszone.web.compared import table_of
+from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, StrategyOverride, document_example
 from crosszone.web.language import Language
-from crosszone.web.refusals import refused
-from crosszone.web.saved import MOST_NAME, Before, Id, Limit, kept
-from crosszone.web.saved import text_of as text_of_body
-from crosszone.web.state import State
+from crosszone.web.refusals import map_store_errors, refuse
+from crosszone.web.routes.timeline import StepsBody, ViewBody
+from crosszone.web.saved import MOST_NAME, Before, Id, Limit
+from crosszone.web.state import AppState, State
 
+router = APIRouter(tags=["results"], route_class=ApiRoute)
+
+MOST_DRAWN = 4_000  # Spans of one result beside others
 _FILES = {
-    "content": {kind: {"schema": {"type": "string"}} for kind in ("application/json", "text/csv")},
+    "content": {media_type: {"schema": {"type": "string"}} for media_type in ("application/json", "text/csv")},
     "description": "The file.",
 }
 _YAML = {"content": {"application/yaml": {"schema": {"description": "YAML."}}}, "description": "The text."}
 # What a result of each kind is made from: one of these.
 _NEEDS = {"predicted": "text, scenario", "sheet": "figures", "measured": "figures, trace"}
+StepChoice = Annotated[
+    str, Query(max_length=20, description="Of a run of several steps: first, last, best, or its number.")
+]
 
 
 class ResultBody(ScenarioBody):
@@ -57,22 +71,26 @@ class ResultBody(ScenarioBody):
     trace: str | None = Field(default=None, description="Measured: the trace, as /timeline/measured takes it.")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_source(self) -> Self:
         if self.text is not None and self.scenario is not None:
             raise ValueError("one of text and scenario")
         return self
 
-    def check(self) -> None:
+    @property
+    def has_scenario(self) -> bool:
+        """There is a scenario."""
+        return self.text is not None or self.scenario is not None
+
+    def check_kind(self) -> None:
         """Refuse what does not belong to its kind, or nothing at all."""
-        has_scenario = self.text is not None or self.scenario is not None
-        given = [key for key in ("figures", "trace") if getattr(self, key) is not None]
+        sources = [key for key in ("figures", "trace") if getattr(self, key) is not None]
         allowed = [key for key in _NEEDS[self.kind].split(", ") if key in ("figures", "trace")]
-        wrong = [key for key in given if key not in allowed]
-        if wrong or len(given) != bool(allowed) or (self.kind == "predicted" and not has_scenario):
+        wrong = [key for key in sources if key not in allowed]
+        if wrong or len(sources) != bool(allowed) or (self.kind == "predicted" and not self.has_scenario):
             field = wrong[0] if wrong else "body"
-            raise refused(422, "result_needs", field=field, value=self.kind, keys=_NEEDS[self.kind])
-        if self.way is not None and not has_scenario:
-            raise refused(422, "result_needs", field="way", value="way", keys="text, scenario")
+            raise refuse(422, "result_needs", field=field, value=self.kind, keys=_NEEDS[self.kind])
+        if self.way is not None and not self.has_scenario:
+            raise refuse(422, "result_needs", field="way", value="way", keys="text, scenario")
 
 
 class ResultChange(BaseModel):
@@ -84,135 +102,233 @@ class ResultChange(BaseModel):
     note: str | None = Field(default=None, max_length=20_000, description="Another note.")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_given(self) -> Self:
         if self.name is None and self.note is None:
             raise ValueError("name or note")
         return self
 
 
-def routes(state: State) -> APIRouter:
-    """Save, list, open, rename, export and delete results."""
-    router = APIRouter(prefix="/results", tags=["results"])
-    results = state.store.results
+class ComparedItem(ScenarioBody):
+    """A saved result, or a scenario that is predicted for it."""
 
-    @router.get("", response_model=Page[ResultRow], responses=errors_documented(503))
-    def listed(language: Language, limit: Limit = 50, before: Before = None) -> Page[ResultRow]:
-        """List saved results with their main figures, newest first."""
-        del language
-        return results.page(limit=limit, before=before)
+    result: str | None = Field(default=None, max_length=200, description="Id of a saved result.")
+    name: str | None = Field(default=None, max_length=MOST_NAME, description="What to call it here.")
 
-    @router.post(
-        "",
-        status_code=201,
-        response_model=ResultRow,
-        responses=errors_documented(400, 403, 409, 413, 415, 503),
-        openapi_extra=body_documented(ResultBody, {**EXAMPLE, "name": "first try"}),
-    )
-    async def save(request: Request, language: Language) -> Response:
-        """Save a result: a prediction of a scenario, figures of a sheet, or a measured run."""
-        body = await read_body(request, ResultBody)
-        body.check()
-
-        def work() -> Json:
-            made = _made(state, body, language)
-            with kept():
-                return Json(_row(results.add(**made)), status_code=201)
-
-        return await run_in_threadpool(work)
-
-    @router.get("/export", response_class=Response, responses={200: _FILES, **errors_documented(404, 409, 503)})
-    def export(
-        language: Language,
-        ids: Annotated[str, Query(max_length=MOST * 70, description="Ids with commas between.")],
-        format: Annotated[Literal["csv", "json"], Query(description="One row a result, or all of each.")] = "csv",
-    ) -> Response:
-        """Give chosen results as a file."""
-        del language
-        asked = [id for id in ids.split(",") if id]
-        if not 1 <= len(asked) <= MOST:
-            raise refused(422, "compare_count", field="ids", value=len(asked), least=1, limit=MOST)
-        with kept():
-            found = [results.get(id) for id in asked]
-        if format == "json":
-            return _file(json_bytes([one.model_dump() for one in found]), "json", "application/json")
-        return _file(table_of(found).encode("utf-8", "replace"), "csv", "text/csv; charset=utf-8")
-
-    @router.get("/{id}", response_model=Result, responses=errors_documented(404, 503))
-    def one(id: Id, language: Language) -> Json:
-        """Open a saved result with all its numbers."""
-        del language
-        with kept():
-            return Json(results.get(id).model_dump())
-
-    @router.get("/{id}/scenario", response_class=Response, responses={200: _YAML, **errors_documented(404, 503)})
-    def scenario(id: Id, language: Language) -> Response:
-        """Give the scenario of a saved result as text, done the way the result was."""
-        del language
-        with kept():
-            found = results.get(id)
-        if found.scenario is None:
-            raise refused(404, "result_bare", field="id", value=found.name)
-        text = found.scenario
-        if found.way is not None:
-            text = text_of_body(ScenarioBody(text=text, way=Way(**found.way)), state.reader)
-        return Response(text, media_type="application/yaml")
-
-    @router.patch(
-        "/{id}",
-        response_model=ResultRow,
-        responses=errors_documented(400, 403, 404, 413, 415, 503),
-        openapi_extra=body_documented(ResultChange, {"name": "another name"}),
-    )
-    async def change(id: Id, request: Request, language: Language) -> Response:
-        """Give a saved result another name or note."""
-        del language
-        body = await read_body(request, ResultChange)
-
-        def work() -> Json:
-            with kept():
-                return Json(_row(results.change(id, name=body.name, note=body.note)))
-
-        return await run_in_threadpool(work)
-
-    @router.delete("/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 503))
-    def delete(id: Id, language: Language) -> Response:
-        """Delete a saved result."""
-        del language
-        with kept():
-            results.remove(id)
-        return Response(status_code=204)
-
-    return router
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if sum(source is not None for source in (self.result, self.text, self.scenario)) != 1:
+            raise ValueError("one of result, text and scenario")
+        return self
 
 
-def _made(state: State, body: ResultBody, language: str) -> dict[str, Any]:
+class CompareBody(BaseModel):
+    """What to compare: the first is what the others are compared with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    items: Annotated[list[ComparedItem], Field(min_length=LEAST, max_length=MOST, description="Results and scenarios.")]
+
+
+class ResultTimelineBody(ViewBody):
+    """One step of a saved result to draw beside others."""
+
+    name: str
+    kind: str = Field(description="predicted, sheet or measured.")
+    step: int | None = Field(description="Number of the step that is drawn; null: it was predicted.")
+    steps: StepsBody | None = Field(description="All steps of the run; null: it was predicted.")
+
+
+@router.get("/results", response_model=Page[ResultRow], responses=errors_documented(503))
+def list_results(state: State, limit: Limit = 50, before: Before = None) -> Page[ResultRow]:
+    """List saved results with their main figures, newest first."""
+    return state.store.results.page(limit=limit, before=before)
+
+
+@router.post(
+    "/results",
+    status_code=201,
+    response_model=ResultRow,
+    responses=errors_documented(400, 403, 409, 413, 415, 503),
+    openapi_extra=document_example({**SCENARIO_EXAMPLE, "name": "first try"}),
+)
+def save_result(body: ResultBody, state: State, language: Language) -> Json:
+    """Save a result: a prediction of a scenario, figures of a sheet, or a measured run."""
+    body.check_kind()
+    fields = _build_result(state, body, language)
+    with map_store_errors():
+        return Json(_build_row(state.store.results.add(**fields)), status_code=201)
+
+
+# Before `/results/{id}`, which would take "export" for an id.
+@router.get("/results/export", response_class=Response, responses={200: _FILES, **errors_documented(404, 409, 503)})
+def export_results(
+    state: State,
+    ids: Annotated[str, Query(max_length=MOST * 70, description="Ids with commas between.")],
+    format: Annotated[Literal["csv", "json"], Query(description="One row a result, or all of each.")] = "csv",
+) -> Response:
+    """Give chosen results as a file."""
+    wanted_ids = [id for id in ids.split(",") if id]
+    if not 1 <= len(wanted_ids) <= MOST:
+        raise refuse(422, "compare_count", field="ids", value=len(wanted_ids), least=1, limit=MOST)
+    with map_store_errors():
+        results = [state.store.results.get(id) for id in wanted_ids]
+    if format == "json":
+        return _build_file(json_bytes([result.model_dump() for result in results]), "json", "application/json")
+    return _build_file(format_csv(results).encode("utf-8", "replace"), "csv", "text/csv; charset=utf-8")
+
+
+@router.get("/results/{id}", response_model=Result, responses=errors_documented(404, 503))
+def open_result(id: Id, state: State) -> Json:
+    """Open a saved result with all its numbers."""
+    with map_store_errors():
+        return Json(state.store.results.get(id).model_dump())
+
+
+@router.get("/results/{id}/scenario", response_class=Response, responses={200: _YAML, **errors_documented(404, 503)})
+def show_result_scenario(id: Id, state: State) -> Response:
+    """Give the scenario of a saved result as text, with the strategy the result was made with."""
+    with map_store_errors():
+        result = state.store.results.get(id)
+    if result.scenario is None:
+        raise refuse(404, "result_bare", field="id", value=result.name)
+    text = result.scenario
+    if result.way is not None:
+        text = state.reader.format_text(read_saved_scenario(result))
+    return Response(text, media_type="application/yaml")
+
+
+@router.get("/results/{id}/timeline", response_model=ResultTimelineBody, responses=errors_documented(404, 409, 503))
+def draw_result(id: Id, state: State, language: Language, iteration: StepChoice = "best") -> Json:
+    """Draw one step of a saved result; 404 where nothing is known of what happened within its step."""
+    with map_store_errors():
+        result = state.store.results.get(id)
+    if result.kind == "predicted":
+        timeline, about = _predict_timeline(state, result, language)
+    else:
+        timeline, about = _read_timeline(result, iteration)
+    view = build_view(timeline, max_spans=MOST_DRAWN)
+    return Json({**view, "micro_batch": None, "name": result.name, "kind": result.kind, **about})
+
+
+@router.patch(
+    "/results/{id}",
+    response_model=ResultRow,
+    responses=errors_documented(400, 403, 404, 413, 415, 503),
+    openapi_extra=document_example({"name": "another name"}),
+)
+def change_result(id: Id, body: ResultChange, state: State) -> Json:
+    """Give a saved result another name or note."""
+    with map_store_errors():
+        return Json(_build_row(state.store.results.change(id, name=body.name, note=body.note)))
+
+
+@router.delete("/results/{id}", status_code=204, response_class=Response, responses=errors_documented(403, 404, 503))
+def delete_result(id: Id, state: State) -> Response:
+    """Delete a saved result."""
+    with map_store_errors():
+        state.store.results.remove(id)
+    return Response(status_code=204)
+
+
+@router.post(
+    "/compare",
+    response_model=ResultComparison,
+    responses=errors_documented(400, 403, 404, 409, 413, 415, 503),
+    openapi_extra=document_example({"items": [SCENARIO_EXAMPLE, {**SCENARIO_EXAMPLE, "name": "again"}]}),
+)
+def compare_results(body: CompareBody, state: State, language: Language) -> Json:
+    """Put results beside each other: every figure with its difference to the first, parts and phases, chances."""
+    sides = [_read_item(state, item, language) for item in body.items]
+    return Json(compare(sides, language).model_dump(mode="json"))
+
+
+def read_saved_scenario(result: Result) -> ScenarioBody:
+    """The scenario of a saved result, with the strategy it was predicted with, as a request would state it."""
+    override = None if result.way is None else StrategyOverride(**result.way)
+    return ScenarioBody(text=result.scenario, way=override)
+
+
+def _read_item(state: AppState, item: ComparedItem, language: str) -> Compared:
+    if item.result is not None:
+        with map_store_errors():
+            side = _read_compared(state.store.results.get(item.result))
+        return side._replace(name=item.name or side.name)
+    prediction = answer(state.reader.read(item), language).prediction
+    return Compared(item.name or prediction.name, "predicted", outcome_of(prediction), prediction)
+
+
+def _read_compared(result: Result) -> Compared:
+    """A saved result beside others; 409 where it was saved by a version whose numbers meant something else."""
+    phases = (result.timeline or {}).get("phases_s") or {}
+    try:
+        if result.kind != "predicted":
+            # What a training run says of itself is kept with its figures, but is none of them.
+            figures = {key: value for key, value in result.document.items() if key != RUN}
+            outcome = outcome_of_figures(parse(Figures, figures), phases)
+            return Compared(result.name, result.kind, outcome, None, result.id)
+        prediction = parse(Prediction, result.document)
+    except InputError:
+        raise refuse(409, "saved_older", field="id", value=result.name) from None
+    return Compared(result.name, result.kind, outcome_of(prediction, phases), prediction, result.id)
+
+
+def format_csv(results: Sequence[Result]) -> str:
+    """One row a result as CSV: figures with their ranges, then seconds by class, part and phase."""
+    seconds = [("classes_s", (*CLASSES, OTHER)), ("parts_s", PARTS), ("phases_s", PHASES)]
+    ends = ("", "_low", "_high")
+    heads = ["name", "kind", "saved", "framework", "strategy", "fits"]
+    heads += [f"{figure}{end}" for figure in FIGURES for end in ends]
+    heads += [f"{group.removesuffix('_s')}_{name}_s" for group, names in seconds for name in names]
+    output = io.StringIO()
+    table = csv.writer(output, lineterminator="\n")
+    table.writerow(heads)
+    for result in results:
+        outcome = _read_compared(result).outcome
+        degrees = " ".join(f"{key}{value}" for key, value in outcome.degrees.items())
+        row: list[Any] = [result.name, result.kind, result.created, outcome.framework, degrees, outcome.fits]
+        for name in FIGURES:
+            figure = outcome.figures.get(name)
+            row += [figure.value, figure.low, figure.high] if figure else [None] * 3
+        for group, names in seconds:
+            parts = getattr(outcome, group)
+            row += [parts.get(name) for name in names]
+        table.writerow([_escape_cell(cell) for cell in row])
+    return output.getvalue()
+
+
+def _escape_cell(cell: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula: names come from others, and a formula can send data away."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@", "\t")) else cell
+
+
+def _build_result(state: AppState, body: ResultBody, language: str) -> dict[str, Any]:
     """What the store keeps of a result: nothing of a prediction is taken from the request but its scenario."""
-    way = None if body.way is None else body.way.model_dump()
-    plain = body.model_copy(update={"way": None})
-    has_scenario = body.text is not None or body.scenario is not None
-    made: dict[str, Any] = {"kind": body.kind, "note": body.note, "way": way}
-    made["scenario"] = text_of_body(plain, state.reader) if has_scenario else None
+    override = None if body.way is None else body.way.model_dump()
+    as_written = body.model_copy(update={"way": None})
+    fields: dict[str, Any] = {"kind": body.kind, "note": body.note, "way": override}
+    fields["scenario"] = state.reader.format_text(as_written) if body.has_scenario else None
     if body.kind == "predicted":
-        found = answer(state.reader.read(body), language)
-        phases = _phases(found.predictor)
-        outcome = outcome_of(found.prediction, phases)
-        made |= {"name": body.name or found.prediction.name, "document": found.prediction.model_dump(mode="json")}
-        made |= {"timeline": {"phases_s": phases} if phases else None}
+        predicted = answer(state.reader.read(body), language)
+        phases = _measure_phases(predicted.predictor)
+        outcome = outcome_of(predicted.prediction, phases)
+        fields |= {"name": body.name or predicted.prediction.name}
+        fields |= {"document": predicted.prediction.model_dump(mode="json")}
+        fields |= {"timeline": {"phases_s": phases} if phases else None}
     elif body.trace is not None:
         run = read_measured(body.trace)
         figures, lasting = figures_of(run)
         phases = seconds_of(lasting)
         outcome = outcome_of_figures(figures, phases)
-        made |= {"name": body.name or run.name, "document": figures.model_dump(mode="json")}
-        made |= {"timeline": {"phases_s": phases, "trace": body.trace}}
+        fields |= {"name": body.name or run.name, "document": figures.model_dump(mode="json")}
+        fields |= {"timeline": {"phases_s": phases, "trace": body.trace}}
     else:
         figures = parse(Figures, body.figures, at=("figures",))
         outcome = outcome_of_figures(figures)
-        made |= {"name": body.name or body.kind, "document": figures.model_dump(mode="json")}
-    return {**made, "headline": headline_of(outcome)}
+        fields |= {"name": body.name or body.kind, "document": figures.model_dump(mode="json")}
+    return {**fields, "headline": headline_of(outcome)}
 
 
-def _phases(predictor: Predictor) -> dict[str, float]:
+def _measure_phases(predictor: Predictor) -> dict[str, float]:
     """The phases of a predicted step; none where it has more spans than a timeline draws."""
     try:
         return phases_s(predictor.timeline())
@@ -220,10 +336,33 @@ def _phases(predictor: Predictor) -> dict[str, float]:
         return {}
 
 
-def _row(result: Result) -> dict[str, Any]:
+def _predict_timeline(state: AppState, result: Result, language: str) -> tuple[Timeline, dict[str, Any]]:
+    """The step of a saved prediction, from its scenario; 409 where today's version cannot predict it any more."""
+    if result.scenario is None:
+        raise refuse(404, "result_no_timeline", field="id", value=result.name)
+    try:
+        timeline = predictor_of(state.reader.read(read_saved_scenario(result))).timeline(language)
+    except InputError:
+        raise refuse(409, "saved_older", field="id", value=result.name) from None
+    return timeline, {"step": None, "steps": None}
+
+
+def _read_timeline(result: Result, iteration: str) -> tuple[Timeline, dict[str, Any]]:
+    """A step of the trace that was kept."""
+    trace = (result.timeline or {}).get("trace")
+    if trace is None:
+        raise refuse(404, "result_no_timeline", field="id", value=result.name)
+    run = read_measured(trace if isinstance(trace, str) else json.dumps(trace))
+    seconds = {step.step: step.end_s - step.start_s for step in run.steps}
+    number = resolve_iteration(iteration, seconds)
+    steps = {"step": list(seconds), "seconds": list(seconds.values())}
+    return run.timeline(number)[0], {"step": number, "steps": steps}
+
+
+def _build_row(result: Result) -> dict[str, Any]:
     return result.model_dump(include=set(ResultRow.model_fields))
 
 
-def _file(content: bytes, ending: str, kind: str) -> Response:
+def _build_file(content: bytes, ending: str, media_type: str) -> Response:
     headers = {"Content-Disposition": f'attachment; filename="crosszone-results.{ending}"'}
-    return Response(content, media_type=kind, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)

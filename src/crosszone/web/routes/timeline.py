@@ -6,8 +6,6 @@ from typing import Any, Literal, Self
 
 from fastapi import APIRouter
 from pydantic import BaseModel, Field, model_validator
-from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
 from starlette.responses import Response
 
 from crosszone.errors import Notice
@@ -17,15 +15,21 @@ from crosszone.schedule.measured import MeasuredTimelines, format_spans_csv, rea
 from crosszone.schedule.timeline import Timeline, build_micro_batch_view, build_view, compare_timelines
 from crosszone.schedule.trace import format_perfetto_json
 from crosszone.web.answers import Json, NoticeBody, errors_documented
-from crosszone.web.body import EXAMPLE, ScenarioBody, body_documented, read_body
+from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
-from crosszone.web.refusals import refused
+from crosszone.web.refusals import refuse
 from crosszone.web.state import State
 
-MOST_S = 1e18
+router = APIRouter(prefix="/timeline", tags=["timeline"], route_class=ApiRoute)
+
+MOST_S = 1e18  # What every input is limited to, in any unit
 MicroBatch = Field(default=None, ge=0, le=10_000_000, description="Also this micro-batch by itself, from 0.")
 FromS = Field(default=0.0, ge=0, le=MOST_S, description="Draw spans from there on, s; for steps of very many spans.")
 _EXAMPLE_TRACE = "lane,kind,start_s,end_s,micro_batch\nstage-0,forward,0,0.5,0\nstage-0,backward,0.5,1.5,0\n"
+_FILES = {
+    "content": {"application/json": {"schema": {"type": "object"}}, "text/csv": {"schema": {"type": "string"}}},
+    "description": "The file.",
+}
 
 
 class TimelineBody(ScenarioBody):
@@ -52,14 +56,14 @@ class MeasuredBody(ScenarioBody):
     from_s: float = FromS
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_source(self) -> Self:
         if self.text is not None and self.scenario is not None:
             raise ValueError("text, scenario")  # at most one of them
         return self
 
     @property
-    def compared(self) -> bool:
-        """Whether there is a scenario to compare with."""
+    def has_scenario(self) -> bool:
+        """There is a scenario to compare with."""
         return self.text is not None or self.scenario is not None
 
 
@@ -99,7 +103,7 @@ class PhaseBody(BaseModel):
     utilisation: float | None
 
 
-class PartBody(BaseModel):
+class TotalBody(BaseModel):
     """What the average stage does, by kind."""
 
     kind: str
@@ -135,12 +139,12 @@ class ViewBody(BaseModel):
     bubbles: dict[str, list[float]] = Field(description="Columns lane, start_s, end_s: times a stage waits.")
     window: WindowBody
     phases: list[PhaseBody]
-    totals: list[PartBody]
+    totals: list[TotalBody]
     micro_batches: int
     micro_batch: dict[str, Any] | None = Field(description="The micro-batch asked for: spans, stages, links, usage.")
 
 
-class PredictedBody(ViewBody):
+class PredictedStepBody(ViewBody):
     """A predicted step to draw."""
 
     name: str
@@ -154,7 +158,7 @@ class StepsBody(BaseModel):
     seconds: list[float]
 
 
-class RowBody(BaseModel):
+class DifferenceRowBody(BaseModel):
     """One part of a step, predicted and measured."""
 
     part: str
@@ -167,10 +171,10 @@ class RowBody(BaseModel):
 class DifferenceBody(BaseModel):
     """A predicted step against a measured one."""
 
-    step: RowBody
-    phases: list[RowBody]
-    kinds: list[RowBody]
-    lanes: list[RowBody]
+    step: DifferenceRowBody
+    phases: list[DifferenceRowBody]
+    kinds: list[DifferenceRowBody]
+    lanes: list[DifferenceRowBody]
 
 
 class MeasuredStepBody(ViewBody):
@@ -184,100 +188,73 @@ class MeasuredStepBody(ViewBody):
     difference: DifferenceBody | None
 
 
-def routes(state: State) -> APIRouter:
-    """Draw."""
-    router = APIRouter(prefix="/timeline", tags=["timeline"])
-
-    def predicted(body: ScenarioBody, language: str) -> tuple[Predictor, Timeline]:
-        found = predictor_of(state.reader.read(body))
-        return found, found.timeline(language)
-
-    @router.post(
-        "",
-        response_model=PredictedBody,
-        responses=errors_documented(400, 403, 413, 415),
-        openapi_extra=body_documented(TimelineBody, {**EXAMPLE, "micro_batch": 0}),
-    )
-    async def drawn(request: Request, language: Language) -> Response:
-        """Draw one step of a scenario with a strategy: lanes, spans, bubbles, phases, totals, one micro-batch."""
-        body = await read_body(request, TimelineBody)
-
-        def work() -> Json:
-            found, timeline = predicted(body, language)
-            view = _view(timeline, body.micro_batch, body.from_s)
-            return Json({"name": found.name, "framework": found.framework.name, **view})
-
-        return await run_in_threadpool(work)
-
-    @router.post(
-        "/trace",
-        response_class=Response,
-        responses={200: _FILES, **errors_documented(400, 403, 413, 415)},
-        openapi_extra=body_documented(TraceBody, {**EXAMPLE, "format": "perfetto"}),
-    )
-    async def trace(request: Request, language: Language) -> Response:
-        """Write the step as a file: for a trace viewer, as measured traces are kept, or as a table."""
-        body = await read_body(request, TraceBody)
-
-        def work() -> Response:
-            found, timeline = predicted(body, language)
-            return _file(found, timeline, body.format)
-
-        return await run_in_threadpool(work)
-
-    @router.post(
-        "/measured",
-        response_model=MeasuredStepBody,
-        responses=errors_documented(400, 403, 413, 415),
-        openapi_extra=body_documented(MeasuredBody, {"trace": _EXAMPLE_TRACE}),
-    )
-    async def measured(request: Request, language: Language) -> Response:
-        """Draw one step of a measured trace; with a scenario, also its difference from the predicted step.
-
-        Rows that cannot be used are told and left out.
-        """
-        body = await read_body(request, MeasuredBody)
-        if body.way is not None and not body.compared:
-            raise refused(422, "one_of_body", field="body", keys="text, scenario")
-
-        def work() -> Json:
-            run = read_measured(body.trace)
-            number = run.last if body.step is None else body.step
-            timeline, cut = run.timeline(number)
-            against = compare_timelines(predicted(body, language)[1], timeline) if body.compared else None
-            about = _about(run, number, [*cut, *run.notices], language)
-            return Json({**about, **_view(timeline, body.micro_batch, body.from_s), "difference": against})
-
-        return await run_in_threadpool(work)
-
-    return router
+@router.post(
+    "",
+    response_model=PredictedStepBody,
+    responses=errors_documented(400, 403, 413, 415),
+    openapi_extra=document_example({**SCENARIO_EXAMPLE, "micro_batch": 0}),
+)
+def draw_step(body: TimelineBody, state: State, language: Language) -> Json:
+    """Draw one step of a scenario with a strategy: lanes, spans, bubbles, phases, totals, one micro-batch."""
+    predictor = predictor_of(state.reader.read(body))
+    view = _build_view(predictor.timeline(language), body.micro_batch, body.from_s)
+    return Json({"name": predictor.name, "framework": predictor.framework.name, **view})
 
 
-_FILES = {
-    "content": {"application/json": {"schema": {"type": "object"}}, "text/csv": {"schema": {"type": "string"}}},
-    "description": "The file.",
-}
+@router.post(
+    "/trace",
+    response_class=Response,
+    responses={200: _FILES, **errors_documented(400, 403, 413, 415)},
+    openapi_extra=document_example({**SCENARIO_EXAMPLE, "format": "perfetto"}),
+)
+def write_trace(body: TraceBody, state: State, language: Language) -> Response:
+    """Write the step as a file: for a trace viewer, as measured traces are kept, or as a table."""
+    predictor = predictor_of(state.reader.read(body))
+    return _build_file(predictor, predictor.timeline(language), body.format)
 
 
-def _view(timeline: Timeline, micro_batch: int | None, from_s: float) -> dict[str, Any]:
-    one = None if micro_batch is None else build_micro_batch_view(timeline, micro_batch)
-    return {**build_view(timeline, from_s=from_s), "micro_batch": one}
+@router.post(
+    "/measured",
+    response_model=MeasuredStepBody,
+    responses=errors_documented(400, 403, 413, 415),
+    openapi_extra=document_example({"trace": _EXAMPLE_TRACE}),
+)
+def draw_measured_step(body: MeasuredBody, state: State, language: Language) -> Json:
+    """Draw one step of a measured trace; with a scenario, also its difference from the predicted step.
+
+    Rows that cannot be used are told and left out.
+    """
+    if body.way is not None and not body.has_scenario:
+        raise refuse(422, "one_of_body", field="body", keys="text, scenario")
+    run = read_measured(body.trace)
+    number = run.last if body.step is None else body.step
+    timeline, cut_notices = run.timeline(number)
+    difference = None
+    if body.has_scenario:
+        difference = compare_timelines(predictor_of(state.reader.read(body)).timeline(language), timeline)
+    about = _describe_run(run, number, [*cut_notices, *run.notices], language)
+    return Json({**about, **_build_view(timeline, body.micro_batch, body.from_s), "difference": difference})
 
 
-def _about(run: MeasuredTimelines, number: int, notices: list[Notice], language: str) -> dict[str, Any]:
+def _build_view(timeline: Timeline, micro_batch: int | None, from_s: float) -> dict[str, Any]:
+    micro_batch_view = None if micro_batch is None else build_micro_batch_view(timeline, micro_batch)
+    return {**build_view(timeline, from_s=from_s), "micro_batch": micro_batch_view}
+
+
+def _describe_run(run: MeasuredTimelines, number: int, notices: list[Notice], language: str) -> dict[str, Any]:
     """What a measured run is called, its steps, and what was wrong with its rows."""
-    steps = {"step": [one.step for one in run.steps], "seconds": [one.end_s - one.start_s for one in run.steps]}
-    told = [notice.as_dict(language) for notice in notices]
-    return {"name": run.name, "step": number, "steps": steps, "bad_rows": run.bad, "notices": told}
+    steps = {"step": [step.step for step in run.steps], "seconds": [step.end_s - step.start_s for step in run.steps]}
+    localized = [notice.as_dict(language) for notice in notices]
+    return {"name": run.name, "step": number, "steps": steps, "bad_rows": run.bad, "notices": localized}
 
 
-def _file(found: Predictor, timeline: Timeline, form: str) -> Response:
+def _build_file(predictor: Predictor, timeline: Timeline, form: str) -> Response:
     """The step in one of the formats, to be kept."""
     if form == "csv":
         text = format_spans_csv(timeline)
     else:
-        kept = timeline.to_trace(found.name, framework=found.framework.name)
-        text = format_perfetto_json(kept) if form == "perfetto" else kept.to_json()
-    end = "csv" if form == "csv" else "json"
-    headers = {"Content-Disposition": f'attachment; filename="timeline-{form}.{end}"'}
+        trace = timeline.to_trace(predictor.name, framework=predictor.framework.name)
+        text = format_perfetto_json(trace) if form == "perfetto" else trace.to_json()
+    ending = "csv" if form == "csv" else "json"
+    headers = {"Content-Disposition": f'attachment; filename="timeline-{form}.{ending}"'}
     return Response(text, media_type="text/csv" if form == "csv" else "application/json", headers=headers)

@@ -23,17 +23,23 @@ from crosszone.run.monitor import worded as worded_twin
 from crosszone.store.tasks import LIVE
 from crosszone.store.tasks import State as TaskState
 from crosszone.web.answers import Json, error_body, errors_documented, json_bytes
+from crosszone.web.body import ApiRoute
 from crosszone.web.events import STREAM, STREAMED
-from crosszone.web.language import Language, worded_event
-from crosszone.web.saved import Id, kept
+from crosszone.web.language import Language, localize_event
+from crosszone.web.refusals import map_store_errors
+from crosszone.web.routes.training_tasks import build_task_entry
+from crosszone.web.saved import Id
 from crosszone.web.state import State
-from crosszone.web.task_body import task_entry
+
+router = APIRouter(prefix="/training-tasks", tags=["training-tasks"], route_class=ApiRoute)
 
 PAUSE_S = 0.5  # Seconds between looks at what is followed
 ALIVE = b": nothing new\n\n"
+ALIVE_AFTER_S = 5.0  # Seconds of silence after which ALIVE is sent: proxies close a stream that says nothing
 BIGGEST = 2**53  # Largest number that every client can say
-# What is new, each piece with its id, name and data; and whether more may come.
-Pieces = tuple[list[tuple[int | None, str, Any]], bool]
+# What is new: messages with their id, name and data; and whether more may come.
+Message = tuple[int | None, str, Any]
+Update = tuple[list[Message], bool]
 
 
 class EventBody(BaseModel):
@@ -65,149 +71,150 @@ class MetricsBody(BaseModel):
     rows: list[dict[str, Any]] = Field(description="Step, loss, tokens/s and seconds by part, in their order.")
 
 
-def routes(state: State) -> APIRouter:
-    """All of that."""
-    router = APIRouter(prefix="/training-tasks", tags=["training-tasks"])
-    tasks, service = state.store.tasks, state.service
+@router.get(
+    "/{id}/events",
+    response_model=EventsBody,
+    responses={200: {"content": STREAMED}, **errors_documented(404, 503)},
+)
+async def list_events(
+    id: Id,
+    request: Request,
+    state: State,
+    language: Language,
+    after: Annotated[int, Query(ge=0, le=BIGGEST, description="Only events after this one, by number.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=2000, description="Most events of a page.")] = 200,
+    last_event_id: Annotated[str | None, Header(max_length=100, description="Of a stream: go on after it.")] = None,
+) -> Response:
+    """Tell what happened to a task, oldest first; with `Accept: text/event-stream`, as it happens."""
+    tasks = state.store.tasks
+    last_number = max(after, _parse_event_id(last_event_id))
+    last_progress: dict[str, Any] | None = None
 
-    @router.get(
-        "/{id}/events",
-        response_model=EventsBody,
-        responses={200: {"content": STREAMED}, **errors_documented(404, 503)},
-    )
-    async def events(
-        id: Id,
-        request: Request,
-        language: Language,
-        after: Annotated[int, Query(ge=0, le=BIGGEST, description="Only events after this one, by number.")] = 0,
-        limit: Annotated[int, Query(ge=1, le=2000, description="Most events of a page.")] = 200,
-        last_event_id: Annotated[str | None, Header(max_length=100, description="Of a stream: go on after it.")] = None,
-    ) -> Response:
-        """Tell what happened to a task, oldest first; with `Accept: text/event-stream`, as it happens."""
-        seen = max(after, _number(last_event_id))
+    def read_events(behind: int, most: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        with map_store_errors():
+            # The task before its events: one that ends in between is told to be live, and looked at once more.
+            entry = build_task_entry(tasks.get(id), language)
+            return [localize_event(event, language) for event in tasks.events(id, after=behind, limit=most)], entry
 
-        def look(behind: int, most: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-            with kept():
-                entry = task_entry(tasks.get(id), language)
-                return [worded_event(one, language) for one in tasks.events(id, after=behind, limit=most)], entry
+    def read_update() -> Update:
+        nonlocal last_number, last_progress
+        events, entry = read_events(last_number, 200)
+        messages: list[Message] = [(event["number"], "event", event) for event in events]
+        last_number = events[-1]["number"] if events else last_number
+        if entry["progress"] != last_progress:
+            last_progress = entry["progress"]
+            messages.append((None, "task", entry))
+        live = entry["state"] in LIVE or bool(events)
+        return (messages if live else [*messages, (None, "end", entry)]), live
 
-        first, entry = await run_in_threadpool(look, seen, limit)
-        if STREAM not in request.headers.get("accept", ""):
-            return Json({"entries": first, "live": entry["state"] in LIVE})
-        told: dict[str, Any] = {"behind": seen, "progress": None}
-
-        def new() -> Pieces:
-            found, now = look(told["behind"], 200)
-            pieces: list[tuple[int | None, str, Any]] = [(one["number"], "event", one) for one in found]
-            told["behind"] = found[-1]["number"] if found else told["behind"]
-            if now["progress"] != told["progress"]:
-                told["progress"] = now["progress"]
-                pieces.append((None, "task", now))
-            live = now["state"] in LIVE or bool(found)
-            return (pieces if live else [*pieces, (None, "end", now)]), live
-
-        return _streamed(new, language)
-
-    @router.get("/{id}/logs", response_model=LogsBody, responses=errors_documented(404, 424, 503))
-    def logs(id: Id, language: Language) -> Json:
-        """List the logs of a task: of each node, and of each rank."""
-        del language
-        with kept():
-            return Json({"files": [one.model_dump(mode="json") for one in service.logs(id)]})
-
-    @router.get(
-        "/{id}/logs/{node}",
-        response_model=LogPart,
-        responses={200: {"content": STREAMED}, **errors_documented(404, 424, 503)},
-    )
-    async def log(
-        id: Id,
-        node: Annotated[int, Path(ge=0, le=BIGGEST, description="Node, by number.")],
-        language: Language,
-        name: Annotated[str, Query(min_length=1, max_length=500, description="Log, as the list names it.")] = (
-            "logs/node.log"
-        ),
-        offset: Annotated[
-            int, Query(ge=-BIGGEST, le=BIGGEST, description="Byte to begin at; less than 0: counted from the end.")
-        ] = 0,
-        most: Annotated[int, Query(ge=1, le=MOST_BYTES, description="Most bytes to answer.")] = 65536,
-        follow: Annotated[bool, Query(description="Stream what comes, until the task ends.")] = False,
-        last_event_id: Annotated[str | None, Header(max_length=100, description="Of a stream: go on there.")] = None,
-    ) -> Response:
-        """Read a log from a byte on, or follow it."""
-        begin = _number(last_event_id) or offset
-
-        def part(offset: int) -> LogPart:
-            with kept():
-                return service.log(id, node=node, name=name, offset=offset, most=most)
-
-        first = await run_in_threadpool(part, begin)
-        if not follow:
-            return Json(first.model_dump(mode="json"))
-        told: dict[str, int] = {"next": first.offset}
-
-        def new() -> Pieces:
-            found = part(told["next"])
-            told["next"] = found.next
-            pieces: list[tuple[int | None, str, Any]] = []
-            if found.text:
-                pieces.append((found.next, "log", found.model_dump(mode="json")))
-            live = found.live or (bool(found.text) and found.next < found.size)
-            return (pieces if live else [*pieces, (None, "end", {"next": found.next, "size": found.size})]), live
-
-        return _streamed(new, language)
-
-    @router.get("/{id}/metrics", response_model=MetricsBody, responses=errors_documented(404, 424, 503))
-    def metrics(
-        id: Id,
-        language: Language,
-        after: Annotated[int, Query(ge=-1, le=BIGGEST, description="Only steps after this one.")] = -1,
-        limit: Annotated[int, Query(ge=1, le=10_000, description="Most steps to answer.")] = 1000,
-    ) -> Json:
-        """List what steps measured: loss, tokens/s, and where their time went."""
-        del language
-        with kept():
-            return Json({"rows": list(service.metrics(id, after=after, limit=limit))})
-
-    @router.get("/{id}/twin", response_model=Twin, responses=errors_documented(404, 409, 424, 503))
-    def twin(id: Id, language: Language) -> Json:
-        """Compare the run with its prediction, part by part, and name what drifts."""
-        with kept():
-            return Json(worded_twin(service.twin(id), language).model_dump(mode="json"))
-
-    return router
+    # Read before the stream begins: a task that does not exist is a 404, not a stream that ends with an error.
+    events, entry = await run_in_threadpool(read_events, last_number, limit)
+    if STREAM not in request.headers.get("accept", ""):
+        return Json({"entries": events, "live": entry["state"] in LIVE})
+    return _stream_response(read_update, language)
 
 
-def _streamed(new: Callable[[], Pieces], language: str) -> StreamingResponse:
+@router.get("/{id}/logs", response_model=LogsBody, responses=errors_documented(404, 424, 503))
+def list_logs(id: Id, state: State) -> Json:
+    """List the logs of a task: of each node, and of each rank."""
+    with map_store_errors():
+        return Json({"files": [log.model_dump(mode="json") for log in state.service.logs(id)]})
+
+
+@router.get(
+    "/{id}/logs/{node}",
+    response_model=LogPart,
+    responses={200: {"content": STREAMED}, **errors_documented(404, 424, 503)},
+)
+async def read_log(
+    id: Id,
+    node: Annotated[int, Path(ge=0, le=BIGGEST, description="Node, by number.")],
+    state: State,
+    language: Language,
+    name: Annotated[str, Query(min_length=1, max_length=500, description="Log, as the list names it.")] = (
+        "logs/node.log"
+    ),
+    offset: Annotated[
+        int, Query(ge=-BIGGEST, le=BIGGEST, description="Byte to begin at; less than 0: counted from the end.")
+    ] = 0,
+    most: Annotated[int, Query(ge=1, le=MOST_BYTES, description="Most bytes to answer.")] = 65536,
+    follow: Annotated[bool, Query(description="Stream what comes, until the task ends.")] = False,
+    last_event_id: Annotated[str | None, Header(max_length=100, description="Of a stream: go on there.")] = None,
+) -> Response:
+    """Read a log from a byte on, or follow it."""
+
+    def read_part(begin: int) -> LogPart:
+        with map_store_errors():
+            return state.service.log(id, node=node, name=name, offset=begin, most=most)
+
+    first = await run_in_threadpool(read_part, _parse_event_id(last_event_id) or offset)
+    if not follow:
+        return Json(first.model_dump(mode="json"))
+    next_byte = first.offset
+
+    def read_update() -> Update:
+        nonlocal next_byte
+        part = read_part(next_byte)
+        next_byte = part.next
+        messages: list[Message] = []
+        if part.text:
+            messages.append((part.next, "log", part.model_dump(mode="json")))
+        # A task that ended may still have left more of its log than one part holds.
+        live = part.live or (bool(part.text) and part.next < part.size)
+        return (messages if live else [*messages, (None, "end", {"next": part.next, "size": part.size})]), live
+
+    return _stream_response(read_update, language)
+
+
+@router.get("/{id}/metrics", response_model=MetricsBody, responses=errors_documented(404, 424, 503))
+def list_metrics(
+    id: Id,
+    state: State,
+    after: Annotated[int, Query(ge=-1, le=BIGGEST, description="Only steps after this one.")] = -1,
+    limit: Annotated[int, Query(ge=1, le=10_000, description="Most steps to answer.")] = 1000,
+) -> Json:
+    """List what steps measured: loss, tokens/s, and where their time went."""
+    with map_store_errors():
+        return Json({"rows": list(state.service.metrics(id, after=after, limit=limit))})
+
+
+@router.get("/{id}/twin", response_model=Twin, responses=errors_documented(404, 409, 424, 503))
+def compare_with_prediction(id: Id, state: State, language: Language) -> Json:
+    """Compare the run with its prediction, part by part, and name what drifts."""
+    with map_store_errors():
+        return Json(worded_twin(state.service.twin(id), language).model_dump(mode="json"))
+
+
+def _stream_response(read_update: Callable[[], Update], language: str) -> StreamingResponse:
     """A stream of what is new, until nothing more can come."""
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(new, language), media_type=STREAM, headers=headers)
+    return StreamingResponse(_stream_updates(read_update, language), media_type=STREAM, headers=headers)
 
 
-async def _stream(new: Callable[[], Pieces], language: str) -> AsyncIterator[bytes]:
+async def _stream_updates(read_update: Callable[[], Update], language: str) -> AsyncIterator[bytes]:
     silent_s = 0.0
     while True:
         try:
-            pieces, live = await run_in_threadpool(new)
+            messages, live = await run_in_threadpool(read_update)
         except CrossZoneError as error:  # it was deleted, or a machine or the store is out of reach
-            yield _event(None, "error", error_body(error.notices, language))
+            yield _format_message(None, "error", error_body(error.notices, language))
             return
-        for piece in pieces:
-            yield _event(*piece)
+        for message in messages:
+            yield _format_message(*message)
         if not live:
             return
-        silent_s = 0.0 if pieces else silent_s + PAUSE_S
-        if silent_s >= 10 * PAUSE_S:
+        silent_s = 0.0 if messages else silent_s + PAUSE_S
+        if silent_s >= ALIVE_AFTER_S:
             silent_s = 0.0
             yield ALIVE
         await asyncio.sleep(PAUSE_S)
 
 
-def _event(id: int | None, name: str, data: Any) -> bytes:
+def _format_message(id: int | None, name: str, data: Any) -> bytes:
     head = b"" if id is None else f"id: {id}\n".encode()
     return head + f"event: {name}\ndata: ".encode() + json_bytes(data) + b"\n\n"
 
 
-def _number(text: str | None) -> int:
+def _parse_event_id(text: str | None) -> int:
     """The number of an event that a client saw last; one that is none is as good as none."""
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 16 else 0
