@@ -23,16 +23,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # results.py lies 
 from refit import fit_profiles
 
 from crosszone import measured
-from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
-from crosszone.calibrate.predicted import StepBatches, get_gpu, predict_runs_s
-from crosszone.calibrate.runs import Run, read_runs
-from crosszone.calibrate.single_run import (
+from crosszone.calibrate.coefficient_estimate import (
     EXPLAINED_ERROR,
     MODEL_ERROR,
     SingleRunEstimate,
     build_priors,
     estimate_coefficients,
 )
+from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
+from crosszone.calibrate.predicted import StepBatches, get_gpu, predict_runs_s
+from crosszone.calibrate.runs import Run, read_runs
 from crosszone.cost.profile import Profiles
 from results import RESULTS, write_section
 

@@ -214,7 +214,8 @@ def test_what_moved_is_not_said_to_stay_and_the_tables_are_not_repeated(say, tmp
 
 
 def test_a_value_that_ends_at_its_limit_is_said_to():
-    from crosszone.calibrate.single_run import CoefficientPrior, _is_at_limit
+    from crosszone.calibrate.coefficient_estimate import CoefficientPrior
+    from crosszone.calibrate.single_run import _is_at_limit
 
     one = CoefficientPrior(field="nic", value=0.8, sd=0.1, lower=0.05, upper=1.0, of_gpu=False)
     assert _is_at_limit(one, 1.0) and _is_at_limit(one, 0.05) and not _is_at_limit(one, 0.9)

@@ -11,23 +11,25 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from crosszone.calibrate.single_run import (
+from crosszone.calibrate.coefficient_estimate import (
     SITE_SPREADS,
     SPREAD_SHARE_FITTED,
     SPREAD_SHARE_UNFITTED,
-    Alternative,
     CoefficientPrior,
     build_priors,
-    calibrate_single_run,
     condition_covariance,
     estimate_coefficients,
-    iterate_variations,
     measure_sensitivities,
+    select_coefficients,
+    solve_update,
+)
+from crosszone.calibrate.single_run import (
+    Alternative,
+    calibrate_single_run,
+    iterate_variations,
     predict_observed_s,
     rank_next_runs,
     scale_coefficients,
-    select_coefficients,
-    solve_update,
 )
 from crosszone.cli import run as _run
 from crosszone.cost import own_profiles
