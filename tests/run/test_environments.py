@@ -12,11 +12,9 @@ from crosszone.inputs.cluster import Cluster
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.environment import Environment, MeasuredLink
 from crosszone.inputs.value import parse
-from crosszone.run.imports import kubernetes, slurm
-from crosszone.run.imports.listed import listed
-from crosszone.run.imports.ssh_config import ssh_hosts
+from crosszone.run import imports
 from crosszone.run.machine import Local, Ssh
-from crosszone.run.probe import End, gpu_kind, machine_of, measured, probed
+from crosszone.run.probe import End, find_gpu_name, machine_of, measured, probed
 from crosszone.run.site import cluster_of
 
 A100 = {"gpu": "a100-80gb-sxm", "gpus": 2}
@@ -38,7 +36,7 @@ def env(zone: str = "a", **more) -> Environment:
     ],
 )
 def test_a_gpu_is_known_by_what_its_driver_prints(printed, kind):
-    assert gpu_kind(printed) == kind
+    assert find_gpu_name(printed) == kind
 
 
 def test_a_probe_fills_in_what_the_machine_says():
@@ -165,17 +163,21 @@ def test_nothing_is_invented_for_a_cpu_that_nobody_measured():
 
 def test_a_yaml_list():
     text = "environments:\n  - {id: env-001, name: one, zone: a}\n  - {name: two, zone: b, gpus: 4, gpu: a100}\n"
-    found = listed(parse_document(text, "envs.yaml"))
+    found = imports.read_environment_list(parse_document(text, "envs.yaml"))
     assert list(found) == ["env-001", "two"]
     assert found["two"].gpus == 4
     for wrong, line in (("gpus: -1", 2), ("gpuss: 1", 2)):
         with pytest.raises(InvalidError) as refused:
-            listed(parse_document("environments:\n" + f"  - {{name: one, zone: a, {wrong}}}\n", "envs.yaml"))
+            imports.read_environment_list(
+                parse_document("environments:\n" + f"  - {{name: one, zone: a, {wrong}}}\n", "envs.yaml")
+            )
         assert refused.value.notices[0].line == line
     with pytest.raises(InvalidError):
-        listed(parse_document("environments: 3\n", "envs.yaml"))
+        imports.read_environment_list(parse_document("environments: 3\n", "envs.yaml"))
     with pytest.raises(InvalidError):
-        listed(parse_document("environments: [{name: a, zone: b}, {name: a, zone: b}]\n", "envs.yaml"))
+        imports.read_environment_list(
+            parse_document("environments: [{name: a, zone: b}, {name: a, zone: b}]\n", "envs.yaml")
+        )
 
 
 def test_an_ssh_config(tmp_path):
@@ -187,17 +189,17 @@ def test_an_ssh_config(tmp_path):
         f"Host gpu-2\n  Port 2222\n  IdentityFile {key}\n  UserKnownHostsFile {tmp_path}/known\n"
         "Host *.internal !bad -oProxyCommand=x\nHost *\n  User fallback\n"
     )
-    found = ssh_hosts(config, zone="z")
+    found = imports.read_ssh_hosts(config, zone="z")
     assert list(found) == ["gpu-1", "gpu-2"]
     assert (found["gpu-1"].address, found["gpu-1"].ssh_user, found["gpu-1"].ssh_port) == ("gpu-1.example.org", "ml", 22)
     two = found["gpu-2"]
     assert (two.ssh_port, two.ssh_key, two.known_hosts) == (2222, str(key), f"{tmp_path}/known")
     assert two.zone == "z"
     with pytest.raises(FileError):
-        ssh_hosts(tmp_path / "none", zone="z")
+        imports.read_ssh_hosts(tmp_path / "none", zone="z")
     config.write_text("Host a\n  Nonsense yes\n")
     with pytest.raises(FileError):
-        ssh_hosts(config, zone="z")
+        imports.read_ssh_hosts(config, zone="z")
 
 
 def test_lines_of_sinfo():
@@ -208,7 +210,7 @@ def test_lines_of_sinfo():
         "node3|west|128+|1031000+|gpu:h100:4,gpu:h100:4,shard:2|mixed\n"
         "noise\n"
     )
-    found = slurm.nodes_in(text)
+    found = imports.parse_slurm_nodes(text)
     assert list(found) == ["node1", "node2", "node3"]
     one, two, three = found.values()
     assert (one.zone, one.gpu, one.gpus, one.cpus, one.status) == ("east", "a100-80gb-sxm", 8, 64, "running")
@@ -234,7 +236,7 @@ def test_a_list_of_kubernetes_nodes():
         },
     }
     bare = {"metadata": {"name": "n2"}, "status": {"conditions": [{"type": "Ready", "status": "False"}]}}
-    found = kubernetes.nodes_in(json.loads(json.dumps({"items": [node, bare]})))
+    found = imports.parse_kubernetes_nodes(json.loads(json.dumps({"items": [node, bare]})))
     one, two = found.values()
     assert (one.zone, one.region, one.gpu, one.gpus) == ("cn-beijing-a", "cn-beijing", "a100-80gb-sxm", 8)
     assert (one.cpus, one.address, one.status) == (63, "10.0.0.4", "running")
@@ -243,17 +245,17 @@ def test_a_list_of_kubernetes_nodes():
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "code"),
+    ("command", "words", "code"),
     [
-        (slurm, ("no-such-sinfo",), "slurm_missing"),
-        (slurm, ("sh", "-c", "echo why >&2; exit 3"), "slurm_failed"),
-        (kubernetes, ("no-such-kubectl",), "kubernetes_missing"),
-        (kubernetes, ("sh", "-c", "echo why >&2; exit 3"), "kubernetes_failed"),
+        ("SINFO_COMMAND", ("no-such-sinfo",), "slurm_missing"),
+        ("SINFO_COMMAND", ("sh", "-c", "echo why >&2; exit 3"), "slurm_failed"),
+        ("KUBECTL_COMMAND", ("no-such-kubectl",), "kubernetes_missing"),
+        ("KUBECTL_COMMAND", ("sh", "-c", "echo why >&2; exit 3"), "kubernetes_failed"),
     ],
 )
-def test_a_scheduler_that_is_not_there(monkeypatch, module, words, code):
-    monkeypatch.setattr(module, "WORDS", words)
+def test_a_scheduler_that_is_not_there(monkeypatch, command, words, code):
+    monkeypatch.setattr(imports, command, words)
     with pytest.raises(MachineError) as refused:
-        module.slurm_nodes() if module is slurm else module.kubernetes_nodes()
+        imports.read_slurm_nodes() if command == "SINFO_COMMAND" else imports.read_kubernetes_nodes()
     assert refused.value.notices[0].code == code
     assert "why" in refused.value.notices[0].message() or "missing" in code

@@ -198,12 +198,12 @@ def import_(
     Example: crosszone env import ~/.ssh/config --format ssh_config --zone beijing-a
     """
     from crosszone.cli.environments import read_import
-    from crosszone.run.imports.registering import registered
+    from crosszone.run.imports import register_environments
 
     require_choice("--format", format, FORMATS)
     found = read_import(file, format, zone)
     with open_database(store) as database:
-        added, changed = registered(database.environments, found)
+        added, changed = register_environments(database.environments, found)
     if as_json:
         print_json({"added": added, "changed": changed})
         return

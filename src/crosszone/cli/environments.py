@@ -164,25 +164,23 @@ def read_import(file: str | None, format: str, zone: str | None) -> dict[str, En
     import json
 
     from crosszone.inputs.document import read_document, read_text
-    from crosszone.run.imports import kubernetes, slurm
-    from crosszone.run.imports.listed import listed as in_list
-    from crosszone.run.imports.ssh_config import ssh_hosts
+    from crosszone.run import imports
 
     if file is None and format in ("yaml", "ssh_config"):
         raise InvalidError(Notice(code="env_import_file", field="--format", value=format))
     if format == "ssh_config" and zone is None:
         raise InvalidError(Notice(code="env_import_zone", field="--zone"))
     if format == "slurm":
-        found = slurm.slurm_nodes() if file is None else slurm.nodes_in(read_text(file))
+        found = imports.read_slurm_nodes() if file is None else imports.parse_slurm_nodes(read_text(file))
     elif format == "kubernetes" and file is None:
-        found = kubernetes.kubernetes_nodes()
+        found = imports.read_kubernetes_nodes()
     elif format == "kubernetes":
         try:
-            found = kubernetes.nodes_in(json.loads(read_text(str(file))))
+            found = imports.parse_kubernetes_nodes(json.loads(read_text(str(file))))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidError(Notice(code="env_import_nodes", value=file)) from None
     elif format == "ssh_config":
-        found = ssh_hosts(Path(str(file)).expanduser(), zone=str(zone))
+        found = imports.read_ssh_hosts(Path(str(file)).expanduser(), zone=str(zone))
     else:
-        found = in_list(read_document(str(file)))
+        found = imports.read_environment_list(read_document(str(file)))
     return found

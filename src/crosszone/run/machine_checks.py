@@ -11,7 +11,7 @@ from crosszone.inputs.catalogue import catalogue_of
 from crosszone.inputs.environment import Environment
 from crosszone.inputs.gpu import Gpu
 from crosszone.run.checks import NeededFile, Outcome, Subject, beside
-from crosszone.run.probe import gpu_kind
+from crosszone.run.probe import find_gpu_name
 
 # How far the clocks of two machines may be apart: beyond the first, times in logs mislead; beyond the second,
 # certificates, leases and file times fail.
@@ -171,7 +171,7 @@ def _gpu_notice(id: str, entry: Environment, state: State) -> Notice | None:
     if len(cards) < entry.gpus:
         return Notice(code="preflight_gpu_missing", params={**params, "found": len(cards), "count": entry.gpus})
     for card in cards[: entry.gpus]:
-        kind = gpu_kind(card["name"])
+        kind = find_gpu_name(card["name"])
         if kind is not None and entry.gpu is not None and kind != entry.gpu:
             return Notice(code="preflight_gpu_kind", params={**params, "found": card["name"]})
     known = catalogue_of(None).find("gpus", entry.gpu) if entry.gpu else None

@@ -55,14 +55,14 @@ def probed(environment: Environment, machine: Machine) -> Environment:
     if facts["uptime_s"] is not None:
         changes["since"] = round(facts["clock"] - facts["uptime_s"], 3)
     if facts["gpus"]:
-        changes |= {"gpus": len(facts["gpus"]), "gpu": gpu_kind(facts["gpus"][0]["name"]) or environment.gpu}
+        changes |= {"gpus": len(facts["gpus"]), "gpu": find_gpu_name(facts["gpus"][0]["name"]) or environment.gpu}
     known = [name for name, address in facts["interfaces"].items() if address == environment.address]
     if known:
         changes["interface"] = known[0]
     return environment.replace(**changes)
 
 
-def gpu_kind(printed: str) -> str | None:
+def find_gpu_name(printed: str) -> str | None:
     """Name in the catalogue of a GPU as its driver prints it; None: the catalogue has none."""
     short = printed
     for word in _VENDOR_WORDS:

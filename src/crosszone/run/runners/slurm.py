@@ -25,7 +25,7 @@ from crosszone.deploy.launchers.slurm import HOST_NAME_PATTERN, MAX_COMPONENTS, 
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.environment import Environment
-from crosszone.run.imports.scheduler import printed
+from crosszone.run.imports import run_scheduler_command
 from crosszone.run.machine import BOOT, Local, pack_request
 from crosszone.run.remote.common import expand_path
 from crosszone.run.remote.supervisor import list_files, read_state
@@ -102,9 +102,13 @@ class SlurmRunner:
         for number, component in enumerate(components):
             options += [*([":"] if number else []), *self._build_job_options(token), *component]
         # What no partition can ever hold would wait for ever: the trial says so at once.
-        printed(["sbatch", "--test-only", *options, *arguments], missing="slurm_missing", failed="slurm_refused")
+        run_scheduler_command(
+            ["sbatch", "--test-only", *options, *arguments], missing="slurm_missing", failed="slurm_refused"
+        )
         try:
-            printed(["sbatch", "--parsable", *options, *arguments], missing="slurm_missing", failed="slurm_refused")
+            run_scheduler_command(
+                ["sbatch", "--parsable", *options, *arguments], missing="slurm_missing", failed="slurm_refused"
+            )
         except MachineError:
             if not self._is_submitted(token):
                 self._mark_started(token)  # should the job come after all, it ends at once
@@ -136,7 +140,7 @@ class SlurmRunner:
             while is_live(jobs := self.list_jobs(token)):
                 if time.monotonic() > until:
                     return self._report_unreachable(f"Slurm still ends job {jobs[0][0]} ({jobs[0][1]})")
-                printed(["scancel", f"--name={token}"], missing="slurm_missing", failed="slurm_failed")
+                run_scheduler_command(["scancel", f"--name={token}"], missing="slurm_missing", failed="slurm_failed")
                 time.sleep(POLL_S)
         except MachineError as error:
             return self._report_unreachable(error.notices[0].message())
@@ -171,7 +175,7 @@ class SlurmRunner:
     def list_jobs(self, token: str) -> list[tuple[str, str, str]]:
         """Jobs of a token that Slurm knows: id, state, why it waits. An ended one is forgotten after MinJobAge."""
         command = ["squeue", "--noheader", f"--name={token}", "--states=all", "--format=%i|%T|%r"]
-        lines = printed(command, missing="slurm_missing", failed="slurm_failed").splitlines()
+        lines = run_scheduler_command(command, missing="slurm_missing", failed="slurm_failed").splitlines()
         rows = [line.strip().split("|", 2) for line in lines if line.count("|") >= 2]
         return [(id, state, why) for id, state, why in rows]
 

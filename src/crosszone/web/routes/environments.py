@@ -16,11 +16,8 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.document import dump_yaml, parse_document
 from crosszone.inputs.environment import Environment, MeasuredLink, Status
 from crosszone.inputs.value import Name, Value
+from crosszone.run import imports
 from crosszone.run.chosen import Chosen
-from crosszone.run.imports import kubernetes, slurm
-from crosszone.run.imports.listed import listed
-from crosszone.run.imports.registering import registered
-from crosszone.run.imports.ssh_config import ssh_hosts
 from crosszone.run.registry import Sort, forget, sifted
 from crosszone.run.request import MOST_NODES, TaskRequest
 from crosszone.store.registered import Entry
@@ -188,7 +185,7 @@ def import_environments(body: ImportEnvironmentsBody, state: State) -> Json:
     """Register environments that a list, an ssh config, Slurm or Kubernetes names; known ones are changed."""
     environments = _READERS[body.format](body)
     with map_store_errors():
-        added, changed = registered(state.store.environments, environments)
+        added, changed = imports.register_environments(state.store.environments, environments)
     return Json({"added": added, "changed": changed, "notices": []})
 
 
@@ -242,7 +239,7 @@ def _list_distinct(values: Iterable[str | None]) -> tuple[str, ...]:
 
 
 def _read_yaml(body: ImportEnvironmentsBody) -> dict[str, Environment]:
-    return listed(parse_document(_require_text(body), TEXT))
+    return imports.read_environment_list(parse_document(_require_text(body), TEXT))
 
 
 def _read_ssh_config(body: ImportEnvironmentsBody) -> dict[str, Environment]:
@@ -261,17 +258,23 @@ def _read_ssh_config(body: ImportEnvironmentsBody) -> dict[str, Environment]:
     with tempfile.TemporaryDirectory(prefix="crosszone-") as folder:
         file = Path(folder) / "ssh_config"
         file.write_bytes(text.encode("utf-8", "replace"))
-        return ssh_hosts(file, zone=body.zone)
+        return imports.read_ssh_hosts(file, zone=body.zone)
 
 
 def _read_slurm(body: ImportEnvironmentsBody) -> dict[str, Environment]:
-    return slurm.slurm_nodes() if body.text is None else _read_printed(slurm.nodes_in, body.text, slurm.WORDS[0])
+    return (
+        imports.read_slurm_nodes()
+        if body.text is None
+        else _read_printed(imports.parse_slurm_nodes, body.text, imports.SINFO_COMMAND[0])
+    )
 
 
 def _read_kubernetes(body: ImportEnvironmentsBody) -> dict[str, Environment]:
     if body.text is None:
-        return kubernetes.kubernetes_nodes()
-    return _read_printed(lambda text: kubernetes.nodes_in(from_json(text)), body.text, " ".join(kubernetes.WORDS))
+        return imports.read_kubernetes_nodes()
+    return _read_printed(
+        lambda text: imports.parse_kubernetes_nodes(from_json(text)), body.text, " ".join(imports.KUBECTL_COMMAND)
+    )
 
 
 _READERS: dict[ImportFormat, Callable[[ImportEnvironmentsBody], dict[str, Environment]]] = {
