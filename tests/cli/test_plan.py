@@ -510,7 +510,7 @@ def test_a_bar_is_drawn_only_on_a_terminal_and_only_after_a_while(monkeypatch, c
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(bars, "PATIENCE_S", patience_s)
-    with bars.progress_bar() as progress:
+    with bars.open_progress_bar() as progress:
         assert (progress is not None) == terminal
         if progress:
             progress("scoring", 2, 10)

@@ -21,7 +21,7 @@ from crosszone.predict.prediction import Bottleneck, Kind, Prediction, StageMemo
 from crosszone.schedule.trace import read_trace
 from crosszone.text import LANGUAGES, load_texts
 from crosszone.text.figures import format_digits
-from crosszone.views.words import Words
+from crosszone.views.words import AnswerText
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 THREE = str(ROOT / "examples" / "three-cities.yaml")
@@ -119,9 +119,9 @@ def test_of_many_stages_the_first_the_last_and_the_fullest_are_shown(say, tmp_pa
 
 def test_the_fullest_stage_is_shown_wherever_it_lies():
     groups = [[StageMemory.model_construct(stage=number)] for number in range(40)]
-    shown = [group[0].stage if group else None for group in report._shown(groups, 20)]
+    shown = [group[0].stage if group else None for group in report._select_groups(groups, 20)]
     assert shown == [*range(8), None, 20, None, *range(32, 40)]
-    assert report._shown(groups[:16], 3) == groups[:16]
+    assert report._select_groups(groups[:16], 3) == groups[:16]
 
 
 def test_a_step_of_too_many_spans_has_no_trace(say, tmp_path):
@@ -307,5 +307,5 @@ def test_lines_of_the_answer_fit_the_terminal(say, monkeypatch, columns, languag
 
 def test_a_run_of_hours_is_told_in_hours():
     run = Triple(low=0.25, expected=0.5, high=0.75)
-    assert Words("en").with_range(run, "hours", 24) == "12 hours (6 - 18)"
-    assert Words("zh").with_range(run, "hours", 24) == "12 小时（6 - 18）"
+    assert AnswerText("en").format_range(run, "hours", 24) == "12 hours (6 - 18)"
+    assert AnswerText("zh").format_range(run, "hours", 24) == "12 小时（6 - 18）"

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from crosszone.web.app import STATIC
 from crosszone.web.assets import build_assets
-from crosszone.web.page import Page
+from crosszone.web.page import PageFiles
 
 INDEX = '<link rel="stylesheet" href="/a.css">\n<link rel="stylesheet" href="/b.css">\n<script type="module" src="/app.js"></script>'
 
@@ -120,7 +120,7 @@ def test_a_form_that_cannot_be_joined_is_named(tmp_path, source, said):
 
 
 def test_a_changed_file_is_served_at_once_and_the_page_that_is_open_lives_on(tmp_path):
-    client = TestClient(Page(write_page(tmp_path, app="const first = 1;\n")))
+    client = TestClient(PageFiles(write_page(tmp_path, app="const first = 1;\n")))
     before = re.search(r'src="(/assets/app\.\w+\.js)"', client.get("/").text)[1]
     (tmp_path / "app.js").write_text("const second = 2;\n")
     after = re.search(r'src="(/assets/app\.\w+\.js)"', client.get("/").text)[1]
@@ -130,7 +130,7 @@ def test_a_changed_file_is_served_at_once_and_the_page_that_is_open_lives_on(tmp
 
 
 def test_assets_are_compressed_once(tmp_path):
-    page = Page(write_page(tmp_path, app="const first = 1;\n" * 1000))
+    page = PageFiles(write_page(tmp_path, app="const first = 1;\n" * 1000))
     client = TestClient(page)
     path = re.search(r'src="/(assets/app\.\w+\.js)"', client.get("/").text)[1]
     packed = client.get(path, headers={"Accept-Encoding": "gzip"})

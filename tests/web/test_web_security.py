@@ -20,7 +20,7 @@ from starlette.testclient import TestClient
 from crosszone.web import security
 from crosszone.web import server as serving
 from crosszone.web.app import STATIC
-from crosszone.web.page import Page
+from crosszone.web.page import PageFiles
 
 DESCRIBE = "/api/v1/scenarios/describe"
 
@@ -134,7 +134,7 @@ def test_a_link_out_of_the_folder_leads_nowhere(tmp_path):
     (tmp_path / "secret.txt").write_text("secret")
     os.symlink(tmp_path / "secret.txt", tmp_path / "page" / "link.txt")
     os.symlink(tmp_path, tmp_path / "page" / "up")
-    client = TestClient(Page(tmp_path / "page"), raise_server_exceptions=False)
+    client = TestClient(PageFiles(tmp_path / "page"), raise_server_exceptions=False)
     assert client.get("/").text == "the page"
     for path in ("/link.txt", "/up/secret.txt", "/up/page/index.html/../../secret.txt"):
         answer = client.get(path)
@@ -166,7 +166,7 @@ def test_large_answers_are_compressed(server):
 def test_the_page_is_compressed_once_and_not_sent_again(tmp_path):
     script = tmp_path / "big.js"
     script.write_text("export const a = 1;\n" * 1000)
-    page = Page(tmp_path)
+    page = PageFiles(tmp_path)
     client = TestClient(page)
     packed = client.get("/big.js", headers={"Accept-Encoding": "gzip"})
     assert packed.headers["Content-Encoding"] == "gzip"

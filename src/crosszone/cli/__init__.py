@@ -37,7 +37,7 @@ from crosszone.cli import (
     training_model,
     what_if,
 )
-from crosszone.cli.output import report_failure, set_language, wants_json
+from crosszone.cli.output import is_json_asked, print_failure, set_language
 from crosszone.errors import CrossZoneError, Notice
 
 app = typer.Typer(
@@ -58,17 +58,17 @@ app.add_typer(task.app, name="task")
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)
 app.command("analyse")(analyse.analyse)
-app.command("what-if")(what_if.what_if)
+app.command("what-if")(what_if.show_what_if)
 app.command("sweep")(sweep.sweep)
-app.command("report")(report.report)
+app.command("report")(report.write_report)
 app.command("deploy")(deploy.deploy)
 app.command("emulate")(emulate.emulate)
-app.command("accuracy")(accuracy.accuracy)
+app.command("accuracy")(accuracy.show_accuracy)
 app.command("serve")(serve.serve)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def print_version(is_asked: bool) -> None:
+    if is_asked:
         typer.echo(f"crosszone {__version__}")
         raise typer.Exit
 
@@ -82,7 +82,7 @@ def start(
         typer.Option(help="Own profile to predict with, by name or file; default: the one `calibrate use` names."),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Describe, check, predict, plan and run LLM training on GPUs that do not all sit in one place.
@@ -101,7 +101,7 @@ def start(
 
 def main() -> None:
     """Run the command line; no traceback reaches the user (set CROSSZONE_DEBUG=1 to see one)."""
-    sys.stdout, sys.stderr = _writable(sys.stdout), _writable(sys.stderr)
+    sys.stdout, sys.stderr = _make_writable(sys.stdout), _make_writable(sys.stderr)
     try:
         status = run(sys.argv[1:])
         sys.stdout.flush()
@@ -110,11 +110,11 @@ def main() -> None:
     except OSError as error:  # a full disk, say
         sys.stderr.write(f"crosszone: {error.strerror or error}\n")
         status = 1
-    _forget_unwritten()
+    _drop_unwritten()
     sys.exit(status)
 
 
-def _writable(stream: TextIO | None) -> TextIO:
+def _make_writable(stream: TextIO | None) -> TextIO:
     """The stream, made to show a question mark for what it cannot; one that was closed goes nowhere."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
@@ -123,7 +123,7 @@ def _writable(stream: TextIO | None) -> TextIO:
     return stream
 
 
-def _forget_unwritten() -> None:
+def _drop_unwritten() -> None:
     """Keep Python from complaining at its end about output that can no longer be delivered."""
     try:
         sys.stdout.flush()
@@ -131,7 +131,7 @@ def _forget_unwritten() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _language_first(arguments: list[str]) -> list[str]:
+def _move_language_first(arguments: list[str]) -> list[str]:
     """The arguments with `--lang` before the verb, wherever the user put it."""
     for index, word in enumerate(arguments):
         if word.startswith("--lang="):
@@ -142,7 +142,7 @@ def _language_first(arguments: list[str]) -> list[str]:
 
 
 @cache
-def _command(verb: str) -> Any:
+def _build_command(verb: str) -> Any:
     """Build the command of one verb, or of all when there is no such verb: all sixty take as long as a prediction."""
     single = copy(app)
     single.registered_commands = [command for command in app.registered_commands if command.name == verb]
@@ -150,26 +150,26 @@ def _command(verb: str) -> Any:
     return get_command(single if single.registered_commands or single.registered_groups else app)
 
 
-def run(given: list[str]) -> int:
+def run(arguments: list[str]) -> int:
     """Run one command line in this process; its exit status."""
-    arguments = _language_first(given)
-    as_json = wants_json(arguments)
+    ordered_arguments = _move_language_first(arguments)
+    as_json = is_json_asked(ordered_arguments)
     try:
-        outcome = _command(arguments[0] if arguments else "")(
-            args=arguments, prog_name="crosszone", standalone_mode=False
+        outcome = _build_command(ordered_arguments[0] if ordered_arguments else "")(
+            args=ordered_arguments, prog_name="crosszone", standalone_mode=False
         )
         return outcome if isinstance(outcome, int) else 0
     except CrossZoneError as error:
-        report_failure(error.notices, as_json)
+        print_failure(error.notices, as_json)
         return error.exit_status
     except (typer.Abort, KeyboardInterrupt):
         return 130
     except TyperException as error:  # the command line itself is wrong
-        said = error.format_message() if hasattr(error, "format_message") else str(error)
-        if said.startswith("Usage:") and not as_json:
-            typer.echo(said, err=True)
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        if message.startswith("Usage:") and not as_json:
+            typer.echo(message, err=True)
         else:
-            report_failure([Notice(code="usage", params={"reason": said})], as_json)
+            print_failure([Notice(code="usage", params={"reason": message})], as_json)
         return 2
     except OSError:
         raise
@@ -177,7 +177,7 @@ def run(given: list[str]) -> int:
         if os.environ.get("CROSSZONE_DEBUG"):
             raise
         reason = f"{type(error).__name__}: {error}"
-        report_failure([Notice(code="internal", params={"reason": reason})], as_json)
+        print_failure([Notice(code="internal", params={"reason": reason})], as_json)
         return 1
 
 

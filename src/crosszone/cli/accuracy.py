@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.accuracy_table import RIG, Columns, print_table
+from crosszone.cli.accuracy_table import TESTBED, Columns, print_table
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import get_language, label, open_console, print_json
 from crosszone.errors import InputError, Notice
@@ -38,7 +38,7 @@ SCORES = (
 )
 
 
-def accuracy(
+def show_accuracy(
     runs: Annotated[
         Path | None,
         typer.Argument(
@@ -68,73 +68,77 @@ def accuracy(
 
     Example: crosszone accuracy my-runs.csv
     """
-    from crosszone.cli.accuracy_folder import check_targets, default_folder
+    from crosszone.cli.accuracy_folder import check_targets, find_default_folder
 
     check_targets(force, csv, figures)
-    wanted = _Wanted(csv, figures, as_json)
+    targets = _Targets(csv, figures, as_json)
     if runs is None or runs.is_dir():
-        _folder(runs or default_folder(), doubtful, cv, wanted)
+        _score_folder(runs or find_default_folder(), doubtful, cv, targets)
         return
-    kind = _kind(runs)
-    if kind == "rig":
-        _no_files(runs, wanted)
-        _rig(runs, as_json)
+    kind = _detect_kind(runs)
+    if kind == "testbed":
+        _refuse_files(runs, targets)
+        _score_testbed(runs, as_json)
     elif kind == "components":
-        _components(runs, wanted)
+        _score_components(runs, targets)
     elif kind == "published":
-        _no_files(runs, wanted)
-        _published(runs, as_json)
+        _refuse_files(runs, targets)
+        _compare_published(runs, as_json)
     else:
-        _runs(runs, doubtful, cv, wanted)
+        _score_runs(runs, doubtful, cv, targets)
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _Targets:
     """Where the user wants the answer."""
 
     csv: Path | None
     figures: Path | None
     as_json: bool
 
-    def write(self, found: ScoredFolder) -> dict[str, Any] | None:
+    def write(self, scored: ScoredFolder) -> dict[str, Any] | None:
         """Write what was asked for; gives the report, or None where no file was."""
         if self.csv is None and self.figures is None:
             return None
         from crosszone.calibrate.accuracy_report import build_report
         from crosszone.cli.accuracy_folder import print_written, write_report
 
-        report = build_report(found, get_language())
+        report = build_report(scored, get_language())
         print_written(write_report(report, self.csv, self.figures))
         return report
 
 
-def _no_files(path: Path, wanted: _Wanted) -> None:
+def _refuse_files(path: Path, targets: _Targets) -> None:
     """Transfers and published results are tables of the terminal; with others, in a folder, they are files too."""
-    if wanted.csv is not None or wanted.figures is not None:
+    if targets.csv is not None or targets.figures is not None:
         raise InputError(Notice(code="accuracy_no_figure", value=str(path)))
 
 
-def _folder(folder: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
+def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy_report import MAIN_FILE, RUN_FILES, build_report, count_rows, score_folder
     from crosszone.calibrate.fit import doubtful_of
     from crosszone.cli.accuracy_folder import print_report, print_written, write_report
 
     total = sum(count_rows(folder / name) for name in RUN_FILES)
-    with _progress(label("accuracy_rows"), total) as advance:
-        found = score_folder(folder, advance, doubtful=doubtful, published=True)
-    report = build_report(found, get_language())
-    paths = write_report(report, wanted.csv, wanted.figures)
-    able = cv and MAIN_FILE in found.runs
-    checks = _cross_validated(folder / MAIN_FILE, doubtful_of(folder / MAIN_FILE, doubtful)) if able else []
-    if wanted.as_json:
-        print_json({**report, "cross_validation": [one.as_dict() for one in checks]} if cv else report)
+    with _open_progress(label("accuracy_rows"), total) as advance:
+        scored = score_folder(folder, advance, doubtful=doubtful, published=True)
+    report = build_report(scored, get_language())
+    paths = write_report(report, targets.csv, targets.figures)
+    can_validate = cv and MAIN_FILE in scored.runs
+    validations = (
+        _run_cross_validation(folder / MAIN_FILE, doubtful_of(folder / MAIN_FILE, doubtful)) if can_validate else []
+    )
+    if targets.as_json:
+        print_json(
+            {**report, "cross_validation": [validation.as_dict() for validation in validations]} if cv else report
+        )
     else:
         print_report(report)
-        _print_checks(checks)
+        _print_validations(validations)
     print_written(paths)
 
 
-def _kind(path: Path) -> str:
+def _detect_kind(path: Path) -> str:
     """What a file holds, by its columns; a file that cannot be read is left to the reader of runs to refuse."""
     from crosszone.calibrate.components_read import is_components
     from crosszone.calibrate.published import NEEDED as PUBLISHED
@@ -146,39 +150,44 @@ def _kind(path: Path) -> str:
     except OSError:
         return "runs"
     if set(RIG) <= columns:
-        return "rig"
+        return "testbed"
     if set(PUBLISHED) <= columns:
         return "published"
     return "components" if is_components(columns) else "runs"
 
 
-def _runs(path: Path, doubtful: Path | None, cv: bool, wanted: _Wanted) -> None:
+def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy import score_runs
     from crosszone.calibrate.accuracy_report import count_rows, score_file
     from crosszone.calibrate.fit import doubtful_of
 
     reasons = doubtful_of(path, doubtful)
-    with _progress(label("accuracy_rows"), count_rows(path)) as advance:
-        found = score_runs(path, doubtful=reasons, progress=advance)
-    if wanted.csv is not None or wanted.figures is not None:
-        wanted.write(score_file(path, found))
-    checks = _cross_validated(path, reasons) if cv else []
-    if wanted.as_json:
-        told = found.as_dict()
-        print_json({**told, "cross_validation": [one.as_dict() for one in checks]} if cv else told)
+    with _open_progress(label("accuracy_rows"), count_rows(path)) as advance:
+        accuracy_report = score_runs(path, doubtful=reasons, progress=advance)
+    if targets.csv is not None or targets.figures is not None:
+        targets.write(score_file(path, accuracy_report))
+    validations = _run_cross_validation(path, reasons) if cv else []
+    if targets.as_json:
+        answer = accuracy_report.as_dict()
+        print_json(
+            {**answer, "cross_validation": [validation.as_dict() for validation in validations]} if cv else answer
+        )
         return
-    _print_runs(found)
-    _print_checks(checks)
+    _print_runs(accuracy_report)
+    _print_validations(validations)
 
 
-def _print_checks(checks: Sequence[CrossValidation]) -> None:
-    if checks:
+def _print_validations(validations: Sequence[CrossValidation]) -> None:
+    if validations:
         columns = (("left_out", "left"), ("folds", "right"), *SCORES[2:8])
-        lines = [{"left_out": label(f"left_out_{one.kind}"), "folds": one.folds, **one.scores} for one in checks]
+        lines = [
+            {"left_out": label(f"left_out_{validation.kind}"), "folds": validation.folds, **validation.scores}
+            for validation in validations
+        ]
         print_table(label("cv_title"), columns, lines, MOST_ROWS)
 
 
-def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
+def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
     from crosszone.calibrate.fit import Kind, cross_validate, parts_of, training, usable
     from crosszone.calibrate.runs import read_runs
     from crosszone.cost.profile import Profiles
@@ -186,105 +195,111 @@ def _cross_validated(path: Path, doubtful: Mapping[str, str]) -> list[CrossValid
     rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.shipped()
     kinds: tuple[Kind, ...] = ("source", "model", "row")
     total = sum(len(parts_of(rows, profiles, kind)) for kind in kinds)
-    with _progress(label("accuracy_fits"), total) as advance:
-        found = [cross_validate(rows, profiles, kind, progress=lambda: advance(1)) for kind in kinds]
-    return [one for one in found if one is not None]
+    with _open_progress(label("accuracy_fits"), total) as advance:
+        validations = [cross_validate(rows, profiles, kind, progress=lambda: advance(1)) for kind in kinds]
+    return [validation for validation in validations if validation is not None]
 
 
-def _print_runs(found: Accuracy) -> None:
+def _print_runs(accuracy_report: Accuracy) -> None:
     first = (("source", "left"),)
-    total = {"source": label("total"), **found.summary}
-    print_table(label("accuracy_title"), (*first, *SCORES), [*found.by_source, total], MOST_ROWS)
-    lines = [{"subset": label(f"subset_{name}"), **values} for name, values in found.subsets.items()]
-    if found.doubtful["rows"]:
-        lines.append({"subset": label("subset_doubtful"), **found.doubtful})
+    total = {"source": label("total"), **accuracy_report.summary}
+    print_table(label("accuracy_title"), (*first, *SCORES), [*accuracy_report.by_source, total], MOST_ROWS)
+    lines = [{"subset": label(f"subset_{name}"), **values} for name, values in accuracy_report.subsets.items()]
+    if accuracy_report.doubtful["rows"]:
+        lines.append({"subset": label("subset_doubtful"), **accuracy_report.doubtful})
     print_table(label("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines, MOST_ROWS)
-    rank = found.ranking
-    if rank.mean_regret is not None:
+    ranking = accuracy_report.ranking
+    if ranking.mean_regret is not None:
         line = label(
             "ranking_line",
-            groups=rank.groups,
-            regret=f"{rank.mean_regret:.3f}",
-            worst=f"{rank.max_regret:.3f}",
-            pairs=rank.pairs,
-            right=format_amount(rank.pairs_right_pct, 3),
+            groups=ranking.groups,
+            regret=f"{ranking.mean_regret:.3f}",
+            worst=f"{ranking.max_regret:.3f}",
+            pairs=ranking.pairs,
+            right=format_amount(ranking.pairs_right_pct, 3),
         )
         open_console().print(line, soft_wrap=True)
-    if found.assumed:
+    if accuracy_report.assumed:
         columns = (("source", "left"), ("rows", "right"), ("assumed", "left"))
-        print_table(label("assumed_title"), columns, found.assumed, MOST_ASSUMED)
-    if found.skipped:
+        print_table(label("assumed_title"), columns, accuracy_report.assumed, MOST_ASSUMED)
+    if accuracy_report.skipped:
         columns = (("source", "left"), ("rows", "right"), ("reason", "left"))
-        print_table(label("skipped_title"), columns, found.skipped, MOST_ROWS)
+        print_table(label("skipped_title"), columns, accuracy_report.skipped, MOST_ROWS)
 
 
-def _components(path: Path, wanted: _Wanted) -> None:
+def _score_components(path: Path, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy_report import build_report, score_file
     from crosszone.calibrate.components import build_component_table, compute_iteration_shares
     from crosszone.cli.accuracy_folder import print_jobs
 
-    found = score_file(path)
-    report = wanted.write(found) or build_report(found, get_language())
-    jobs = found.components
+    scored = score_file(path)
+    report = targets.write(scored) or build_report(scored, get_language())
+    jobs = scored.components
     assert jobs is not None
-    told = jobs.as_dict()
-    if wanted.as_json:
-        table_of, parts = build_component_table(jobs, get_language()), compute_iteration_shares(jobs, get_language())
-        print_json({**told, "components": table_of.as_dict(), "shares": [one.as_dict() for one in parts]})
+    answer = jobs.as_dict()
+    if targets.as_json:
+        component_table, shares = (
+            build_component_table(jobs, get_language()),
+            compute_iteration_shares(jobs, get_language()),
+        )
+        print_json({**answer, "components": component_table.as_dict(), "shares": [item.as_dict() for item in shares]})
         return
     print_jobs(report)
     columns: Columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
-    print_table(label("parts_error_title"), columns, told["by_part"], MOST_ROWS)
+    print_table(label("parts_error_title"), columns, answer["by_part"], MOST_ROWS)
     if report["skipped"]:
         print_table(
             label("skipped_title"),
             (("run", "left"), ("source", "left"), ("reason", "left")),
-            [{"run": one["id"], **one} for one in report["skipped"]],
+            [{"run": item["id"], **item} for item in report["skipped"]],
         )
 
 
-def _rig(path: Path, as_json: bool) -> None:
+def _score_testbed(path: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from crosszone.calibrate.testbed import build_transfer_report
 
     report = build_transfer_report(path)
-    lines = [asdict(one) for one in report.summaries]
+    lines = [asdict(item) for item in report.summaries]
     skipped = [{"line": line, "reason": reason} for line, reason in report.skipped]
     if as_json:
         rows = [
             {
-                "line": one.row.line,
-                "experiment": one.row.experiment,
-                "op": one.row.op,
-                "unit": one.row.unit,
-                "median": one.row.median,
-                "best": one.row.best,
-                "predicted": one.predicted,
-                "error_median_pct": one.error_median_pct,
-                "error_best_pct": one.error_best_pct,
-                "skipped": one.reason or None,
+                "line": item.row.line,
+                "experiment": item.row.experiment,
+                "op": item.row.op,
+                "unit": item.row.unit,
+                "median": item.row.median,
+                "best": item.row.best,
+                "predicted": item.predicted,
+                "error_median_pct": item.error_median_pct,
+                "error_best_pct": item.error_best_pct,
+                "skipped": item.reason or None,
             }
-            for one in report.results
+            for item in report.results
         ]
         print_json({"summaries": lines, "rows": rows, "skipped": skipped})
         return
-    print_table(label("rig_title"), RIG, lines, MOST_ROWS)
+    print_table(label("rig_title"), TESTBED, lines, MOST_ROWS)
 
 
-def _published(path: Path, as_json: bool) -> None:
+def _compare_published(path: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from crosszone.calibrate.published import compare_cells, read_published, read_stored_study, summarize_families
 
     results = read_published(path)
-    families = [asdict(one) for one in summarize_families(results)]
-    sites = read_stored_study().two_sites if any(one.family == "headline" for one in results) else None
+    families = [asdict(item) for item in summarize_families(results)]
+    sites = read_stored_study().two_sites if any(item.family == "headline" for item in results) else None
     cells = compare_cells(results)
-    rows = [{**one.model_dump(), "error_pct": one.error_pct, "reason": _reason(one.reason) or None} for one in results]
+    rows = [
+        {**item.model_dump(), "error_pct": item.error_pct, "reason": _localize_reason(item.reason) or None}
+        for item in results
+    ]
     if as_json:
-        told = sites and sites.model_dump()
-        print_json({"families": families, "grid": cells._asdict(), "two_sites": told, "rows": rows})
+        sites_answer = sites and sites.model_dump()
+        print_json({"families": families, "grid": cells._asdict(), "two_sites": sites_answer, "rows": rows})
         return
     columns: Columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *SCORES[3:6])
     print_table(label("published_summary_title"), columns, families, MOST_ROWS)
@@ -301,13 +316,13 @@ def _published(path: Path, as_json: bool) -> None:
     )
     lines = [
         {
-            "family": one["family"],
-            "published_case": one["case"],
-            "published_figure": f"{format_amount(one['published'], 4)} {one['unit']}",
-            "published_prediction": one["reason"] or f"{format_amount(one['predicted'], 4)} {one['unit']}",
-            "published_difference_pct": one["error_pct"],
+            "family": item["family"],
+            "published_case": item["case"],
+            "published_figure": f"{format_amount(item['published'], 4)} {item['unit']}",
+            "published_prediction": item["reason"] or f"{format_amount(item['predicted'], 4)} {item['unit']}",
+            "published_difference_pct": item["error_pct"],
         }
-        for one in rows
+        for item in rows
     ]
     print_table(label("published_title"), columns, lines, len(lines))
 
@@ -324,13 +339,13 @@ def _print_sites(sites: TwoSites) -> None:
     print_table(label("published_two_sites_title"), columns, lines, MOST_ROWS)
 
 
-def _reason(reason: str) -> str:
+def _localize_reason(reason: str) -> str:
     """A reason in the user's language where it is the key of one."""
     return label(reason) if reason.startswith("published_") else reason
 
 
 @contextmanager
-def _progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+def _open_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on standard error, gone when done."""
     from rich.progress import Progress
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crosszone.cli.accuracy_table import RIG, Columns, cell, print_table
-from crosszone.cli.output import build_table, get_language, label, open_console, refuse_to_overwrite, write_bytes
+from crosszone.cli.accuracy_table import TESTBED, Columns, format_cell, print_table
+from crosszone.cli.output import build_table, check_not_existing, get_language, label, open_console, write_bytes
 from crosszone.errors import InputError, Notice
 from crosszone.extras import require_extra
 from crosszone.text.figures import format_amount
@@ -18,7 +18,7 @@ SCORES = ("scored", "mape_pct", "median_ape_pct", "within_10_pct", "within_20_pc
 STABILITY = ("iterations", "min_s", "max_s", "mean_s", "std_s", "mean_to_min_pct")
 
 
-def default_folder() -> Path:
+def find_default_folder() -> Path:
     """The folder with measured runs; where there is none, the one that they are looked for in first."""
     from crosszone.calibrate.accuracy_report import find_measurements, list_measurement_folders
 
@@ -39,31 +39,31 @@ def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
             params = {"reason": label("not_a_folder")}
             raise InputError(Notice(code="output_unwritable", value=str(folder), params=params))
         for name in names:
-            refuse_to_overwrite(folder / name, force)
+            check_not_existing(folder / name, force)
 
 
 def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | None) -> list[Path]:
     """Write tables and pictures; all are made before the first is written."""
-    made: dict[Path, bytes] = {}
+    contents: dict[Path, bytes] = {}
     if csv is not None:
         from crosszone.calibrate.accuracy_report import build_csv_files
 
-        made |= {csv / name: text.encode() for name, text in build_csv_files(report).items()}
+        contents |= {csv / name: text.encode() for name, text in build_csv_files(report).items()}
     if figures is not None:
         from crosszone.calibrate.figures import draw
 
-        drawn = draw(report, get_language())
-        if not drawn:
+        pictures = draw(report, get_language())
+        if not pictures:
             raise InputError(Notice(code="accuracy_no_figure", value=report["folder"]))
-        made |= {figures / name: content for name, content in drawn.items()}
-    for path, content in made.items():
+        contents |= {figures / name: content for name, content in pictures.items()}
+    for path, content in contents.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             params = {"reason": error.strerror or str(error)}
             raise InputError(Notice(code="output_unwritable", value=str(path.parent), params=params)) from None
         write_bytes(path, content, force=True)
-    return list(made)
+    return list(contents)
 
 
 def print_written(paths: Sequence[Path]) -> None:
@@ -75,12 +75,12 @@ def print_written(paths: Sequence[Path]) -> None:
 
 def print_report(report: Mapping[str, Any]) -> None:
     """Every table of a folder."""
-    _sources(report)
-    _runs(report)
+    _print_sources(report)
+    _print_worst_runs(report)
     print_jobs(report)
-    _stability(report["stability"])
-    _transfers(report)
-    _operators(report["operators"])
+    _print_stability(report["stability"])
+    _print_transfers(report)
+    _print_operators(report["operators"])
     if report["missing"]:
         open_console().print(label("accuracy_missing", files=", ".join(report["missing"])), soft_wrap=True)
 
@@ -98,12 +98,14 @@ def print_jobs(report: Mapping[str, Any]) -> None:
         ("setups_mape_pct", "right"),
         ("left_out_pct", "right"),
     )
-    print_table(label("clusters_title"), columns, [{**one, "jobs": one["scored"]} for one in report["clusters"]])
-    _component_error(report["components"])
-    _shares(report["shares"])
+    print_table(
+        label("clusters_title"), columns, [{**cluster, "jobs": cluster["scored"]} for cluster in report["clusters"]]
+    )
+    _print_component_errors(report["components"])
+    _print_shares(report["shares"])
 
 
-def _sources(report: Mapping[str, Any]) -> None:
+def _print_sources(report: Mapping[str, Any]) -> None:
     columns: Columns = (("source", "left"), *((key, "right") for key in SCORES))
     lines = [line for line in report["sources"] if "bias_pct" in line]
     totals = [{"source": f"= {name}", **line} for name, line in report["summary"].items()]
@@ -114,7 +116,7 @@ def _sources(report: Mapping[str, Any]) -> None:
     print_table(label("subsets_title"), columns, subsets)
 
 
-def _runs(report: Mapping[str, Any]) -> None:
+def _print_worst_runs(report: Mapping[str, Any]) -> None:
     """The runs farthest off."""
     counted = [run for run in report["runs"] if run["counts"]]
     worst = sorted(counted, key=lambda run: -abs(run["error_pct"]))[:MOST_RUNS]
@@ -132,46 +134,48 @@ def _runs(report: Mapping[str, Any]) -> None:
         print_table(label("worst_runs_title", shown=len(worst), count=format_amount(len(counted))), columns, lines)
 
 
-def _component_error(found: Mapping[str, Any]) -> None:
+def _print_component_errors(components: Mapping[str, Any]) -> None:
     """Rows: components; columns: jobs, then means by cluster over all its jobs and over the fastest of each set-up."""
     caption = label("component_error_caption")
-    if len(found["jobs"]) > MOST_JOBS:
-        caption += " " + label("figure_first_jobs", shown=MOST_JOBS, count=format_amount(len(found["jobs"])))
-    made = build_table(label("component_error_title"), (), caption=caption)
-    made.add_column(label("component"), no_wrap=True)
-    for job in found["jobs"][:MOST_JOBS]:
+    if len(components["jobs"]) > MOST_JOBS:
+        caption += " " + label("figure_first_jobs", shown=MOST_JOBS, count=format_amount(len(components["jobs"])))
+    table = build_table(label("component_error_title"), (), caption=caption)
+    table.add_column(label("component"), no_wrap=True)
+    for job in components["jobs"][:MOST_JOBS]:
         name = job["name"].replace(" ", "\n")
         mark = "" if job["fastest"] else " *"
-        made.add_column(f"{job['cluster']}\n{name}\n{job['id']}{mark}", justify="right")
-    for cluster in found["clusters"]:
-        made.add_column(label("mean_all_jobs", cluster=cluster), justify="right")
-        made.add_column(label("mean_fastest_jobs", cluster=cluster), justify="right")
-    for row in found["rows"]:
-        means = [row["means"][cluster] for cluster in found["clusters"]]
-        cells = [_signed(error) for error in row["errors_pct"][:MOST_JOBS]]
-        cells += [cell(one[key]) for one in means for key in ("all_pct", "fastest_pct")]
-        made.add_row(row["name"], *cells)
-    open_console().print(made)
+        table.add_column(f"{job['cluster']}\n{name}\n{job['id']}{mark}", justify="right")
+    for cluster in components["clusters"]:
+        table.add_column(label("mean_all_jobs", cluster=cluster), justify="right")
+        table.add_column(label("mean_fastest_jobs", cluster=cluster), justify="right")
+    for row in components["rows"]:
+        means = [row["means"][cluster] for cluster in components["clusters"]]
+        cells = [_format_error(error) for error in row["errors_pct"][:MOST_JOBS]]
+        cells += [format_cell(cluster_means[key]) for cluster_means in means for key in ("all_pct", "fastest_pct")]
+        table.add_row(row["name"], *cells)
+    open_console().print(table)
 
 
-def _shares(found: Sequence[Mapping[str, Any]]) -> None:
-    if not found:
+def _print_shares(shares: Sequence[Mapping[str, Any]]) -> None:
+    if not shares:
         return
-    made = build_table(label("figure_share_title"), ())
+    table = build_table(label("figure_share_title"), ())
     for key in ("job", "kind"):
-        made.add_column(label(key), no_wrap=True)
-    for name in found[0]["names"].values():
-        made.add_column(name, justify="right", overflow="fold")
-    for one in found[:MOST_JOBS]:
-        job = one["job"]
+        table.add_column(label(key), no_wrap=True)
+    for name in shares[0]["names"].values():
+        table.add_column(name, justify="right", overflow="fold")
+    for job_shares in shares[:MOST_JOBS]:
+        job = job_shares["job"]
         for kind in ("measured", "predicted"):
-            if one[f"{kind}_pct"]:
+            if job_shares[f"{kind}_pct"]:
                 name = f"{job['cluster']} {job['name']} {job['id']}" if kind == "measured" else ""
-                made.add_row(name, label(f"kind_{kind}"), *(f"{value:.1f}" for value in one[f"{kind}_pct"].values()))
-    open_console().print(made)
+                table.add_row(
+                    name, label(f"kind_{kind}"), *(f"{value:.1f}" for value in job_shares[f"{kind}_pct"].values())
+                )
+    open_console().print(table)
 
 
-def _stability(rows: Sequence[Mapping[str, Any]]) -> None:
+def _print_stability(rows: Sequence[Mapping[str, Any]]) -> None:
     columns: Columns = (("job", "left"), *((key, "right") for key in STABILITY))
     lines = [
         {
@@ -185,8 +189,8 @@ def _stability(rows: Sequence[Mapping[str, Any]]) -> None:
     print_table(label("stability_title"), columns, lines)
 
 
-def _transfers(report: Mapping[str, Any]) -> None:
-    print_table(label("rig_title"), RIG, report["transfers"])
+def _print_transfers(report: Mapping[str, Any]) -> None:
+    print_table(label("rig_title"), TESTBED, report["transfers"])
     columns: Columns = (
         ("family", "left"),
         ("rows", "right"),
@@ -196,7 +200,7 @@ def _transfers(report: Mapping[str, Any]) -> None:
     print_table(label("published_summary_title"), columns, report["published"])
 
 
-def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
+def _print_operators(lines: Sequence[Mapping[str, Any]]) -> None:
     columns: Columns = (
         ("gpu", "left"),
         ("operator_family", "left"),
@@ -206,16 +210,16 @@ def _operators(lines: Sequence[Mapping[str, Any]]) -> None:
     )
     rows = [
         {
-            "gpu": one["gpu"],
-            "operator_family": one["family"],
-            "samples": int(one["samples"]),
-            "operator_error_pct": float(one["error_pct"]),
-            "operator_unseen_pct": float(one["unseen_pct"]),
+            "gpu": line["gpu"],
+            "operator_family": line["family"],
+            "samples": int(line["samples"]),
+            "operator_error_pct": float(line["error_pct"]),
+            "operator_unseen_pct": float(line["unseen_pct"]),
         }
-        for one in lines
+        for line in lines
     ]
     print_table(label("operators_title"), columns, rows)
 
 
-def _signed(value: float | None) -> str:
+def _format_error(value: float | None) -> str:
     return "-" if value is None else f"{value:+.1f}"

@@ -10,7 +10,7 @@ from crosszone.text.figures import format_amount
 
 Columns = Sequence[tuple[str, str]]  # Key of a row, which is the column's label too, and its alignment
 # Of transfers between emulated zones.
-RIG: Columns = (
+TESTBED: Columns = (
     ("experiment", "left"),
     ("op", "left"),
     ("rows", "right"),
@@ -21,19 +21,19 @@ RIG: Columns = (
 )
 
 
-def print_table(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], most: int | None = None) -> None:
+def print_table(title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], limit: int | None = None) -> None:
     """Print a table, if there are rows: `most` of them, and how many more there are."""
-    shown = lines[:most]
-    made = build_table(title, columns)
-    for line in shown:
-        made.add_row(*(cell(line.get(key)) for key, _ in columns))
-    if shown:
-        open_console().print(made)
-    if len(lines) > len(shown):
-        open_console().print(label("rows_more", count=format_amount(len(lines) - len(shown))))
+    visible = lines[:limit]
+    table = build_table(title, columns)
+    for line in visible:
+        table.add_row(*(format_cell(line.get(key)) for key, _ in columns))
+    if visible:
+        open_console().print(table)
+    if len(lines) > len(visible):
+        open_console().print(label("rows_more", count=format_amount(len(lines) - len(visible))))
 
 
-def cell(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """A value as a cell shows it: one decimal, or as it is."""
     if isinstance(value, str):
         return value

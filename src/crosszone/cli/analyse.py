@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import get_language, label, open_console, print_json, print_lines, print_notices, progress_bar
+from crosszone.cli.output import (
+    get_language,
+    label,
+    open_console,
+    open_progress_bar,
+    print_json,
+    print_lines,
+    print_notices,
+)
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -40,16 +48,16 @@ def analyse(
 
     Example: crosszone analyse examples/three-cities.yaml --plans
     """
-    asked = _parts(part, everything)
+    parts = _choose_parts(part, everything)
 
     from crosszone.analyse.answer import answer
     from crosszone.inputs.scenario import read_scenario
 
-    with progress_bar() as progress:
-        found, analysis = answer(
+    with open_progress_bar() as progress:
+        prediction_answer, analysis = answer(
             read_scenario(file),
             get_language(),
-            parts=asked,
+            parts=parts,
             plans=plans or everything,
             zone_failures_per_year=zone_failures,
             checkpoint_zone=checkpoint_zone,
@@ -58,29 +66,29 @@ def analyse(
     if as_json:
         print_json(analysis.to_asked())
         return
-    _print(found, analysis, formulas)
+    _print(prediction_answer, analysis, formulas)
 
 
-def _parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
+def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
     from crosszone.analyse.answer import PARTS, QUICK
 
-    for one in part or []:
-        if one not in PARTS:
+    for name in part or []:
+        if name not in PARTS:
             from crosszone.inputs.value import nearest
 
-            params = {"allowed": list(PARTS), "nearest": nearest(one, PARTS)}
-            raise InvalidError(Notice(code="not_one_of", field="--part", value=one, params=params))
-    return PARTS if everything else tuple(one for one in PARTS if one in part) if part else QUICK
+            params = {"allowed": list(PARTS), "nearest": nearest(name, PARTS)}
+            raise InvalidError(Notice(code="not_one_of", field="--part", value=name, params=params))
+    return PARTS if everything else tuple(name for name in PARTS if name in part) if part else QUICK
 
 
-def _print(found: PredictionAnswer, analysis: Analysis, formulas: bool) -> None:
+def _print(prediction_answer: PredictionAnswer, analysis: Analysis, formulas: bool) -> None:
     from crosszone.cli import economy, traffic
-    from crosszone.cli.prediction import answer_lines, split
+    from crosszone.cli.prediction import format_split, list_answer_lines
 
     terminal = open_console()
-    terminal.print(found.prediction.name, style="bold")
-    terminal.print(split(found.prediction), style="dim")
-    print_lines(*answer_lines(found.prediction)[:3])
+    terminal.print(prediction_answer.prediction.name, style="bold")
+    terminal.print(format_split(prediction_answer.prediction), style="dim")
+    print_lines(*list_answer_lines(prediction_answer.prediction)[:3])
     if analysis.traffic is not None:
         traffic.print_report(analysis.traffic, formulas=formulas)
     if analysis.suggestions is not None:
@@ -90,6 +98,6 @@ def _print(found: PredictionAnswer, analysis: Analysis, formulas: bool) -> None:
         if part is not None:
             terminal.print(label(f"{name}_title"), style="bold")
             getattr(economy, f"print_{name}")(part)
-    told = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
-    warnings = [notice for notice in found.prediction.warnings if notice["level"] != "note"]
-    print_notices(notice for notice in warnings if notice["message"] not in told)
+    bill_messages = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
+    warnings = [notice for notice in prediction_answer.prediction.warnings if notice["level"] != "note"]
+    print_notices(notice for notice in warnings if notice["message"] not in bill_messages)

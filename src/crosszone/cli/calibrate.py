@@ -34,7 +34,7 @@ def predict_with_profile(name: str) -> None:
         give(load(name))
 
 
-def profiles(
+def show_profiles(
     name: Annotated[str | None, typer.Argument(help="Show one with all its values.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,7 +67,7 @@ def profiles(
     _print_own_profile(listed[0])
 
 
-def use(
+def select_profile(
     name: Annotated[str, typer.Argument(help="Name of an own profile, or `none` for the shipped values alone.")],
     as_json: JsonOption = False,
 ) -> None:
@@ -85,7 +85,7 @@ def use(
         open_console().print(label("own_profile_in_use", name=chosen) if chosen else label("own_profile_none_in_use"))
 
 
-def forget(name: Name, as_json: JsonOption = False) -> None:
+def remove_profile(name: Name, as_json: JsonOption = False) -> None:
     """Delete an own profile; where it was in use, the shipped values are used again.
 
     Example: crosszone calibrate forget my-cluster
@@ -131,15 +131,15 @@ def _print_own_profile(profile: OwnProfile) -> None:
         open_console().print(note, soft_wrap=True)
 
 
-app.command("profiles")(profiles)
-app.command("use")(use)
-app.command("forget")(forget)
-app.command("collectives")(calibrate_measure.collectives)
-app.command("links")(calibrate_measure.links)
-app.command("kernels")(calibrate_measure.kernels)
+app.command("profiles")(show_profiles)
+app.command("use")(select_profile)
+app.command("forget")(remove_profile)
+app.command("collectives")(calibrate_measure.measure_collectives)
+app.command("links")(calibrate_measure.measure_links)
+app.command("kernels")(calibrate_measure.measure_kernels)
 app.command("fit")(calibrate_fit.fit)
-app.command("operator")(calibrate_fit.operator)
+app.command("operator")(calibrate_fit.predict_operator)
 app.command("trace")(calibrate_runs.trace)
 app.command("log")(calibrate_runs.log)
-app.command("jobs")(calibrate_fit.jobs)
+app.command("jobs")(calibrate_fit.fit_jobs)
 app.add_typer(calibrate_sheet.app, name="sheet")

@@ -18,13 +18,13 @@ from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
     Progress,
     build_table,
+    check_not_existing,
     get_language,
     label,
     open_console,
+    open_progress_bar,
     print_json,
     print_notices,
-    progress_bar,
-    refuse_to_overwrite,
     write_file,
 )
 from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
@@ -69,12 +69,12 @@ def fit(
     from crosszone.errors import InvalidError, Notice
 
     if output is not None:
-        refuse_to_overwrite(output, force)
+        check_not_existing(output, force)
     if add and save is None:
         raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add"))
     if save is not None:
         own_profiles.check_free(save, replace=force or add)
-    with progress_bar() as advance:
+    with open_progress_bar() as advance:
         read = _read_samples(samples, gpu)
         _require_samples(read)
         searched = _search_settings(read, advance) if tune and correction else {}
@@ -216,7 +216,7 @@ def _format_settings(settings: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in settings.items())
 
 
-def operator(
+def predict_operator(
     gpu: Annotated[str, typer.Argument(help="GPU with an operator profile, or the file of one.")],
     op: Annotated[str, typer.Argument(help="matmul, attention, rmsnorm ...")],
     dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp8 or fp32; default: what was sampled.")] = None,
@@ -488,7 +488,7 @@ def _join_value(notice: Notice) -> Notice:
 # --- jobs
 
 
-def jobs(
+def fit_jobs(
     file: Annotated[Path, typer.Argument(metavar="RUNS", help="Jobs timed part by part (CSV).")],
     cluster: Annotated[str | None, typer.Option(help="Only jobs of this cluster, where a file has several.")] = None,
     save: Annotated[str | None, typer.Option(metavar="NAME", help="Keep what was learned as an own profile.")] = None,

@@ -20,12 +20,12 @@ import typer
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
     build_table,
+    check_not_existing,
     get_language,
     label,
     open_console,
     print_json,
     print_notices,
-    refuse_to_overwrite,
     write_file,
 )
 from crosszone.errors import InvalidError, MachineError, Notice
@@ -46,7 +46,7 @@ LEFT_OUT = "collectives: left out "
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
 
 
-def collectives(
+def measure_collectives(
     output: Annotated[Path, typer.Option("--output", "-o", help="CSV file to write.")] = Path("collectives.csv"),
     nproc: Annotated[
         int | None, typer.Option(help="Processes of a node; default: one a GPU, two without GPUs.", min=1, max=1024)
@@ -89,7 +89,7 @@ def collectives(
     if script is not None:
         _print_commands([], script, as_json)
         return
-    refuse_to_overwrite(output, force)
+    check_not_existing(output, force)
     interpreter = python or sys.executable
     count = _choose_process_count(interpreter, backend) if nproc is None else nproc
     if nproc is not None:
@@ -101,7 +101,7 @@ def collectives(
     _print_collective_run(output, left_out, as_json)
 
 
-def links(
+def measure_links(
     samples: Annotated[Path, typer.Argument(help="Timed collectives (CSV), as `calibrate collectives` writes them.")],
     scenario: Annotated[
         str | None, typer.Option(help="Scenario whose links take the measured figures; - for standard input.")
@@ -140,7 +140,7 @@ def links(
     if output is not None and scenario is None:
         raise InvalidError(Notice(code="links_scenario_needed", field="--output", value=str(output)))
     if output is not None:
-        refuse_to_overwrite(output, force)
+        check_not_existing(output, force)
     if save is None and (add or gpu is not None):
         raise InvalidError(Notice(code="own_profile_add_unsaved", field="--add" if add else "--gpu"))
     if save is not None:
@@ -413,7 +413,7 @@ STDERR = 2
 MARGIN_MIN = 10  # Minutes a job may start and end in, beside the budget
 
 
-def kernels(
+def measure_kernels(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Samples (CSV) to write; one that has rows is continued.")
     ] = None,

@@ -11,13 +11,13 @@ import typer
 from crosszone.cli.options import JsonOption, StoreOption, open_database
 from crosszone.cli.output import (
     build_table,
+    check_not_existing,
     get_language,
     label,
     open_console,
+    open_progress_bar,
     print_json,
     print_notices,
-    progress_bar,
-    refuse_to_overwrite,
     write_file,
 )
 from crosszone.errors import InvalidError, Notice
@@ -73,11 +73,11 @@ def trace(
     if form not in (AUTO, *FORMATS):
         raise build_choice_error("--format", form, (AUTO, *FORMATS))
     if output is not None:
-        refuse_to_overwrite(Path(output), force)
+        check_not_existing(Path(output), force)
 
     group_kinds = parse_group_assignments(group)
     predictor = None if scenario is None else _build_predictor(scenario)
-    with progress_bar() as progress:
+    with open_progress_bar() as progress:
         run = read_run(
             files,
             form,
@@ -282,7 +282,7 @@ def log(
     if save is not None:
         own_profiles.check_free(save, replace=force)
     loaded = load_scenario(scenario)
-    with progress_bar() as advance:
+    with open_progress_bar() as advance:
         calibration = calibrate_single_run(file, loaded, form=form, name=save, progress=advance)
     if save is not None:
         own_profiles.save(calibration.profile, replace=force)

@@ -15,12 +15,12 @@ import typer
 from crosszone.cli.options import JsonOption, StoreOption, open_database
 from crosszone.cli.output import (
     build_table,
+    check_not_existing,
     get_language,
     label,
     open_console,
     print_json,
     print_notices,
-    refuse_to_overwrite,
     write_bytes,
 )
 from crosszone.errors import FileError, Notice
@@ -36,7 +36,7 @@ app = typer.Typer(invoke_without_command=True)
 
 
 @app.callback()
-def sheet(
+def write_sheet(
     context: typer.Context,
     scenario: Annotated[
         str | None, typer.Option(metavar="FILE", help="Scenario with a strategy; default: an example.")
@@ -51,7 +51,7 @@ def sheet(
     """
     if context.invoked_subcommand is not None:
         return
-    refuse_to_overwrite(Path(output), force)
+    check_not_existing(Path(output), force)
 
     from crosszone.calibrate.sheet import build_workbook
     from crosszone.calibrate.sheet.workbook import read_example
@@ -104,7 +104,7 @@ def export(
 
     Example: crosszone calibrate sheet export 7f3a -o result.xlsx
     """
-    refuse_to_overwrite(Path(output), force)
+    check_not_existing(Path(output), force)
 
     from crosszone.calibrate.sheet import export_result
 

@@ -26,8 +26,8 @@ YamlOption = Annotated[bool, typer.Option("--yaml", help="The entry as a catalog
 FilterOption = Annotated[str, typer.Option("--filter", help="Only entries whose name holds this.")]
 
 
-@app.command()
-def gpus(
+@app.command("gpus")
+def show_gpus(
     name: NameArgument = None, as_json: JsonOption = False, as_yaml: YamlOption = False, only: FilterOption = ""
 ) -> None:
     """List GPU kinds, or show one with all its figures and their sources.
@@ -37,19 +37,19 @@ def gpus(
     from crosszone.inputs.catalogue import catalogue
 
     if name is not None:
-        _show("gpus", catalogue().gpu(name), as_json, as_yaml)
+        _show_entry("gpus", catalogue().gpu(name), as_json, as_yaml)
         return
-    found: list[Gpu] = [g for g in catalogue().entries("gpus") if only.lower() in g.name]  # type: ignore[misc]
+    kinds: list[Gpu] = [g for g in catalogue().entries("gpus") if only.lower() in g.name]  # type: ignore[misc]
     if as_json or as_yaml:
-        _print_all("gpus", found, as_json)
+        _print_all("gpus", kinds, as_json)
         return
     columns = ["name", "year", "peak_bf16", "peak_fp8", "memory_gib", "memory_bw", "fast_link", "tdp_w", "usd_hour"]
     rows = build_table(
-        label("gpus_title", count=len(found)),
+        label("gpus_title", count=len(kinds)),
         [(c, "left" if c == "name" else "right") for c in columns],
         caption=label("gpus_caption"),
     )
-    for gpu in found:
+    for gpu in kinds:
         peak = gpu.dense_tflops.bf16 or gpu.dense_tflops.fp16
         link = gpu.link.gb_per_s_both_ways if gpu.link else None
         rows.add_row(
@@ -66,8 +66,8 @@ def gpus(
     open_console().print(rows)
 
 
-@app.command()
-def models(
+@app.command("models")
+def show_models(
     name: NameArgument = None, as_json: JsonOption = False, as_yaml: YamlOption = False, only: FilterOption = ""
 ) -> None:
     """List models, or show one with its parameters by part.
@@ -78,17 +78,17 @@ def models(
     from crosszone.inputs.parameters import parameters
 
     if name is not None:
-        _show("models", catalogue().entry("models", name), as_json, as_yaml)
+        _show_entry("models", catalogue().entry("models", name), as_json, as_yaml)
         return
-    found = [m for m in catalogue().entries("models") if isinstance(m, ModelEntry) and only.lower() in m.name]
+    entries = [m for m in catalogue().entries("models") if isinstance(m, ModelEntry) and only.lower() in m.name]
     if as_json or as_yaml:
-        _print_all("models", found, as_json)
+        _print_all("models", entries, as_json)
         return
     columns = ["name", "parameters", "active", "layers", "hidden", "heads", "ffn", "vocab", "experts"]
     rows = build_table(
-        label("models_title", count=len(found)), [(c, "left" if c == "name" else "right") for c in columns]
+        label("models_title", count=len(entries)), [(c, "left" if c == "name" else "right") for c in columns]
     )
-    for entry in found:
+    for entry in entries:
         model, counted = entry.model, parameters(entry.model)
         heads = f"{model.heads}" if model.kv_heads == model.heads else f"{model.heads}/{model.kv_heads}"
         experts = f"{model.moe.experts} top {model.moe.top_k}, {model.moe.ffn_hidden} wide" if model.moe else "-"
@@ -107,8 +107,8 @@ def models(
     open_console().print(rows)
 
 
-@app.command()
-def regions(
+@app.command("regions")
+def show_regions(
     name: NameArgument = None, as_json: JsonOption = False, as_yaml: YamlOption = False, only: FilterOption = ""
 ) -> None:
     """List regions, or show one with what was measured from it.
@@ -118,22 +118,22 @@ def regions(
     from crosszone.inputs.catalogue import catalogue
 
     if name is not None:
-        _show("regions", catalogue().region(name), as_json, as_yaml)
+        _show_entry("regions", catalogue().region(name), as_json, as_yaml)
         return
-    found: list[Region] = [r for r in catalogue().entries("regions") if only.lower() in r.name]  # type: ignore[misc]
+    places: list[Region] = [r for r in catalogue().entries("regions") if only.lower() in r.name]  # type: ignore[misc]
     if as_json or as_yaml:
-        _print_all("regions", found, as_json)
+        _print_all("regions", places, as_json)
         return
-    left = ("name", "provider", "place")
-    columns = [*left, "lat", "lon", "carbon", "egress"]
+    left_aligned = ("name", "provider", "place")
+    columns = [*left_aligned, "lat", "lon", "carbon", "egress"]
     rows = build_table(
-        label("regions_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns]
+        label("regions_title", count=len(places)), [(c, "left" if c in left_aligned else "right") for c in columns]
     )
-    for region in found:
+    for region in places:
         rows.add_row(
             region.name,
             region.provider,
-            _place(region),
+            _choose_place_name(region),
             f"{region.lat:.2f}",
             f"{region.lon:.2f}",
             format_amount(region.carbon_g_per_kwh),
@@ -142,22 +142,24 @@ def regions(
     open_console().print(rows)
 
 
-@app.command()
-def links(as_json: JsonOption = False, only: FilterOption = "") -> None:
+@app.command("links")
+def show_links(as_json: JsonOption = False, only: FilterOption = "") -> None:
     """List what was measured between regions.
 
     Example: crosszone catalogue links --filter us-east-1
     """
     from crosszone.inputs.catalogue import catalogue
 
-    found = [p for p in catalogue().measured_pairs() if any(only.lower() in end for end in p.between)]
+    pairs = [p for p in catalogue().measured_pairs() if any(only.lower() in end for end in p.between)]
     if as_json:
-        print_json([pair.to_plain() for pair in found])
+        print_json([pair.to_plain() for pair in pairs])
         return
     columns = ["between", "rtt_ms", "gbps", "flow_gbps", "flows", "source"]
-    left = ("between", "source")
-    rows = build_table(label("links_title", count=len(found)), [(c, "left" if c in left else "right") for c in columns])
-    for pair in found:
+    left_aligned = ("between", "source")
+    rows = build_table(
+        label("links_title", count=len(pairs)), [(c, "left" if c in left_aligned else "right") for c in columns]
+    )
+    for pair in pairs:
         rows.add_row(
             " - ".join(pair.between),
             format_amount(pair.rtt_ms),
@@ -183,7 +185,7 @@ def add(
     """
     from crosszone.inputs.catalogue.own import add_entries
 
-    added = add_entries(_kind(kind), file, replace=replace)
+    added = add_entries(_find_kind(kind), file, replace=replace)
     if as_json:
         print_json({"added": [entry.name for entry in added]})
         return
@@ -203,14 +205,14 @@ def remove(
     """
     from crosszone.inputs.catalogue.own import remove_entry
 
-    gone = remove_entry(_kind(kind), name)
+    gone = remove_entry(_find_kind(kind), name)
     if as_json:
         print_json({"removed": [gone]})
     else:
         open_console().print(label("removed", name=gone, kind=kind), soft_wrap=True)
 
 
-def _kind(word: str) -> Kind:
+def _find_kind(word: str) -> Kind:
     from crosszone.inputs.catalogue import KINDS
 
     for kind in KINDS:
@@ -219,7 +221,7 @@ def _kind(word: str) -> Kind:
     raise InvalidError(Notice(code="kind_unknown", value=word, params={"allowed": list(KINDS)}))
 
 
-def _show(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
+def _show_entry(kind: Kind, entry: Entry, as_json: bool, as_yaml: bool) -> None:
     from crosszone.inputs.catalogue.describe import describe_entry
     from crosszone.inputs.catalogue.own import start_fields
     from crosszone.inputs.document import dump_yaml
@@ -252,25 +254,25 @@ def _print_entry(kind: Kind, entry: Entry) -> None:
     rows = build_table(entry.name, [("figure", "left"), ("value", "left"), ("source", "left")])
     if entry.aliases:
         rows.add_row("aliases", ", ".join(entry.aliases), "")
-    found = figures(kind, entry)
-    for figure in found:
+    entry_figures = figures(kind, entry)
+    for figure in entry_figures:
         origin = f" ({figure['origin']})" if "origin" in figure else ""
-        rows.add_row(figure["figure"], _cell(figure["value"]) + origin, figure["source"] or "")
+        rows.add_row(figure["figure"], _format_cell(figure["value"]) + origin, figure["source"] or "")
     terminal = open_console()
     terminal.print(rows)
     if kind == "models":
-        terminal.print(parts_table(describe_entry(kind, entry)["parameters"]))
+        terminal.print(build_parts_table(describe_entry(kind, entry)["parameters"]))
     if kind == "regions":
         _print_pairs(entry.name)
     if getattr(entry, "notes", ""):
         terminal.print(getattr(entry, "notes", ""), soft_wrap=True)
-    for source in dict.fromkeys(figure["source"] for figure in found if figure["source"]):
+    for source in dict.fromkeys(figure["source"] for figure in entry_figures if figure["source"]):
         about = catalogue().sources.get(source, {})
         details = ", ".join(str(about[key]) for key in ("publisher", "year", "url") if about.get(key))
         terminal.print(f"[{source}] {about.get('title', '')} {details}", style="dim", soft_wrap=True)
 
 
-def parts_table(counted: dict[str, Any]) -> Any:
+def build_parts_table(counted: dict[str, Any]) -> Any:
     """Parameters by part with their share; the parts add up to the total."""
     rows = build_table(label("parts_title"), [("part", "left"), ("parameters", "right"), ("share", "right")])
     for part, count in counted["parts"].items():
@@ -305,7 +307,7 @@ def _print_pairs(region: str) -> None:
     open_console().print(rows)
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(str(inner) for inner in value)
     if isinstance(value, bool):
@@ -313,5 +315,5 @@ def _cell(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _place(region: Region) -> str:
+def _choose_place_name(region: Region) -> str:
     return region.place_zh if get_language() == "zh" and region.place_zh else region.place

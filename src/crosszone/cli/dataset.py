@@ -25,17 +25,17 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The dataset's id.
 
 
 @app.command("list")
-def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def list_datasets(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List datasets and their versions.
 
     Example: crosszone dataset list
     """
     with open_database(store) as database:
-        found = database.datasets.all()
+        entries = database.datasets.all()
     if as_json:
-        print_json({"entries": [entry.model_dump(mode="json") for entry in found]})
-    elif found:
-        _print(label("dataset_title", count=len(found)), found)
+        print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
+    elif entries:
+        _print(label("dataset_title", count=len(entries)), entries)
     else:
         open_console().print(label("dataset_none"), soft_wrap=True)
 
@@ -60,15 +60,17 @@ def add(
     """
     from crosszone.inputs.dataset import Dataset, DatasetVersion
 
-    made = DatasetVersion(**drop_missing({"id": version, "path": path, "tokenizer": tokenizer}))
+    dataset_version = DatasetVersion(**drop_missing({"id": version, "path": path, "tokenizer": tokenizer}))
     with open_database(store) as database:
-        known = {entry.id: entry.value for entry in database.datasets.all()}.get(id)
-        if known is None:
+        registered = {entry.id: entry.value for entry in database.datasets.all()}.get(id)
+        if registered is None:
             fields = drop_missing({"name": name or id, "about": about})
-            entry = database.datasets.add(Dataset(**fields, versions=(made,)), id=id)
+            entry = database.datasets.add(Dataset(**fields, versions=(dataset_version,)), id=id)
         else:
             changes = drop_missing({"name": name, "about": about})
-            entry = database.datasets.change(id, known.replace(versions=(*known.versions, made), **changes))
+            entry = database.datasets.change(
+                id, registered.replace(versions=(*registered.versions, dataset_version), **changes)
+            )
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
@@ -89,9 +91,9 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
     _print(f"{entry.value.name} ({id})", [entry])
     if entry.value.about:
         open_console().print(entry.value.about, soft_wrap=True)
-    for one in entry.value.versions:
-        if one.sha256:
-            open_console().print(f"{one.id}  sha256 {one.sha256}", style="dim", soft_wrap=True)
+    for dataset_version in entry.value.versions:
+        if dataset_version.sha256:
+            open_console().print(f"{dataset_version.id}  sha256 {dataset_version.sha256}", style="dim", soft_wrap=True)
 
 
 @app.command()
@@ -106,12 +108,16 @@ def remove(
     Example: crosszone dataset remove wiki --version v1
     """
     with open_database(store) as database:
-        held = database.datasets.get(id).value
-        left = [one for one in held.versions if version is not None and one.id != version]
+        dataset = database.datasets.get(id).value
+        remaining = [
+            dataset_version
+            for dataset_version in dataset.versions
+            if version is not None and dataset_version.id != version
+        ]
         if version is not None:
-            _known(held, version)
-        if left:
-            database.datasets.change(id, held.replace(versions=tuple(left)))
+            _require_version(dataset, version)
+        if remaining:
+            database.datasets.change(id, dataset.replace(versions=tuple(remaining)))
         else:
             database.datasets.remove(id)
     gone = id if version is None else f"{id} {version}"
@@ -134,7 +140,7 @@ def check(
     Example: crosszone dataset check wiki v1 --env gpu-1
     """
     with open_service(store) as service:
-        _known(service.store.datasets.get(id).value, version)
+        _require_version(service.store.datasets.get(id).value, version)
         entry = service.check_dataset(id, version, env)
     if as_json:
         print_json(entry.model_dump(mode="json"))
@@ -142,18 +148,18 @@ def check(
         _print(f"{entry.value.name} ({id})", [entry])
 
 
-def _known(held: Dataset, version: str) -> None:
-    if held.version(version) is None:
-        params = {"known": [one.id for one in held.versions]}
+def _require_version(dataset: Dataset, version: str) -> None:
+    if dataset.version(version) is None:
+        params = {"known": [dataset_version.id for dataset_version in dataset.versions]}
         raise UnknownNameError(Notice(code="task_unknown", field="VERSION", value=version, params=params))
 
 
-def _print(title: str, found: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
+def _print(title: str, entries: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
     columns = [("env_id", "left"), ("dataset_version", "left"), ("dataset_path", "left"), ("dataset_bytes", "right")]
     rows = build_table(title, [*columns, ("dataset_checksum", "left")])
-    for entry in found:
-        for one in entry.value.versions:
-            where = one.path or label("dataset_synthetic")
-            checksum = "-" if one.sha256 is None else one.sha256[:12]
-            rows.add_row(entry.id, one.id, where, format_amount(one.bytes), checksum)
+    for entry in entries:
+        for dataset_version in entry.value.versions:
+            path = dataset_version.path or label("dataset_synthetic")
+            checksum = "-" if dataset_version.sha256 is None else dataset_version.sha256[:12]
+            rows.add_row(entry.id, dataset_version.id, path, format_amount(dataset_version.bytes), checksum)
     open_console().print(rows)

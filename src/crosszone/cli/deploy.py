@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import build_table, get_language, label, open_console, print_json, progress_bar
+from crosszone.cli.output import build_table, get_language, label, open_console, open_progress_bar, print_json
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.deploy.bundle import Bundle
 
-SHOWN = 8  # Nodes whose commands are printed; the others stand in the files
+MOST_NODES = 8  # Nodes whose commands are printed; the others stand in the files
 
 
 def deploy(
@@ -52,8 +52,8 @@ def deploy(
         raise InvalidError(Notice(code="output_exists", value=str(folder)))
     chosen = LaunchSettings().apply_assignments(settings or [])
     loaded = read_scenario(file)
-    with progress_bar() as progress:
-        made = build_bundle(
+    with open_progress_bar() as progress:
+        bundle = build_bundle(
             loaded,
             get_language(),
             framework=framework,
@@ -63,32 +63,34 @@ def deploy(
             progress=progress,
         )
     if folder is not None:
-        made.write(folder, force=force)
+        bundle.write(folder, force=force)
     if as_json:
-        print_json(made.model_dump(mode="json"))
+        print_json(bundle.model_dump(mode="json"))
     else:
-        _show(made, output)
+        _print_bundle(bundle, output)
 
 
-def _show(made: Bundle, output: str | None) -> None:
+def _print_bundle(bundle: Bundle, output: str | None) -> None:
     """What was made and how to start it."""
     from rich.markup import escape
 
     from crosszone.deploy.readme import name_framework
 
-    out = open_console()
-    head = label("deploy_head", framework=name_framework(made.framework), launcher=made.launcher, ranks=made.world_size)
+    terminal = open_console()
+    head = label(
+        "deploy_head", framework=name_framework(bundle.framework), launcher=bundle.launcher, ranks=bundle.world_size
+    )
     columns = ("deploy_node", "deploy_zone", "deploy_address", "deploy_ranks", "deploy_command")
-    shown = build_table(head, [(key, "left") for key in columns])
-    for node in made.nodes[:SHOWN]:
+    table = build_table(head, [(key, "left") for key in columns])
+    for node in bundle.nodes[:MOST_NODES]:
         ranks, commands = ", ".join(node.ranks), "\n".join(node.commands)
-        shown.add_row(*map(escape, (node.script, node.zone, node.address or "-", ranks, commands)))
-    out.print(shown)
-    if len(made.nodes) > SHOWN:
-        out.print(label("deploy_more", more=len(made.nodes) - SHOWN))
-    for line in made.how:
-        out.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
+        table.add_row(*map(escape, (node.script, node.zone, node.address or "-", ranks, commands)))
+    terminal.print(table)
+    if len(bundle.nodes) > MOST_NODES:
+        terminal.print(label("deploy_more", more=len(bundle.nodes) - MOST_NODES))
+    for line in bundle.how:
+        terminal.print(f"  {line}", soft_wrap=True, highlight=False, markup=False)
     if output is not None:
-        out.print(label("deploy_written", output=output, files=len(made.files)), soft_wrap=True)
+        terminal.print(label("deploy_written", output=output, files=len(bundle.files)), soft_wrap=True)
     else:
-        out.print(label("deploy_dry", files=len(made.files)), soft_wrap=True)
+        terminal.print(label("deploy_dry", files=len(bundle.files)), soft_wrap=True)

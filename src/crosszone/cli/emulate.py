@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import build_table, get_language, label, open_console, print_json, print_notices, progress_bar
+from crosszone.cli.output import (
+    build_table,
+    get_language,
+    label,
+    open_console,
+    open_progress_bar,
+    print_json,
+    print_notices,
+)
 from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
@@ -40,8 +48,8 @@ def emulate(
     from crosszone.run.emulate.answer import emulated
 
     loaded = read_scenario(file)
-    with progress_bar() as progress:
-        found = emulated(
+    with open_progress_bar() as progress:
+        run = emulated(
             loaded,
             get_language(),
             steps=steps,
@@ -53,50 +61,50 @@ def emulate(
             progress=progress,
         )
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(run.model_dump(mode="json"))
     else:
-        _show(found)
+        _print_run(run)
 
 
-def _show(found: Emulated) -> None:
+def _print_run(run: Emulated) -> None:
     """The table of parts, the links, what came out, and everything that is not as in the scenario."""
-    out = open_console()
-    counts = {"framework": found.framework, "nodes": len(found.nodes), "steps": found.counted}
+    terminal = open_console()
+    counts = {"framework": run.framework, "nodes": len(run.nodes), "steps": run.counted}
     columns = (("emulate_part", "left"), ("emulate_predicted", "right"), ("emulate_range", "right"))
-    shown = build_table(
+    parts = build_table(
         label("emulate_head", **counts), [*columns, ("emulate_measured", "right"), ("emulate_ratio", "right")]
     )
-    for part in (*found.parts, found.step):
+    for part in (*run.parts, run.step):
         ratio = "-" if part.ratio is None else f"{part.ratio:.2f}"
-        measured = "-" if part.measured_s is None else _ms(part.measured_s)
-        band = f"{_ms(part.low_s)} - {_ms(part.high_s)}"
-        shown.add_row(label(f"twin_part_{part.name}"), _ms(part.predicted_s), band, measured, ratio)
-    out.print(shown)
+        measured = "-" if part.measured_s is None else _format_ms(part.measured_s)
+        band = f"{_format_ms(part.low_s)} - {_format_ms(part.high_s)}"
+        parts.add_row(label(f"twin_part_{part.name}"), _format_ms(part.predicted_s), band, measured, ratio)
+    terminal.print(parts)
     keys = ("emulate_link", "emulate_rate", "emulate_rtt", "emulate_sent_predicted", "emulate_sent")
     links = build_table(label("emulate_links"), [(key, "left" if key == "emulate_link" else "right") for key in keys])
-    for link in found.links:
-        sent = "-" if link.bytes_per_step is None else _mb(link.bytes_per_step)
+    for link in run.links:
+        sent = "-" if link.bytes_per_step is None else _format_mb(link.bytes_per_step)
         rates = (
             f"{format_digits(link.gbps * 1e3)}",
             f"{format_digits(link.rtt_ms)}",
-            _mb(link.predicted_bytes_per_step),
+            _format_mb(link.predicted_bytes_per_step),
             sent,
         )
         links.add_row(f"{link.sender} > {link.receiver}", *rates)
-    if found.links:
-        out.print(links)
-    if found.tokens_per_s is not None:
-        out.print(label("emulate_rate_line", tokens=format_amount(found.tokens_per_s)))
-    if found.first_loss is not None and found.last_loss is not None:
-        out.print(label("emulate_loss_line", first=f"{found.first_loss:.3f}", last=f"{found.last_loss:.3f}"))
-    if found.kept is not None:
-        out.print(label("emulate_kept", folder=found.kept), soft_wrap=True)
-    print_notices(found.notices)
+    if run.links:
+        terminal.print(links)
+    if run.tokens_per_s is not None:
+        terminal.print(label("emulate_rate_line", tokens=format_amount(run.tokens_per_s)))
+    if run.first_loss is not None and run.last_loss is not None:
+        terminal.print(label("emulate_loss_line", first=f"{run.first_loss:.3f}", last=f"{run.last_loss:.3f}"))
+    if run.kept is not None:
+        terminal.print(label("emulate_kept", folder=run.kept), soft_wrap=True)
+    print_notices(run.notices)
 
 
-def _ms(seconds: float) -> str:
+def _format_ms(seconds: float) -> str:
     return format_digits(seconds * 1e3)
 
 
-def _mb(size: float) -> str:
+def _format_mb(size: float) -> str:
     return format_digits(size / 1e6)

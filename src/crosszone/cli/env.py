@@ -22,7 +22,15 @@ from crosszone.cli.options import (
     parse_assignments,
     require_choice,
 )
-from crosszone.cli.output import get_language, label, open_console, print_json, print_notices, progress_bar, write_file
+from crosszone.cli.output import (
+    get_language,
+    label,
+    open_console,
+    open_progress_bar,
+    print_json,
+    print_notices,
+    write_file,
+)
 from crosszone.errors import InvalidError, MachineError, Notice
 
 if TYPE_CHECKING:
@@ -38,7 +46,7 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The environment's
 
 
 @app.command("list")
-def list_(
+def list_environments(
     zone: Annotated[str | None, typer.Option(help="Only of this zone.")] = None,
     gpu: Annotated[str | None, typer.Option(help="Only with this GPU kind; cpu: those without.")] = None,
     status: Annotated[str | None, typer.Option(help="Only running, stopped, unreachable or unknown ones.")] = None,
@@ -60,15 +68,17 @@ def list_(
 
     require_choice("--sort", sort, get_args(Sort))
     with open_database(store) as database:
-        every = database.environments.all()
-    asked = {"zone": zone, "gpu": gpu, "status": status, "type": type}
-    wanted = {field: [word] for field, word in asked.items() if word is not None}
-    found = sifted(every, wanted, sort=cast("Sort | None", sort), descending=descending)
-    together = selection(entry.value for entry in found)
+        registered = database.environments.all()
+    options = {"zone": zone, "gpu": gpu, "status": status, "type": type}
+    filters = {field: [word] for field, word in options.items() if word is not None}
+    entries = sifted(registered, filters, sort=cast("Sort | None", sort), descending=descending)
+    together = selection(entry.value for entry in entries)
     if as_json:
-        print_json({"entries": [_plain(entry) for entry in found], "selection": together.model_dump(mode="json")})
+        print_json(
+            {"entries": [_dump_entry(entry) for entry in entries], "selection": together.model_dump(mode="json")}
+        )
     else:
-        print_environments(found, together, len(every))
+        print_environments(entries, together, len(registered))
 
 
 @app.command()
@@ -110,11 +120,11 @@ def add(
     value = parse(Environment, {"name": name or id, **fields, **parse_assignments(settings)})
     with open_database(store) as database:
         entry = database.environments.add(value, id=id)
-    _tell("env_added", entry, as_json)
+    _print_outcome("env_added", entry, as_json)
 
 
-@app.command()
-def change(
+@app.command("change")
+def update(
     id: IdArgument,
     fields: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="zone=beijing-b gpus=8 python=null")],
     store: StoreOption = None,
@@ -130,7 +140,7 @@ def change(
     with open_database(store) as database:
         plain = {**database.environments.get(id).value.to_plain(), **parse_assignments(fields, "FIELD=VALUE")}
         entry = database.environments.change(id, parse(Environment, plain))
-    _tell("env_changed", entry, as_json)
+    _print_outcome("env_changed", entry, as_json)
 
 
 @app.command()
@@ -149,9 +159,13 @@ def show(
 
     with open_database(store) as database:
         entry = database.environments.get(id)
-        links = [one.value for one in database.measured_links.all() if id in (one.value.first, one.value.second)]
+        links = [
+            measured.value
+            for measured in database.measured_links.all()
+            if id in (measured.value.first, measured.value.second)
+        ]
     if as_json:
-        print_json({**_plain(entry), "links": [one.model_dump(mode="json") for one in links]})
+        print_json({**_dump_entry(entry), "links": [measured.model_dump(mode="json") for measured in links]})
     elif as_yaml:
         fields = {key: value for key, value in entry.value.to_plain().items() if key != "facts"}
         typer.echo(dump_yaml({"environments": [{"id": entry.id, **fields}]}), nl=False)
@@ -201,16 +215,16 @@ def import_(
     from crosszone.run.imports import register_environments
 
     require_choice("--format", format, FORMATS)
-    found = read_import(file, format, zone)
+    environments = read_import(file, format, zone)
     with open_database(store) as database:
-        added, changed = register_environments(database.environments, found)
+        added, changed = register_environments(database.environments, environments)
     if as_json:
         print_json({"added": added, "changed": changed})
         return
     for key, ids in (("env_added", added), ("env_changed", changed)):
         for id in ids:
             open_console().print(label(key, id=id), soft_wrap=True)
-    if not found:
+    if not environments:
         open_console().print(label("env_import_none"), soft_wrap=True)
 
 
@@ -227,22 +241,22 @@ def probe(
     """
     from crosszone.cli.environments import print_probed
 
-    found: list[Entry[Environment]] = []
+    probed: list[Entry[Environment]] = []
     failures: list[Notice] = []
-    with open_service(store) as service, progress_bar() as advance:
-        chosen = _chosen(service.store.environments.all(), ids, all)
+    with open_service(store) as service, open_progress_bar() as advance:
+        chosen = _choose_ids(service.store.environments.all(), ids, all)
         for done, id in enumerate(chosen):
             if advance:
                 advance("probing", done, len(chosen))
             try:
-                found.append(service.probe(id))
+                probed.append(service.probe(id))
             except MachineError as error:
                 failures += error.notices
     if as_json:
-        print_json({"entries": [_plain(one) for one in found], "errors": _worded(failures)})
+        print_json({"entries": [_dump_entry(entry) for entry in probed], "errors": _localize(failures)})
     else:
-        print_probed(found)
-        print_notices(_worded(failures), stderr=True)
+        print_probed(probed)
+        print_notices(_localize(failures), stderr=True)
     if failures:
         raise typer.Exit(1)
 
@@ -258,31 +272,33 @@ def measure(
 
     Example: crosszone env measure gpu-1 gpu-2
     """
-    from crosszone.cli.environments import pairs_of, print_links
+    from crosszone.cli.environments import list_pairs, print_links
 
-    found: list[MeasuredLink] = []
+    measured: list[MeasuredLink] = []
     failures: list[Notice] = []
-    with open_service(store) as service, progress_bar() as advance:
+    with open_service(store) as service, open_progress_bar() as advance:
         chosen = {entry.id: entry.value for entry in service.store.environments.all()}
-        pairs = pairs_of({id: chosen[id] for id in _chosen(service.store.environments.all(), ids, all)}, across=all)
+        pairs = list_pairs(
+            {id: chosen[id] for id in _choose_ids(service.store.environments.all(), ids, all)}, across=all
+        )
         for done, (first, second) in enumerate(pairs):
             if advance:
                 advance("measuring", done, len(pairs))
             try:
-                found.append(service.measure(first, second).value)
+                measured.append(service.measure(first, second).value)
             except MachineError as error:
                 failures += error.notices
     if as_json:
-        print_json({"links": [one.model_dump(mode="json") for one in found], "errors": _worded(failures)})
+        print_json({"links": [link.model_dump(mode="json") for link in measured], "errors": _localize(failures)})
     else:
-        print_links(found)
-        print_notices(_worded(failures), stderr=True)
+        print_links(measured)
+        print_notices(_localize(failures), stderr=True)
     if failures:
         raise typer.Exit(1)
 
 
-@app.command()
-def links(store: StoreOption = None, as_json: JsonOption = False) -> None:
+@app.command("links")
+def list_links(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List the links that were measured between environments.
 
     Example: crosszone env links
@@ -290,15 +306,15 @@ def links(store: StoreOption = None, as_json: JsonOption = False) -> None:
     from crosszone.cli.environments import print_links
 
     with open_database(store) as database:
-        found = [one.value for one in database.measured_links.all()]
+        measured = [link.value for link in database.measured_links.all()]
     if as_json:
-        print_json({"links": [one.model_dump(mode="json") for one in found]})
+        print_json({"links": [link.model_dump(mode="json") for link in measured]})
     else:
-        print_links(found)
+        print_links(measured)
 
 
-@app.command()
-def cluster(
+@app.command("cluster")
+def print_cluster(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Environments, the master first.")],
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="File to write; default: standard output.")
@@ -316,41 +332,43 @@ def cluster(
     with open_service(store) as service:
         for id in ids:
             service.store.environments.get(id)
-        made = service.cluster(ids)
-    text = dump_yaml({"cluster": made})
+        fields = service.cluster(ids)
+    text = dump_yaml({"cluster": fields})
     if output is not None:
         write_file(Path(output), text, force)
     if as_json:
-        print_json({"cluster": made})
+        print_json({"cluster": fields})
     elif output is not None:
         open_console().print(label("written", output=output), soft_wrap=True)
     else:
         typer.echo(text, nl=False)
 
 
-def _chosen(entries: Sequence[Entry[Environment]], ids: list[str] | None, every: bool) -> list[str]:
+def _choose_ids(entries: Sequence[Entry[Environment]], ids: list[str] | None, every: bool) -> list[str]:
     """The ids that are meant; `--all` leaves those out that only a scheduler reaches."""
-    known = {entry.id: entry.value for entry in entries}
+    environments = {entry.id: entry.value for entry in entries}
     if every:
-        return [id for id, one in known.items() if one.runner in ("local", "ssh")]
+        return [id for id, environment in environments.items() if environment.runner in ("local", "ssh")]
     if not ids:
-        raise InvalidError(Notice(code="env_none_named", params={"known": list(known)[:20]}))
+        raise InvalidError(Notice(code="env_none_named", params={"known": list(environments)[:20]}))
     for id in ids:
-        if id not in known:
-            raise InvalidError(Notice(code="task_unknown", field="ID", value=id, params={"known": list(known)[:20]}))
+        if id not in environments:
+            raise InvalidError(
+                Notice(code="task_unknown", field="ID", value=id, params={"known": list(environments)[:20]})
+            )
     return list(dict.fromkeys(ids))
 
 
-def _plain(entry: Entry[Environment]) -> dict[str, Any]:
+def _dump_entry(entry: Entry[Environment]) -> dict[str, Any]:
     return entry.model_dump(mode="json")
 
 
-def _worded(notices: Sequence[Notice]) -> list[dict[str, Any]]:
+def _localize(notices: Sequence[Notice]) -> list[dict[str, Any]]:
     return [notice.as_dict(get_language()) for notice in notices]
 
 
-def _tell(key: str, entry: Entry[Environment], as_json: bool) -> None:
+def _print_outcome(key: str, entry: Entry[Environment], as_json: bool) -> None:
     if as_json:
-        print_json(_plain(entry))
+        print_json(_dump_entry(entry))
     else:
         open_console().print(label(key, id=entry.id), soft_wrap=True)

@@ -20,53 +20,66 @@ WIDE = 110  # Columns of a terminal that has room for name, runner and address
 _STYLES = {"running": "green", "unreachable": "red", "stopped": "dim", "unknown": "dim"}
 
 
-def _uptime_s(one: Environment) -> float | None:
-    return None if one.since is None else max(0.0, time.time() - one.since)
+def _compute_uptime_s(environment: Environment) -> float | None:
+    return None if environment.since is None else max(0.0, time.time() - environment.since)
 
 
-def print_environments(found: Sequence[Entry[Environment]], together: Selection, known: int) -> None:
+def print_environments(entries: Sequence[Entry[Environment]], selection: Selection, registered_count: int) -> None:
     """A table of them, and what they have together."""
     terminal = open_console()
-    if not found:
-        terminal.print(label("env_none_match", count=known) if known else label("env_none"), soft_wrap=True)
+    if not entries:
+        terminal.print(
+            label("env_none_match", count=registered_count) if registered_count else label("env_none"), soft_wrap=True
+        )
         return
     wide = terminal.width >= WIDE
     columns = [("env_id", "left"), ("env_status", "left"), ("zone", "left"), ("env_type", "left")]
     columns += [("gpus", "left"), ("env_cores", "right"), ("env_memory", "right"), ("env_uptime", "right")]
     columns += [("env_runner", "left"), ("deploy_address", "left")] if wide else []
-    rows = build_table(label("env_title", shown=len(found), known=known), columns)
+    rows = build_table(label("env_title", shown=len(entries), known=registered_count), columns)
     rows.columns[0].no_wrap = True  # to be copied
-    for entry in found:
-        one = entry.value
-        name = entry.id if one.name == entry.id else f"{entry.id}\n  {one.name}"
-        cells: list[Any] = [name, _status(one), one.zone, one.type, gpus_of(one), format_amount(one.cpus)]
-        cells += [format_amount(one.memory_gb), uptime(one), *([one.runner, one.address or "-"] if wide else [])]
+    for entry in entries:
+        environment = entry.value
+        name = entry.id if environment.name == entry.id else f"{entry.id}\n  {environment.name}"
+        cells: list[Any] = [
+            name,
+            _render_status(environment),
+            environment.zone,
+            environment.type,
+            describe_gpus(environment),
+            format_amount(environment.cpus),
+        ]
+        cells += [
+            format_amount(environment.memory_gb),
+            format_uptime(environment),
+            *([environment.runner, environment.address or "-"] if wide else []),
+        ]
         rows.add_row(*cells)
     terminal.print(rows)
-    print_lines((label("env_together"), summed(together), "bold"))
+    print_lines((label("env_together"), summarize_selection(selection), "bold"))
 
 
-def summed(together: Selection) -> str:
+def summarize_selection(selection: Selection) -> str:
     """Nodes, GPUs and their kinds, cores, memory and zones in one line."""
-    kinds = f" ({join_words(together.gpu_kinds)})" if together.gpu_kinds else ""
+    kinds = f" ({join_words(selection.gpu_kinds)})" if selection.gpu_kinds else ""
     return label(
         "env_summed",
-        nodes=together.nodes,
-        gpus=f"{together.gpus}{kinds}",
-        cpus=format_amount(together.cpus),
-        memory=format_amount(together.memory_gb),
-        zones=len(together.zones),
+        nodes=selection.nodes,
+        gpus=f"{selection.gpus}{kinds}",
+        cpus=format_amount(selection.cpus),
+        memory=format_amount(selection.memory_gb),
+        zones=len(selection.zones),
     )
 
 
-def gpus_of(one: Environment) -> str:
+def describe_gpus(environment: Environment) -> str:
     """`2 x a100-80gb-sxm`, or the CPU."""
-    return f"{one.gpus} x {one.gpu or '?'}" if one.gpus else "CPU"
+    return f"{environment.gpus} x {environment.gpu or '?'}" if environment.gpus else "CPU"
 
 
-def uptime(one: Environment) -> str:
+def format_uptime(environment: Environment) -> str:
     """Since when it runs, in days and hours."""
-    seconds = _uptime_s(one)
+    seconds = _compute_uptime_s(environment)
     if seconds is None:
         return "-"
     hours, minutes = int(seconds // 3600), int(seconds // 60 % 60)
@@ -75,29 +88,29 @@ def uptime(one: Environment) -> str:
     return label("env_hours", hours=hours, minutes=minutes)
 
 
-def _status(one: Environment) -> Any:
+def _render_status(environment: Environment) -> Any:
     from rich.text import Text
 
-    return Text(label(f"env_status_{one.status}"), style=_STYLES[one.status])
+    return Text(label(f"env_status_{environment.status}"), style=_STYLES[environment.status])
 
 
-def print_environment(entry: Entry[Environment], found: Sequence[MeasuredLink]) -> None:
+def print_environment(entry: Entry[Environment], links: Sequence[MeasuredLink]) -> None:
     """Its fields, what the last probe found, and its links."""
-    one = entry.value
-    open_console().print(f"{one.name} ({entry.id})", style="bold")
-    shown = {key: value for key, value in one.to_plain().items() if key not in ("name", "facts", "since")}
-    lines: list[Line] = [(key, str(value), "") for key, value in shown.items() if value is not None]
-    lines.append((label("env_uptime"), uptime(one), ""))
-    if one.facts is not None:
-        lines += facts_of(one.facts)
+    environment = entry.value
+    open_console().print(f"{environment.name} ({entry.id})", style="bold")
+    fields = {key: value for key, value in environment.to_plain().items() if key not in ("name", "facts", "since")}
+    lines: list[Line] = [(key, str(value), "") for key, value in fields.items() if value is not None]
+    lines.append((label("env_uptime"), format_uptime(environment), ""))
+    if environment.facts is not None:
+        lines += list_facts(environment.facts)
     print_lines(*lines)
-    if one.facts is None:
+    if environment.facts is None:
         open_console().print(label("env_not_probed", id=entry.id), style="dim", soft_wrap=True)
-    if found:
-        print_links(found)
+    if links:
+        print_links(links)
 
 
-def facts_of(facts: Mapping[str, Any]) -> list[Line]:
+def list_facts(facts: Mapping[str, Any]) -> list[Line]:
     """What a probe found, in lines."""
     software = {key: value for key, value in facts.get("software", {}).items() if value is not None}
     gpus = [f"{gpu['name']} {format_amount(gpu['memory_gib'])} GiB" for gpu in facts.get("gpus", [])]
@@ -116,39 +129,47 @@ def facts_of(facts: Mapping[str, Any]) -> list[Line]:
     return [line for line in lines if line[1]]
 
 
-def print_probed(found: Sequence[Entry[Environment]]) -> None:
+def print_probed(entries: Sequence[Entry[Environment]]) -> None:
     """What machines said of themselves, a row each."""
-    if not found:
+    if not entries:
         return
     columns = (("env_id", "left"), ("gpus", "left"), ("env_cores", "right"), ("env_memory", "right"))
     rows = build_table(label("env_probed"), [*columns, ("env_software", "left")])
-    for entry in found:
-        one, software = entry.value, (entry.value.facts or {}).get("software", {})
+    for entry in entries:
+        environment, software = entry.value, (entry.value.facts or {}).get("software", {})
         versions = join_words(f"{key} {software[key]}" for key in ("python", "torch", "cuda") if software.get(key))
         missing = software.get("missing") or ("" if "torch" in software else label("env_no_torch"))
-        said_of = join_words(word for word in (versions, missing) if word)
-        rows.add_row(entry.id, gpus_of(one), format_amount(one.cpus), format_amount(one.memory_gb), said_of)
+        versions_or_problem = join_words(word for word in (versions, missing) if word)
+        rows.add_row(
+            entry.id,
+            describe_gpus(environment),
+            format_amount(environment.cpus),
+            format_amount(environment.memory_gb),
+            versions_or_problem,
+        )
     open_console().print(rows)
 
 
-def print_links(found: Sequence[MeasuredLink]) -> None:
+def print_links(links: Sequence[MeasuredLink]) -> None:
     """Measured links, a row each."""
-    if not found:
+    if not links:
         open_console().print(label("env_no_links"), soft_wrap=True)
         return
     columns = [("between", "left"), ("rtt_ms", "right"), ("env_rtt_range", "right"), ("gbps", "right")]
     rows = build_table(
-        label("env_links_title", count=len(found)), [*columns, ("report_back", "right"), ("env_when", "left")]
+        label("env_links_title", count=len(links)), [*columns, ("report_back", "right"), ("env_when", "left")]
     )
-    for one in found:
-        rates = ["-" if rate is None else format_digits(rate) for rate in (one.gbps, one.gbps_back)]
-        least, most = format_digits(one.rtt_ms_least, 3), format_digits(one.rtt_ms_most, 3)
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.measured))
-        rows.add_row(f"{one.first} - {one.second}", format_digits(one.rtt_ms, 3), f"{least} - {most}", *rates, when)
+    for link in links:
+        rates = ["-" if rate is None else format_digits(rate) for rate in (link.gbps, link.gbps_back)]
+        lowest, highest = format_digits(link.rtt_ms_least, 3), format_digits(link.rtt_ms_most, 3)
+        measured_at = time.strftime("%Y-%m-%d %H:%M", time.localtime(link.measured))
+        rows.add_row(
+            f"{link.first} - {link.second}", format_digits(link.rtt_ms, 3), f"{lowest} - {highest}", *rates, measured_at
+        )
     open_console().print(rows)
 
 
-def pairs_of(chosen: Mapping[str, Environment], *, across: bool) -> list[tuple[str, str]]:
+def list_pairs(chosen: Mapping[str, Environment], *, across: bool) -> list[tuple[str, str]]:
     """Pairs to measure; `across`: only of different zones, where anything is to be learnt."""
     if len(chosen) < 2:
         raise InvalidError(Notice(code="env_two_needed", value=len(chosen)))
@@ -171,16 +192,16 @@ def read_import(file: str | None, format: str, zone: str | None) -> dict[str, En
     if format == "ssh_config" and zone is None:
         raise InvalidError(Notice(code="env_import_zone", field="--zone"))
     if format == "slurm":
-        found = imports.read_slurm_nodes() if file is None else imports.parse_slurm_nodes(read_text(file))
+        environments = imports.read_slurm_nodes() if file is None else imports.parse_slurm_nodes(read_text(file))
     elif format == "kubernetes" and file is None:
-        found = imports.read_kubernetes_nodes()
+        environments = imports.read_kubernetes_nodes()
     elif format == "kubernetes":
         try:
-            found = imports.parse_kubernetes_nodes(json.loads(read_text(str(file))))
+            environments = imports.parse_kubernetes_nodes(json.loads(read_text(str(file))))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise InvalidError(Notice(code="env_import_nodes", value=file)) from None
     elif format == "ssh_config":
-        found = imports.read_ssh_hosts(Path(str(file)).expanduser(), zone=str(zone))
+        environments = imports.read_ssh_hosts(Path(str(file)).expanduser(), zone=str(zone))
     else:
-        found = imports.read_environment_list(read_document(str(file)))
-    return found
+        environments = imports.read_environment_list(read_document(str(file)))
+    return environments

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_chosen: list[str] = []  # the language of this run, set once by `--lang`; empty: the user's locale
+_chosen_language: list[str] = []  # the language of this run, set once by `--lang`; empty: the user's locale
 
 
 def set_language(code: str | None) -> None:
@@ -32,12 +32,12 @@ def set_language(code: str | None) -> None:
     if code is not None and code not in LANGUAGES:
         params = {"allowed": LANGUAGES, "nearest": LANGUAGES[0]}
         raise InvalidError(Notice(code="not_one_of", field="--lang", value=code, params=params))
-    _chosen[:] = [code or detect_language()]
+    _chosen_language[:] = [code or detect_language()]
 
 
 def get_language() -> str:
     """The language of this run."""
-    return _chosen[0] if _chosen else detect_language()
+    return _chosen_language[0] if _chosen_language else detect_language()
 
 
 def label(key: str, **params: Any) -> str:
@@ -45,7 +45,7 @@ def label(key: str, **params: Any) -> str:
     return render_label(key, get_language(), **params)
 
 
-def wants_json(arguments: Sequence[str]) -> bool:
+def is_json_asked(arguments: Sequence[str]) -> bool:
     """The user asked for JSON, also when the command line is otherwise wrong."""
     return "--json" in arguments
 
@@ -96,13 +96,13 @@ def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) ->
             terminal.print(Text(f"    {notice['hint']}", style="dim"), soft_wrap=True)
 
 
-def report_failure(notices: Sequence[Notice], as_json: bool) -> None:
+def print_failure(notices: Sequence[Notice], as_json: bool) -> None:
     """Say what went wrong: on standard error, or as JSON on standard output."""
-    shown = [notice.as_dict(get_language()) for notice in notices]
+    localized = [notice.as_dict(get_language()) for notice in notices]
     if as_json:
-        print_json({"errors": shown})
+        print_json({"errors": localized})
     else:
-        print_notices(shown, stderr=True)
+        print_notices(localized, stderr=True)
 
 
 Line = tuple[str, str, str]  # Heading, text and style
@@ -136,7 +136,7 @@ Progress = Callable[[str, int, int], None]  # What is being done, how much of it
 
 
 @contextmanager
-def progress_bar() -> Iterator[Progress | None]:
+def open_progress_bar() -> Iterator[Progress | None]:
     """Something to tell progress to; None where nobody looks at a terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -166,7 +166,7 @@ def progress_bar() -> Iterator[Progress | None]:
 # --- files
 
 
-def refuse_to_overwrite(path: Path, force: bool) -> None:
+def check_not_existing(path: Path, force: bool) -> None:
     """Refuse a file that exists already, unless told to overwrite it; ask before long work."""
     if path.exists() and not force:
         raise InvalidError(Notice(code="output_exists", value=str(path)))
@@ -180,7 +180,7 @@ def write_file(path: Path, text: str, force: bool) -> None:
 def write_bytes(path: Path, content: bytes, force: bool) -> None:
     """Write a file whole or not at all; what is no plain file (a pipe, a device) is written as it is."""
     try:
-        refuse_to_overwrite(path, force)
+        check_not_existing(path, force)
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return

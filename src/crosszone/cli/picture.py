@@ -23,7 +23,7 @@ LUMA = (0.2126, 0.7152, 0.0722)  # How bright red, green and blue look
 TICKS = 6  # Numbers beside the scale of colours
 
 
-def draw_sweep(found: Sweep) -> bytes:
+def draw_sweep(sweep: Sweep) -> bytes:
     """The picture as the bytes of a PNG file; in English where no font has the characters of another language."""
     require_extra("figures")
     os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), f"crosszone-matplotlib-{os.getuid()}"))
@@ -33,24 +33,24 @@ def draw_sweep(found: Sweep) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    font = _chinese_font() if get_language() == "zh" else None
-    say = _Words("zh" if font else "en")
+    font = _find_chinese_font() if get_language() == "zh" else None
+    labels = _PictureLabels("zh" if font else "en")
     with mpl.rc_context({"font.family": [font or "DejaVu Sans"], "axes.unicode_minus": False}):
         figure = Figure(figsize=(9, 6), dpi=150, layout="constrained")
         FigureCanvasAgg(figure)
-        _draw(figure.add_subplot(), figure, found, say)
+        _draw(figure.add_subplot(), figure, sweep, labels)
         content = io.BytesIO()
         figure.savefig(content, format="png")
     return content.getvalue()
 
 
-def write_picture(path: Path, found: Sweep, force: bool) -> None:
+def write_picture(path: Path, sweep: Sweep, force: bool) -> None:
     """Write the picture whole or not at all."""
-    write_bytes(path, draw_sweep(found), force)
+    write_bytes(path, draw_sweep(sweep), force)
 
 
 @dataclass(frozen=True)
-class _Words:
+class _PictureLabels:
     """Labels in the language of the picture."""
 
     language: str
@@ -58,88 +58,92 @@ class _Words:
     def of(self, key: str) -> str:
         return label(key, self.language)
 
-    def crossing(self, kind: str) -> str:
+    def name_crossing(self, kind: str) -> str:
         from crosszone.analyse.sweep_cells import kind_label
 
         return f"{LETTERS[kind]} {kind_label(kind, self.language)}"
 
 
-def _chinese_font() -> str | None:
+def _find_chinese_font() -> str | None:
     from matplotlib import font_manager
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    return next((name for name in CHINESE if name in known), None)
+    names = {font.name for font in font_manager.fontManager.ttflist}
+    return next((name for name in CHINESE if name in names), None)
 
 
-def _draw(axes: Any, figure: Any, found: Sweep, say: _Words) -> None:
+def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
     import numpy as np
     from matplotlib.colors import LogNorm
 
-    steps = np.array([cell.step_time_s.expected if cell.step_time_s else np.nan for cell in found.cells])
-    if found.y is None:
-        places = _places(found.x)
+    steps = np.array([cell.step_time_s.expected if cell.step_time_s else np.nan for cell in sweep.cells])
+    if sweep.y is None:
+        places = _list_places(sweep.x)
         axes.plot(places, steps, marker="o", color="#2563eb")
-        for place, cell, step in zip(places, found.cells, steps, strict=True):
+        for place, cell, step in zip(places, sweep.cells, steps, strict=True):
             axes.annotate(LETTERS[cell.kind], (place, step), textcoords="offset points", xytext=(0, 6), ha="center")
-        for flip in found.flips:
+        for flip in sweep.flips:
             axes.axvline((flip.start[0] + flip.end[0]) / 2, color="#dc2626", linewidth=1.2, linestyle="--")
-        axes.set_ylabel(say.of("what_if_step"))
-        _scale(axes, "x", found.x)
+        axes.set_ylabel(labels.of("what_if_step"))
+        _scale(axes, "x", sweep.x)
     else:
-        across, along = _places(found.x), _places(found.y)
+        across, along = _list_places(sweep.x), _list_places(sweep.y)
         grid = steps.reshape(len(along), len(across))
         low, high = float(np.nanmin(steps)), float(np.nanmax(steps))
         norm = LogNorm(low, max(high, low * (1 + 1e-9)))
-        picture = axes.pcolormesh(_edges(found.x), _edges(found.y), grid, cmap="turbo", norm=norm, alpha=0.9)
+        picture = axes.pcolormesh(
+            _compute_edges(sweep.x), _compute_edges(sweep.y), grid, cmap="turbo", norm=norm, alpha=0.9
+        )
         for row, y in enumerate(along):
             for column, x in enumerate(across):
-                kind = found.cell(column, row).kind
+                kind = sweep.cell(column, row).kind
                 shade = picture.cmap(picture.norm(grid[row, column]))
                 light = sum(w * part for w, part in zip(LUMA, shade, strict=False)) > 0.5
                 ink = "#111827" if light else "#f9fafb"
                 axes.text(x, y, LETTERS[kind], ha="center", va="center", fontsize=7, color=ink)
-        for flip in found.flips:
+        for flip in sweep.flips:
             axes.plot([flip.start[0], flip.end[0]], [flip.start[1], flip.end[1]], color="#111827", linewidth=2)
-        bar = figure.colorbar(picture, ax=axes, label=say.of("what_if_step"))
+        bar = figure.colorbar(picture, ax=axes, label=labels.of("what_if_step"))
         bar.set_ticks(np.geomspace(low, max(high, low * (1 + 1e-9)), TICKS).tolist())
         bar.minorticks_off()
-        _plain_numbers(bar.ax.yaxis)
-        axes.set_ylabel(found.y.field)
-        _scale(axes, "x", found.x)
-        _scale(axes, "y", found.y)
-    axes.set_xlabel(found.x.field)
-    kinds = list(dict.fromkeys(cell.kind for cell in found.cells))
-    axes.set_title(f"{_plain(found.name, say.language)}\n" + ", ".join(map(say.crossing, kinds)), fontsize=9)
+        _format_ticks(bar.ax.yaxis)
+        axes.set_ylabel(sweep.y.field)
+        _scale(axes, "x", sweep.x)
+        _scale(axes, "y", sweep.y)
+    axes.set_xlabel(sweep.x.field)
+    kinds = list(dict.fromkeys(cell.kind for cell in sweep.cells))
+    axes.set_title(
+        f"{_strip_markup(sweep.name, labels.language)}\n" + ", ".join(map(labels.name_crossing, kinds)), fontsize=9
+    )
 
 
-def _plain(name: str, spoken: str) -> str:
+def _strip_markup(name: str, language: str) -> str:
     """The name without what the font cannot draw, and without signs that start a formula."""
     safe = name.replace("$", "")
-    return safe if spoken == "zh" else safe.encode("ascii", "replace").decode()
+    return safe if language == "zh" else safe.encode("ascii", "replace").decode()
 
 
-def _places(axis: SweepAxis) -> list[float]:
+def _list_places(axis: SweepAxis) -> list[float]:
     """Where the values stand: at their number, or one after the other where they are words."""
     return list(axis.numbers or map(float, range(len(axis.values))))
 
 
-def _edges(axis: SweepAxis) -> list[float]:
+def _compute_edges(axis: SweepAxis) -> list[float]:
     """Borders between the cells, half-way on the axis's scale."""
     import numpy as np
 
-    at = np.array(_places(axis))
+    places = np.array(_list_places(axis))
     logs = axis.numbers is not None and axis.scale == "log"
-    at = np.log(at) if logs else at
-    if len(at) == 1:
-        edges = np.array([at[0] - 0.5, at[0] + 0.5])
+    places = np.log(places) if logs else places
+    if len(places) == 1:
+        edges = np.array([places[0] - 0.5, places[0] + 0.5])
     else:
-        middle = (at[1:] + at[:-1]) / 2
-        edges = np.concatenate([[2 * at[0] - middle[0]], middle, [2 * at[-1] - middle[-1]]])
-    found: list[float] = (np.exp(edges) if logs else edges).tolist()
-    return found
+        middle = (places[1:] + places[:-1]) / 2
+        edges = np.concatenate([[2 * places[0] - middle[0]], middle, [2 * places[-1] - middle[-1]]])
+    borders: list[float] = (np.exp(edges) if logs else edges).tolist()
+    return borders
 
 
-def _plain_numbers(axis: Any) -> None:
+def _format_ticks(axis: Any) -> None:
     """Ticks as one reads them, not as powers of ten."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -150,6 +154,6 @@ def _plain_numbers(axis: Any) -> None:
 def _scale(axes: Any, which: str, axis: SweepAxis) -> None:
     if axis.numbers is not None and axis.scale == "log":
         getattr(axes, f"set_{which}scale")("log")
-        _plain_numbers(getattr(axes, f"{which}axis"))
+        _format_ticks(getattr(axes, f"{which}axis"))
     if axis.numbers is None:
         getattr(axes, f"set_{which}ticks")(range(len(axis.values)), [str(value) for value in axis.values])

@@ -11,12 +11,12 @@ import typer
 
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
+    check_not_existing,
     get_language,
     label,
     open_console,
+    open_progress_bar,
     print_json,
-    progress_bar,
-    refuse_to_overwrite,
     write_file,
 )
 from crosszone.errors import InputError, InvalidError, Notice
@@ -46,12 +46,12 @@ class Rank:
             raise InvalidError(Notice(code="rank_malformed", field="--why", value=text))
         return cls(number=number, local=local)
 
-    def of(self, found: Plans) -> Plan:
+    def select(self, plans: Plans) -> Plan:
         """That plan of the answer."""
-        ranked = found.local_updates if self.local else found.plans
+        ranked = plans.local_updates if self.local else plans.plans
         if self.number > len(ranked):
             value = f"{LOCAL if self.local else ''}{self.number}"
-            params = {"plans": len(found.plans), "local": len(found.local_updates)}
+            params = {"plans": len(plans.plans), "local": len(plans.local_updates)}
             raise InvalidError(Notice(code="rank_unknown", field="--why", value=value, params=params))
         return ranked[self.number - 1]
 
@@ -87,30 +87,30 @@ def plan(
     _check(objective, top, budget)
     rank = None if why is None else Rank.read(why)
     if output is not None:
-        refuse_to_overwrite(Path(output), force)
+        check_not_existing(Path(output), force)
     pins = pin or []
     loaded = _read(file, pins)
     scenario = loaded.scenario
-    most = top if rank is None else max(top, rank.number)
-    how = {"objective": objective, "top": most, "front": front, "budget_s": budget, "crossover": crossover}
-    found = _search(loaded, pins, why=None if rank is None else rank.of, **how)
+    count = top if rank is None else max(top, rank.number)
+    options = {"objective": objective, "top": count, "front": front, "budget_s": budget, "crossover": crossover}
+    plans = _search(loaded, pins, why=None if rank is None else rank.select, **options)
     from crosszone.plan.planner import select_best
 
     if output is not None:
         from crosszone.plan.plan import apply_plan
 
-        write_file(Path(output), apply_plan(scenario, select_best(found)).to_yaml(), force)
+        write_file(Path(output), apply_plan(scenario, select_best(plans)).to_yaml(), force)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(plans.model_dump(mode="json"))
         return
 
     from crosszone.cli.plans import print_crossover, print_plans, print_why
 
-    print_plans(found, front=front)
-    if rank is not None and found.why is not None:
-        print_why(found.why, select_best(found), rank.of(found))
+    print_plans(plans, front=front)
+    if rank is not None and plans.why is not None:
+        print_why(plans.why, select_best(plans), rank.select(plans))
     if crossover:
-        print_crossover(found.crossover)
+        print_crossover(plans.crossover)
     if output is not None:
         open_console().print(label("written", output=output), soft_wrap=True)
 
@@ -142,11 +142,11 @@ def _read(file: str, pins: Sequence[str]) -> Loaded:
     try:
         loaded = read_scenario(merged)
     except InputError as error:
-        raise type(error)(*(_at_pin(notice, pins) for notice in error.notices)) from None
+        raise type(error)(*(_place_at_pin(notice, pins) for notice in error.notices)) from None
     return loaded._replace(notices=[*map(document.placed, notices), *loaded.notices])
 
 
-def _at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
+def _place_at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
     """The notice at the pin it is about, if it is about one: the line of the file would mislead."""
     for pin in pins:
         field = f"strategy.{pin.partition('=')[0].strip()}"
@@ -155,16 +155,18 @@ def _at_pin(notice: Notice, pins: Sequence[str]) -> Notice:
     return notice
 
 
-def _at_option(notice: Notice) -> Notice:
+def _place_at_option(notice: Notice) -> Notice:
     """The notice at the option of this command that it is about, if it is about one: no line of the file has it."""
     return notice.at(f"--{notice.field}", None) if notice.field in OPTIONS else notice
 
 
-def _search(loaded: Loaded, pins: Sequence[str], **how: Any) -> Plans:
+def _search(loaded: Loaded, pins: Sequence[str], **options: Any) -> Plans:
     from crosszone.plan.planner import plan_loaded
 
     try:
-        with progress_bar() as progress:
-            return plan_loaded(loaded, get_language(), progress=progress, **how)
+        with open_progress_bar() as progress:
+            return plan_loaded(loaded, get_language(), progress=progress, **options)
     except InputError as error:
-        raise type(error)(*(loaded.document.placed(_at_pin(_at_option(one), pins)) for one in error.notices)) from None
+        raise type(error)(
+            *(loaded.document.placed(_place_at_pin(_place_at_option(notice), pins)) for notice in error.notices)
+        ) from None

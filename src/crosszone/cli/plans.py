@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crosszone.cli.output import build_table, join_words, label, open_console, print_lines, print_notices
-from crosszone.cli.prediction import answer_lines, split
+from crosszone.cli.prediction import format_split, list_answer_lines
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.words import SMALL
 
@@ -35,42 +35,46 @@ class Column(NamedTuple):
     cell: Callable[[Plan], str]
 
 
-def print_plans(found: Plans, *, front: bool = False) -> None:
+def print_plans(answer: Plans, *, front: bool = False) -> None:
     """All of it, in the language of this run."""
     terminal = open_console()
-    terminal.print(found.name, style="bold")
-    best = (*found.plans, *found.local_updates)[0]
-    print_lines(*_best(best), *answer_lines(best.prediction))
-    if not found.plans:
+    terminal.print(answer.name, style="bold")
+    best = (*answer.plans, *answer.local_updates)[0]
+    print_lines(*_list_best_lines(best), *list_answer_lines(best.prediction))
+    if not answer.plans:
         terminal.print(label("plans_none"), soft_wrap=True)
     else:
-        title = label("plans_title", objective=label(f"objective_{found.objective}"))
-        terminal.print(_ranking(title, found.plans, found.objective, terminal.width))
-    _print_told(label("reasons_title", rank=_rank(best)), best.reasons)
-    if found.local_updates:
-        terminal.print(_ranking(label("local_title"), found.local_updates, found.objective, terminal.width))
-        if found.plans:
-            _print_told(label("reasons_title", rank=_rank(found.local_updates[0])), found.local_updates[0].reasons)
-    _print_told(label("idle_title"), [one.reason for one in best.idle])
+        title = label("plans_title", objective=label(f"objective_{answer.objective}"))
+        terminal.print(_build_ranking(title, answer.plans, answer.objective, terminal.width))
+    _print_sentences(label("reasons_title", rank=_format_rank(best)), best.reasons)
+    if answer.local_updates:
+        terminal.print(_build_ranking(label("local_title"), answer.local_updates, answer.objective, terminal.width))
+        if answer.plans:
+            _print_sentences(
+                label("reasons_title", rank=_format_rank(answer.local_updates[0])), answer.local_updates[0].reasons
+            )
+    _print_sentences(label("idle_title"), [idle.reason for idle in best.idle])
     if front:
-        _print_front(found, best)
-    _print_rejected(found)
-    _print_told(label("hints_title"), found.hints)
-    print_notices(found.warnings)
-    terminal.print(_counts(found), soft_wrap=True)
-    if not found.complete:
+        _print_front(answer, best)
+    _print_rejected(answer)
+    _print_sentences(label("hints_title"), answer.hints)
+    print_notices(answer.warnings)
+    terminal.print(_format_counts(answer), soft_wrap=True)
+    if not answer.complete:
         terminal.print(label("plans_incomplete"), style="bold", soft_wrap=True)
 
 
-def print_why(found: Comparison, best: Plan, other: Plan) -> None:
+def print_why(comparison: Comparison, best: Plan, other: Plan) -> None:
     """What the step of another plan spends and saves beside the best one's, part by part."""
     terminal = open_console()
-    terminal.print(_waterfall(best, other, found))
-    lines = list(_also_differs(found))
+    terminal.print(_build_waterfall(best, other, comparison))
+    lines = list(_list_other_differences(comparison))
     if lines:
         print_lines(*lines)
-    chance = format_percent(found.chance_best_is_faster)
-    terminal.print(label("why_chance", one=_rank(best), other=_rank(other), chance=chance), soft_wrap=True)
+    chance = format_percent(comparison.chance_best_is_faster)
+    terminal.print(
+        label("why_chance", one=_format_rank(best), other=_format_rank(other), chance=chance), soft_wrap=True
+    )
 
 
 def print_crossover(flip: Crossover | None) -> None:
@@ -98,34 +102,34 @@ def print_crossover(flip: Crossover | None) -> None:
     _print_rest(len(flip.gbps))
 
 
-def _best(best: Plan) -> Iterator[tuple[str, str, str]]:
+def _list_best_lines(best: Plan) -> Iterator[tuple[str, str, str]]:
     """What to run, and where it lies."""
-    idle = sum(one.count for one in best.idle)
+    idle = sum(group.count for group in best.idle)
     used = best.prediction.gpus
     key = "plan_best" if best.kind == "synchronous" else "plan_best_local"
-    yield label(key), _title(best) + label("semicolon") + split(best.prediction), "bold"
+    yield label(key), _get_framework_title(best) + label("semicolon") + format_split(best.prediction), "bold"
     yield (
         label("gpus"),
         label("plan_gpus", used=format_amount(used), total=format_amount(used + idle), idle=format_amount(idle)),
         "",
     )
-    yield label("plan_where"), _places(best) + label("semicolon") + _crosses(best), ""
-    options = list(_options(best.strategy))
+    yield label("plan_where"), _describe_zones(best) + label("semicolon") + _describe_crossing(best), ""
+    options = list(_list_options(best.strategy))
     if options:
         yield label("plan_options"), join_words(options), ""
 
 
-def _title(plan: Plan) -> str:
+def _get_framework_title(plan: Plan) -> str:
     from crosszone.inputs.frameworks import frameworks
 
     return frameworks()[plan.framework].title
 
 
-def _rank(plan: Plan) -> str:
+def _format_rank(plan: Plan) -> str:
     return str(plan.rank) if plan.kind == "synchronous" else f"L{plan.rank}"
 
 
-def _places(plan: Plan) -> str:
+def _describe_zones(plan: Plan) -> str:
     """GPUs of every zone in use, in the plan's own order."""
     counts = dict.fromkeys(plan.zones, 0)
     for block in plan.placement.blocks:
@@ -133,7 +137,7 @@ def _places(plan: Plan) -> str:
     return join_words(label("plan_zone", zone=zone, gpus=format_amount(count)) for zone, count in counts.items())
 
 
-def _crosses(plan: Plan) -> str:
+def _describe_crossing(plan: Plan) -> str:
     """What goes from zone to zone, in words."""
     local = plan.strategy.local_update
     if local is not None and plan.crossing != "none":
@@ -141,7 +145,7 @@ def _crosses(plan: Plan) -> str:
     return label(f"crosses_{plan.crossing}")
 
 
-def _options(strategy: Strategy) -> Iterator[str]:
+def _list_options(strategy: Strategy) -> Iterator[str]:
     """What else is not as it would be by itself, by its key in a file."""
     for key, field in type(strategy).model_fields.items():
         value = getattr(strategy, key)
@@ -150,39 +154,39 @@ def _options(strategy: Strategy) -> Iterator[str]:
         if key in ("communication", "local_update"):
             for inner, kind in type(value).model_fields.items():
                 if getattr(value, inner) != kind.default:
-                    yield f"{key}.{inner} {_written(getattr(value, inner))}"
+                    yield f"{key}.{inner} {_format_value(getattr(value, inner))}"
         else:
-            yield f"{key} {_written(value)}"
+            yield f"{key} {_format_value(value)}"
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """A value as a file has it."""
     if isinstance(value, bool):
         return str(value).lower()
     return "[" + ", ".join(map(str, value)) + "]" if isinstance(value, tuple) else str(value)
 
 
-def _degrees(s: Strategy) -> str:
+def _format_degrees(s: Strategy) -> str:
     """Degrees on one line; context, experts and chunks only where there are any."""
     more = [f"{name} {value}" for name, value in (("cp", s.cp), ("ep", s.ep), ("v", s.interleave)) if value > 1]
     return " ".join([f"tp {s.tp} pp {s.pp} dp {s.dp}", *more])
 
 
-def _schedule(s: Strategy) -> str:
+def _format_schedule(s: Strategy) -> str:
     return "-" if s.pp == 1 or s.pipeline_schedule == "1f1b" else s.pipeline_schedule
 
 
-def _where(plan: Plan) -> str:
+def _format_crossing(plan: Plan) -> str:
     """What crosses, and the zones in order."""
     averages = plan.strategy.local_update is not None and plan.crossing != "none"
     return label(f"crossing_{'local' if averages else plan.crossing}", zones=" > ".join(plan.zones))
 
 
-def _compact(plan: Plan) -> str:
+def _format_compact(plan: Plan) -> str:
     """A whole plan in one cell, for a terminal without room for columns."""
     s = plan.strategy
     words = [label("plan_micro_batch", value=s.micro_batch)]
-    words += [] if _schedule(s) == "-" else [_schedule(s)]
+    words += [] if _format_schedule(s) == "-" else [_format_schedule(s)]
     words += [f"zero {s.zero}"] if s.zero else []
     words += [] if s.recompute == "none" else [f"recompute {s.recompute}"]
     if s.local_update:
@@ -191,17 +195,21 @@ def _compact(plan: Plan) -> str:
                 "plan_every", steps=format_amount(s.local_update.steps), parts=format_amount(s.local_update.fragments)
             )
         )
-    return "\n".join([_title(plan), _degrees(s), join_words(words), _where(plan)])
+    return "\n".join([_get_framework_title(plan), _format_degrees(s), join_words(words), _format_crossing(plan)])
 
 
-def _ranking(title: str, plans: Sequence[Plan], objective: str, width: int) -> Any:
+def _build_ranking(title: str, plans: Sequence[Plan], objective: str, width: int) -> Any:
     """A row for each plan; a terminal that is too narrow has all options in one cell, and fewer numbers."""
-    rank, compact = Column("rank", "left", _rank), Column("plan", "left", _compact)
-    columns = [rank, *_split_columns(plans), *_number_columns(plans, objective, _gib_of)]
-    if width < WIDE or _taken(columns, plans) > width:
-        numbers = _number_columns(plans, objective, _gib)
-        columns = [rank, compact, *_roomy(numbers, plans, width - _taken([rank], plans) - LEAST_PLAN - GAP)]
-    rows = build_table(title, [(column.key, column.align) for column in columns], caption=_caption(columns))
+    rank, compact = Column("rank", "left", _format_rank), Column("plan", "left", _format_compact)
+    columns = [rank, *_list_split_columns(plans), *_list_number_columns(plans, objective, _format_gib_of_limit)]
+    if width < WIDE or _measure_width(columns, plans) > width:
+        numbers = _list_number_columns(plans, objective, _format_gib)
+        columns = [
+            rank,
+            compact,
+            *_drop_spare_columns(numbers, plans, width - _measure_width([rank], plans) - LEAST_PLAN - GAP),
+        ]
+    rows = build_table(title, [(column.key, column.align) for column in columns], caption=_build_caption(columns))
     for column in rows.columns:
         column.no_wrap = column.justify == "right"
     for plan in plans:
@@ -209,20 +217,20 @@ def _ranking(title: str, plans: Sequence[Plan], objective: str, width: int) -> A
     return rows
 
 
-def _number_columns(plans: Sequence[Plan], objective: str, gib: Callable[[Plan], str]) -> list[Column]:
+def _list_number_columns(plans: Sequence[Plan], objective: str, gib: Callable[[Plan], str]) -> list[Column]:
     """What to expect of a plan, and the chance that the best one beats it."""
     columns = [
         Column("step_s", "right", lambda plan: format_digits(plan.prediction.step_time_s.expected)),
         Column("tokens_s", "right", lambda plan: format_digits(plan.prediction.tokens_per_s.expected)),
         Column("gib", "right", gib),
-        *_price_columns(plans),
-        *_objective_columns(objective),
+        *_list_price_columns(plans),
+        *_list_objective_columns(objective),
     ]
     chances = any(plan.chance is not None for plan in plans)
-    return [*columns, Column("chance_pct", "right", _chance)] if chances else columns
+    return [*columns, Column("chance_pct", "right", _format_chance)] if chances else columns
 
 
-def _taken(columns: Sequence[Column], plans: Sequence[Plan]) -> int:
+def _measure_width(columns: Sequence[Column], plans: Sequence[Plan]) -> int:
     """Columns of the terminal that a table takes when nothing wraps."""
     from rich.cells import cell_len
 
@@ -230,33 +238,33 @@ def _taken(columns: Sequence[Column], plans: Sequence[Plan]) -> int:
     return sum(GAP + max(map(cell_len, texts)) for texts in cells)
 
 
-def _roomy(columns: Sequence[Column], plans: Sequence[Plan], room: int) -> list[Column]:
+def _drop_spare_columns(columns: Sequence[Column], plans: Sequence[Plan], width: int) -> list[Column]:
     """Without as many spare numbers as it takes to fit."""
-    kept = list(columns)
+    fitting = list(columns)
     for key in SPARE:
-        if _taken(kept, plans) > room:
-            kept = [column for column in kept if column.key != key]
-    return kept
+        if _measure_width(fitting, plans) > width:
+            fitting = [column for column in fitting if column.key != key]
+    return fitting
 
 
-def _split_columns(plans: Sequence[Plan]) -> list[Column]:
+def _list_split_columns(plans: Sequence[Plan]) -> list[Column]:
     """A column for each option of a plan; those that no plan uses are left out."""
     columns = [
-        Column("framework", "left", _title),
-        Column("degrees", "left", lambda plan: _degrees(plan.strategy)),
+        Column("framework", "left", _get_framework_title),
+        Column("degrees", "left", lambda plan: _format_degrees(plan.strategy)),
         Column("micro_batch", "right", lambda plan: format_amount(plan.strategy.micro_batch)),
     ]
-    if any(_schedule(plan.strategy) != "-" for plan in plans):
-        columns.append(Column("schedule", "left", lambda plan: _schedule(plan.strategy)))
+    if any(_format_schedule(plan.strategy) != "-" for plan in plans):
+        columns.append(Column("schedule", "left", lambda plan: _format_schedule(plan.strategy)))
     columns.append(Column("zero", "right", lambda plan: format_amount(plan.strategy.zero)))
     columns.append(Column("recompute", "left", lambda plan: plan.strategy.recompute))
     if any(plan.strategy.local_update for plan in plans):
-        columns.append(Column("every_steps", "right", _every))
-    columns.append(Column("where", "left", _where))
+        columns.append(Column("every_steps", "right", _format_sync_interval))
+    columns.append(Column("where", "left", _format_crossing))
     return columns
 
 
-def _every(plan: Plan) -> str:
+def _format_sync_interval(plan: Plan) -> str:
     """Steps between two averages, and parts of the weights that are averaged one after the other."""
     local = plan.strategy.local_update
     if local is None:
@@ -264,33 +272,33 @@ def _every(plan: Plan) -> str:
     return f"{format_amount(local.steps)} / {format_amount(local.fragments)}"
 
 
-def _gib(plan: Plan) -> str:
+def _format_gib(plan: Plan) -> str:
     return f"{plan.prediction.memory_gib.peak.expected:.1f}"
 
 
-def _gib_of(plan: Plan) -> str:
-    return f"{_gib(plan)} / {format_amount(plan.prediction.memory_gib.limit, 3)}"
+def _format_gib_of_limit(plan: Plan) -> str:
+    return f"{_format_gib(plan)} / {format_amount(plan.prediction.memory_gib.limit, 3)}"
 
 
-def _price_columns(plans: Sequence[Plan]) -> list[Column]:
+def _list_price_columns(plans: Sequence[Plan]) -> list[Column]:
     """Price of the run where it is known, else of a day; nothing where no GPU has a price."""
     runs = [plan.prediction.run for plan in plans]
     if any(run.usd is not None for run in runs):
-        return [Column("usd_run", "right", lambda plan: _usd_run(plan.prediction.run))]
+        return [Column("usd_run", "right", lambda plan: _format_usd_run(plan.prediction.run))]
     if any(run.usd_per_hour is not None for run in runs):
-        return [Column("usd_day", "right", lambda plan: _usd_day(plan.prediction.run))]
+        return [Column("usd_day", "right", lambda plan: _format_usd_day(plan.prediction.run))]
     return []
 
 
-def _usd_run(run: Run) -> str:
+def _format_usd_run(run: Run) -> str:
     return "-" if run.usd is None else format_digits(run.usd.expected)
 
 
-def _usd_day(run: Run) -> str:
+def _format_usd_day(run: Run) -> str:
     return "-" if run.usd_per_hour is None else format_digits(24 * run.usd_per_hour)
 
 
-def _objective_columns(objective: str) -> list[Column]:
+def _list_objective_columns(objective: str) -> list[Column]:
     """What plans are ranked by, where no other column has it."""
     if objective == "time":
         return []
@@ -298,25 +306,25 @@ def _objective_columns(objective: str) -> list[Column]:
     return [Column(f"value_{objective}", "right", lambda plan: format_digits(sign * plan.value))]
 
 
-def _chance(plan: Plan) -> str:
+def _format_chance(plan: Plan) -> str:
     return "-" if plan.chance is None else f"{100 * plan.chance:.0f}"
 
 
-def _caption(columns: Sequence[Column]) -> str | None:
+def _build_caption(columns: Sequence[Column]) -> str | None:
     """What a heading is too short to say."""
     keys = {column.key for column in columns}
     notes = [label(f"caption_{key}") for key in ("chance_pct", "usd_day") if key in keys]
     return " ".join(notes) or None
 
 
-def _print_told(title: str, told: Sequence[NoticeDict]) -> None:
+def _print_sentences(title: str, sentences: Sequence[NoticeDict]) -> None:
     """Sentences under a title, each with what to do about it; no title where there are none."""
-    if not told:
+    if not sentences:
         return
     open_console().print(title, style="bold")
-    for one in told[:MOST_ROWS]:
-        print_lines(("-", one["message"], ""), *([("", one["hint"], "dim")] if one["hint"] else []))
-    _print_rest(len(told))
+    for notice in sentences[:MOST_ROWS]:
+        print_lines(("-", notice["message"], ""), *([("", notice["hint"], "dim")] if notice["hint"] else []))
+    _print_rest(len(sentences))
     open_console().print()
 
 
@@ -325,9 +333,9 @@ def _print_rest(count: int) -> None:
         open_console().print(label("rows_more", count=format_amount(count - MOST_ROWS)))
 
 
-def _print_front(found: Plans, best: Plan) -> None:
+def _print_front(answer: Plans, best: Plan) -> None:
     """Plans that no other beats in both time and price."""
-    if not found.front:
+    if not answer.front:
         open_console().print(label("front_none"), soft_wrap=True)
         return
     from crosszone.inputs.frameworks import frameworks
@@ -336,77 +344,77 @@ def _print_front(found: Plans, best: Plan) -> None:
     columns = [("gpus", "right"), ("framework", "left"), ("degrees", "left"), ("step_s", "right")]
     columns += [("usd_step", "right"), *([("usd_steps", "right")] if steps else [])]
     rows = build_table(label("front_title"), columns, caption=label("front_caption") if steps else None)
-    for one in found.front:
+    for point in answer.front:
         cells = [
-            format_amount(one.gpus),
-            frameworks()[one.framework].title,
-            _degrees(one.strategy),
-            format_digits(one.step_s),
+            format_amount(point.gpus),
+            frameworks()[point.framework].title,
+            _format_degrees(point.strategy),
+            format_digits(point.step_s),
         ]
-        cells += [format_digits(one.usd_per_step), *([format_digits(one.usd_per_step * steps)] if steps else [])]
+        cells += [format_digits(point.usd_per_step), *([format_digits(point.usd_per_step * steps)] if steps else [])]
         rows.add_row(*cells)
     open_console().print(rows)
 
 
-def _print_rejected(found: Plans) -> None:
-    if not found.rejected:
+def _print_rejected(answer: Plans) -> None:
+    if not answer.rejected:
         return
     rows = build_table(label("rejected_title"), [("family", "left"), ("count", "right"), ("reason", "left")])
-    for one in found.rejected[:MOST_ROWS]:
-        rows.add_row(_family(one.family), format_amount(one.count), one.reason["message"])
+    for rejection in answer.rejected[:MOST_ROWS]:
+        rows.add_row(_name_family(rejection.family), format_amount(rejection.count), rejection.reason["message"])
     open_console().print(rows)
-    _print_rest(len(found.rejected))
+    _print_rest(len(answer.rejected))
 
 
-def _family(family: str) -> str:
+def _name_family(family: str) -> str:
     """What strategies have in common, in words where it is not a degree."""
     from crosszone.inputs.frameworks import frameworks
 
-    name, _, rest = family.partition(": ")
-    if rest == "memory":
+    name, _, limit = family.partition(": ")
+    if limit == "memory":
         return label("family_memory", framework=frameworks()[name].title)
     return label("family_bound") if family == "bound" else family
 
 
-def _counts(found: Plans) -> str:
+def _format_counts(answer: Plans) -> str:
     """How much was looked at, and how long it took."""
     return label(
         "plans_counts",
-        evaluated=format_amount(found.evaluated),
-        scored=format_amount(found.scored),
-        feasible=format_amount(found.feasible),
-        simulated=format_amount(found.simulated),
-        seconds=format_digits(found.seconds, 3),
+        evaluated=format_amount(answer.evaluated),
+        scored=format_amount(answer.scored),
+        feasible=format_amount(answer.feasible),
+        simulated=format_amount(answer.simulated),
+        seconds=format_digits(answer.seconds, 3),
     )
 
 
-def _waterfall(best: Plan, other: Plan, found: Difference) -> Any:
+def _build_waterfall(best: Plan, other: Plan, difference: Difference) -> Any:
     """From one step to the other: what each part adds, and the step so far; small parts in one row."""
     columns = [("step_part", "left"), ("why_s", "right"), ("why_so_far", "right")]
-    rows = build_table(label("why_title", one=_rank(best), other=_rank(other)), columns)
+    rows = build_table(label("why_title", one=_format_rank(best), other=_format_rank(other)), columns)
     so_far = best.prediction.step_time_s.expected
-    large = [part for part in found.parts if abs(part.seconds) >= SMALL * so_far]
-    small = [part for part in found.parts if part not in large]
-    rows.add_row(label("why_plan", rank=_rank(best)), "", format_digits(so_far))
+    large = [part for part in difference.parts if abs(part.seconds) >= SMALL * so_far]
+    small = [part for part in difference.parts if part not in large]
+    rows.add_row(label("why_plan", rank=_format_rank(best)), "", format_digits(so_far))
     for part in large:
         so_far += part.seconds
         rows.add_row(label(f"step_{part.name}"), format_signed(part.seconds), format_digits(so_far))
     if small:
-        rest = sum(part.seconds for part in small)
-        rows.add_row(label("small_parts", count=len(small)), format_signed(rest, 2), format_digits(so_far + rest))
+        small_s = sum(part.seconds for part in small)
+        rows.add_row(label("small_parts", count=len(small)), format_signed(small_s, 2), format_digits(so_far + small_s))
     rows.add_section()
     step = other.prediction.step_time_s.expected
-    rows.add_row(label("why_plan", rank=_rank(other)), format_signed(found.step_s), format_digits(step))
+    rows.add_row(label("why_plan", rank=_format_rank(other)), format_signed(difference.step_s), format_digits(step))
     return rows
 
 
-def _also_differs(found: Difference) -> Iterator[tuple[str, str, str]]:
+def _list_other_differences(difference: Difference) -> Iterator[tuple[str, str, str]]:
     """Memory, price, energy and bytes, each only where it differs and is known."""
-    if found.memory_gib:
-        yield label("answer_memory"), label("why_gib", value=format_signed(found.memory_gib)), ""
-    if found.usd:
-        yield label("answer_cost"), label("why_usd", value=format_signed(found.usd)), ""
-    if found.kwh:
-        yield label("answer_energy"), label("why_kwh", value=format_signed(found.kwh)), ""
-    for kind, size in found.bytes_per_step.items():
+    if difference.memory_gib:
+        yield label("answer_memory"), label("why_gib", value=format_signed(difference.memory_gib)), ""
+    if difference.usd:
+        yield label("answer_cost"), label("why_usd", value=format_signed(difference.usd)), ""
+    if difference.kwh:
+        yield label("answer_energy"), label("why_kwh", value=format_signed(difference.kwh)), ""
+    for kind, size in difference.bytes_per_step.items():
         yield label(f"link_{kind}"), label("why_gb", value=format_signed(size / 1e9)), ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import get_language, label, open_console, print_json, refuse_to_overwrite, write_file
+from crosszone.cli.output import check_not_existing, get_language, label, open_console, print_json, write_file
 from crosszone.cli.prediction import print_prediction
 from crosszone.errors import InvalidError, Notice
 
@@ -35,25 +35,27 @@ def predict(
         params = {"allowed": list(FORMATS), "nearest": FORMATS[0]}
         raise InvalidError(Notice(code="not_one_of", field="--trace-format", value=trace_format, params=params))
     if trace is not None:
-        refuse_to_overwrite(Path(trace), force)
+        check_not_existing(Path(trace), force)
 
     from crosszone.inputs.scenario import read_scenario
     from crosszone.predict.answer import answer
 
-    found = answer(read_scenario(file), get_language())
+    prediction_answer = answer(read_scenario(file), get_language())
     if trace is not None:
-        write_file(Path(trace), _drawn(found, trace_format), force)
+        write_file(Path(trace), _render_trace(prediction_answer, trace_format), force)
     if as_json:
-        print_json(found.prediction.model_dump(mode="json"))
+        print_json(prediction_answer.prediction.model_dump(mode="json"))
         return
-    print_prediction(found)
+    print_prediction(prediction_answer)
     if trace is not None:
         open_console().print(label("written", output=trace), soft_wrap=True)
 
 
-def _drawn(found: PredictionAnswer, form: str) -> str:
+def _render_trace(prediction_answer: PredictionAnswer, form: str) -> str:
     """The timeline of the step as the text of a file."""
     from crosszone.schedule.trace import format_perfetto_json
 
-    drawn = found.predictor.timeline().to_trace(found.prediction.name, framework=found.prediction.framework)
-    return format_perfetto_json(drawn) if form == "perfetto" else drawn.to_json()
+    timeline = prediction_answer.predictor.timeline().to_trace(
+        prediction_answer.prediction.name, framework=prediction_answer.prediction.framework
+    )
+    return format_perfetto_json(timeline) if form == "perfetto" else timeline.to_json()

@@ -9,12 +9,12 @@ import typer
 
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
+    check_not_existing,
     get_language,
     label,
     open_console,
+    open_progress_bar,
     print_json,
-    progress_bar,
-    refuse_to_overwrite,
     write_file,
 )
 from crosszone.errors import InvalidError, Notice
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from crosszone.views.report import Form
 
 
-def report(
+def write_report(
     file: Annotated[str, typer.Argument(help="Scenario file; without a strategy its best plan. - for standard input.")],
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="OUT", help="Write it there: OUT.md or OUT.html.")
@@ -38,15 +38,15 @@ def report(
 
     Example: crosszone report examples/three-cities.yaml -o three-cities.html
     """
-    chosen = _form(form, output)
+    chosen = _choose_form(form, output)
     if output is not None:
-        refuse_to_overwrite(Path(output), force)
+        check_not_existing(Path(output), force)
 
     from crosszone.inputs.scenario import read_scenario
     from crosszone.views.report import render_report
 
     loaded = read_scenario(file)
-    with progress_bar() as progress:
+    with open_progress_bar() as progress:
         text = render_report(loaded, get_language(), form=chosen, progress=progress)
     if output is not None:
         write_file(Path(output), text, force)
@@ -58,14 +58,14 @@ def report(
         typer.echo(text, nl=False)
 
 
-def _form(asked: str | None, output: str | None) -> Form:
+def _choose_form(form_option: str | None, output: str | None) -> Form:
     """The form that was asked for, else that of the ending of the file to write."""
     from crosszone.views.report import FORMS
 
     page = output is not None and Path(output).suffix.lower() in (".html", ".htm")
-    wanted = asked or ("html" if page else "md")
+    chosen = form_option or ("html" if page else "md")
     for form in FORMS:
-        if form == wanted:
+        if form == chosen:
             return form
     params = {"allowed": list(FORMS), "nearest": FORMS[0]}
-    raise InvalidError(Notice(code="not_one_of", field="--format", value=asked, params=params))
+    raise InvalidError(Notice(code="not_one_of", field="--format", value=form_option, params=params))

@@ -27,7 +27,7 @@ def check(file: FileArgument, as_json: JsonOption = False) -> None:
 
     Example: crosszone scenario check examples/three-cities.yaml
     """
-    description = _described(file)
+    description = _describe(file)
     legal, notices = description["legal"], description["notices"]
     if as_json:
         print_json({"valid": legal, "notices": notices})
@@ -45,7 +45,7 @@ def show(file: FileArgument, as_json: JsonOption = False) -> None:
 
     Example: crosszone scenario show examples/fourteen-gpus.yaml
     """
-    description = _described(file)
+    description = _describe(file)
     if as_json:
         print_json(description)
     else:
@@ -73,22 +73,22 @@ def convert(
     from crosszone.inputs.document import dump_json, dump_yaml
     from crosszone.inputs.scenario import read_scenario
 
-    _one_of("--part", part, PARTS)
+    _require_choice("--part", part, PARTS)
     form = to or ("json" if as_json or (output or "").endswith(".json") else "yaml")
-    _one_of("--to", form, ("yaml", "json"))
-    scenario, read, _ = read_scenario(file)
-    whole = scenario.to_fields()
-    fields = whole if part == "scenario" else {part: whole.get(part)}
+    _require_choice("--to", form, ("yaml", "json"))
+    scenario, notices, _ = read_scenario(file)
+    scenario_fields = scenario.to_fields()
+    fields = scenario_fields if part == "scenario" else {part: scenario_fields.get(part)}
     text = dump_json(fields) if form == "json" else dump_yaml(fields)
-    told = [notice.as_dict(get_language()) for notice in read]
+    localized = [notice.as_dict(get_language()) for notice in notices]
     if not as_json:
-        print_notices(told, stderr=True)
+        print_notices(localized, stderr=True)
     if output is None or output == "-":
         typer.echo(text, nl=False)
         return
     _write(Path(output), text, force)
     if as_json:
-        print_json({"written": output, "notices": told})
+        print_json({"written": output, "notices": localized})
     else:
         open_console().print(label("written", output=output), soft_wrap=True)
 
@@ -103,13 +103,13 @@ def _write(path: Path, text: str, force: bool) -> None:
         raise InputError(Notice(code="output_unwritable", value=str(path), params=params)) from None
 
 
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+def _require_choice(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         params = {"allowed": list(allowed), "nearest": allowed[0]}
         raise InvalidError(Notice(code="not_one_of", field=option, value=value, params=params))
 
 
-def _described(file: str) -> dict[str, Any]:
+def _describe(file: str) -> dict[str, Any]:
     from crosszone.inputs.scenario import read_scenario
     from crosszone.inputs.summary import describe
 
@@ -117,7 +117,7 @@ def _described(file: str) -> dict[str, Any]:
 
 
 def _print(description: dict[str, Any]) -> None:
-    from crosszone.cli.catalogue import parts_table
+    from crosszone.cli.catalogue import build_parts_table
 
     terminal = open_console()
     model, job, cluster = description["model"], description["job"], description["cluster"]
@@ -153,11 +153,11 @@ def _print(description: dict[str, Any]) -> None:
         + run,
         soft_wrap=True,
     )
-    terminal.print(parts_table(model["parameters"]))
-    terminal.print(_zones_table(cluster))
+    terminal.print(build_parts_table(model["parameters"]))
+    terminal.print(_build_zones_table(cluster))
     _print_rest(sum(len(zone["groups"]) for zone in cluster["zones"]))
     if cluster["links"]:
-        terminal.print(_links_table(cluster))
+        terminal.print(_build_links_table(cluster))
         _print_rest(len(cluster["links"]))
     if description["strategy"]:
         _print_strategy(description["strategy"])
@@ -168,7 +168,7 @@ def _print_rest(count: int) -> None:
         open_console().print(label("rows_more", count=format_amount(count - MOST_ROWS)))
 
 
-def _zones_table(cluster: dict[str, Any]) -> Any:
+def _build_zones_table(cluster: dict[str, Any]) -> Any:
     columns = [
         ("zone", "left"),
         ("region", "left"),
@@ -200,7 +200,7 @@ def _zones_table(cluster: dict[str, Any]) -> Any:
     return rows
 
 
-def _links_table(cluster: dict[str, Any]) -> Any:
+def _build_links_table(cluster: dict[str, Any]) -> Any:
     columns = [
         ("between", "left"),
         ("gbps", "right"),
@@ -237,21 +237,21 @@ def _links_table(cluster: dict[str, Any]) -> Any:
 
 
 def _print_strategy(strategy: dict[str, Any]) -> None:
-    def line(key: str, **params: Any) -> None:
+    def print_line(key: str, **params: Any) -> None:
         open_console().print(label(key, **params), soft_wrap=True)
 
     settled = strategy["settled"]
-    shown = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero")
-    degrees = "  ".join(f"{key} {settled[key]}" for key in shown if settled[key] is not None)
-    line(
+    keys = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero")
+    degrees = "  ".join(f"{key} {settled[key]}" for key in keys if settled[key] is not None)
+    print_line(
         "strategy_line",
         degrees=degrees,
         ranks=format_amount(strategy["ranks"]),
         m=format_amount(strategy["micro_batches"]),
     )
     if strategy["frameworks"]:
-        line("frameworks_line", names=", ".join(strategy["frameworks"]))
+        print_line("frameworks_line", names=", ".join(strategy["frameworks"]))
     blocks = strategy["placement"]["blocks"] if strategy["placement"] else []
     for block in blocks[:MOST_ROWS]:
-        line("block_line", **{"group": 0, "first": 0, **block})
+        print_line("block_line", **{"group": 0, "first": 0, **block})
     _print_rest(len(blocks))

@@ -35,7 +35,7 @@ def serve(
     """
     from crosszone.web.server import run_server
 
-    def tell(serving: ServerAddress) -> None:
+    def print_message(serving: ServerAddress) -> None:
         if as_json:
             print_json({"address": serving.address, "token": serving.token, "token_needed": serving.guarded})
             return
@@ -45,4 +45,4 @@ def serve(
         elif serving.guarded:
             typer.echo(label("serving_guarded"))
 
-    run_server(host=host, port=port, file=file, store=db, new_token=new_token, started=tell)
+    run_server(host=host, port=port, file=file, store=db, new_token=new_token, started=print_message)

@@ -9,12 +9,12 @@ import typer
 
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
+    check_not_existing,
     get_language,
     label,
     open_console,
+    open_progress_bar,
     print_json,
-    progress_bar,
-    refuse_to_overwrite,
     write_file,
 )
 from crosszone.errors import InputError
@@ -49,7 +49,7 @@ def sweep(
     """
     for output in (csv, png):
         if output is not None:
-            refuse_to_overwrite(Path(output), force)
+            check_not_existing(Path(output), force)
     if png is not None:
         require_extra("figures")  # before the sweep, which may take minutes
 
@@ -58,8 +58,8 @@ def sweep(
 
     loaded = read_scenario(file)
     try:
-        with progress_bar() as progress:
-            found = run(
+        with open_progress_bar() as progress:
+            outcome = run(
                 loaded.scenario,
                 x,
                 y,
@@ -76,18 +76,18 @@ def sweep(
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None
     if csv is not None:
-        write_file(Path(csv), found.to_csv(), force)
+        write_file(Path(csv), outcome.to_csv(), force)
     if png is not None:
         from crosszone.cli.picture import write_picture
 
-        write_picture(Path(png), found, force)
+        write_picture(Path(png), outcome, force)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(outcome.model_dump(mode="json"))
         return
 
     from crosszone.cli.heat import print_sweep
 
-    print_sweep(found)
+    print_sweep(outcome)
     for output in (csv, png):
         if output is not None:
             open_console().print(label("written", output=output), soft_wrap=True)

@@ -35,7 +35,7 @@ from crosszone.cli.task_request import (
     StepsOption,
     TpOption,
     VersionOption,
-    request_of,
+    build_request,
 )
 
 if TYPE_CHECKING:
@@ -89,11 +89,11 @@ def create(
 
 @wraps(create)
 def _run(**flags: Any) -> None:
-    from crosszone.cli.task_watch import watched
+    from crosszone.cli.task_watch import watch_task
 
     with open_service(flags["store"]) as service:
         task = _create(service, flags, quiet=flags["as_json"])
-        watched(service, task.id, as_json=flags["as_json"])
+        watch_task(service, task.id, as_json=flags["as_json"])
 
 
 _run.__doc__ = """Create a task and drive it here until it ends: `create` and `watch` in one.
@@ -106,7 +106,7 @@ app.command("run")(_run)
 
 
 @app.command("list")
-def list_(
+def list_tasks(
     state: Annotated[str | None, typer.Option(help="Only those in this state: running, failed, ...")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500, help="Tasks to show, the newest first.")] = 50,
     store: StoreOption = None,
@@ -116,23 +116,23 @@ def list_(
 
     Example: crosszone task list --state running
     """
-    from crosszone.cli.tasks import plain_row, print_tasks
+    from crosszone.cli.tasks import dump_row, print_tasks
     from crosszone.store.tasks import STATES
 
     require_choice("--state", state, STATES)
     with open_database(store) as database:
-        found: list[TaskRow] = []
+        rows: list[TaskRow] = []
         before: str | None = None
-        while len(found) < limit:
+        while len(rows) < limit:
             page = database.tasks.page(limit=limit, before=before)
-            found += [row for row in page.rows if state is None or row.state == state]
+            rows += [row for row in page.rows if state is None or row.state == state]
             before = page.before
             if before is None:
                 break
     if as_json:
-        print_json({"entries": [plain_row(row) for row in found[:limit]]})
+        print_json({"entries": [dump_row(row) for row in rows[:limit]]})
     else:
-        print_tasks(found[:limit])
+        print_tasks(rows[:limit])
 
 
 @app.command(context_settings=ANY_ID)
@@ -141,12 +141,12 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
     Example: crosszone task show ID
     """
-    from crosszone.cli.tasks import plain_task, print_task
+    from crosszone.cli.tasks import dump_task, print_task
 
     with open_database(store) as database:
         task = database.tasks.get(id)
     if as_json:
-        print_json(plain_task(task))
+        print_json(dump_task(task))
     else:
         print_task(task)
 
@@ -164,20 +164,20 @@ def watch(
 
     Example: crosszone task watch ID
     """
-    from crosszone.cli.task_watch import watched
+    from crosszone.cli.task_watch import watch_task
 
     with open_service(store) as service:
-        watched(service, id, drive=drive, as_json=as_json)
+        watch_task(service, id, drive=drive, as_json=as_json)
 
 
-@app.command(context_settings=ANY_ID)
-def logs(
+@app.command("logs", context_settings=ANY_ID)
+def show_logs(
     id: IdArgument,
     rank: Annotated[int | None, typer.Option(min=0, help="Only the output of this rank.")] = None,
     node: Annotated[int | None, typer.Option(min=0, help="Only of this node.")] = None,
     files: Annotated[bool, typer.Option("--list", help="Only list the files.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on until the task ends.")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="From the beginning; default: the end of each.")] = False,
+    from_start: Annotated[bool, typer.Option("--whole", help="From the beginning; default: the end of each.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -188,11 +188,13 @@ def logs(
     from crosszone.cli.task_logs import print_logs
 
     with open_service(store) as service:
-        print_logs(service, id, rank=rank, node=node, files=files, follow=follow, whole=whole, as_json=as_json)
+        print_logs(
+            service, id, rank=rank, node=node, files=files, follow=follow, from_start=from_start, as_json=as_json
+        )
 
 
-@app.command(context_settings=ANY_ID)
-def events(
+@app.command("events", context_settings=ANY_ID)
+def list_events(
     id: IdArgument,
     after: Annotated[int, typer.Option(min=0, help="Only those after this number.")] = 0,
     store: StoreOption = None,
@@ -202,15 +204,15 @@ def events(
 
     Example: crosszone task events ID
     """
-    from crosszone.cli.tasks import plain_event, print_events
+    from crosszone.cli.tasks import dump_event, print_events
     from crosszone.store.tasks import MOST_EVENTS
 
     with open_database(store) as database:
-        found = database.tasks.events(id, after=after, limit=MOST_EVENTS + 1)
+        history = database.tasks.events(id, after=after, limit=MOST_EVENTS + 1)
     if as_json:
-        print_json({"events": [plain_event(one) for one in found]})
+        print_json({"events": [dump_event(event) for event in history]})
     else:
-        print_events(found)
+        print_events(history)
 
 
 @app.command(context_settings=ANY_ID)
@@ -224,13 +226,13 @@ def stop(
 
     Example: crosszone task stop ID
     """
-    from crosszone.cli.task_watch import ended
+    from crosszone.cli.task_watch import wait_for_end
 
     with open_service(store) as service:
         task = service.stop(id)
         if wait:
-            task = ended(service, id)
-        _tell(task, as_json)
+            task = wait_for_end(service, id)
+        _print_task(task, as_json)
 
 
 @app.command(context_settings=ANY_ID)
@@ -244,14 +246,14 @@ def resume(
 
     Example: crosszone task resume ID --watch
     """
-    from crosszone.cli.task_watch import watched
+    from crosszone.cli.task_watch import watch_task
 
     with open_service(store) as service:
         task = service.resume(id)
         if watch:
-            watched(service, id, as_json=as_json)
+            watch_task(service, id, as_json=as_json)
             return
-        _tell(task, as_json)
+        _print_task(task, as_json)
         if not as_json:
             open_console().print(label("task_drive_hint", id=id), style="dim", soft_wrap=True)
 
@@ -275,22 +277,22 @@ def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, q
     from crosszone.cli.tasks import print_chosen
     from crosszone.run.request import checked, created
 
-    request = request_of(flags)
+    request = build_request(flags)
     checked(request, service.known())
     chosen = service.choose(request, get_language())
     if any(notice["level"] == "error" for notice in chosen.notices):
-        _refuse(chosen, flags["as_json"])
-    task, asked, is_new = service.create(request, key=flags["key"])
+        _exit_unplannable(chosen, flags["as_json"])
+    task, request_stored, is_new = service.create(request, key=flags["key"])
     message = label("task_created") if is_new else label("task_known")
     if as_json:
-        print_json({**created(asked, task.id, task.state, message), "summary": chosen.model_dump(mode="json")})
+        print_json({**created(request_stored, task.id, task.state, message), "summary": chosen.model_dump(mode="json")})
     elif not quiet:
-        print_chosen(chosen, asked.environments)
+        print_chosen(chosen, request_stored.environments)
         open_console().print(label("task_created_as", message=message, id=task.id), soft_wrap=True)
     return task
 
 
-def _refuse(chosen: Chosen, as_json: bool) -> NoReturn:
+def _exit_unplannable(chosen: Chosen, as_json: bool) -> NoReturn:
     """Tell why nothing can be predicted, so nothing is started."""
     if as_json:
         print_json({"errors": [notice for notice in chosen.notices if notice["level"] == "error"]})
@@ -299,10 +301,10 @@ def _refuse(chosen: Chosen, as_json: bool) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _tell(task: Task, as_json: bool) -> None:
-    from crosszone.cli.tasks import plain_task, print_state
+def _print_task(task: Task, as_json: bool) -> None:
+    from crosszone.cli.tasks import dump_task, print_state
 
     if as_json:
-        print_json(plain_task(task))
+        print_json(dump_task(task))
     else:
         print_state(task)

@@ -39,80 +39,90 @@ def print_logs(
     node: int | None,
     files: bool,
     follow: bool,
-    whole: bool,
+    from_start: bool,
     as_json: bool,
 ) -> None:
     """Print logs, list them, or follow them until the task ends."""
-    found = service.logs(id)
+    log_files = service.logs(id)
     if files:
-        _print_files(found, as_json)
+        _print_files(log_files, as_json)
         return
-    chosen = wanted(found, rank, node)
-    readings = [Reading(one, 0 if whole else max(0, one.bytes - END)) for one in chosen]
+    chosen = select_logs(log_files, rank, node)
+    readings = [Reading(item, 0 if from_start else max(0, item.bytes - END)) for item in chosen]
     if as_json:
         print_json(
-            {"logs": [{**one.file.model_dump(mode="json"), "text": _rest(service, id, one)} for one in readings]}
+            {
+                "logs": [
+                    {**item.file.model_dump(mode="json"), "text": _read_rest(service, id, item)} for item in readings
+                ]
+            }
         )
         return
-    if not found:
+    if not log_files:
         open_console().print(label("task_no_logs"), soft_wrap=True)
     last: Reading | None = None
     while True:
-        live = service.store.tasks.get(id).state in _live()
-        for one in readings:
-            text = _rest(service, id, one)
+        live = service.store.tasks.get(id).state in _get_live_states()
+        for item in readings:
+            text = _read_rest(service, id, item)
             if text:
-                last = _print(one, text, last, alone=len(readings) == 1)
+                last = _print(item, text, last, alone=len(readings) == 1)
         if not follow or not live:
             return
         time.sleep(PAUSE_S)
-        known = {(one.file.node, one.file.name) for one in readings}
-        fresh = [one for one in wanted(service.logs(id), rank, node, strict=False) if (one.node, one.name) not in known]
-        readings += [Reading(one, 0) for one in fresh]
+        seen_keys = {(item.file.node, item.file.name) for item in readings}
+        new_files = [
+            item
+            for item in select_logs(service.logs(id), rank, node, strict=False)
+            if (item.node, item.name) not in seen_keys
+        ]
+        readings += [Reading(item, 0) for item in new_files]
 
 
-def wanted(found: Sequence[LogFile], rank: int | None, node: int | None, *, strict: bool = True) -> list[LogFile]:
+def select_logs(
+    log_files: Sequence[LogFile], rank: int | None, node: int | None, *, strict: bool = True
+) -> list[LogFile]:
     """The logs of a rank (of its newest start), or of every node, or of one."""
     if rank is not None:
-        of_rank = [one for one in found if one.rank == rank]
-        if strict and found and not of_rank:
-            known = sorted({str(one.rank) for one in found if one.rank is not None}) or ["-"]
-            raise UnknownNameError(Notice(code="task_unknown", field="--rank", value=rank, params={"known": known}))
+        of_rank = [file for file in log_files if file.rank == rank]
+        if strict and log_files and not of_rank:
+            numbers = sorted({str(file.rank) for file in log_files if file.rank is not None}) or ["-"]
+            raise UnknownNameError(Notice(code="task_unknown", field="--rank", value=rank, params={"known": numbers}))
         return of_rank
-    chosen = [one for one in found if one.name == NODE_LOG and node in (None, one.node)]
-    if strict and found and not chosen:
-        known = sorted({str(one.node) for one in found})
-        raise UnknownNameError(Notice(code="task_unknown", field="--node", value=node, params={"known": known}))
+    chosen = [file for file in log_files if file.name == NODE_LOG and node in (None, file.node)]
+    if strict and log_files and not chosen:
+        numbers = sorted({str(file.node) for file in log_files})
+        raise UnknownNameError(Notice(code="task_unknown", field="--node", value=node, params={"known": numbers}))
     return chosen
 
 
-def _rest(service: Service, id: str, one: Reading) -> str:
+def _read_rest(service: Service, id: str, reading: Reading) -> str:
     """What was written since, and where reading goes on."""
     text = []
     while True:
-        part = service.log(id, node=one.file.node, name=one.file.name, offset=one.offset, most=PART)
+        part = service.log(id, node=reading.file.node, name=reading.file.name, offset=reading.offset, most=PART)
         text.append(part.text)
-        if part.next <= one.offset or part.next >= part.size:
-            one.offset = max(one.offset, part.next)
+        if part.next <= reading.offset or part.next >= part.size:
+            reading.offset = max(reading.offset, part.next)
             return "".join(text)
-        one.offset = part.next
+        reading.offset = part.next
 
 
-def _print(one: Reading, text: str, last: Reading | None, *, alone: bool) -> Reading:
+def _print(reading: Reading, text: str, last: Reading | None, *, alone: bool) -> Reading:
     """Text as it is, under a heading where it is another log's than before; control characters are left out."""
-    if one is not last and not alone:
-        open_console().print(f"==> {one.file.environment}, {one.file.name} <==", style="bold", soft_wrap=True)
-    shown = "".join(c for c in text if c.isprintable() or c in "\n\t")
-    sys.stdout.write(shown if shown.endswith("\n") or alone else shown + "\n")
+    if reading is not last and not alone:
+        open_console().print(f"==> {reading.file.environment}, {reading.file.name} <==", style="bold", soft_wrap=True)
+    printable = "".join(c for c in text if c.isprintable() or c in "\n\t")
+    sys.stdout.write(printable if printable.endswith("\n") or alone else printable + "\n")
     sys.stdout.flush()
-    return one
+    return reading
 
 
-def _print_files(found: Sequence[LogFile], as_json: bool) -> None:
+def _print_files(log_files: Sequence[LogFile], as_json: bool) -> None:
     if as_json:
-        print_json({"files": [one.model_dump(mode="json") for one in found]})
+        print_json({"files": [file.model_dump(mode="json") for file in log_files]})
         return
-    if not found:
+    if not log_files:
         open_console().print(label("task_no_logs"), soft_wrap=True)
         return
     columns = [
@@ -122,18 +132,18 @@ def _print_files(found: Sequence[LogFile], as_json: bool) -> None:
         ("dataset_bytes", "right"),
     ]
     rows = build_table(label("task_logs"), [*columns, ("bundle_file", "left")])
-    for one in found:
+    for file in log_files:
         rows.add_row(
-            str(one.node),
-            one.environment,
-            "-" if one.rank is None else str(one.rank),
-            format_amount(one.bytes),
-            one.name,
+            str(file.node),
+            file.environment,
+            "-" if file.rank is None else str(file.rank),
+            format_amount(file.bytes),
+            file.name,
         )
     open_console().print(rows)
 
 
-def _live() -> tuple[str, ...]:
+def _get_live_states() -> tuple[str, ...]:
     from crosszone.store.tasks import LIVE
 
     return LIVE

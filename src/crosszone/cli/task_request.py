@@ -74,7 +74,7 @@ _PLACES = {
 }
 
 
-def request_of(flags: Mapping[str, Any]) -> TaskRequest:
+def build_request(flags: Mapping[str, Any]) -> TaskRequest:
     """The request that a file and flags make; the first environment is the master where none is named."""
     from crosszone.inputs.value import parse
     from crosszone.run.request import TaskRequest
@@ -86,12 +86,12 @@ def request_of(flags: Mapping[str, Any]) -> TaskRequest:
     if flags.get("new"):
         fields |= {
             "launchMode": "new",
-            "allocation": [parse_assignments(one.split(","), "--new") for one in flags["new"]],
+            "allocation": [parse_assignments(fields_text.split(","), "--new") for fields_text in flags["new"]],
         }
     if flags.get("ignore_preflight"):
         _put(fields, ("policy", "ignorePreflight"), True)
     if flags.get("settings"):
-        fields["settings"] = _settings(fields.get("settings"), flags["settings"])
+        fields["settings"] = _merge_settings(fields.get("settings"), flags["settings"])
     where = fields.get("distributedConfig")
     if isinstance(where, dict) and isinstance(where.get("nodeIds"), list) and where["nodeIds"]:
         where.setdefault("masterNode", where["nodeIds"][0])
@@ -117,17 +117,17 @@ def _read(argument: str | None, option: str | None) -> tuple[Any, dict[str, Any]
 
 def _put(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Put a value at a path; what is no mapping on the way is left to the check of the whole."""
-    *way, last = path
-    for key in way:
+    *parents, last = path
+    for key in parents:
         inner = fields.get(key)
         fields[key] = inner if isinstance(inner, dict) else {}
         fields = fields[key]
     fields[last] = value
 
 
-def _settings(there: Any, lines: list[str]) -> dict[str, Any]:
+def _merge_settings(file_settings: Any, lines: list[str]) -> dict[str, Any]:
     """Launch settings of a file with those of flags on top."""
     from crosszone.deploy.settings import LaunchSettings
     from crosszone.inputs.value import parse
 
-    return parse(LaunchSettings, there or {}).apply_assignments(lines).to_plain()
+    return parse(LaunchSettings, file_settings or {}).apply_assignments(lines).to_plain()

@@ -28,7 +28,7 @@ END_S = 5.0
 
 
 @contextmanager
-def driven(service: Service, id: str) -> Iterator[None]:
+def drive_meanwhile(service: Service, id: str) -> Iterator[None]:
     """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
     stop = threading.Event()
     drive = service.engine().run_until
@@ -41,36 +41,36 @@ def driven(service: Service, id: str) -> Iterator[None]:
         thread.join(END_S)
 
 
-def ended(service: Service, id: str) -> Task:
+def wait_for_end(service: Service, id: str) -> Task:
     """The task when it has come to an end; it is driven there."""
     from crosszone.store.tasks import LIVE
 
-    with driven(service, id):
+    with drive_meanwhile(service, id):
         while (task := service.store.tasks.get(id)).state in LIVE:
             time.sleep(LOOK_S / 4)
     return task
 
 
-def watched(service: Service, id: str, *, drive: bool = True, as_json: bool = False) -> None:
+def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool = False) -> None:
     """Show a task until it ends; exit status 1 unless it succeeded."""
     from contextlib import nullcontext
 
-    from crosszone.cli.task_view import View
+    from crosszone.cli.task_view import TaskView
 
     service.store.tasks.get(id)
     try:
-        with driven(service, id) if drive else nullcontext():
-            view = View(service, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
-            task = view.follow()
+        with drive_meanwhile(service, id) if drive else nullcontext():
+            view = TaskView(service, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
+            task = view.show_until_end()
     except KeyboardInterrupt:
         if not as_json:
             open_console(stderr=True).print(label("task_left", id=id), soft_wrap=True)
         raise
     if as_json:
-        from crosszone.cli.task_view import twin_of
-        from crosszone.cli.tasks import plain_task
+        from crosszone.cli.task_view import read_comparison
+        from crosszone.cli.tasks import dump_task
 
-        twin = twin_of(service, id)
-        print_json({**plain_task(task), "twin": None if twin is None else twin.model_dump(mode="json")})
+        twin = read_comparison(service, id)
+        print_json({**dump_task(task), "twin": None if twin is None else twin.model_dump(mode="json")})
     if task.state != "succeeded":
         raise typer.Exit(1)

@@ -25,17 +25,17 @@ IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The model's id.")
 
 
 @app.command("list")
-def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
+def list_models(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List the models that were registered; `crosszone catalogue models` lists those that need not be.
 
     Example: crosszone model list
     """
     with open_database(store) as database:
-        found = database.training_models.all()
+        entries = database.training_models.all()
     if as_json:
-        print_json({"entries": [entry.model_dump(mode="json") for entry in found]})
-    elif found:
-        _print(label("model_title", count=len(found)), found)
+        print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
+    elif entries:
+        _print(label("model_title", count=len(entries)), entries)
     else:
         open_console().print(label("model_none"), soft_wrap=True)
 
@@ -120,11 +120,11 @@ def _read(model: str) -> str | dict[str, Any]:
     return fields if isinstance(fields, str) else dict(fields)
 
 
-def _print(title: str, found: Sequence[Entry[TrainingModel]]) -> None:
+def _print(title: str, entries: Sequence[Entry[TrainingModel]]) -> None:
     columns = [("env_id", "left"), ("report_model_name", "left"), ("model_weights", "left"), ("dataset_bytes", "right")]
     rows = build_table(title, columns)
-    for entry in found:
-        one = entry.value
-        what = one.model if isinstance(one.model, str) else label("model_own")
-        rows.add_row(entry.id, what, one.weights or label("model_scratch"), format_amount(one.bytes))
+    for entry in entries:
+        model = entry.value
+        model_name = model.model if isinstance(model.model, str) else label("model_own")
+        rows.add_row(entry.id, model_name, model.weights or label("model_scratch"), format_amount(model.bytes))
     open_console().print(rows)

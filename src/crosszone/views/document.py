@@ -19,7 +19,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class Remark:
     """A sentence with what to do about it."""
 
     text: str
@@ -36,7 +36,7 @@ class Section:
     facts: tuple[tuple[str, str], ...] = ()
     """Headings with a line each."""
     lines: tuple[str, ...] = ()
-    items: tuple[Item, ...] = ()
+    items: tuple[Remark, ...] = ()
     tables: tuple[Table, ...] = ()
     code: str = ""
     """Text of a file, as it is."""

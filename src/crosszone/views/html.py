@@ -11,11 +11,13 @@ from crosszone.views.document import Report
 
 def render_html(report: Report) -> str:
     """The text of a `.html` file."""
-    return _template().render(report=report)
+    return _load_template().render(report=report)
 
 
 @cache
-def _template() -> Template:
+def _load_template() -> Template:
     loader = PackageLoader("crosszone.views", ".")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return made.get_template("document.html")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("document.html")

@@ -20,17 +20,17 @@ def render_markdown(report: Report) -> str:
     for line in report.about:
         lines += [escape_markdown(line), ""]
     for section in report.sections:
-        lines += _section(section)
+        lines += _render_section(section)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def escape_markdown(text: str) -> str:
     """Text that shows as it is: one line, nothing in it is markup."""
-    shown = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
-    return _LEADING.sub(lambda lead: lead[0][:-1] + "\\" + lead[0][-1], shown)
+    escaped = _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _LEADING.sub(lambda lead: lead[0][:-1] + "\\" + lead[0][-1], escaped)
 
 
-def _section(section: Section) -> Iterator[str]:
+def _render_section(section: Section) -> Iterator[str]:
     yield from (f"## {escape_markdown(section.title)}", "")
     for line in section.lines:
         yield from (escape_markdown(line), "")
@@ -46,14 +46,14 @@ def _section(section: Section) -> Iterator[str]:
     if section.items:
         yield ""
     for table in section.tables:
-        yield from _table(table)
+        yield from _render_table(table)
     if section.code:
         longest = max((len(run) for run in _FENCE.findall(section.code)), default=2)
         fence = "`" * (longest + 1)
         yield from (f"{fence}yaml", section.code.rstrip("\n"), fence, "")
 
 
-def _table(table: Table) -> Iterator[str]:
+def _render_table(table: Table) -> Iterator[str]:
     if table.title:
         yield from (f"### {escape_markdown(table.title)}", "")
     yield "| " + " | ".join(escape_markdown(heading) for heading, _ in table.headings) + " |"

@@ -61,31 +61,34 @@ def build_study(
 
     `budget_s` ends the search for plans early.
     """
-    how: dict[str, Any] = {"budget_s": budget_s, "progress": progress, "cancelled": cancelled}
-    given = loaded.scenario
+    options: dict[str, Any] = {"budget_s": budget_s, "progress": progress, "cancelled": cancelled}
+    scenario = loaded.scenario
     free: Plans | None = None
     refused: tuple[NoticeDict, ...] = ()
-    if given.strategy is None:
+    if scenario.strategy is None:
         try:
-            free = planned_answer(loaded, language, **how)
+            free = planned_answer(loaded, language, **options)
         except InputError as error:
             raise type(error)(*map(loaded.document.placed, error.notices)) from None
-        whole = loaded._replace(scenario=apply_plan(given, select_best(free)))
-        found = predicted_answer(whole, language)
+        planned = loaded._replace(scenario=apply_plan(scenario, select_best(free)))
+        prediction_answer = predicted_answer(planned, language)
     else:
-        whole, found = loaded, predicted_answer(loaded, language)  # first: it tells what is wrong with the file
+        planned, prediction_answer = (
+            loaded,
+            predicted_answer(loaded, language),
+        )  # first: it tells what is wrong with the file
         try:
-            free = plan(given.replace(strategy=None, placement=None), language=language, **how)
+            free = plan(scenario.replace(strategy=None, placement=None), language=language, **options)
         except InputError as error:
             refused = tuple(notice.as_dict(language) for notice in error.notices)
     return Study(
-        scenario=whole.scenario,
-        described=describe(whole, language),
-        answer=found,
-        traffic=communication_report(found.predictor, found.prediction),
-        suggestions=suggestions(whole.scenario, base=found.predictor, language=language),
-        reasons=_reasons(found, free, language),
-        chosen=given.strategy is None,
+        scenario=planned.scenario,
+        described=describe(planned, language),
+        answer=prediction_answer,
+        traffic=communication_report(prediction_answer.predictor, prediction_answer.prediction),
+        suggestions=suggestions(planned.scenario, base=prediction_answer.predictor, language=language),
+        reasons=_list_reasons(prediction_answer, free, language),
+        chosen=scenario.strategy is None,
         free=free,
         refused=refused,
     )
@@ -94,21 +97,23 @@ def build_study(
 CHOSEN = ("reason_framework", "reason_layers", "reason_shares")  # Reasons that praise a choice of the search
 
 
-def _reasons(found: PredictionAnswer, free: Plans | None, language: str) -> tuple[NoticeDict, ...]:
+def _list_reasons(prediction_answer: PredictionAnswer, free: Plans | None, language: str) -> tuple[NoticeDict, ...]:
     """Those of the plan it is, else of what can be said of any way, and how far it is behind the best plan."""
-    way = _Given(found.predictor)
-    for one in (*free.plans, *free.local_updates) if free is not None else ():
-        here = (one.framework, one.strategy, one.placement)
-        if here == (way.framework.name, way.strategy, way.predictor.site.placement):
-            return one.reasons
+    predicted = _PredictedPlan(prediction_answer.predictor)
+    for ranked in (*free.plans, *free.local_updates) if free is not None else ():
+        identity = (ranked.framework, ranked.strategy, ranked.placement)
+        if identity == (predicted.framework.name, predicted.strategy, predicted.predictor.site.placement):
+            return ranked.reasons
     best = select_best(free).prediction if free is not None else None
-    left_out = CHOSEN if way.tp_together else (*CHOSEN, "reason_tp")
-    told = (notice for notice in explain_plan(way, found.prediction, best) if notice.code not in left_out)
-    return tuple(notice.as_dict(language) for notice in told)
+    left_out = CHOSEN if predicted.tp_together else (*CHOSEN, "reason_tp")
+    reasons = (
+        notice for notice in explain_plan(predicted, prediction_answer.prediction, best) if notice.code not in left_out
+    )
+    return tuple(notice.as_dict(language) for notice in reasons)
 
 
 @dataclass(frozen=True)
-class _Given:
+class _PredictedPlan:
     """A predicted way as the reasons look at it."""
 
     predictor: Predictor

@@ -20,115 +20,128 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "r
 
 
 @dataclass(frozen=True)
-class Words:
+class AnswerText:
     """Sentences about a prediction in one language."""
 
     language: str
 
-    def said(self, key: str, **params: Any) -> str:
+    def label(self, key: str, **params: Any) -> str:
         """A label in this language."""
         return label(key, self.language, **params)
 
-    def listed(self, words: Iterable[str]) -> str:
+    def join(self, words: Iterable[str]) -> str:
         """Words with commas between them."""
-        return self.said("comma").join(words)
+        return self.label("comma").join(words)
 
-    def with_range(self, triple: Triple, unit: str, factor: float = 1.0) -> str:
+    def format_range(self, triple: Triple, unit: str, factor: float = 1.0) -> str:
         """Expected value with its unit, and the range."""
         numbers = ((triple.expected, 4), (triple.low, 3), (triple.high, 3))
-        value, low, high = (format_digits(number * factor, most) for number, most in numbers)
-        return self.said("value_range", value=self.said(f"unit_{unit}", value=value), low=low, high=high)
+        value, low, high = (format_digits(number * factor, digits) for number, digits in numbers)
+        return self.label("value_range", value=self.label(f"unit_{unit}", value=value), low=low, high=high)
 
-    def split(self, found: Prediction) -> str:
+    def describe_split(self, prediction: Prediction) -> str:
         """GPUs and degrees, without those that do nothing."""
-        words = [f"{key} {found.strategy[key]}" for key in DEGREES if found.strategy[key] not in (None, IDLE.get(key))]
-        counts = {"gpus": format_amount(found.gpus), "m": format_amount(found.micro_batches)}
-        return self.said("predict_split", degrees=self.listed(words), **counts)
+        words = [
+            f"{key} {prediction.strategy[key]}"
+            for key in DEGREES
+            if prediction.strategy[key] not in (None, IDLE.get(key))
+        ]
+        counts = {"gpus": format_amount(prediction.gpus), "m": format_amount(prediction.micro_batches)}
+        return self.label("predict_split", degrees=self.join(words), **counts)
 
-    def speed(self, found: Prediction) -> str:
+    def describe_speed(self, prediction: Prediction) -> str:
         """Tokens a second of all and of one GPU, and how much of the peak that is."""
-        per_gpu = self.said(
+        per_gpu = self.label(
             "speed_per_gpu",
-            tokens=format_digits(found.tokens_per_s_per_gpu.expected),
-            tflops=format_digits(found.tflops_per_gpu.expected),
+            tokens=format_digits(prediction.tokens_per_s_per_gpu.expected),
+            tflops=format_digits(prediction.tflops_per_gpu.expected),
         )
-        share = self.said("speed_mfu", mfu=format_percent(found.mfu.expected))
-        words = [self.with_range(found.tokens_per_s, "tokens_s"), per_gpu, share]
-        if found.hfu.expected > found.mfu.expected * (1 + SMALL):
-            words.append(self.said("speed_hfu", hfu=format_percent(found.hfu.expected)))
-        return self.listed(words)
+        share = self.label("speed_mfu", mfu=format_percent(prediction.mfu.expected))
+        words = [self.format_range(prediction.tokens_per_s, "tokens_s"), per_gpu, share]
+        if prediction.hfu.expected > prediction.mfu.expected * (1 + SMALL):
+            words.append(self.label("speed_hfu", hfu=format_percent(prediction.hfu.expected)))
+        return self.join(words)
 
-    def memory(self, memory: Memory) -> str:
+    def describe_memory(self, memory: Memory) -> str:
         """Whether it fits, and how much is left or missing."""
-        return self.said(
+        return self.label(
             "memory_fits" if memory.fits else "memory_over",
-            peak=self.with_range(memory.peak, "gib"),
+            peak=self.format_range(memory.peak, "gib"),
             limit=format_digits(memory.limit),
             stage=memory.worst_stage,
             margin=format_digits(abs(memory.margin), 3),
         )
 
-    def run(self, run: Run) -> str:
+    def describe_run(self, run: Run) -> str:
         """Length of the whole run."""
         if run.steps is None or run.days is None or run.gpu_hours is None:
-            return self.said("run_unknown")
+            return self.label("run_unknown")
         short = run.days.expected < 1
-        length = self.with_range(run.days, "hours", 24) if short else self.with_range(run.days, "days")
-        counts = self.said(
+        length = self.format_range(run.days, "hours", 24) if short else self.format_range(run.days, "days")
+        counts = self.label(
             "run_counts",
             steps=format_amount(run.steps),
             gpu_hours=format_digits(run.gpu_hours.expected),
             goodput=format_percent(run.goodput.share),
         )
-        return length + self.said("semicolon") + counts
+        return length + self.label("semicolon") + counts
 
-    def cost(self, run: Run) -> str:
+    def describe_cost(self, run: Run) -> str:
         """Price of the run, or of an hour where its length is not known."""
-        hour = [] if run.usd_per_hour is None else [self.said("cost_hour", usd=format_digits(run.usd_per_hour))]
+        hour = [] if run.usd_per_hour is None else [self.label("cost_hour", usd=format_digits(run.usd_per_hour))]
         if run.usd is None:
-            out = [self.said("cost_egress_alone", usd=format_digits(run.usd_egress))] if run.usd_egress else []
-            return self.said("semicolon").join([*(hour or [self.said("cost_unknown")]), *out])
-        out = [self.said("cost_egress", usd=format_digits(run.usd_egress))] if run.usd_egress else []
-        out = [self.said("cost_egress_unknown")] if run.usd_egress is None else out
-        return self.listed([self.with_range(run.usd, "usd"), *out, *hour])
+            out = [self.label("cost_egress_alone", usd=format_digits(run.usd_egress))] if run.usd_egress else []
+            return self.label("semicolon").join([*(hour or [self.label("cost_unknown")]), *out])
+        out = [self.label("cost_egress", usd=format_digits(run.usd_egress))] if run.usd_egress else []
+        out = [self.label("cost_egress_unknown")] if run.usd_egress is None else out
+        return self.join([self.format_range(run.usd, "usd"), *out, *hour])
 
-    def energy(self, run: Run) -> str:
+    def describe_energy(self, run: Run) -> str:
         """Energy and carbon of the run, and its power."""
         if run.kw is None:
-            return self.said("energy_unknown")
-        words = [self.with_range(run.kwh, "kwh")] if run.kwh else []
-        words += [self.said("energy_co2", co2=format_digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
-        return self.listed([*words, self.said("energy_kw", kw=format_digits(run.kw))])
+            return self.label("energy_unknown")
+        words = [self.format_range(run.kwh, "kwh")] if run.kwh else []
+        words += [self.label("energy_co2", co2=format_digits(run.co2_kg.expected / 1000, 3))] if run.co2_kg else []
+        return self.join([*words, self.label("energy_kw", kw=format_digits(run.kw))])
 
-    def bottleneck(self, found: Prediction) -> str:
+    def describe_bottleneck(self, prediction: Prediction) -> str:
         """The class that takes most of the step, then the others."""
 
-        def told(key: str, name: str) -> str:
-            return self.said(key, name=self.said(f"class_{name}"), share=format_percent(found.shares[name]))
+        def name_class(key: str, name: str) -> str:
+            return self.label(key, name=self.label(f"class_{name}"), share=format_percent(prediction.shares[name]))
 
-        rest = sorted((name for name in found.shares if name != found.bottleneck), key=lambda name: -found.shares[name])
-        others = self.listed(told("class_share", name) for name in rest if found.shares[name] >= SMALL)
-        return self.said("semicolon").join(filter(None, [told("bottleneck_line", found.bottleneck), others]))
+        others_by_share = sorted(
+            (name for name in prediction.shares if name != prediction.bottleneck),
+            key=lambda name: -prediction.shares[name],
+        )
+        other_shares = self.join(
+            name_class("class_share", name) for name in others_by_share if prediction.shares[name] >= SMALL
+        )
+        return self.label("semicolon").join(
+            filter(None, [name_class("bottleneck_line", prediction.bottleneck), other_shares])
+        )
 
-    def _operators(self, gpu: str, errors: Mapping[str, OperatorError]) -> str:
+    def _describe_operators(self, gpu: str, errors: Mapping[str, OperatorError]) -> str:
         """Mean errors of the step's formulas by family of operators."""
-        names = {name: self.said(f"operator_{name.replace(' ', '_')}") for name in errors}
-        told = self.listed(f"{names[name]} {format_digits(one.error_pct, 2)} %" for name, one in errors.items())
-        return self.said("basis_operators", gpu=gpu, errors=told)
+        names = {name: self.label(f"operator_{name.replace(' ', '_')}") for name in errors}
+        errors_text = self.join(
+            f"{names[name]} {format_digits(error.error_pct, 2)} %" for name, error in errors.items()
+        )
+        return self.label("basis_operators", gpu=gpu, errors=errors_text)
 
-    def basis(self, found: Prediction, predictor: Predictor) -> list[str]:
+    def describe_basis(self, prediction: Prediction, predictor: Predictor) -> list[str]:
         """Framework, stack and where each GPU's coefficients come from; and what the range says."""
         groups = predictor.site.groups
         measured = {groups[number].gpu.name: profile.gpu_measured for number, profile in predictor.profile.items()}
-        gpus = self.listed(
-            self.said("basis_measured" if measured[gpu] else "basis_derived", gpu=gpu, family=family)
-            for gpu, family in found.basis.gpu_profiles.items()
+        gpus = self.join(
+            self.label("basis_measured" if measured[gpu] else "basis_derived", gpu=gpu, family=family)
+            for gpu, family in prediction.basis.gpu_profiles.items()
         )
-        low, high = (format_digits(100 * (factor - 1), 2) for factor in (found.basis.low, found.basis.high))
-        own = found.basis.own_profile
+        low, high = (format_digits(100 * (factor - 1), 2) for factor in (prediction.basis.low, prediction.basis.high))
+        own_profile = prediction.basis.own_profile
         return [
-            self.said("basis_line", framework=predictor.framework.title, stack=found.basis.stack, gpus=gpus),
-            *([self.said("basis_own", name=own)] if own else []),
-            *(self._operators(gpu, errors) for gpu, errors in found.basis.operators.items()),
-            self.said("basis_band", low=low, high=high),
+            self.label("basis_line", framework=predictor.framework.title, stack=prediction.basis.stack, gpus=gpus),
+            *([self.label("basis_own", name=own_profile)] if own_profile else []),
+            *(self._describe_operators(gpu, errors) for gpu, errors in prediction.basis.operators.items()),
+            self.label("basis_band", low=low, high=high),
         ]

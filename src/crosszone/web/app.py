@@ -26,7 +26,7 @@ from crosszone.store import open_store
 from crosszone.web.answers import error_answer, input_error_answer, machine_error_answer, store_error_answer
 from crosszone.web.jobs import preload_data
 from crosszone.web.openapi import build_operation_id, complete_description
-from crosszone.web.page import STATIC, Page
+from crosszone.web.page import STATIC, PageFiles
 from crosszone.web.routes import ROUTERS, build_api_router
 from crosszone.web.scenarios import ExampleLibrary, ScenarioReader
 from crosszone.web.security import SecurityMiddleware
@@ -91,7 +91,7 @@ def create_app(
     )
     app.state.crosszone = state
     app.include_router(build_api_router())
-    app.router.default = Page()  # what no route takes, so that a wrong method stays a 405
+    app.router.default = PageFiles()  # what no route takes, so that a wrong method stays a 405
     app.add_exception_handler(InputError, answer_input_error)
     app.add_exception_handler(StoreError, answer_store_error)
     app.add_exception_handler(MachineError, answer_machine_error)

@@ -29,7 +29,7 @@ IMMUTABLE = "public, max-age=31536000, immutable"
 _PACKED = ("text/", "application/json", "image/svg+xml")
 
 
-class Page(StaticFiles):
+class PageFiles(StaticFiles):
     """Files below one folder, and the assets made of them."""
 
     def __init__(self, folder: Path = STATIC) -> None:
