@@ -126,7 +126,7 @@ def hook(run: dict[str, Any]) -> None:
         "zone_of_rank": [0],
         "name": "check",
     }
-    watch = module.Watch(settings, Path(run["out"]), rank=0, tiny=True, tokens=64)
+    watch = module.StageWatch(settings, Path(run["out"]), rank=0, tiny=True, tokens=64)
     missing = module.install(watch)
     assert missing == ["megatron.training.training.finalize_model_grads", "megatron.training.training.train_step"], (
         missing
@@ -164,7 +164,7 @@ def hook(run: dict[str, Any]) -> None:
         optimizer.step()
         return {"lm loss": torch.stack([one["lm loss"] for one in losses]).mean()}, 0, False, False, 0, 1.5, None
 
-    module.step(watch, train_step)(forward_step, data, model, optimizer, iteration=6)
+    module.wrap_train_step(watch, train_step)(forward_step, data, model, optimizer, iteration=6)
     torch.distributed.destroy_process_group()
     assert not watch.broken
 

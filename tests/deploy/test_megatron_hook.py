@@ -85,7 +85,7 @@ def watched(hook: Any, out: Path, *, stages: int = 1, rank: int = 0) -> Any:
         "zones": ["a", "b"],
         "zone_of_rank": [0] * stages + [1] * stages,
     }
-    return hook.Watch(settings, out, rank=rank, tiny=False, tokens=100)
+    return hook.StageWatch(settings, out, rank=rank, tiny=False, tokens=100)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -167,7 +167,7 @@ def test_the_marks_of_a_step_are_seconds_since_the_mark_before(hook: Any) -> Non
     at = [("forward", 1.0, 1.9), ("forward", 2.0, 2.5), ("backward", 2.5, 3.5), ("forward", 3.5, 4.0)]
     at += [("backward", 4.0, 5.0), ("backward", 5.0, 5.5), ("gradients", 5.5, 6.0), ("optimizer", 6.0, 6.5)]
     spans = [{"kind": kind, "start_s": start, "end_s": end} for kind, start, end in at]
-    marks = hook.benchmark({"start_s": 0.5, "end_s": 7.0, "spans": spans}, previous_s=0.4)
+    marks = hook.list_benchmark_marks({"start_s": 0.5, "end_s": 7.0, "spans": spans}, previous_s=0.4)
     expected = [
         ("iteration start", 0.1),
         ("warmup start", 0.5),
@@ -185,19 +185,19 @@ def test_the_marks_of_a_step_are_seconds_since_the_mark_before(hook: Any) -> Non
 
 def test_without_a_pipeline_warm_up_and_cool_down_are_empty(hook: Any) -> None:
     spans = [{"kind": "forward", "start_s": 1.0, "end_s": 2.0}, {"kind": "backward", "start_s": 2.0, "end_s": 4.0}]
-    marks = dict(hook.benchmark({"start_s": 1.0, "end_s": 5.0, "spans": spans}, previous_s=1.0))
+    marks = dict(hook.list_benchmark_marks({"start_s": 1.0, "end_s": 5.0, "spans": spans}, previous_s=1.0))
     assert (marks["forward start"], marks["backward start"], marks["cooldown start"]) == (0.0, 1.0, 2.0)
     assert (marks["allreduce start"], marks["iteration end"]) == (0.0, 1.0)
 
 
 def test_the_hooks_own_arguments_change_flags_and_the_rest_goes_on(hook: Any) -> None:
-    own, others = hook.arguments(["p/pretrain_gpt.py", "--steps", "7", "--lr", "1e-4", "--no-resume", "--tiny"])
+    own, others = hook.parse_arguments(["p/pretrain_gpt.py", "--steps", "7", "--lr", "1e-4", "--no-resume", "--tiny"])
     assert (own.steps, own.tiny, others) == (7, True, ["--lr", "1e-4"])
-    flags = hook.flags_of(megatron.build_files(plan_of("pipeline"))[megatron.ARGUMENTS])
+    flags = hook.parse_flags(megatron.build_files(plan_of("pipeline"))[megatron.ARGUMENTS])
     assert read(flags) == of_plan("pipeline")
-    made = hook.changed(flags, steps=7, out="o", resume=False)
+    made = hook.apply_overrides(flags, steps=7, out="o", resume=False)
     assert "--load" not in made and made[-4:] == ["--train-iters", "7", "--save", "o/checkpoints"]
-    assert hook.tokens_of(flags) == 4096 * 64
+    assert hook.count_step_tokens(flags) == 4096 * 64
 
 
 def test_the_hook_becomes_pretrain_gpt_with_all_flags(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.deploy.bundle import Bundle, BundleFile
-from crosszone.deploy.trainer.metrics_file import MetricsFile, sum_seconds_by_kind, thin_lines
+from crosszone.deploy.trainer.metrics_file import MetricsFile, reduce_lines, sum_seconds_by_kind
 from crosszone.run import metrics as module
 from crosszone.run import metrics as progress_module
 from crosszone.run.metrics import METRICS, PARTS, Progress, rows_of, stage_nodes
@@ -157,7 +157,8 @@ def test_stages_whose_lines_differ_in_length_keep_steps_in_common(tmp_path):
 
 def test_steps_that_lost_their_spans_still_tell_their_parts():
     short = [
-        json.loads(one) for one in thin_lines([json.dumps(one) for one in (header(), *map(line, range(1, 40)))], 12_000)
+        json.loads(one)
+        for one in reduce_lines([json.dumps(one) for one in (header(), *map(line, range(1, 40)))], 12_000)
     ]
     without = [one for one in short if "kinds_s" in one]
     assert without and all("spans" not in one for one in without)

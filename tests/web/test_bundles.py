@@ -11,7 +11,7 @@ import yaml
 from crosszone.deploy.bundle import Bundle
 from crosszone.deploy.frameworks import FRAMEWORKS
 from crosszone.deploy.launchers import LAUNCHERS
-from crosszone.deploy.settings import LaunchSettings, Training
+from crosszone.deploy.settings import LaunchSettings, TrainingSettings
 from crosszone.inputs.schema import json_schema
 from crosszone.web.routes.bundles import build_choices
 from crosszone.web.scenarios import examples_folder
@@ -257,7 +257,7 @@ def test_the_choices_name_everything_that_can_be_asked_for(client):
         assert [one["name"] for one in told["launchers"]] == list(LAUNCHERS)
         assert {one["name"]: one["needs_addresses"] for one in told["launchers"]}["ssh"] is True
         flat = {name for name in LaunchSettings.model_fields if name != "training"}
-        flat |= {f"training.{name}" for name in Training.model_fields}
+        flat |= {f"training.{name}" for name in TrainingSettings.model_fields}
         assert {one["name"] for one in told["settings"]} == flat
         known = {one["name"]: one for one in told["settings"]}
         assert (known["port"]["kind"], known["port"]["default"], known["port"]["most"]) == ("count", 29500, 65535)

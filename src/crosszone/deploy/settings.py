@@ -16,7 +16,7 @@ Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Path = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
-class Training(Value):
+class TrainingSettings(Value):
     """Hyper-parameters of the run. They are common values, not planned ones: change them as your model needs."""
 
     lr: Positive = 3e-4
@@ -92,7 +92,7 @@ class LaunchSettings(Value):
     """Slurm time limit, e.g. 2-00:00:00."""
     gres: Flag = True
     """Ask Slurm for GPUs (--gres); off where Slurm does not manage them."""
-    training: Training = Training()
+    training: TrainingSettings = TrainingSettings()
     """Hyper-parameters."""
 
     def apply_assignments(self, assignments: Iterable[str]) -> LaunchSettings:

@@ -46,7 +46,7 @@ def collect_trainer_files(framework: str) -> dict[str, str]:
     return texts
 
 
-def _collect_imports(name: str, seen: set[str]) -> set[str]:
+def _collect_imports(name: str, collected: set[str]) -> set[str]:
     """Shipped files that a file imports, directly or not."""
     folder = files("crosszone.deploy.trainer")
     for node in ast.walk(parsed(read_trainer_file(name))):
@@ -55,10 +55,10 @@ def _collect_imports(name: str, seen: set[str]) -> set[str]:
             modules = [node.module]
         for module in modules:
             path = f"{module}.py"
-            if "." not in module and path not in seen and folder.joinpath(path).is_file():
-                seen.add(path)
-                _collect_imports(path, seen)
-    return seen
+            if "." not in module and path not in collected and folder.joinpath(path).is_file():
+                collected.add(path)
+                _collect_imports(path, collected)
+    return collected
 
 
 # ---- settings.json ----

@@ -15,7 +15,7 @@ sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[1])]
 import experts  # noqa: E402
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
-from model import build, initialise, loss_of, recompute  # noqa: E402
+from model import build, compute_loss, init_weights, set_recompute  # noqa: E402
 from settings_example import MODEL  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 
@@ -42,13 +42,13 @@ TOKENS = torch.randint(0, 512, (2, 200), generator=torch.Generator().manual_seed
 
 
 def made(changes, device):
-    return initialise(build(WIDE | changes), 1, device=device)
+    return init_weights(build(WIDE | changes), 1, device=device)
 
 
 def loss_and_gradients(model, device, autocast=False):
     x = TOKENS.to(device)
     with torch.autocast(device, torch.bfloat16, enabled=autocast):
-        loss = loss_of(model(x[:, :-1]), x[:, 1:])
+        loss = compute_loss(model(x[:, :-1]), x[:, 1:])
     loss.backward()
     return loss.item(), {name: p.grad.float().cpu() for name, p in model.named_parameters()}
 
@@ -79,7 +79,7 @@ def check_recomputation_gives_the_same_loss_in_bf16():
         losses = []
         for kind in ("none", "selective", "full"):
             model = made(changes, "cuda")
-            recompute(model, kind)
+            set_recompute(model, kind)
             losses.append(loss_and_gradients(model, "cuda", autocast=True)[0])
         assert losses[0] == losses[1] == losses[2], (name, losses)
 

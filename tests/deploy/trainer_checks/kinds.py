@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from model import build, initialise
+from model import build, init_weights
 from settings_example import MODEL
-from weights import noise
+from weights import generate_noise
 
 SMALL = MODEL | {"layers": 3, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "ffn_hidden": 48}
 SMALL |= {"vocab": 97, "embedding_width": 32, "max_seq_len": 64}
@@ -35,7 +35,7 @@ KINDS = {
 
 
 def made(changes=None, seed=1, **parts):
-    return initialise(build(SMALL | (changes or {}), **parts), seed, device="cpu")
+    return init_weights(build(SMALL | (changes or {}), **parts), seed, device="cpu")
 
 
 def stirred(changes=None, seed=3, **parts):
@@ -43,7 +43,7 @@ def stirred(changes=None, seed=3, **parts):
     model = made(changes, **parts)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.add_(noise(parameter.shape, f"{seed}{name}", 0.2))
+            parameter.add_(generate_noise(parameter.shape, f"{seed}{name}", 0.2))
     return model
 
 

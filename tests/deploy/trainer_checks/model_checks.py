@@ -19,7 +19,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from checks import run_checks  # noqa: E402
 from kinds import BERT, KINDS, LATENT, MIXTURE, SMALL, differ, made, same, stirred, tokens  # noqa: E402
-from model import is_moe, loss_of  # noqa: E402
+from model import compute_loss, is_moe  # noqa: E402
 from torch import nn  # noqa: E402
 
 # ---- what a token sees
@@ -66,7 +66,7 @@ def check_an_encoders_window_reaches_both_ways():
 
 def check_one_layer_in_three_is_full_and_one_in_two_has_experts():
     changes = SMALL | {"window": {"tokens": 5, "full_every": 3}}
-    assert [core.window_of(changes, i) for i in range(7)] == [5, 5, None, 5, 5, None, 5]
+    assert [core.get_window(changes, i) for i in range(7)] == [5, 5, None, 5, 5, None, 5]
     changes = SMALL | {"moe": MIXTURE | {"first_dense": 1, "every": 2}}
     assert [is_moe(changes, i) for i in range(7)] == [False, False, True, False, True, False, True]
 
@@ -93,7 +93,7 @@ def check_every_way_to_attend_equals_the_plain_one():
                     for alibi in (False, True):
                         layer = nn.Module()
                         layer.causal, layer.window, layer.sinks, layer.scale = causal, window, sinks, 0.3
-                        layer.slopes, layer.first_head = core.alibi_slopes(4) if alibi else None, 0
+                        layer.slopes, layer.first_head = core.compute_alibi_slopes(4) if alibi else None, 0
                         q, k, v = (
                             torch.randn(2, 4, length, 8),
                             torch.randn(2, 2, length, 8),
@@ -110,15 +110,15 @@ def check_every_way_to_attend_equals_the_plain_one():
 
 def check_slopes_of_six_heads_follow_the_paper():
     # Press et al. 2022: of the nearest power of two, then every other one of the next power's
-    assert core.alibi_slopes(4) == [2**-2, 2**-4, 2**-6, 2**-8]
-    assert core.alibi_slopes(6) == [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]
+    assert core.compute_alibi_slopes(4) == [2**-2, 2**-4, 2**-6, 2**-8]
+    assert core.compute_alibi_slopes(6) == [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]
 
 
 def check_a_rank_with_some_heads_takes_their_slopes():
     torch.manual_seed(0)
     layer = nn.Module()
     layer.causal, layer.window, layer.sinks, layer.scale, layer.first_head = True, None, None, 0.3, 0
-    layer.slopes = core.alibi_slopes(4)
+    layer.slopes = core.compute_alibi_slopes(4)
     q, k, v = (torch.randn(1, 4, 9, 8) for _ in range(3))
     whole = core.attend(layer, q, k, v)
     layer.first_head = 2
@@ -140,7 +140,7 @@ def check_rotary_scores_depend_on_distance_only():
     q, k = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
     def score(i, j):
-        turned = [core.rotate(t, core.rotary_table(torch.tensor([p]), 8)) for t, p in ((q, i), (k, j))]
+        turned = [core.apply_rotary(t, core.build_rotary_table(torch.tensor([p]), 8)) for t, p in ((q, i), (k, j))]
         return (turned[0] * turned[1]).sum()
 
     same(score(5, 2), score(105, 102), 1e-4)
@@ -150,7 +150,7 @@ def check_rotary_scores_depend_on_distance_only():
 def check_rotary_turns_by_hand():
     # width 4, base 10,000: angles p and p / 100; pairs (0, 2) and (1, 3)
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    turned = core.rotate(x.view(1, 1, 1, 4), core.rotary_table(torch.tensor([3]), 4)).flatten()
+    turned = core.apply_rotary(x.view(1, 1, 1, 4), core.build_rotary_table(torch.tensor([3]), 4)).flatten()
     c, s, d, r = math.cos(3), math.sin(3), math.cos(0.03), math.sin(0.03)
     same(turned, torch.tensor([c - 3 * s, 2 * d - 4 * r, 3 * c + s, 4 * d + 2 * r]), 1e-6)
 
@@ -184,14 +184,14 @@ def check_latent_attention_by_hand():
     def rms(t, w):
         return t * (t.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * w
 
-    turn = core.rotary_table(torch.arange(6), 4)
+    turn = core.build_rotary_table(torch.arange(6), 4)
     q = (rms(x @ layer.q_down.weight.T, layer.q_norm.weight) @ layer.q_up.weight.T).view(2, 6, 4, 12)
     down = x @ layer.kv_down.weight.T
     kv = (rms(down[..., :12], layer.kv_norm.weight) @ layer.kv_up.weight.T).view(2, 6, 4, 18)
-    shared = core.rotate(down[..., 12:].unsqueeze(1), turn)
+    shared = core.apply_rotary(down[..., 12:].unsqueeze(1), turn)
     out = []
     for head in range(4):
-        q_turned = core.rotate(q[:, :, head, 8:].unsqueeze(1), turn)[:, 0]
+        q_turned = core.apply_rotary(q[:, :, head, 8:].unsqueeze(1), turn)[:, 0]
         scores = q[:, :, head, :8] @ kv[:, :, head, :8].mT + q_turned @ shared[:, 0].mT
         scores = (scores / 12**0.5).masked_fill(torch.ones(6, 6).triu(1).bool(), float("-inf"))
         out.append(scores.softmax(-1) @ kv[:, :, head, 8:])
@@ -268,7 +268,7 @@ def check_balance_adds_the_gradient_of_its_loss():
         moe.balance = balance
         kept = {}
         moe.register_forward_pre_hook(lambda _, args, kept=kept: kept.update(x=args[0].detach().flatten(0, 1)))
-        loss_of(model(tokens()), tokens(seed=1)).backward()
+        compute_loss(model(tokens()), tokens(seed=1)).backward()
         router_grads.append(moe.router.weight.grad.clone())
     weight = moe.router.weight.detach().requires_grad_()
     shares = (kept["x"] @ weight.T).softmax(-1)
@@ -293,7 +293,7 @@ def check_half_of_the_heads_is_attention_of_a_narrower_model():
     # as tensor parallelism cuts it: rows of q, k, v, columns of out; the two halves add up
     whole = stirred({"layers": 1}).layers["0"].attention
     x = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(0))
-    turn, parts = core.rotary_table(torch.arange(6), 8), []
+    turn, parts = core.build_rotary_table(torch.arange(6), 8), []
     wanted = whole(x, turn)
     state = whole.state_dict()
     for half in range(2):
@@ -306,7 +306,7 @@ def check_half_of_the_heads_is_attention_of_a_narrower_model():
 
 def check_blocks_put_their_norms_where_they_say():
     x = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(0))
-    turn = core.rotary_table(torch.arange(6), 8)
+    turn = core.build_rotary_table(torch.arange(6), 8)
 
     def block(**changes):
         b = stirred(changes | {"layers": 1}).layers["0"]
@@ -334,7 +334,7 @@ def check_blocks_put_their_norms_where_they_say():
 def check_every_parameter_gets_a_gradient():
     for name, changes in KINDS.items():
         model = stirred(changes)
-        loss_of(model(tokens()), tokens(seed=1)).backward()
+        compute_loss(model(tokens()), tokens(seed=1)).backward()
         missing = [n for n, p in model.named_parameters() if p.grad is None]
         assert not missing, (name, missing)
 
@@ -342,10 +342,10 @@ def check_every_parameter_gets_a_gradient():
 def check_the_loss_is_a_mean_over_tokens_with_a_target():
     logits = torch.tensor([[[0.0, math.log(3.0)], [9.0, 1.0]], [[5.0, 5.0], [1.0, 2.0]]]).bfloat16()
     targets = torch.tensor([[0, -100], [1, -100]])
-    loss = loss_of(logits, targets)
+    loss = compute_loss(logits, targets)
     assert loss.dtype == torch.float32
     assert abs(loss.item() - (math.log(4) + math.log(2)) / 2) < 2e-3, loss  # ln 3 in bf16 is off by 1e-3
-    assert loss_of(logits, torch.full((2, 2), -100)).item() == 0
+    assert compute_loss(logits, torch.full((2, 2), -100)).item() == 0
 
 
 def check_a_padded_vocabulary_has_the_same_logits_and_more_rows():

@@ -27,15 +27,15 @@ import numpy as np  # noqa: E402
 import optimiser  # noqa: E402
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
-from metrics import Metrics  # noqa: E402
+from metrics import StepMetrics  # noqa: E402
 from metrics_file import is_cut_off  # noqa: E402
-from model import build, initialise, loss_of  # noqa: E402
+from model import build, compute_loss, init_weights  # noqa: E402
 from outer import split_evenly  # noqa: E402
 from settings_example import settings, write_settings  # noqa: E402
-from tiny import fewer, folded, tiny  # noqa: E402
+from tiny import fold_replicas, reduce_micro_batches, scale_to_tiny  # noqa: E402
 from torch import nn  # noqa: E402
 
-from run import Refusal, Run, start  # noqa: E402
+from run import Refusal, TrainerRun, start_run  # noqa: E402
 
 FOLDER = Path(tempfile.mkdtemp())
 MOE = {"experts": 64, "top_k": 6, "ffn_hidden": 1408, "shared_experts": 2, "shared_ffn_hidden": 1408}
@@ -50,7 +50,7 @@ def run_of(rank=0, world=1, out="out", no_resume=False, **changes):
     args = Namespace(tiny=False, log_every=1, no_resume=no_resume)
     plan = settings(**changes)
     device = torch.device("cpu")
-    return Run(
+    return TrainerRun(
         settings=plan, args=args, rank=rank, world=world, local_rank=0, device=device, backend="none",
         out=FOLDER / out, steps=5, planned=plan,
     )  # fmt: skip
@@ -70,8 +70,8 @@ def check_coordinates_follow_the_planned_order():
     degrees = {"tp": 2, "pp": 2, "dp": 2, "cp": 1}
     run = run_of(rank=5, world=8, strategy=degrees, order=["dp", "tp", "cp", "pp"])
     assert run.coordinates == {"dp": 1, "tp": 0, "cp": 0, "pp": 1}  # 5 = 1 + 2 x (0 + 2 x (0 + 1 x 1))
-    assert run.ranks_where(pp=1) == [4, 5, 6, 7]
-    assert run.ranks_where(tp=1, dp=0) == [2, 6]
+    assert run.list_ranks(pp=1) == [4, 5, 6, 7]
+    assert run.list_ranks(tp=1, dp=0) == [2, 6]
 
 
 def check_tiny_keeps_every_divisibility():
@@ -89,7 +89,7 @@ def check_tiny_keeps_every_divisibility():
                 "chunk_layers": [layers // pp] * pp,
             },
         )  # fmt: skip
-        small = tiny(plan)
+        small = scale_to_tiny(plan)
         model, strategy, job = small["model"], small["strategy"], small["job"]
         for degree in ("tp", "pp", "cp", "ep", "dp"):
             assert strategy[degree] == plan["strategy"][degree]
@@ -108,51 +108,51 @@ def check_tiny_keeps_every_divisibility():
             assert (model["layers"] - model["moe"]["first_dense"]) // model["moe"]["every"] >= 1
         assert sum(one.numel() for one in build(model).parameters()) < 8_000_000
     tokens = torch.randint(0, model["vocab"], (2, job["seq_len"]))
-    assert loss_of(initialise(build(model), 1, device="cpu")(tokens), tokens).isfinite()
+    assert compute_loss(init_weights(build(model), 1, device="cpu")(tokens), tokens).isfinite()
 
 
 def check_tiny_keeps_the_vocabulary_of_real_data():
-    assert tiny(settings(model=LARGE, data={"path": "x.bin"}))["model"]["vocab"] == 128256
-    assert tiny(settings(model=LARGE))["model"]["vocab"] == 256
+    assert scale_to_tiny(settings(model=LARGE, data={"path": "x.bin"}))["model"]["vocab"] == 128256
+    assert scale_to_tiny(settings(model=LARGE))["model"]["vocab"] == 256
 
 
 def check_fewer_micro_batches_keep_their_proportions():
-    assert fewer([256, 256], 1) == [2, 2]
-    assert fewer([30, 10], 1) == [4, 1]  # 4 x 10 / 30 = 1.33
-    assert fewer([256, 256], 4) == [8, 8]
-    assert fewer([3, 1], 1) == [3, 1]
+    assert reduce_micro_batches([256, 256], 1) == [2, 2]
+    assert reduce_micro_batches([30, 10], 1) == [4, 1]  # 4 x 10 / 30 = 1.33
+    assert reduce_micro_batches([256, 256], 4) == [8, 8]
+    assert reduce_micro_batches([3, 1], 1) == [3, 1]
 
 
 def check_one_process_takes_the_micro_batches_of_all_replicas():
-    plan = folded(settings(), Refusal)
+    plan = fold_replicas(settings(), Refusal)
     assert plan["strategy"]["replica_micro_batches"] == [4] and plan["job"]["global_batch"] == 8
-    refusal(lambda: folded(settings(strategy={"tp": 2}), Refusal), "tp 2", "--nproc-per-node 4")
+    refusal(lambda: fold_replicas(settings(strategy={"tp": 2}), Refusal), "tp 2", "--nproc-per-node 4")
 
 
 def check_settings_that_cannot_be_used_are_refused_in_one_line():
     path = write_settings(FOLDER)
-    refusal(lambda: start([str(FOLDER / "none.json")]), "none.json")
+    refusal(lambda: start_run([str(FOLDER / "none.json")]), "none.json")
     (FOLDER / "bad.json").write_text("{")
-    refusal(lambda: start([str(FOLDER / "bad.json")]), "not JSON")
+    refusal(lambda: start_run([str(FOLDER / "bad.json")]), "not JSON")
     (FOLDER / "part.json").write_text('{"version": 1, "model": {}}')
-    refusal(lambda: start([str(FOLDER / "part.json")]), "job, training, data")
+    refusal(lambda: start_run([str(FOLDER / "part.json")]), "job, training, data")
     (FOLDER / "file").write_text("")
     where = ["--device", "cpu", "--out", str(FOLDER / "file" / "out")]
-    refusal(lambda: start([str(path), "--tiny", *where], distributed=False), "--out")
+    refusal(lambda: start_run([str(path), "--tiny", *where], distributed=False), "--out")
     os.environ |= {"RANK": "0", "WORLD_SIZE": "3"}
     try:
-        refusal(lambda: start([str(path)], distributed=False), "2 ranks", "3 were started")
+        refusal(lambda: start_run([str(path)], distributed=False), "2 ranks", "3 were started")
     finally:
         del os.environ["RANK"], os.environ["WORLD_SIZE"]
     if not torch.cuda.is_available():
-        refusal(lambda: start([str(path), "--device", "cuda"], distributed=False), "--device cpu")
+        refusal(lambda: start_run([str(path), "--device", "cuda"], distributed=False), "--device cpu")
 
 
 def check_a_shuffle_puts_everything_somewhere_once():
     for size in (1, 2, 3, 17, 1000):
-        places = [data.shuffled(index, size, 42) for index in range(size)]
+        places = [data.shuffle_index(index, size, 42) for index in range(size)]
         assert sorted(places) == list(range(size))
-    assert places != [data.shuffled(index, 1000, 43) for index in range(1000)]
+    assert places != [data.shuffle_index(index, 1000, 43) for index in range(1000)]
     assert sum(abs(a - b) == 1 for a, b in pairwise(places)) < 20
 
 
@@ -163,7 +163,7 @@ def step_of(step, replicas, encoder=False, **changes):
     for rank in range(len(replicas)):
         run = run_of(rank=rank, world=len(replicas), strategy=shares, **changes)
         source = data.open_source(run)
-        found += [data.micro_batch(run, source, step, number) for number in range(replicas[rank])]
+        found += [data.read_micro_batch(run, source, step, number) for number in range(replicas[rank])]
     return torch.cat([inputs for inputs, _ in found]), torch.cat([targets for _, targets in found])
 
 
@@ -177,7 +177,7 @@ def check_a_step_has_the_same_samples_whatever_the_layout():
             assert torch.equal(even[0], again[0]) and torch.equal(even[1], again[1])
         assert not torch.equal(even[0], step_of(4, [2, 2], **changes)[0])
     run = run_of(strategy={"dp": 1, "replica_micro_batches": [4]})
-    late = data.batches(run, first_step=3)
+    late = data.iter_batches(run, first_step=3)
     assert torch.equal(torch.cat([next(late)[0] for _ in range(4)]), step_of(3, [4])[0])
 
 
@@ -195,12 +195,12 @@ def check_a_decoder_predicts_the_next_token_and_an_epoch_reads_every_sample_once
 
 def check_masking_hides_the_planned_share_and_nothing_else_is_a_target():
     run = run_of(model={"kind": "encoder"}, strategy={"dp": 1, "replica_micro_batches": [4]})
-    plain = data.Synthetic(run).sample(5)[:-1]
-    inputs, targets = data.masked(run, 999, 5, plain)
+    plain = data.SyntheticSource(run).sample(5)[:-1]
+    inputs, targets = data.mask_tokens(run, 999, 5, plain)
     guessed = targets != -100
     assert guessed.sum() == 19  # 15 % of 128, rounded
     assert (inputs[~guessed] == plain[~guessed]).all() and (targets[guessed] == plain[guessed]).all()
-    many = [data.masked(run, 999, index, plain) for index in range(400)]
+    many = [data.mask_tokens(run, 999, index, plain) for index in range(400)]
     hidden = np.mean([(inputs == 999).sum() / 19 for inputs, _ in many])
     assert 0.78 < hidden < 0.82, hidden
 
@@ -247,16 +247,16 @@ STATE = {"model": {"weight": torch.arange(6.0).reshape(2, 3)}, "step": 3, "list"
 def check_a_checkpoint_comes_back_and_only_the_last_ones_are_kept():
     run = run_of(out="kept")
     checkpoints = checkpoint.Checkpoints(run)
-    assert checkpoints.latest() is None
+    assert checkpoints.find_latest() is None
     for step in (1, 2, 3):
         checkpoints.save(step, STATE | {"step": step})
-    assert checkpoint.steps_in(checkpoints.folder) == [2, 3]  # training.keep is 2
+    assert checkpoint.list_steps(checkpoints.folder) == [2, 3]  # training.keep is 2
     again = checkpoint.Checkpoints(run)
-    found = again.load(again.latest())
+    found = again.load(again.find_latest())
     assert found["step"] == 3 and torch.equal(found["model"]["weight"], STATE["model"]["weight"])
     assert {one.name for one in checkpoints.folder.iterdir()} == {"step-00000002", "step-00000003"}
     checkpoint.Checkpoints(run_of(out="kept", no_resume=True))
-    assert again.latest() is None
+    assert again.find_latest() is None
     assert len(list(run.out.glob("checkpoints-before-*/step-*"))) == 2
 
 
@@ -272,7 +272,7 @@ def check_a_kill_while_writing_leaves_the_former_checkpoint():
         left = list((run.out / "checkpoints").glob(".step-00000002.partial/*"))
         assert left, f"{where}: nothing was being written"
         again = checkpoint.Checkpoints(run)
-        assert again.latest() == 1 and again.load(1)["step"] == 3
+        assert again.find_latest() == 1 and again.load(1)["step"] == 3
         assert not list(again.folder.glob(".step-*"))
 
 
@@ -307,7 +307,7 @@ def check_a_checkpoint_of_another_run_or_a_broken_one_is_refused():
         ({"job": {"global_batch": 16}}, ("job.global_batch",)),
     ]:
         refusal(lambda changes=changes: checkpoint.Checkpoints(run_of(out="other", **changes)).load(7), *words)
-    (checkpoints.path(7) / "copy-0.pt").write_bytes(b"not a state")
+    (checkpoints.get_path(7) / "copy-0.pt").write_bytes(b"not a state")
     refusal(lambda: checkpoints.load(7), "step-00000007", "delete it")
 
 
@@ -318,9 +318,9 @@ def check_metrics_are_lines_of_json_and_a_torn_last_line_is_ended():
     assert not is_cut_off(file)
     file.write_text('{"torn')
     assert is_cut_off(file)
-    metrics = Metrics(run)
+    metrics = StepMetrics(run)
     metrics.begin(1)
-    with metrics.span("forward", micro_batch=0):
+    with metrics.record_span("forward", micro_batch=0):
         pass
     metrics.end(loss=torch.tensor(2.5), lr=0.1, grad_norm=float("nan"))
     torn, header, row = file.read_text().splitlines()
@@ -333,13 +333,13 @@ def check_metrics_are_lines_of_json_and_a_torn_last_line_is_ended():
 def check_metrics_tell_a_checkpoints_time_and_stay_within_their_bound():
     run = run_of(out="bounded", training={"metrics_mib": 0.01, "checkpoint_every": 2})
     run.out.mkdir()
-    metrics = Metrics(run)
+    metrics = StepMetrics(run)
     for step in range(1, 101):
         metrics.begin(step)
-        with metrics.span("forward", micro_batch=0):
+        with metrics.record_span("forward", micro_batch=0):
             pass
         metrics.end(loss=torch.tensor(2.5), lr=0.1, grad_norm=1.0)
-        if checkpoint.due(run, step, False):
+        if checkpoint.is_checkpoint_due(run, step, False):
             time.sleep(0.001)
     file = run.out / "metrics-stage-0.jsonl"
     assert file.stat().st_size <= 0.01 * 2**20
@@ -351,7 +351,7 @@ def check_metrics_tell_a_checkpoints_time_and_stay_within_their_bound():
 
 def check_the_learning_rate_warms_up_and_falls_along_a_cosine():
     run = run_of(job={"steps": 1100}, training={"lr": 1.0, "min_lr": 0.1, "warmup_steps": 100})
-    rates = [optimiser.rate(run, step) for step in (1, 50, 100, 600, 1100, 2000)]
+    rates = [optimiser.compute_rate(run, step) for step in (1, 50, 100, 600, 1100, 2000)]
     expected = [0.01, 0.5, 1.0, 0.55, 0.1, 0.1]  # half way down the cosine lies the mean of 1 and 0.1
     assert all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(rates, expected, strict=True)), rates
 
@@ -365,26 +365,26 @@ def check_every_optimizer_learns_and_its_state_comes_back():
             models.append(nn.ModuleDict({"layers": nn.Linear(8, 8), "head": nn.Linear(8, 1)}))
         inputs = torch.randn(64, 8)
         wanted = inputs.sum(1, keepdim=True)
-        model, optimizer = models[0], optimiser.make(run, models[0])
+        model, optimizer = models[0], optimiser.build_optimizer(run, models[0])
 
         def step(model, optimizer, inputs=inputs, wanted=wanted):
             optimizer.zero_grad()
             loss = (model["head"](model["layers"](inputs)) - wanted).square().mean()
             loss.backward()
-            norm = optimiser.clip(model.parameters(), 1.0)
+            norm = optimiser.clip_gradients(model.parameters(), 1.0)
             optimizer.step()
             assert norm > 0
             return loss.item()
 
         losses = [step(model, optimizer) for _ in range(20)]
         assert losses[-1] < 0.5 * losses[0], (kind, losses)
-        other = optimiser.make(run, models[1])
+        other = optimiser.build_optimizer(run, models[1])
         models[1].load_state_dict(model.state_dict())
         torch.save(optimizer.state_dict(), FOLDER / "optimizer.pt")
         other.load_state_dict(torch.load(FOLDER / "optimizer.pt", weights_only=True))
         assert step(model, optimizer) == step(models[1], other), kind
         assert step(model, optimizer) == step(models[1], other), kind
-    refusal(lambda: optimiser.make(run_of(job={"optimizer": "sofia"}), model), "sofia", "adamw")
+    refusal(lambda: optimiser.build_optimizer(run_of(job={"optimizer": "sofia"}), model), "sofia", "adamw")
 
 
 def check_lion_and_lamb_take_the_steps_of_their_papers():

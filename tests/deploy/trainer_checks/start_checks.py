@@ -17,8 +17,8 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from checks import run_checks  # noqa: E402
 from kinds import KINDS, MIXTURE, SMALL, differ, made, same, stirred, tokens  # noqa: E402
-from model import build, initialise, loss_of, recompute  # noqa: E402
-from weights import noise  # noqa: E402
+from model import build, compute_loss, init_weights, set_recompute  # noqa: E402
+from weights import generate_noise  # noqa: E402
 
 # ---- recomputation, first values, stages
 
@@ -28,11 +28,11 @@ def check_recomputation_changes_no_gradient_and_keeps_less():
         grads, kept = {}, {}
         for kind in ("none", "selective", "full"):
             model, sizes = stirred(changes), []
-            recompute(model, kind)
+            set_recompute(model, kind)
             with torch.autograd.graph.saved_tensors_hooks(
                 lambda t, sizes=sizes: sizes.append(t.numel()) or t, lambda t: t
             ):
-                loss = loss_of(model(tokens()), tokens(seed=1))
+                loss = compute_loss(model(tokens()), tokens(seed=1))
             loss.backward()
             grads[kind], kept[kind] = [p.grad for p in model.parameters()], sum(sizes)
         for kind in ("selective", "full"):
@@ -90,12 +90,12 @@ def check_first_values_have_the_right_size_and_depend_on_seed_and_name():
 def check_noise_is_near_normal_and_the_same_in_pieces():
     import weights
 
-    values = noise((400, 500), "key", 2.0)
+    values = generate_noise((400, 500), "key", 2.0)
     assert abs(values.mean()) < 0.02 and abs(values.std() - 2) < 0.02 and values.abs().max() < 7
     within = (values.abs() < 2).float().mean()  # 68.3 % of a normal within one deviation; 67.2 % of four uniforms' sum
     assert abs(within - 0.672) < 0.01, within
     weights.CHUNK = 777
-    assert torch.equal(values, noise((400, 500), "key", 2.0))
+    assert torch.equal(values, generate_noise((400, 500), "key", 2.0))
 
 
 def check_shards_get_their_part_of_the_whole():
@@ -117,7 +117,7 @@ def check_shards_get_their_part_of_the_whole():
             parallelize_module(block, mesh["tp"], plan, src_data_rank=None)
             fully_shard(block, mesh=mesh["dp"])
         fully_shard(model, mesh=mesh["dp"])
-        initialise(model, 7, device="cpu")
+        init_weights(model, 7, device="cpu")
         parts = {
             "layers.1.attention.q.weight": lambda t: t.chunk(2)[1].chunk(2)[1],
             "layers.1.attention.out.weight": lambda t: t.chunk(2, dim=1)[1].chunk(2)[1],
@@ -139,7 +139,7 @@ def check_every_kind_learns_in_bf16_autocast():
         losses = []
         for _ in range(12):
             with torch.autocast("cpu", torch.bfloat16):
-                loss = loss_of(model(x[:, :-1]), x[:, 1:])
+                loss = compute_loss(model(x[:, :-1]), x[:, 1:])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -150,7 +150,7 @@ def check_every_kind_learns_in_bf16_autocast():
 def check_all_in_bf16_works():
     for name, changes in KINDS.items():
         model = made(changes).bfloat16()
-        loss = loss_of(model(tokens()), tokens(seed=1))
+        loss = compute_loss(model(tokens()), tokens(seed=1))
         loss.backward()
         assert math.isfinite(loss.item()), name
 

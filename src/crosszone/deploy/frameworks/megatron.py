@@ -22,7 +22,7 @@ from typing import Any
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.launch import Agent, Launch, build_torchrun, unsupported
 from crosszone.deploy.shell import Raw, comment, quoted
-from crosszone.deploy.trainer.tiny import tiny
+from crosszone.deploy.trainer.tiny import scale_to_tiny
 from crosszone.deploy.trainer_files import build_trainer_settings, read_trainer_file
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.job import state_bytes
@@ -95,7 +95,7 @@ def build_options(launch: Launch) -> tuple[Option, ...]:
 def build_files(launch: Launch) -> dict[str, str]:
     """The flags, the hook that starts and measures pretrain_gpt.py, and what prepares its data."""
     settings = build_trainer_settings(launch)
-    tiny_shape = RunShape.from_settings(tiny(settings), TINY_STEPS)
+    tiny_shape = RunShape.from_settings(scale_to_tiny(settings), TINY_STEPS)
     texts = {
         ARGUMENTS: _render_arguments(launch, _list_sections(launch, RunShape.from_settings(settings, launch.steps))),
         TINY_ARGUMENTS: _render_arguments(launch, _list_sections(launch, tiny_shape)),

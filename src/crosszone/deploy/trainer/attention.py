@@ -27,7 +27,7 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
 
 
-def norm_of(model, device=None):
+def build_norm(model, device=None):
     """A norm over the residual width, of the model's kind."""
     if model["norm"] == "rmsnorm":
         return RMSNorm(model["hidden"], device=device)
@@ -47,9 +47,9 @@ class Attention(nn.Module):
         self.out = nn.Linear(heads * width, hidden, bias="out" in model["bias"], device=device)
         self.qk_norm = model["qk_norm"]
         if self.qk_norm != "none":
-            whole = self.qk_norm == "full"
-            self.q_norm = RMSNorm(heads * width if whole else width, device=device)
-            self.k_norm = RMSNorm(kv_heads * width if whole else width, device=device)
+            is_full = self.qk_norm == "full"
+            self.q_norm = RMSNorm(heads * width if is_full else width, device=device)
+            self.k_norm = RMSNorm(kv_heads * width if is_full else width, device=device)
         self.sinks = nn.Parameter(torch.empty(heads, device=device)) if model["attention_sinks"] else None
         self.width = width
         self.scale = width**-0.5
@@ -64,8 +64,8 @@ class Attention(nn.Module):
         if self.qk_norm == "head":
             q, k = self.q_norm(q), self.k_norm(k)
         if rotary is not None:
-            q, k = rotate(q, rotary), rotate(k, rotary)
-        y = _again(self.attend, q, k, v) if recompute else self.attend(q, k, v)
+            q, k = apply_rotary(q, rotary), apply_rotary(k, rotary)
+        y = recompute_core(self.attend, q, k, v) if recompute else self.attend(q, k, v)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def attend(self, q, k, v):
@@ -106,9 +106,9 @@ class LatentAttention(nn.Module):
         shared = shared.unsqueeze(1)
         if rotary is not None:
             plain, turned = q.split([self.plain, self.rotary], dim=-1)
-            q, shared = torch.cat([plain, rotate(turned, rotary)], dim=-1), rotate(shared, rotary)
+            q, shared = torch.cat([plain, apply_rotary(turned, rotary)], dim=-1), apply_rotary(shared, rotary)
         k = torch.cat([k, shared.expand(-1, k.shape[1], -1, -1)], dim=-1)
-        y = _again(self.attend, q, k, v) if recompute else self.attend(q, k, v)
+        y = recompute_core(self.attend, q, k, v) if recompute else self.attend(q, k, v)
         return self.out(y.transpose(1, 2).flatten(2))
 
     def attend(self, q, k, v):
@@ -119,16 +119,16 @@ class LatentAttention(nn.Module):
 def _describe(attention, model, layer):
     """What `attend` needs beside q, k and v. A rank with a part of the heads sets `first_head` for ALiBi's slopes."""
     attention.causal = model["kind"] == "decoder"
-    attention.window = window_of(model, layer)
-    attention.slopes = alibi_slopes(model["heads"]) if model["positions"] == "alibi" else None
+    attention.window = get_window(model, layer)
+    attention.slopes = compute_alibi_slopes(model["heads"]) if model["positions"] == "alibi" else None
     attention.first_head = 0
 
 
-def _again(attend_, q, k, v):
+def recompute_core(attend_, q, k, v):
     return checkpoint(attend_, q, k, v, use_reentrant=False, preserve_rng_state=False)
 
 
-def window_of(model, layer):
+def get_window(model, layer):
     """Tokens that layer `layer` sees; None: all. The last of every `full_every` layers sees everything."""
     window = model["window"]
     if window is None or (window["full_every"] and (layer + 1) % window["full_every"] == 0):
@@ -139,7 +139,7 @@ def window_of(model, layer):
 # ------------------------------------------------------------------------------------------------ positions
 
 
-def rotary_table(positions, width, theta=10_000.0, scaling=None):
+def build_rotary_table(positions, width, theta=10_000.0, scaling=None):
     """Cosines and sines of rotary positions, each [..., sequence, width / 2] in fp32.
 
     `positions` is [sequence] or [batch, sequence]; `scaling` maps the frequencies (see huggingface.py).
@@ -154,15 +154,15 @@ def rotary_table(positions, width, theta=10_000.0, scaling=None):
     return angles.cos(), angles.sin()
 
 
-def rotate(x, rotary):
+def apply_rotary(x, rotary):
     """Turn pairs (i, i + width / 2) of x by the angles of their position: the convention of Hugging Face's weights."""
     cos, sin = rotary
     half = cos.shape[-1]
-    a, b, rest = x.float().split([half, half, x.shape[-1] - 2 * half], dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1).to(x.dtype)
+    a, b, unrotated = x.float().split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, unrotated], dim=-1).to(x.dtype)
 
 
-def alibi_slopes(heads):
+def compute_alibi_slopes(heads):
     """Slope of each head: a geometric series; heads beyond a power of two take every other term of the next one."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
@@ -177,24 +177,26 @@ def attend(attention, q, k, v):
     length, window = q.shape[2], attention.window
     if window is not None and length <= window:
         window = None
-    sinks = own(attention.sinks)
+    sinks = get_local_part(attention.sinks)
     if attention.slopes is not None:
         first = attention.first_head
         slopes = tuple(attention.slopes[first : first + q.shape[1]])
-        mask = bias_between(length, slopes, attention.causal, window, q.device, q.dtype)
-        return mixed(q, k, v, attention.scale, mask=mask, sinks=sinks)
+        mask = build_alibi_mask(length, slopes, attention.causal, window, q.device, q.dtype)
+        return compute_attention(q, k, v, attention.scale, mask=mask, sinks=sinks)
     if window is None:
-        return mixed(q, k, v, attention.scale, causal=attention.causal, sinks=sinks)
+        return compute_attention(q, k, v, attention.scale, causal=attention.causal, sinks=sinks)
     if attention.causal:
-        return _banded(q, k, v, attention.scale, window, sinks)
+        return _compute_banded_attention(q, k, v, attention.scale, window, sinks)
     positions = torch.arange(length, device=q.device)
-    return mixed(q, k, v, attention.scale, mask=allowed(positions, positions, False, window), sinks=sinks)
+    return compute_attention(
+        q, k, v, attention.scale, mask=build_attention_mask(positions, positions, False, window), sinks=sinks
+    )
 
 
-def mixed(q, k, v, scale, *, causal=False, mask=None, sinks=None):
+def compute_attention(q, k, v, scale, *, causal=False, mask=None, sinks=None):
     """PyTorch's attention (flash kernels where there is no mask), with a sink per head where there is one."""
     if sinks is not None:
-        return _with_sink(q, k, v, scale, causal, mask, sinks)
+        return _compute_attention_with_sink(q, k, v, scale, causal, mask, sinks)
     grouped = k.shape[1] != q.shape[1]
     if grouped and mask is not None:  # the kernel that takes masks knows no groups
         k, v = (t.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for t in (k, v))
@@ -202,23 +204,23 @@ def mixed(q, k, v, scale, *, causal=False, mask=None, sinks=None):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped)
 
 
-def allowed(q_positions, k_positions, causal, window):
+def build_attention_mask(q_positions, k_positions, causal, window):
     """Which keys a query may see, [queries, keys]: earlier ones if causal, near ones if windowed."""
     distance = q_positions.unsqueeze(1) - k_positions.unsqueeze(0)
-    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
-    return seen if window is None else seen & (distance.abs() < window)
+    visible = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    return visible if window is None else visible & (distance.abs() < window)
 
 
 @functools.lru_cache(maxsize=4)
-def bias_between(length, slopes, causal, window, device, dtype):
+def build_alibi_mask(length, slopes, causal, window, device, dtype):
     """ALiBi's mask, [heads, sequence, sequence]: the further a key, the less it counts. All layers share one."""
     positions = torch.arange(length, device=device)
     distance = (positions.unsqueeze(1) - positions.unsqueeze(0)).abs()
     bias = -torch.tensor(slopes, device=device).view(-1, 1, 1) * distance
-    return bias.masked_fill(~allowed(positions, positions, causal, window), float("-inf")).to(dtype)
+    return bias.masked_fill(~build_attention_mask(positions, positions, causal, window), float("-inf")).to(dtype)
 
 
-def _banded(q, k, v, scale, window, sinks):
+def _compute_banded_attention(q, k, v, scale, window, sinks):
     """Causal attention to the last `window` tokens: blocks of that many queries look at their own and the last block.
 
     Work and memory grow with sequence x window, not with the sequence squared.
@@ -230,20 +232,20 @@ def _banded(q, k, v, scale, window, sinks):
     before = [F.pad(t, (0, 0, 0, 0, 1, 0))[:, :, :-1] for t in filled[1:]]
     pairs = zip(before, filled[1:], strict=True)
     k, v = (torch.cat(pair, dim=3).transpose(1, 2).flatten(0, 1) for pair in pairs)
-    y = mixed(q, k, v, scale, mask=_band(batch, blocks, window, q.device), sinks=sinks)
+    y = compute_attention(q, k, v, scale, mask=_build_band_mask(batch, blocks, window, q.device), sinks=sinks)
     return y.unflatten(0, (batch, blocks)).transpose(1, 2).flatten(2, 3)[:, :, :length]
 
 
 @functools.lru_cache(maxsize=4)
-def _band(batch, blocks, window, device):
+def _build_band_mask(batch, blocks, window, device):
     """The mask of each block, [batch x blocks, 1, window, 2 x window]; nothing lies before the first block."""
     positions = torch.arange(2 * window, device=device)
-    mask = allowed(positions[window:], positions, True, window).repeat(blocks, 1, 1)
+    mask = build_attention_mask(positions[window:], positions, True, window).repeat(blocks, 1, 1)
     mask[0] &= positions >= window
     return mask.repeat(batch, 1, 1).unsqueeze(1)
 
 
-def _with_sink(q, k, v, scale, causal, mask, sinks):
+def _compute_attention_with_sink(q, k, v, scale, causal, mask, sinks):
     """A key with score `sink` and value zero in front of all others takes its part of each softmax.
 
     An axis added to queries (the sink's score) and keys (1 for the sink, else 0) makes that score, so that the
@@ -253,17 +255,17 @@ def _with_sink(q, k, v, scale, causal, mask, sinks):
     score = (sinks / scale).to(q.dtype).view(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[2], 1)
     q = torch.cat([q, score, q.new_zeros(*q.shape[:3], 7)], dim=-1)
     k, v = F.pad(k, (0, 8, 1, 0)), F.pad(v, (0, k.shape[-1] + 8 - width, 1, 0))
-    one = torch.zeros_like(k)
-    one[:, :, 0, -8] = 1
-    k = k + one
+    sink_axis = torch.zeros_like(k)
+    sink_axis[:, :, 0, -8] = 1
+    k = k + sink_axis
     if mask is not None:
         mask = F.pad(mask, (1, 0), value=mask.dtype == torch.bool)
     if causal:
         q = F.pad(q, (0, 0, 1, 0))  # a query for the sink's own row, so that the causal triangle fits
-    y = mixed(q, k, v, scale, causal=causal, mask=mask)
+    y = compute_attention(q, k, v, scale, causal=causal, mask=mask)
     return y[:, :, 1:, :width] if causal else y[..., :width]
 
 
-def own(parameter):
+def get_local_part(parameter):
     """The part of a parameter (DTensor or not) that lies on this rank."""
     return parameter.to_local() if hasattr(parameter, "to_local") else parameter

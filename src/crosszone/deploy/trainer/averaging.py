@@ -2,8 +2,8 @@
 
     zones = Averaging(run, model, optimizer, zone)
     with zones.diloco: ...                        # optimizer.step() now averages a fragment when it is time
-    zones.load(checkpoints.load(step, zones.state(room=True)))
-    checkpoints.save(step, zones.state())
+    zones.load(checkpoints.load(step, zones.get_state(room=True)))
+    checkpoints.save(step, zones.get_state())
 
 Read in torchft 0.2.0 (local_sgd.py, manager.py, quantization.py):
 - One outer optimizer over all fragments would also step those whose turn it is not, with their inner gradients: each
@@ -28,7 +28,7 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 from model import Transformer
-from run import Run
+from run import TrainerRun
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -44,22 +44,22 @@ FAILURES = 3
 class Averaging:
     """A zone's part in the averaging."""
 
-    def __init__(self, run: Run, model: Transformer, optimizer: Any, zone: int) -> None:
+    def __init__(self, run: TrainerRun, model: Transformer, optimizer: Any, zone: int) -> None:
         from torchft.local_sgd import DiLoCo
 
-        said, training = run.strategy["local_update"], run.training
+        local_update, training = run.strategy["local_update"], run.training
         self.model = model
         self.step = 0
         """Steps done; another zone's where this one was brought up to date by it."""
         self.inner = list(getattr(optimizer, "optimizers", [optimizer]))
-        self.parts = fragments(model, said["fragments"])
-        self.every, self.delay = said["steps"] // said["fragments"], said["delay"]
+        self.parts = split_into_fragments(model, local_update["fragments"])
+        self.every, self.delay = local_update["steps"] // local_update["fragments"], local_update["delay"]
         momentum = training["outer_momentum"]
         kind = {"lr": training["outer_lr"], "momentum": momentum, "nesterov": momentum > 0}
         self.outer = [torch.optim.SGD(part.parameters(), **kind) for part in self.parts]
-        quantized = said["dtype"] in QUANTIZED and run.device.type == "cuda"
-        self.manager = manager_of(run, zone, self, group_of(run, quantized))
-        largest = max(sum(own(one).nbytes for one in part.parameters()) for part in self.parts)
+        quantized = local_update["dtype"] in QUANTIZED and run.device.type == "cuda"
+        self.manager = create_manager(run, zone, self, create_zone_group(run, quantized))
+        largest = max(sum(get_local_part(parameter).nbytes for parameter in part.parameters()) for part in self.parts)
         self.diloco = DiLoCo(
             self.manager,
             self.parts,
@@ -74,47 +74,53 @@ class Averaging:
         )
 
     @property
-    def exchanged(self) -> bool:
+    def has_exchanged(self) -> bool:
         """Something was sent to or taken from the other zones in the last step."""
         return self.diloco._local_step in (0, self.every - self.delay)
 
     @property
-    def under_way(self) -> bool:
+    def is_exchanging(self) -> bool:
         """A fragment has been sent and not yet been used: then a checkpoint cannot hold everything."""
-        return any(one._allreduce_work for one in self.diloco._fragments)
+        return any(fragment._allreduce_work for fragment in self.diloco._fragments)
 
-    def state(self, *, room: bool = False) -> dict[str, Any]:
+    def get_state(self, *, room: bool = False) -> dict[str, Any]:
         """Everything to go on with, by the names of parameters; `room`: with room for states that are to be loaded."""
         if room:
-            make_states([*self.inner, *self.outer])
+            init_optimizer_states([*self.inner, *self.outer])
         counts = {"step": self.step, "since": self.diloco._local_step, "manager": self.manager.state_dict()}
-        before = {name: like(one, kept) for name, one, kept in self.last_averaged()}
-        outer = by_name(self.outer, self.names())
-        return self.training_state() | {"outer": outer, "before": before, "counts": counts}
+        before = {
+            name: distribute_like(parameter, averaged) for name, parameter, averaged in self.iter_averaged_weights()
+        }
+        outer = collect_states_by_name(self.outer, self.name_parameters())
+        return self.get_training_state() | {"outer": outer, "before": before, "counts": counts}
 
-    def training_state(self) -> dict[str, Any]:
+    def get_training_state(self) -> dict[str, Any]:
         """What a zone that recovers needs beside what torchft itself sends (weights before, outer optimizers)."""
-        weights = {name: one.detach() for name, one in self.model.named_parameters()}
-        return {"model": weights, "inner": by_name(self.inner, self.names()), "counts": {"step": self.step}}
+        weights = {name: parameter.detach() for name, parameter in self.model.named_parameters()}
+        return {
+            "model": weights,
+            "inner": collect_states_by_name(self.inner, self.name_parameters()),
+            "counts": {"step": self.step},
+        }
 
-    def names(self) -> dict[int, str]:
+    def name_parameters(self) -> dict[int, str]:
         """Name of each parameter, by its id."""
-        return {id(one): name for name, one in self.model.named_parameters()}
+        return {id(parameter): name for name, parameter in self.model.named_parameters()}
 
-    def last_averaged(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    def iter_averaged_weights(self) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
         """Name, parameter, and its weights when they were last averaged, from which the next update is counted."""
-        names = self.names()
+        names = self.name_parameters()
         for part, fragment in zip(self.parts, self.diloco._fragments, strict=True):
-            for name, one in part.named_parameters():
-                yield names[id(one)], one, fragment.original_parameters[name]
+            for name, parameter in part.named_parameters():
+                yield names[id(parameter)], parameter, fragment.original_parameters[name]
 
     @torch.no_grad()
     def load(self, state: dict[str, Any]) -> None:
-        """Set what `state` gave."""
+        """Set what `get_state` gave."""
         self.load_training(state)
-        restore(self.outer, dict(self.model.named_parameters()), state["outer"])
-        for name, _, kept in self.last_averaged():
-            kept.copy_(own(state["before"][name]))
+        restore_states(self.outer, dict(self.model.named_parameters()), state["outer"])
+        for name, _, averaged in self.iter_averaged_weights():
+            averaged.copy_(get_local_part(state["before"][name]))
         counts = state["counts"]
         # What was under way when it was saved is lost: it is sent anew, up to `delay` steps later.
         self.diloco._local_step = min(counts["since"], self.every - self.delay - 1)
@@ -122,11 +128,11 @@ class Averaging:
 
     @torch.no_grad()
     def load_training(self, state: dict[str, Any]) -> None:
-        """Set what `training_state` gave, here or in another zone."""
-        held = dict(self.model.named_parameters())
-        for name, one in held.items():
-            own(one).copy_(own(state["model"][name]))
-        restore(self.inner, held, state["inner"])
+        """Set what `get_training_state` gave, here or in another zone."""
+        parameters = dict(self.model.named_parameters())
+        for name, parameter in parameters.items():
+            get_local_part(parameter).copy_(get_local_part(state["model"][name]))
+        restore_states(self.inner, parameters, state["inner"])
         self.step = state["counts"]["step"]
 
     def end(self) -> None:
@@ -134,19 +140,19 @@ class Averaging:
         self.manager.shutdown(wait=False)
 
 
-def fragments(model: Transformer, count: int) -> list[nn.ModuleList]:
+def split_into_fragments(model: Transformer, count: int) -> list[nn.ModuleList]:
     """The model in blocks of layers; what comes before the layers goes with the first, the rest with the last."""
     blocks = list(model.layers.values())
     count = min(count, len(blocks))
     cuts = [round(number * len(blocks) / count) for number in range(count + 1)]
     parts = [blocks[start:stop] for start, stop in pairwise(cuts)]
-    others = {name: one for name, one in model.named_children() if name != "layers"}
-    parts[0] = [one for name, one in others.items() if name not in HEAD] + parts[0]
-    parts[-1] = parts[-1] + [one for name, one in others.items() if name in HEAD]
+    other_modules = {name: module for name, module in model.named_children() if name != "layers"}
+    parts[0] = [module for name, module in other_modules.items() if name not in HEAD] + parts[0]
+    parts[-1] = parts[-1] + [module for name, module in other_modules.items() if name in HEAD]
     return [nn.ModuleList(part) for part in parts]
 
 
-def group_of(run: Run, quantized: bool) -> Any:
+def create_zone_group(run: TrainerRun, quantized: bool) -> Any:
     """The process group between this rank and its like in the other zones."""
     from torchft import ProcessGroupGloo, ProcessGroupNCCL
 
@@ -158,13 +164,13 @@ def group_of(run: Run, quantized: bool) -> Any:
             backend = dist.ProcessGroupNCCL(store, rank, world_size, dist.ProcessGroupNCCL.Options())
             backend._set_sequence_number_for_group()
             backend.eager_connect_single_device(device)
-            made = dist.ProcessGroup(store, rank, world_size)
-            made._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
-            made._register_backend(device, dist.ProcessGroup.BackendType.NCCL, backend)
+            group = dist.ProcessGroup(store, rank, world_size)
+            group._set_default_backend(dist.ProcessGroup.BackendType.NCCL)
+            group._register_backend(device, dist.ProcessGroup.BackendType.NCCL, backend)
             self._errored = None
-            return made
+            return group
 
-    timeout = timeout_of(run)
+    timeout = get_timeout(run)
     if run.device.type == "cpu":
         return ProcessGroupGloo(timeout=timeout)
     os.environ.setdefault(
@@ -173,12 +179,12 @@ def group_of(run: Run, quantized: bool) -> Any:
     return (Blocking if quantized else ProcessGroupNCCL)(timeout=timeout)
 
 
-def timeout_of(run: Run) -> datetime.timedelta:
+def get_timeout(run: TrainerRun) -> datetime.timedelta:
     """How long an exchange may take."""
     return datetime.timedelta(minutes=run.settings.get("timeout_minutes") or 10)
 
 
-def manager_of(run: Run, zone: int, zones: Averaging, group: Any) -> Any:
+def create_manager(run: TrainerRun, zone: int, zones: Averaging, group: Any) -> Any:
     """The Manager of this rank; that of the zone's first rank speaks with the lighthouse."""
     from torchft import Manager
     from torchft.checkpointing.http_transport import HTTPTransport
@@ -188,38 +194,38 @@ def manager_of(run: Run, zone: int, zones: Averaging, group: Any) -> Any:
 
         def address(self) -> str:
             """As torchft makes it, with this machine's address in place of its host name, which others may not know."""
-            said = urlsplit(super().address())
-            return f"http://{address_towards_lighthouse()}:{said.port}{said.path}"
+            url = urlsplit(super().address())
+            return f"http://{find_own_address()}:{url.port}{url.path}"
 
-    timeout = timeout_of(run)
+    timeout = get_timeout(run)
     between = run.strategy["local_update"]["steps"] * run.settings["predicted"]["step_s"]["high"]
     return Manager(
         pg=group,
         load_state_dict=zones.load_training,
-        state_dict=lambda: parts_of_this_rank(zones.training_state()),
+        state_dict=lambda: get_local_state(zones.get_training_state()),
         min_replica_size=1,  # the lighthouse's --min_replicas says how many zones are waited for
         use_async_quorum=False,
         timeout=timeout,
         quorum_timeout=max(PATIENCE, datetime.timedelta(seconds=3 * between)),
         connect_timeout=timeout,
         replica_id=f"zone-{zone}",
-        hostname=url_host(os.environ["MASTER_ADDR"]),
+        hostname=format_url_host(os.environ["MASTER_ADDR"]),
         checkpoint_transport=Transport(timeout=timeout, num_chunks=0),
         init_sync=False,  # weights follow from the seed alone
         max_retries=FAILURES,
     )
 
 
-def address_towards_lighthouse() -> str:
+def find_own_address() -> str:
     """The address of this machine on the way to the lighthouse, as a URL has it."""
     target = urlsplit(os.environ["TORCHFT_LIGHTHOUSE"])
     family, kind, _, _, address = socket.getaddrinfo(target.hostname, target.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(address)  # sends nothing: it only asks for the route
-        return url_host(probe.getsockname()[0])
+        return format_url_host(probe.getsockname()[0])
 
 
-def url_host(address: str) -> str:
+def format_url_host(address: str) -> str:
     """An address as a URL has it."""
     return f"[{address}]" if ":" in address else address
 
@@ -227,12 +233,12 @@ def url_host(address: str) -> str:
 # ---- tensors that may be sharded, and states by name ----
 
 
-def own(tensor: torch.Tensor) -> torch.Tensor:
+def get_local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that this rank holds."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def like(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+def distribute_like(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     """A rank's part of something as large as a parameter, cut as the parameter is."""
     if not isinstance(parameter, DTensor):
         return part
@@ -240,42 +246,51 @@ def like(parameter: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
     return DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **form)
 
 
-def parts_of_this_rank(state: Any) -> Any:
+def get_local_state(state: Any) -> Any:
     """A state without sharding: what travels to the same rank of another zone."""
     if isinstance(state, dict):
-        return {key: parts_of_this_rank(value) for key, value in state.items()}
-    return own(state).clone() if isinstance(state, torch.Tensor) else state
+        return {key: get_local_state(value) for key, value in state.items()}
+    return get_local_part(state).clone() if isinstance(state, torch.Tensor) else state
 
 
-def make_states(optimizers: list[torch.optim.Optimizer]) -> None:
+def init_optimizer_states(optimizers: list[torch.optim.Optimizer]) -> None:
     """Have optimizers make their states without changing a weight: a step at rate 0 with gradients of 0."""
-    for one in optimizers:
-        rates = [group["lr"] for group in one.param_groups]
-        for group in one.param_groups:
+    for optimizer in optimizers:
+        rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
             group["lr"] = 0.0
             for parameter in group["params"]:
                 parameter.grad = torch.zeros_like(parameter)
-        one.step()
-        one.zero_grad()
-        for group, before in zip(one.param_groups, rates, strict=True):
+        optimizer.step()
+        optimizer.zero_grad()
+        for group, before in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = before
 
 
-def by_name(optimizers: list[torch.optim.Optimizer], names: dict[int, str]) -> dict[str, dict[str, Any]]:
+def collect_states_by_name(optimizers: list[torch.optim.Optimizer], names: dict[int, str]) -> dict[str, dict[str, Any]]:
     """What optimizers keep of each parameter."""
-    kept = {names[id(one)]: state for optimizer in optimizers for one, state in optimizer.state.items()}
-    return {name: {key: value for key, value in state.items() if value is not None} for name, state in kept.items()}
+    states = {names[id(parameter)]: state for optimizer in optimizers for parameter, state in optimizer.state.items()}
+    return {name: {key: value for key, value in state.items() if value is not None} for name, state in states.items()}
 
 
-def restore(optimizers: list[torch.optim.Optimizer], held: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-    """Set what `by_name` gave."""
-    of = {id(one): optimizer for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
-    for name, kept in state.items():
-        now = of[id(held[name])].state[held[name]]
-        for key, value in kept.items():
-            if isinstance(value, torch.Tensor) and isinstance(now.get(key), torch.Tensor):
-                own(now[key]).copy_(own(value))
+def restore_states(
+    optimizers: list[torch.optim.Optimizer], parameters: dict[str, torch.Tensor], state: dict[str, Any]
+) -> None:
+    """Set what `collect_states_by_name` gave."""
+    optimizer_of = {
+        id(parameter): optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    for name, saved in state.items():
+        current = optimizer_of[id(parameters[name])].state[parameters[name]]
+        for key, value in saved.items():
+            if isinstance(value, torch.Tensor) and isinstance(current.get(key), torch.Tensor):
+                get_local_part(current[key]).copy_(get_local_part(value))
             elif isinstance(value, torch.Tensor) and value.shape:
-                now[key] = like(held[name], own(value).clone().to(own(held[name]).device))
+                current[key] = distribute_like(
+                    parameters[name], get_local_part(value).clone().to(get_local_part(parameters[name]).device)
+                )
             else:
-                now[key] = value
+                current[key] = value

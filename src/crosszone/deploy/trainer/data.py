@@ -1,6 +1,6 @@
 """Data: which samples a step trains on.
 
-    for inputs, targets in batches(run, first_step=1):      # [b, s] int64 each, on run.device
+    for inputs, targets in iter_batches(run, first_step=1): # [b, s] int64 each, on run.device
         ...                                                 # run.micro_batches of them make a step of this replica
 
 Sample number n of the run is the same whatever the layout: step k takes the samples from (k - 1) x global_batch on, and
@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from run import Refusal, Run
+from run import Refusal, TrainerRun
 
-IGNORED = -100  # Target of a token that does not count, as in `model.loss_of`
+IGNORED = -100  # Target of a token that does not count, as in `model.compute_loss`
 TEXT = (".txt", ".md", ".jsonl")
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 MASKS = ("[MASK]", "<mask>")
@@ -34,45 +34,49 @@ MASKS = ("[MASK]", "<mask>")
 LOOKED_AT = 1 << 22
 
 
-def batches(run: Run, first_step: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def iter_batches(run: TrainerRun, first_step: int = 1) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Micro-batches of this rank's replica from a step on, without end: (inputs, targets), [b, s] int64.
 
     Data that cannot be used are refused here, not when the first one is asked for.
     """
-    return endless(run, open_source(run), first_step)
+    return iter_micro_batches(run, open_source(run), first_step)
 
 
-def endless(run: Run, source: Synthetic | Tokens, step: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def iter_micro_batches(
+    run: TrainerRun, source: SyntheticSource | TokenFile, step: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The micro-batches of one step after the other."""
     while True:
         for number in range(run.micro_batches):
-            yield micro_batch(run, source, step, number)
+            yield read_micro_batch(run, source, step, number)
         step += 1
 
 
-def micro_batch(run: Run, source: Synthetic | Tokens, step: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+def read_micro_batch(
+    run: TrainerRun, source: SyntheticSource | TokenFile, step: int, number: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Micro-batch `number` of a step on this rank's replica."""
     size, shares = run.strategy["micro_batch"], run.strategy["replica_micro_batches"]
     before = sum(shares[: run.coordinates["dp"]]) + number
     first = (step - 1) * run.job["global_batch"] + before * size
     samples = np.stack([source.sample(index) for index in range(first, first + size)])
     if samples.max() >= run.model["vocab"]:
-        raise Refusal(too_large(source.name, int(samples.max()), run.model["vocab"]), here=True)
+        raise Refusal(format_token_error(source.name, int(samples.max()), run.model["vocab"]), this_machine=True)
     if run.model["kind"] == "encoder":
-        pairs = [masked(run, source.mask, first + row, sample[:-1]) for row, sample in enumerate(samples)]
+        pairs = [mask_tokens(run, source.mask, first + row, sample[:-1]) for row, sample in enumerate(samples)]
         inputs, targets = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
     else:
         inputs, targets = samples[:, :-1], samples[:, 1:]
-    return tuple(to_device(array, run.device) for array in (inputs, targets))  # type: ignore[return-value]
+    return tuple(move_to_device(array, run.device) for array in (inputs, targets))  # type: ignore[return-value]
 
 
-def to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
+def move_to_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """The array as a tensor there; from pinned memory, so that the copy does not hold up the GPU."""
     tensor = torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
-def masked(run: Run, mask: int, index: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def mask_tokens(run: TrainerRun, mask: int, index: int, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A sample with some tokens to guess: 80 % of them masked, 10 % replaced, 10 % left (BERT).
 
     Every sample has as many, so that the mean over a micro-batch is the mean over its samples.
@@ -88,12 +92,12 @@ def masked(run: Run, mask: int, index: int, tokens: np.ndarray) -> tuple[np.ndar
     return inputs, targets
 
 
-class Synthetic:
+class SyntheticSource:
     """Phrases of a small fixed collection in random order: no file, and there is something to learn."""
 
     name = "synthetic data"
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: TrainerRun) -> None:
         self.seed, self.length, vocab = run.seed, run.job["seq_len"] + 1, run.model["vocab"]
         self.mask = vocab - 1
         random = np.random.default_rng([run.seed, 0])
@@ -108,17 +112,19 @@ class Synthetic:
         return self.phrases[chosen].reshape(-1)[: self.length]
 
 
-class Tokens:
+class TokenFile:
     """A file of token ids, read where needed; each pass over it has an order of its own."""
 
-    def __init__(self, run: Run, path: Path, mask: int | None = None) -> None:
+    def __init__(self, run: TrainerRun, path: Path, mask: int | None = None) -> None:
         self.name, self.seed, self.length = str(path), run.seed, run.job["seq_len"]
         vocab, batch = run.model["vocab"], run.job["global_batch"]
         self.mask = vocab - 1 if mask is None else mask
-        dtype = dtype_of(path, vocab)
+        dtype = read_token_dtype(path, vocab)
         size = path.stat().st_size
         if size % dtype.itemsize:
-            raise Refusal(f"{path} has {size} bytes, no whole number of {dtype.name} tokens; {DTYPE_ADVICE}", here=True)
+            raise Refusal(
+                f"{path} has {size} bytes, no whole number of {dtype.name} tokens; {DTYPE_ADVICE}", this_machine=True
+            )
         tokens = size // dtype.itemsize
         self.samples = max(0, (tokens - 1) // self.length)
         if self.samples < batch:
@@ -126,24 +132,24 @@ class Tokens:
             raise Refusal(
                 f"{path} has {tokens:,} tokens; one step of {batch} samples x {self.length} tokens needs {needed:,}: "
                 "give more data or plan with a smaller global_batch or seq_len",
-                here=True,
+                this_machine=True,
             )
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
         largest = int(self.tokens[:LOOKED_AT].max())
         if largest >= vocab:
-            raise Refusal(too_large(self.name, largest, vocab), here=True)
+            raise Refusal(format_token_error(self.name, largest, vocab), this_machine=True)
 
     def sample(self, index: int) -> np.ndarray:
         """The tokens of one sample, one more than the sequence has."""
         epoch, place = divmod(index, self.samples)
-        first = shuffled(place, self.samples, hash_of(self.seed, epoch)) * self.length
+        first = shuffle_index(place, self.samples, hash_numbers(self.seed, epoch)) * self.length
         return self.tokens[first : first + self.length + 1].astype(np.int64)
 
 
 DTYPE_ADVICE = 'write {"dtype": "uint16"} or "uint32" into a .json file of the same name'
 
 
-def too_large(name: str, token: int, vocab: int) -> str:
+def format_token_error(name: str, token: int, vocab: int) -> str:
     """What to say about a token that the model does not know."""
     return (
         f"{name} holds token id {token}, the model's vocabulary ends at {vocab - 1}; use the tokenizer the model was "
@@ -151,7 +157,7 @@ def too_large(name: str, token: int, vocab: int) -> str:
     )
 
 
-def dtype_of(path: Path, vocab: int) -> np.dtype[Any]:
+def read_token_dtype(path: Path, vocab: int) -> np.dtype[Any]:
     """Type of the ids in a .bin file: as the .json beside it says, else the smallest that holds the vocabulary."""
     beside = path.with_suffix(".json")
     if beside.exists():
@@ -161,40 +167,42 @@ def dtype_of(path: Path, vocab: int) -> np.dtype[Any]:
                 return np.dtype(name)
         except (ValueError, KeyError, TypeError):
             name = "nothing"
-        raise Refusal(f"{beside} gives {name} as dtype; uint16 and uint32 can be read", here=True)
+        raise Refusal(f"{beside} gives {name} as dtype; uint16 and uint32 can be read", this_machine=True)
     return np.dtype(np.uint16 if vocab <= 1 << 16 else np.uint32)
 
 
-def open_source(run: Run) -> Synthetic | Tokens:
+def open_source(run: TrainerRun) -> SyntheticSource | TokenFile:
     """Where samples come from; a `Refusal` where that cannot be. All ranks call it together."""
     if run.data["path"] is None:
-        return Synthetic(run)
-    path, mask = run.agreed(lambda: prepared(run, Path(run.data["path"])))
-    return run.agreed(lambda: Tokens(run, path, mask))
+        return SyntheticSource(run)
+    path, mask = run.run_agreed(lambda: prepare_tokens(run, Path(run.data["path"])))
+    return run.run_agreed(lambda: TokenFile(run, path, mask))
 
 
-def prepared(run: Run, path: Path) -> tuple[Path, int | None]:
+def prepare_tokens(run: TrainerRun, path: Path) -> tuple[Path, int | None]:
     """The .bin file with the tokens, made from text if need be, and the mask token if the tokenizer has one."""
     if not path.exists():
-        raise Refusal(f"the data {path} is not on this machine; give --data PATH, or leave it out", here=True)
+        raise Refusal(f"the data {path} is not on this machine; give --data PATH, or leave it out", this_machine=True)
     if path.suffix == ".bin":
         return path, None
-    files = sorted(one for one in path.rglob("*") if one.suffix in TEXT) if path.is_dir() else [path]
-    if not files or any(one.suffix not in TEXT for one in files):
+    files = (
+        sorted(path_or_id for path_or_id in path.rglob("*") if path_or_id.suffix in TEXT) if path.is_dir() else [path]
+    )
+    if not files or any(path_or_id.suffix not in TEXT for path_or_id in files):
         raise Refusal(
-            f"{path} holds no {', '.join(TEXT)} file and is no .bin file; give --data one of these", here=True
+            f"{path} holds no {', '.join(TEXT)} file and is no .bin file; give --data one of these", this_machine=True
         )
     tokenizer = open_tokenizer(run)
-    cache = run.out / f"tokens-{fingerprint(run, files)}.bin"
+    cache = run.out / f"tokens-{hash_sources(run, files)}.bin"
     if run.local_rank == 0 and not cache.exists():
-        encode(tokenizer, files, cache)
+        encode_texts(tokenizer, files, cache)
     while not run.distributed and not cache.exists():
         time.sleep(0.1)  # Without torch.distributed this is how the other ranks of a node wait for the first.
     ids = (tokenizer.token_to_id(name) for name in MASKS)
-    return cache, next((one for one in ids if one is not None), None)
+    return cache, next((path_or_id for path_or_id in ids if path_or_id is not None), None)
 
 
-def open_tokenizer(run: Run) -> Any:
+def open_tokenizer(run: TrainerRun) -> Any:
     """The tokenizer of the settings."""
     path = run.data["tokenizer"]
     if path is None:
@@ -202,34 +210,38 @@ def open_tokenizer(run: Run) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise Refusal("text needs the tokenizers library: pip install tokenizers", here=True) from None
+        raise Refusal("text needs the tokenizers library: pip install tokenizers", this_machine=True) from None
     if not Path(path).is_file():
-        raise Refusal(f"the tokenizer {path} is not on this machine; give --tokenizer tokenizer.json", here=True)
+        raise Refusal(
+            f"the tokenizer {path} is not on this machine; give --tokenizer tokenizer.json", this_machine=True
+        )
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # The library raises plain Exception.
-        raise Refusal(f"{path} is no tokenizer.json ({error})", here=True) from None
+        raise Refusal(f"{path} is no tokenizer.json ({error})", this_machine=True) from None
     if tokenizer.get_vocab_size() > run.model["vocab"]:
-        known = tokenizer.get_vocab_size()
-        raise Refusal(f"the tokenizer {path} has {known} tokens, the model {run.model['vocab']}; use the model's own")
+        token_count = tokenizer.get_vocab_size()
+        raise Refusal(
+            f"the tokenizer {path} has {token_count} tokens, the model {run.model['vocab']}; use the model's own"
+        )
     return tokenizer
 
 
-def encode(tokenizer: Any, files: Iterable[Path], cache: Path) -> None:
+def encode_texts(tokenizer: Any, files: Iterable[Path], cache: Path) -> None:
     """Write the token ids of all texts, a document's end after each, so that the next start finds them."""
     ids = (tokenizer.token_to_id(name) for name in ENDS)
-    end = next((one for one in ids if one is not None), None)
+    end = next((token_id for token_id in ids if token_id is not None), None)
     wide = tokenizer.get_vocab_size() > 1 << 16
     part = cache.with_name(f"{cache.name}.{uuid.uuid4().hex}")
     with part.open("wb") as written:
-        for document in documents(files):
+        for document in iter_documents(files):
             tokens = tokenizer.encode(document, add_special_tokens=False).ids + ([] if end is None else [end])
             written.write(np.array(tokens, dtype=np.uint32 if wide else np.uint16).tobytes())
     cache.with_suffix(".json").write_text(json.dumps({"dtype": "uint32" if wide else "uint16"}), encoding="utf-8")
     part.replace(cache)
 
 
-def documents(files: Iterable[Path]) -> Iterator[str]:
+def iter_documents(files: Iterable[Path]) -> Iterator[str]:
     """The texts: a .txt or .md file is one, a line of a .jsonl file is one."""
     for file in files:
         try:
@@ -239,17 +251,19 @@ def documents(files: Iterable[Path]) -> Iterator[str]:
             with file.open(encoding="utf-8") as lines:
                 yield from (json.loads(line)["text"] for line in lines if line.strip())
         except (ValueError, KeyError, TypeError) as error:
-            raise Refusal(f'{file} is not UTF-8 text, or a line of it has no "text" ({error})', here=True) from None
+            raise Refusal(
+                f'{file} is not UTF-8 text, or a line of it has no "text" ({error})', this_machine=True
+            ) from None
 
 
-def fingerprint(run: Run, files: Iterable[Path]) -> str:
+def hash_sources(run: TrainerRun, files: Iterable[Path]) -> str:
     """Changes when a text or the tokenizer does."""
-    known = [Path(run.data["tokenizer"]), *files]
-    seen = [[str(one), one.stat().st_size, one.stat().st_mtime_ns] for one in known]
-    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+    sources = [Path(run.data["tokenizer"]), *files]
+    stats = [[str(source), source.stat().st_size, source.stat().st_mtime_ns] for source in sources]
+    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()[:16]
 
 
-def shuffled(index: int, size: int, key: int) -> int:
+def shuffle_index(index: int, size: int, key: int) -> int:
     """Where a shuffle of `size` things puts number `index`, without making the shuffle.
 
     A Feistel network of four rounds is a permutation of a power of four; numbers beyond `size` are sent on until one
@@ -258,15 +272,15 @@ def shuffled(index: int, size: int, key: int) -> int:
     half = max(1, ((size - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
-        left, right = index >> half, index & mask
+        high_bits, low_bits = index >> half, index & mask
         for turn in range(4):
-            left, right = right, left ^ (hash_of(key, turn, right) & mask)
-        index = left << half | right
+            high_bits, low_bits = low_bits, high_bits ^ (hash_numbers(key, turn, low_bits) & mask)
+        index = high_bits << half | low_bits
         if index < size:
             return index
 
 
-def hash_of(*numbers: int) -> int:
+def hash_numbers(*numbers: int) -> int:
     """A number that looks random and depends on these alone."""
     text = b"".join(number.to_bytes(8, "little") for number in numbers)
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

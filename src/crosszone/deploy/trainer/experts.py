@@ -7,7 +7,7 @@ the inner width.
 
 import torch
 import torch.nn.functional as F
-from attention import own
+from attention import get_local_part
 from torch import nn
 
 ACTIVATIONS = {
@@ -70,9 +70,13 @@ class Experts(nn.Module):
         return self._product(inner, self.down, None, counts)
 
     def _product(self, x, weight, bias, counts):
-        weight = own(weight)
+        weight = get_local_part(weight)
         y = _grouped(x, weight, counts) if _has_grouped(x) else _one_by_one(x, weight, counts)
-        return y if bias is None else y + own(bias).repeat_interleave(counts, dim=0, output_size=len(x)).to(y.dtype)
+        return (
+            y
+            if bias is None
+            else y + get_local_part(bias).repeat_interleave(counts, dim=0, output_size=len(x)).to(y.dtype)
+        )
 
 
 def _has_grouped(x):
@@ -123,7 +127,7 @@ class MoE(nn.Module):
         y = torch.zeros_like(tokens, dtype=scaled.dtype).index_add(0, order // self.top_k, scaled)
         if self.down_bias is not None:  # apart from the experts, whose output may be a part sum
             spread = torch.zeros(len(tokens), self.count, device=x.device, dtype=weights.dtype)
-            y = y + spread.scatter(1, chosen, weights).to(y.dtype) @ own(self.down_bias).to(y.dtype)
+            y = y + spread.scatter(1, chosen, weights).to(y.dtype) @ get_local_part(self.down_bias).to(y.dtype)
         shared = sum(expert(tokens) for expert in self.shared)
         if self.shared_gate is not None:
             shared = shared * self.shared_gate(tokens).sigmoid()

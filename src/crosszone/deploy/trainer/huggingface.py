@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from attention import RMSNorm
-from weights import fill, full_name
+from weights import fill_parameter, get_full_name
 
 FAMILIES = ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe")
 # Keys of config.json whose value a field of the model must equal.
@@ -62,19 +62,21 @@ def load_huggingface(transformer, folder, device=None):
     """
     folder = Path(folder)
     config = read_config(transformer, folder)
-    bare = _bare(transformer)
+    model = _find_transformer(transformer)
     if any(parameter.is_meta for parameter in transformer.parameters()):
         transformer.to_empty(device=device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    shelf = _Shelf(folder)
+    weight_files = _WeightFiles(folder)
     for wrapped, parameter in transformer.named_parameters():
-        name = full_name(wrapped)
-        sources = _sources(bare.tied.get(name, name), config, bare.model)
-        if name == "head.weight" and config.get("tie_word_embeddings") and sources[0] not in shelf.places:
+        name = get_full_name(wrapped)
+        sources = _list_source_tensors(model.tied.get(name, name), config, model.model)
+        if name == "head.weight" and config.get("tie_word_embeddings") and sources[0] not in weight_files.places:
             sources = [OUTER["embed.weight"]]
-        parts = [shelf.take(source, name) for source in sources]
+        parts = [weight_files.take(source, name) for source in sources]
         value = torch.stack(parts).transpose(1, 2) if ".experts." in name else parts[0]
-        fill(parameter, _fitted(value, parameter, name, sources[0]).to(parameter.device, parameter.dtype))
-    _nothing_left(shelf, bare, folder)
+        fill_parameter(
+            parameter, _pad_to_parameter(value, parameter, name, sources[0]).to(parameter.device, parameter.dtype)
+        )
+    _check_nothing_left(weight_files, model, folder)
 
 
 def read_config(transformer, folder):
@@ -86,12 +88,12 @@ def read_config(transformer, folder):
     if not path.is_file():
         raise WeightsError(f"{path}: not there; init_from must be a local folder of a Hugging Face model")
     config = json.loads(path.read_text("utf-8"))
-    bare = _bare(transformer)
-    _check(config, bare.model, path)
+    model = _find_transformer(transformer)
+    _check(config, model.model, path)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    bare.theta = float(config.get("rope_theta") or rope.get("rope_theta") or 10_000.0)
-    bare.scaling = _scaling(rope, path)
-    for part in bare.modules():
+    model.theta = float(config.get("rope_theta") or rope.get("rope_theta") or 10_000.0)
+    model.scaling = _build_frequency_scaling(rope, path)
+    for part in model.modules():
         if isinstance(part, RMSNorm):
             part.eps = config.get("rms_norm_eps", 1e-6)
     return config
@@ -102,11 +104,11 @@ def _check(config, model, path):
     if family not in FAMILIES:
         raise WeightsError(f"{path}: model_type={family!r} is not one of {', '.join(FAMILIES)}")
     for key, field in SIZES.items():
-        here = model
+        size = model
         for step in field.split("."):
-            here = here and here[step]
-        if config.get(key) is not None and config[key] != here:
-            raise WeightsError(f"{path}: {key}={config[key]}, but model.{field}={here}")
+            size = size and size[step]
+        if config.get(key) is not None and config[key] != size:
+            raise WeightsError(f"{path}: {key}={config[key]}, but model.{field}={size}")
     fixed = {"activation": "swiglu", "norm": "rmsnorm", "positions": "rotary", "norms_per_layer": 2, "mla": None}
     for field, value in fixed.items():
         if model[field] != value:
@@ -119,11 +121,11 @@ def _check(config, model, path):
         raise WeightsError(f"{path}: norm_topk_prob=false; here the weights of a token's experts add up to 1")
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if (model["window"] or {}).get("tokens") != window:
-        here = (model["window"] or {}).get("tokens")
-        raise WeightsError(f"{path}: sliding_window={window}, but model.window.tokens={here}")
+        size = (model["window"] or {}).get("tokens")
+        raise WeightsError(f"{path}: sliding_window={window}, but model.window.tokens={size}")
 
 
-def _scaling(rope, path):
+def _build_frequency_scaling(rope, path):
     """The mapping of rotary frequencies that stretches the context, as a function; None: none."""
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
@@ -137,13 +139,13 @@ def _scaling(rope, path):
     def scaled(frequencies):
         # Waves that fit more than `high` times into the length stay, those that fit less than `low` times stretch.
         turns = length * frequencies / (2 * math.pi)
-        kept = ((turns - low) / (high - low)).clamp(0, 1)
-        return kept * frequencies + (1 - kept) * frequencies / rope["factor"]
+        weight = ((turns - low) / (high - low)).clamp(0, 1)
+        return weight * frequencies + (1 - weight) * frequencies / rope["factor"]
 
     return scaled
 
 
-def _sources(name, config, model):
+def _list_source_tensors(name, config, model):
     """The tensors in the folder that make up one parameter."""
     if name in OUTER:
         return [OUTER[name]]
@@ -162,7 +164,7 @@ def _sources(name, config, model):
     return [f"{start}{INNER[part]}.{kind}"]
 
 
-def _fitted(value, parameter, name, source):
+def _pad_to_parameter(value, parameter, name, source):
     """The value in the parameter's shape; rows that pad the vocabulary are zeros."""
     rows = parameter.shape[0] - value.shape[0]
     if name in ("embed.weight", "head.weight") and rows > 0 and value.shape[1:] == parameter.shape[1:]:
@@ -172,19 +174,19 @@ def _fitted(value, parameter, name, source):
     return value
 
 
-def _nothing_left(shelf, bare, folder):
+def _check_nothing_left(shelf, bare, folder):
     """Refuse weights of this stage's layers that the model has no place for: its function would be another."""
-    held = tuple(f"model.layers.{layer}." for layer in bare.layers)
+    prefixes = tuple(f"model.layers.{layer}." for layer in bare.layers)
     for source in shelf.places:
-        if source.startswith(held) and source not in shelf.taken and not source.endswith("rotary_emb.inv_freq"):
+        if source.startswith(prefixes) and source not in shelf.taken and not source.endswith("rotary_emb.inv_freq"):
             raise WeightsError(f"{folder}: {source} has no place in the plan's model (model.bias, model.qk_norm?)")
 
 
-def _bare(module):
+def _find_transformer(module):
     return next(part for part in module.modules() if hasattr(part, "tied"))
 
 
-class _Shelf:
+class _WeightFiles:
     """The tensors of a folder; each file is opened when first needed."""
 
     def __init__(self, folder):

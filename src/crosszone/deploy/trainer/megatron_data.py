@@ -38,25 +38,25 @@ SMALL = 65_500  # Vocabularies below this fit 16 bits, as Megatron-LM decides it
 
 def main(argv: list[str]) -> None:
     """Write the data set."""
-    args = arguments(argv)
+    args = parse_arguments(argv)
     settings = json.loads(Path(args.settings).read_text(encoding="utf-8"))
     vocab = settings["model"]["vocab"]
-    named = args.data or settings["data"]["path"]
-    if named is None:
+    source_name = args.data or settings["data"]["path"]
+    if source_name is None:
         sys.exit("no data are named: generate the bundle with --set data=PATH, or use --data PATH")
-    data, tokenizer = Path(named), args.tokenizer or settings["data"]["tokenizer"]
-    if not data.exists() and not index_of(data).exists():
+    data, tokenizer = Path(source_name), args.tokenizer or settings["data"]["tokenizer"]
+    if not data.exists() and not get_index_path(data).exists():
         sys.exit(f"{data} is not there")
     TARGET.parent.mkdir(parents=True, exist_ok=True)
-    if index_of(data).exists():
-        link(data)
+    if get_index_path(data).exists():
+        link_dataset(data)
         return
-    documents = pieces(data, vocab) if data.suffix == ".bin" else tokenised(data, tokenizer)
-    tokens, count = write(documents, vocab)
+    documents = iter_token_pieces(data, vocab) if data.suffix == ".bin" else iter_encoded_documents(data, tokenizer)
+    tokens, count = write_dataset(documents, vocab)
     print(f"{TARGET}: {tokens:,} tokens in {count:,} documents")
 
 
-def arguments(argv: list[str]) -> argparse.Namespace:
+def parse_arguments(argv: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="megatron_data.py", description="Make data ready for Megatron-LM.")
     parser.add_argument("settings", nargs="?", default="settings.json", help="settings.json of the bundle")
@@ -65,26 +65,26 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def index_of(data: Path) -> Path:
+def get_index_path(data: Path) -> Path:
     """The index that a data set of Megatron-LM has beside it."""
     return data.with_suffix(".idx") if data.suffix == ".bin" else Path(f"{data}.idx")
 
 
-def link(data: Path) -> None:
+def link_dataset(data: Path) -> None:
     """Name a data set that is ready already."""
     prefix = data.with_suffix("") if data.suffix == ".bin" else data
     for end in (".bin", ".idx"):
-        made = Path(f"{TARGET}{end}")
-        made.unlink(missing_ok=True)
-        made.symlink_to(Path(f"{prefix}{end}").resolve())
+        link_path = Path(f"{TARGET}{end}")
+        link_path.unlink(missing_ok=True)
+        link_path.symlink_to(Path(f"{prefix}{end}").resolve())
     print(f"{TARGET}: linked to {prefix}")
 
 
-def pieces(path: Path, vocab: int) -> Iterator[np.ndarray]:
+def iter_token_pieces(path: Path, vocab: int) -> Iterator[np.ndarray]:
     """A file of token ids in pieces."""
     beside = path.with_suffix(".json")
-    told = json.loads(beside.read_text(encoding="utf-8")).get("dtype") if beside.is_file() else None
-    dtype = np.dtype(told or ("uint16" if vocab <= 2**16 else "uint32"))
+    dtype_name = json.loads(beside.read_text(encoding="utf-8")).get("dtype") if beside.is_file() else None
+    dtype = np.dtype(dtype_name or ("uint16" if vocab <= 2**16 else "uint32"))
     if path.stat().st_size % dtype.itemsize:
         sys.exit(f"{path} is no whole number of {dtype.name} tokens; say their type in {beside.name}")
     tokens = np.memmap(path, dtype=dtype, mode="r")
@@ -92,53 +92,53 @@ def pieces(path: Path, vocab: int) -> Iterator[np.ndarray]:
         yield np.asarray(tokens[start : start + PIECE])
 
 
-def tokenised(path: Path, tokenizer: str | None) -> Iterator[np.ndarray]:
+def iter_encoded_documents(path: Path, tokenizer: str | None) -> Iterator[np.ndarray]:
     """Documents of text as token ids."""
     if tokenizer is None:
         sys.exit(f"{path} is text: name a tokenizer with --tokenizer tokenizer.json")
     from tokenizers import Tokenizer
 
     words = Tokenizer.from_file(str(tokenizer))
-    end = next((found for name in ENDS if (found := words.token_to_id(name)) is not None), None)
-    for text in texts(path):
+    end = next((token_id for name in ENDS if (token_id := words.token_to_id(name)) is not None), None)
+    for text in iter_texts(path):
         ids = words.encode(text).ids
         if ids:
             yield np.asarray([*ids, *([] if end is None or ids[-1] == end else [end])])
 
 
-def texts(path: Path) -> Iterator[str]:
+def iter_texts(path: Path) -> Iterator[str]:
     """The documents of a file or folder."""
-    files = sorted(one for one in path.rglob("*") if one.suffix in TEXT) if path.is_dir() else [path]
+    files = sorted(file for file in path.rglob("*") if file.suffix in TEXT) if path.is_dir() else [path]
     if not files:
         sys.exit(f"{path} holds no {', '.join(TEXT)}")
-    for one in files:
-        if one.suffix != ".jsonl":
-            yield one.read_text(encoding="utf-8")
+    for file in files:
+        if file.suffix != ".jsonl":
+            yield file.read_text(encoding="utf-8")
             continue
-        with one.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8") as lines:
             yield from (json.loads(line)["text"] for line in lines if line.strip())
 
 
-def write(documents: Iterator[np.ndarray], vocab: int) -> tuple[int, int]:
+def write_dataset(documents: Iterator[np.ndarray], vocab: int) -> tuple[int, int]:
     """Write a data set with Megatron-LM's own builder; both files appear once they are whole."""
-    builder = indexed().IndexedDatasetBuilder
+    builder = import_indexed_dataset().IndexedDatasetBuilder
     half = Path(f"{TARGET}.{os.getpid()}")
-    made = builder(f"{half}.bin", dtype=np.uint16 if vocab < SMALL else np.int32)
+    dataset = builder(f"{half}.bin", dtype=np.uint16 if vocab < SMALL else np.int32)
     total = count = 0
     for document in documents:
         if int(document.max(initial=0)) >= vocab:
             sys.exit(f"token {int(document.max())} is beyond the model's vocabulary of {vocab}")
-        made.add_document(document, [len(document)])
+        dataset.add_document(document, [len(document)])
         total, count = total + len(document), count + 1
     if not count:
         sys.exit("there are no tokens in it")
-    made.finalize(f"{half}.idx")
+    dataset.finalize(f"{half}.idx")
     for end in (".bin", ".idx"):
         os.replace(f"{half}{end}", f"{TARGET}{end}")
     return total, count
 
 
-def indexed() -> Any:
+def import_indexed_dataset() -> Any:
     """Megatron-LM's module of indexed data sets: of MEGATRON_PATH, else the installed megatron-core."""
     checkout = os.environ.get("MEGATRON_PATH")
     if checkout:

@@ -49,24 +49,26 @@ METRICS_MIB = 16  # MiB of a file of results, where settings.json does not say
 
 def main(argv: list[str]) -> None:
     """Read the flags, wrap, and become pretrain_gpt.py."""
-    own, others = arguments(argv)
-    program = Path(own.program)
+    hook_args, megatron_flags = parse_arguments(argv)
+    program = Path(hook_args.program)
     if not program.is_file():
         sys.exit(f"{program} is not there: set MEGATRON_PATH to a checkout of NVIDIA/Megatron-LM")
-    here = Path(__file__).resolve().parent
-    flags = flags_of((here / (TINY_FLAGS if own.tiny else FLAGS)).read_text(encoding="utf-8"))
-    flags = changed(flags, steps=own.steps, out=own.out, resume=not own.no_resume)
-    sys.argv = [str(program), *flags, *others]
+    folder = Path(__file__).resolve().parent
+    flags = parse_flags((folder / (TINY_FLAGS if hook_args.tiny else FLAGS)).read_text(encoding="utf-8"))
+    flags = apply_overrides(flags, steps=hook_args.steps, out=hook_args.out, resume=not hook_args.no_resume)
+    sys.argv = [str(program), *flags, *megatron_flags]
     sys.path[0] = str(program.resolve().parent)
-    settings = json.loads((here / SETTINGS).read_text(encoding="utf-8"))
+    settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     rank = int(os.environ.get("RANK", "0"))
-    watch = Watch(settings, Path(own.out), rank=rank, tiny=own.tiny, tokens=tokens_of(sys.argv))
+    watch = StageWatch(
+        settings, Path(hook_args.out), rank=rank, tiny=hook_args.tiny, tokens=count_step_tokens(sys.argv)
+    )
     if watch.writes:
         install(watch)
     runpy.run_path(str(program), run_name="__main__")
 
 
-def arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
+def parse_arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """The hook's own arguments, and those of Megatron."""
     parser = argparse.ArgumentParser(prog="megatron_hook.py", allow_abbrev=False)
     parser.add_argument("program", help="pretrain_gpt.py of a checkout of Megatron-LM")
@@ -77,12 +79,12 @@ def arguments(argv: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(argv)
 
 
-def flags_of(text: str) -> list[str]:
+def parse_flags(text: str) -> list[str]:
     """The words of a file of flags: one flag a line as a shell reads it; lines with # are remarks."""
     return [word for line in text.splitlines() if not line.startswith("#") for word in shlex.split(line)]
 
 
-def changed(flags: list[str], *, steps: int | None, out: str, resume: bool) -> list[str]:
+def apply_overrides(flags: list[str], *, steps: int | None, out: str, resume: bool) -> list[str]:
     """Flags with another length, folder or start; Megatron takes the last of two."""
     more = [] if steps is None else ["--train-iters", str(steps)]
     if out != "out":
@@ -93,18 +95,18 @@ def changed(flags: list[str], *, steps: int | None, out: str, resume: bool) -> l
     return every
 
 
-def tokens_of(flags: list[str]) -> int:
+def count_step_tokens(flags: list[str]) -> int:
     """Tokens of a step, by the last of each flag."""
     last = {name: int(value) for name, value in pairwise(flags) if name in ("--seq-length", "--global-batch-size")}
     return last["--seq-length"] * last["--global-batch-size"]
 
 
-class Watch:
+class StageWatch:
     """The stopwatch of one pipeline stage."""
 
     def __init__(self, settings: dict[str, Any], out: Path, *, rank: int, tiny: bool, tokens: int) -> None:
         self.settings, self.out, self.tiny, self.tokens = settings, out, tiny, tokens
-        at = coordinates(rank, settings)
+        at = get_coordinates(rank, settings)
         self.stage, self.rank = at["pp"], rank
         self.last = self.stage == settings["strategy"]["pp"] - 1
         self.writes = all(at[axis] == 0 for axis in ("tp", "cp", "dp"))
@@ -116,7 +118,7 @@ class Watch:
         self.spans: list[tuple[str, Any, Any, dict[str, int]]] = []
         self.waiting: dict[int, dict[str, int]] = {}
         """What forward passes are of, by the tensor that came out, until their backward pass."""
-        self.counts: dict[str, int] = {}
+        self.pass_counts: dict[str, int] = {}
         self.steps, self.previous = 0, 0.0
         self.optimizer: Any = None
         self.lines: MetricsFile | None = None
@@ -141,8 +143,8 @@ class Watch:
             torch.cuda.reset_peak_memory_stats()
         if self.zero is None:
             self.zero = time.perf_counter()
-            self.header()
-        self.spans, self.waiting, self.counts = [], {}, {}
+            self.write_header()
+        self.spans, self.waiting, self.pass_counts = [], {}, {}
         self.first = self.mark()
         self.began = time.perf_counter() - self.zero
         self.running = True
@@ -157,26 +159,26 @@ class Watch:
         ended = time.perf_counter() - (self.zero or 0.0)
         rows = []
         for kind, start, stop, about in self.spans:
-            times = {"start_s": round(self.seconds(start), 6), "end_s": round(self.seconds(stop), 6)}
+            times = {"start_s": round(self.get_seconds(start), 6), "end_s": round(self.get_seconds(stop), 6)}
             rows.append({"lane": self.lane, "kind": kind, **times, **about})
         rows.sort(key=lambda row: row["start_s"])
         row = {"step": step, "start_s": round(self.began, 6), "end_s": round(ended, 6), "spans": rows, **numbers}
         row |= {"tokens": self.tokens, "tokens_per_s": round(self.tokens / max(ended - self.began, 1e-9), 3)}
         if self.cuda:
             row["memory_gib"] = round(torch.cuda.max_memory_allocated() / GIB, 4)
-        self.written().write(row)
+        self.open_metrics_file().write(row)
         if self.last:
-            marks = benchmark(row, self.previous)
+            marks = list_benchmark_marks(row, self.previous)
             self.append("benchmark.csv", "".join(f"{label},{seconds:.6f}\n" for label, seconds in marks))
         self.previous = ended
 
-    def seconds(self, mark: Any) -> float:
+    def get_seconds(self, mark: Any) -> float:
         """A mark in seconds since the start."""
         if self.cuda:
             return self.began + self.first.elapsed_time(mark) / 1e3
         return mark - (self.zero or 0.0)
 
-    def header(self) -> None:
+    def write_header(self) -> None:
         """The first line of a start: lanes, and what the numbers are of."""
         import torch
 
@@ -194,24 +196,24 @@ class Watch:
         }
         lanes = [{"id": self.lane, "name": f"{zone}, stage {self.stage}", "group": "stages"}]
         first = {"version": 1, "kind": "measured", "name": str(self.settings.get("name") or "run"), "unit": "s"}
-        self.written().write({**first, "lanes": lanes, "meta": meta})
+        self.open_metrics_file().write({**first, "lanes": lanes, "meta": meta})
 
     @property
-    def most_bytes(self) -> int:
+    def max_bytes(self) -> int:
         """How large a file of results may become."""
         return int(self.settings.get("training", {}).get("metrics_mib", METRICS_MIB) * MIB)
 
-    def written(self) -> MetricsFile:
+    def open_metrics_file(self) -> MetricsFile:
         """The file of metrics."""
-        self.lines = self.lines or MetricsFile(self.out / f"metrics-{self.lane}.jsonl", self.most_bytes)
+        self.lines = self.lines or MetricsFile(self.out / f"metrics-{self.lane}.jsonl", self.max_bytes)
         return self.lines
 
     def append(self, name: str, text: str) -> None:
         """Add to a file of results; one that has become too large keeps its newer half."""
         self.out.mkdir(parents=True, exist_ok=True)
         path = self.out / name
-        if path.exists() and path.stat().st_size + len(text) > self.most_bytes:
-            newer = path.read_text(encoding="utf-8")[-self.most_bytes // 2 :].partition("iteration start")
+        if path.exists() and path.stat().st_size + len(text) > self.max_bytes:
+            newer = path.read_text(encoding="utf-8")[-self.max_bytes // 2 :].partition("iteration start")
             path.write_text("".join(newer[1:]), encoding="utf-8")
         with path.open("a", encoding="utf-8") as file:
             file.write(text)
@@ -219,25 +221,25 @@ class Watch:
     def stop(self, what: str, error: BaseException) -> None:
         """Measuring ends here; training goes on."""
         if not self.broken:
-            say(f"no more timings ({what}: {type(error).__name__}: {error})")
+            print_remark(f"no more timings ({what}: {type(error).__name__}: {error})")
         self.broken, self.running = True, False
 
 
-def coordinates(rank: int, settings: dict[str, Any]) -> dict[str, int]:
+def get_coordinates(rank: int, settings: dict[str, Any]) -> dict[str, int]:
     """A rank's place along every axis, the fastest first."""
-    found = {}
+    places = {}
     for axis in settings["order"]:
-        rank, found[axis] = divmod(rank, settings["strategy"][axis])
-    return found
+        rank, places[axis] = divmod(rank, settings["strategy"][axis])
+    return places
 
 
-def install(watch: Watch) -> list[str]:
+def install(watch: StageWatch) -> list[str]:
     """Wrap what is there; returns what was missing, which is said once."""
     wrappers = {
-        "forward_step": forward,
-        "backward_step": backward,
-        "finalize_model_grads": gradients,
-        "train_step": step,
+        "forward_step": wrap_forward_step,
+        "backward_step": wrap_backward_step,
+        "finalize_model_grads": wrap_finalize_grads,
+        "train_step": wrap_train_step,
     }
     missing = []
     for module, name in PATCHES:
@@ -246,16 +248,16 @@ def install(watch: Watch) -> list[str]:
             setattr(holder, name, wrappers[name](watch, getattr(holder, name)))
         except (ImportError, AttributeError) as error:
             missing.append(f"{module}.{name}")
-            say(f"{module}.{name} is not there ({error}); it is not timed")
+            print_remark(f"{module}.{name} is not there ({error}); it is not timed")
     return missing
 
 
-def say(text: str) -> None:
+def print_remark(text: str) -> None:
     """Tell the user."""
     print(f"megatron_hook: {text}", file=sys.stderr, flush=True)
 
 
-def safely(watch: Watch, what: str, action: Callable[[], Any]) -> Any:
+def run_safely(watch: StageWatch, what: str, action: Callable[[], Any]) -> Any:
     """Do something for the measuring that must never end the training."""
     if watch.broken:
         return None
@@ -266,7 +268,7 @@ def safely(watch: Watch, what: str, action: Callable[[], Any]) -> Any:
         return None
 
 
-def forward(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_forward_step(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
     """`forward_step`: the forward pass of one micro-batch through one chunk."""
     signature = inspect.signature(original)
 
@@ -274,27 +276,27 @@ def forward(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*words: Any, **more: Any) -> Any:
         if not watch.running:
             return original(*words, **more)
-        start = safely(watch, "forward", watch.mark)
+        start = run_safely(watch, "forward", watch.mark)
         result = original(*words, **more)
 
         def done() -> None:
-            given = signature.bind_partial(*words, **more).arguments
-            chunk = given.get("vp_stage")
+            bound = signature.bind_partial(*words, **more).arguments
+            chunk = bound.get("vp_stage")
             key = f"forward {chunk}"
-            number = given.get("current_microbatch")
-            number = watch.counts.get(key, 0) if number is None else number
-            watch.counts[key] = number + 1
+            number = bound.get("current_microbatch")
+            number = watch.pass_counts.get(key, 0) if number is None else number
+            watch.pass_counts[key] = number + 1
             about = {"micro_batch": int(number)} | ({} if chunk is None else {"chunk": int(chunk)})
-            watch.waiting[identity(result[0] if isinstance(result, tuple) else result)] = about
+            watch.waiting[get_output_id(result[0] if isinstance(result, tuple) else result)] = about
             watch.spans.append(("forward", start, watch.mark(), about))
 
-        safely(watch, "forward", done)
+        run_safely(watch, "forward", done)
         return result
 
     return wrapped
 
 
-def backward(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_backward_step(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
     """`backward_step`: the backward pass of the micro-batch whose output it is given."""
     signature = inspect.signature(original)
 
@@ -302,101 +304,101 @@ def backward(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*words: Any, **more: Any) -> Any:
         if not watch.running:
             return original(*words, **more)
-        given = safely(watch, "backward", lambda: signature.bind_partial(*words, **more).arguments) or {}
-        of = identity(given.get("output_tensor"))
-        start = safely(watch, "backward", watch.mark)
+        bound = run_safely(watch, "backward", lambda: signature.bind_partial(*words, **more).arguments) or {}
+        of = get_output_id(bound.get("output_tensor"))
+        start = run_safely(watch, "backward", watch.mark)
         result = original(*words, **more)
 
         def done() -> None:
             about = watch.waiting.pop(of, None)
             if about is None:
-                about = {"micro_batch": watch.counts.get("backward", 0)}
-            watch.counts["backward"] = about["micro_batch"] + 1
+                about = {"micro_batch": watch.pass_counts.get("backward", 0)}
+            watch.pass_counts["backward"] = about["micro_batch"] + 1
             watch.spans.append(("backward", start, watch.mark(), about))
 
-        safely(watch, "backward", done)
+        run_safely(watch, "backward", done)
         return result
 
     return wrapped
 
 
-def gradients(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_finalize_grads(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
     """`finalize_model_grads`: what of the gradients is still to be reduced when the last backward pass has ended."""
-    return timed(watch, "gradients", original)
+    return wrap_timed(watch, "gradients", original)
 
 
-def timed(watch: Watch, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_timed(watch: StageWatch, kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """A function whose calls are spans."""
 
     @functools.wraps(original)
     def wrapped(*words: Any, **more: Any) -> Any:
         if not watch.running:
             return original(*words, **more)
-        start = safely(watch, kind, watch.mark)
+        start = run_safely(watch, kind, watch.mark)
         result = original(*words, **more)
-        safely(watch, kind, lambda: watch.spans.append((kind, start, watch.mark(), {})))
+        run_safely(watch, kind, lambda: watch.spans.append((kind, start, watch.mark(), {})))
         return result
 
     return wrapped
 
 
-def step(watch: Watch, original: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_train_step(watch: StageWatch, original: Callable[..., Any]) -> Callable[..., Any]:
     """`train_step`: one optimizer step."""
     signature = inspect.signature(original)
 
     @functools.wraps(original)
     def wrapped(*words: Any, **more: Any) -> Any:
-        given = safely(watch, "step", lambda: signature.bind_partial(*words, **more).arguments) or {}
-        safely(watch, "step", lambda: watch_optimizer(watch, given.get("optimizer")))
-        safely(watch, "step", watch.begin)
+        bound = run_safely(watch, "step", lambda: signature.bind_partial(*words, **more).arguments) or {}
+        run_safely(watch, "step", lambda: watch_optimizer(watch, bound.get("optimizer")))
+        run_safely(watch, "step", watch.begin)
         result = original(*words, **more)
         if watch.running:
-            number = given.get("iteration")
+            number = bound.get("iteration")
             number = watch.steps if number is None else number
             watch.steps += 1
-            safely(watch, "step", lambda: watch.end(int(number) + 1, numbers_of(result, given)))
+            run_safely(watch, "step", lambda: watch.end(int(number) + 1, read_step_numbers(result, bound)))
         return result
 
     return wrapped
 
 
-def watch_optimizer(watch: Watch, optimizer: Any) -> None:
+def watch_optimizer(watch: StageWatch, optimizer: Any) -> None:
     """Time the optimizer's own step, once it is known."""
     if optimizer is not None and watch.optimizer is not optimizer:
-        optimizer.step = timed(watch, "optimizer", optimizer.step)
+        optimizer.step = wrap_timed(watch, "optimizer", optimizer.step)
         watch.optimizer = optimizer
 
 
-def numbers_of(result: Any, given: dict[str, Any]) -> dict[str, float]:
+def read_step_numbers(result: Any, bound: dict[str, Any]) -> dict[str, float]:
     """Loss, gradient norm and learning rate, as far as this rank knows them."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     losses = result[0] if isinstance(result, tuple) and result and isinstance(result[0], dict) else {}
     if "lm loss" in losses:
-        found["loss"] = float(losses["lm loss"])
+        numbers["loss"] = float(losses["lm loss"])
     if isinstance(result, tuple) and len(result) > 5 and result[5] is not None:
-        found["grad_norm"] = float(result[5])
-    groups = getattr(given.get("optimizer"), "param_groups", None)
+        numbers["grad_norm"] = float(result[5])
+    groups = getattr(bound.get("optimizer"), "param_groups", None)
     if groups:
-        found["lr"] = float(groups[0]["lr"])
-    return {key: value for key, value in found.items() if abs(value) < float("inf")}
+        numbers["lr"] = float(groups[0]["lr"])
+    return {key: value for key, value in numbers.items() if abs(value) < float("inf")}
 
 
-def identity(output: Any) -> int:
+def get_output_id(output: Any) -> int:
     """What tells an output from another: its first tensor, as schedules hand it on in a list or alone."""
     return id(output[0] if isinstance(output, list | tuple) and output else output)
 
 
-def benchmark(row: dict[str, Any], previous_s: float) -> list[tuple[str, float]]:
+def list_benchmark_marks(row: dict[str, Any], previous_s: float) -> list[tuple[str, float]]:
     """The marks of one step: a label, and the seconds since the mark before, so each belongs to what ended there.
 
     iteration start, warmup start, (forward start, backward start) for each pair, cooldown start, allreduce start,
     iteration end. Forward passes before the last one ahead of the first backward pass are the warm-up, backward
     passes after the last pair the cool-down; without a pipeline both are empty.
     """
-    passes = [one for one in row["spans"] if one["kind"] in ("forward", "backward")]
-    if not any(one["kind"] == "backward" for one in passes):
+    passes = [span for span in row["spans"] if span["kind"] in ("forward", "backward")]
+    if not any(span["kind"] == "backward" for span in passes):
         return []
-    first = next(at for at, one in enumerate(passes) if one["kind"] == "backward") - 1
+    first = next(at for at, span in enumerate(passes) if span["kind"] == "backward") - 1
     pairs, at = [], max(0, first)
     while at + 1 < len(passes) and (passes[at]["kind"], passes[at + 1]["kind"]) == ("forward", "backward"):
         pairs.append((passes[at], passes[at + 1]))

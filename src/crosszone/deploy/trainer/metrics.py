@@ -1,8 +1,8 @@
 """Metrics: when the parts of each step happened, and what came out; one line of JSON a step.
 
-    metrics = Metrics(run)                                   # all ranks, together
+    metrics = StepMetrics(run)                               # all ranks, together
     metrics.begin(step)
-    with metrics.span("forward", micro_batch=0): ...         # data forward backward gradients optimizer
+    with metrics.record_span("forward", micro_batch=0): ...  # data forward backward gradients optimizer
     metrics.end(loss=loss, lr=lr, grad_norm=norm, tokens=n)  # numbers may be tensors; prints the line of the step
 
 `OUT/metrics-stage-K.jsonl` is written by the first rank of each pipeline stage: every start appends a header line (the
@@ -22,35 +22,35 @@ from typing import Any
 
 import torch
 from metrics_file import MetricsFile
-from run import Run
+from run import TrainerRun
 
 GIB, MIB = 2**30, 2**20
 METRICS_MIB = 16  # MiB of a file, where settings.json does not say
 
 
-class Metrics:
+class StepMetrics:
     """Times of this rank's pipeline stage; silent on ranks that write no file and print nothing."""
 
-    def __init__(self, run: Run, *, framework: str | None = None) -> None:
+    def __init__(self, run: TrainerRun, *, framework: str | None = None) -> None:
         self.run = run
         self.stage = run.coordinates["pp"]
         self.lane = f"stage-{self.stage}"
         self.cuda = run.device.type == "cuda"
-        self.writes = run.rank == run.ranks_where(pp=self.stage)[0]
+        self.writes = run.rank == run.list_ranks(pp=self.stage)[0]
         self.spans: list[tuple[str, Any, Any, dict[str, int | str]]] = []
         self.step, self.step_start = 0, 0.0
         self.first: Any = None
         self.checkpoint_s = 0.0
         self.lines = None
         if self.writes:
-            most = int(run.training.get("metrics_mib", METRICS_MIB) * MIB)
-            self.lines = MetricsFile(run.out / f"metrics-{self.lane}.jsonl", most)
-        run.barrier()
+            max_bytes = int(run.training.get("metrics_mib", METRICS_MIB) * MIB)
+            self.lines = MetricsFile(run.out / f"metrics-{self.lane}.jsonl", max_bytes)
+        run.wait_for_ranks()
         self.zero = time.perf_counter()
         if self.lines:
-            self.lines.write(self.header(framework or run.settings["framework"]))
+            self.lines.write(self.build_header(framework or run.settings["framework"]))
 
-    def header(self, framework: str) -> dict[str, Any]:
+    def build_header(self, framework: str) -> dict[str, Any]:
         """The first line of a start."""
         zones = self.run.settings.get("zones") or ["zone"]
         zone = zones[self.run.zone_of_rank[self.run.rank]]
@@ -95,7 +95,7 @@ class Metrics:
         self.spans.append((kind, start, end, about))
 
     @contextlib.contextmanager
-    def span(self, kind: str, **about: int | str) -> Iterator[None]:
+    def record_span(self, kind: str, **about: int | str) -> Iterator[None]:
         """A span as long as the block."""
         start = self.mark()
         yield
@@ -114,12 +114,12 @@ class Metrics:
         end = time.perf_counter() - self.zero
         spans = []
         for kind, start, stop, about in self.spans:
-            times = {"start_s": round(self.seconds(start), 6), "end_s": round(self.seconds(stop), 6)}
+            times = {"start_s": round(self.get_seconds(start), 6), "end_s": round(self.get_seconds(stop), 6)}
             spans.append({"lane": self.lane, "kind": kind, **times, **about})
         row = {"step": self.step, "start_s": round(self.step_start, 6), "end_s": round(end, 6), "spans": spans}
         return row | ({"checkpoint_s": round(self.checkpoint_s, 6)} if self.checkpoint_s else {})
 
-    def seconds(self, mark: Any) -> float:
+    def get_seconds(self, mark: Any) -> float:
         """A mark in seconds since the start."""
         if self.cuda:
             return self.step_start + self.first.elapsed_time(mark) / 1e3
@@ -131,25 +131,25 @@ class Metrics:
         plain = {key: float(value) for key, value in numbers.items() if value is not None}
         tokens = int(plain.pop("tokens", self.run.tokens_per_step))
         row |= plain | {"tokens": tokens, "tokens_per_s": round(tokens / max(took, 1e-9), 3)}
-        row["memory_gib"] = round(self.memory_gib(), 4)
+        row["memory_gib"] = round(self.read_memory_gib(), 4)
         if self.lines:
-            self.lines.write({key: finite(value) for key, value in row.items()})
+            self.lines.write({key: drop_infinite(value) for key, value in row.items()})
         every = max(1, self.run.args.log_every)
         if row["step"] % every == 0 or row["step"] == self.run.steps:
             loss = row.get("loss", float("nan"))
-            self.run.say(
+            self.run.print_line(
                 f"step {row['step']}  loss {loss:.4f}  {took:.3f} s  {row['tokens_per_s']:,.0f} tokens/s  "
                 f"{row['memory_gib']:.1f} GiB"
             )
 
-    def memory_gib(self) -> float:
+    def read_memory_gib(self) -> float:
         """Peak memory: allocated on the GPU in this step, or resident in the process so far."""
         if self.cuda:
             return torch.cuda.max_memory_allocated(self.run.device) / GIB
-        return peak_resident_bytes() / GIB
+        return read_peak_resident_bytes() / GIB
 
 
-def peak_resident_bytes() -> int:
+def read_peak_resident_bytes() -> int:
     """Most memory this process has had; what it has now where the system does not say."""
     try:
         with open("/proc/self/status", encoding="ascii") as status:
@@ -162,6 +162,6 @@ def peak_resident_bytes() -> int:
         return 0
 
 
-def finite(value: Any) -> Any:
+def drop_infinite(value: Any) -> Any:
     """JSON has no infinity: what is not finite is left empty."""
     return None if isinstance(value, float) and not (abs(value) < float("inf")) else value

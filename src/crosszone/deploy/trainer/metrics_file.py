@@ -1,6 +1,6 @@
 """Metrics file: a file of JSON lines that never grows beyond a size, however long a run is.
 
-    lines = MetricsFile(Path("out/metrics-stage-0.jsonl"), most_bytes=16 * 2**20)
+    lines = MetricsFile(Path("out/metrics-stage-0.jsonl"), max_bytes=16 * 2**20)
     lines.write(header)                     # {"lanes": ...}: a start begins
     lines.write({"step": 1, "spans": [...], ...})
 
@@ -27,8 +27,8 @@ ORDER = (
 class MetricsFile:
     """One file, appended to line by line."""
 
-    def __init__(self, path: Path, most_bytes: int) -> None:
-        self.path, self.most = path, most_bytes
+    def __init__(self, path: Path, max_bytes: int) -> None:
+        self.path, self.max_bytes = path, max_bytes
         path.parent.mkdir(parents=True, exist_ok=True)
         if is_cut_off(path):
             self.append("\n")
@@ -37,8 +37,8 @@ class MetricsFile:
         """Add a line; thin out what is there where it would not fit."""
         text = json.dumps(document) + "\n"  # ASCII: a character is a byte
         size = self.path.stat().st_size if self.path.exists() else 0
-        if size and size + len(text) > self.most:
-            self.thin()
+        if size and size + len(text) > self.max_bytes:
+            self.reduce()
         self.append(text)
 
     def append(self, text: str) -> None:
@@ -46,69 +46,72 @@ class MetricsFile:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(text)
 
-    def thin(self) -> None:
+    def reduce(self) -> None:
         """Bring the file down to half of what it may have."""
-        kept = thin_lines(self.path.read_text(encoding="utf-8", errors="replace").split("\n"), self.most // 2)
+        lines = reduce_lines(self.path.read_text(encoding="utf-8", errors="replace").split("\n"), self.max_bytes // 2)
         fresh = self.path.with_suffix(".new")
         with fresh.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in kept)
+            file.writelines(f"{line}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.path)
 
 
-def thin_lines(lines: list[str], most: int) -> list[str]:
+def reduce_lines(lines: list[str], max_bytes: int) -> list[str]:
     """The lines that fit into some bytes: as many of the newest as fill half of it whole, older ones shortened."""
-    whole = [line for line in lines if line.strip() and readable(line) is not None]
-    newest, room = len(whole), most // 2
-    while newest and room >= len(whole[newest - 1]) + 1:
+    complete = [line for line in lines if line.strip() and parse_line(line) is not None]
+    newest, room = len(complete), max_bytes // 2
+    while newest and room >= len(complete[newest - 1]) + 1:
         newest -= 1
-        room -= len(whole[newest]) + 1
-    recent = whole[newest:]
-    older = [json.dumps(short(readable(line))) for line in whole[:newest]]
-    left = most - sum(len(line) + 1 for line in recent)
+        room -= len(complete[newest]) + 1
+    recent = complete[newest:]
+    older = [json.dumps(drop_spans(parse_line(line))) for line in complete[:newest]]
+    room_for_older = max_bytes - sum(len(line) + 1 for line in recent)
     every = 1
-    while sum(len(line) + 1 for line in older) > left and every < 2**40:
+    while sum(len(line) + 1 for line in older) > room_for_older and every < 2**40:
         every *= 2
-        older = chosen(older, every)
-    while older and sum(len(line) + 1 for line in older) > left:
+        older = select_lines(older, every)
+    while older and sum(len(line) + 1 for line in older) > room_for_older:
         # A start after the other in so little room: the oldest start and the newest steps are what is left.
-        older.pop(1 if len(older) > 1 and "lanes" in readable(older[0]) else 0)
+        older.pop(1 if len(older) > 1 and "lanes" in parse_line(older[0]) else 0)
     return older + recent
 
 
-def chosen(lines: list[str], every: int) -> list[str]:
+def select_lines(lines: list[str], every: int) -> list[str]:
     """Headers, the first steps, the first step of every start, and every so manieth of the others.
 
     Steps are chosen by their number, so that the files of all stages keep the same ones.
     """
-    kept, begins = [], True
+    chosen_lines, begins = [], True
     for line in lines:
-        document = readable(line)
+        document = parse_line(line)
         header = "lanes" in document
         step = document.get("step", 0)
         if header or begins or step <= FIRST or step % every == 0:
-            kept.append(line)
+            chosen_lines.append(line)
         begins = header
-    return kept
+    return chosen_lines
 
 
-def short(row: dict[str, Any]) -> dict[str, Any]:
+def drop_spans(row: dict[str, Any]) -> dict[str, Any]:
     """A step without its spans, but with the seconds of each kind."""
     if "spans" not in row:
         return row
-    left = {key: value for key, value in row.items() if key != "spans"}
-    return left | {"kinds_s": {kind: round(seconds, 6) for kind, seconds in sum_seconds_by_kind(row["spans"]).items()}}
+    fields = {key: value for key, value in row.items() if key != "spans"}
+    return fields | {
+        "kinds_s": {kind: round(seconds, 6) for kind, seconds in sum_seconds_by_kind(row["spans"]).items()}
+    }
 
 
 def sum_seconds_by_kind(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Seconds of each kind of span; no moment is counted twice."""
-    edges = sorted({edge for one in spans for edge in (one["start_s"], one["end_s"])})
+    edges = sorted({edge for span in spans for edge in (span["start_s"], span["end_s"])})
     at = {edge: place for place, edge in enumerate(edges)}
     owner: list[str | None] = [None] * len(edges)
-    for one in sorted(spans, key=lambda one: ORDER.index(one["kind"]) if one["kind"] in ORDER else len(ORDER)):
-        for place in range(at[one["start_s"]], at[one["end_s"]]):
-            owner[place] = owner[place] or one["kind"]
+    priority = {kind: place for place, kind in enumerate(ORDER)}
+    for span in sorted(spans, key=lambda entry: priority.get(entry["kind"], len(ORDER))):
+        for place in range(at[span["start_s"]], at[span["end_s"]]):
+            owner[place] = owner[place] or span["kind"]
     seconds: dict[str, float] = {}
     for place, kind in enumerate(owner):
         if kind is not None:
@@ -116,7 +119,7 @@ def sum_seconds_by_kind(spans: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return seconds
 
 
-def readable(line: str) -> dict[str, Any] | None:
+def parse_line(line: str) -> dict[str, Any] | None:
     """A line's document; None where a crash cut it off."""
     try:
         document = json.loads(line)

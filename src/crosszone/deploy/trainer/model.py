@@ -2,10 +2,10 @@
 
     transformer = build(settings["model"])                      # on device meta: shapes only
     transformer = build(model, layers=[4, 5, 6, 7], first=False, last=False)      # a middle stage
-    initialise(transformer, seed=1234, device="cuda")           # same values whatever is split or sharded
+    init_weights(transformer, seed=1234, device="cuda")           # same values whatever is split or sharded
     load_huggingface(transformer, "Llama-3.1-8B/")              # or published weights
-    recompute(transformer, "selective")                         # none, selective: attention's core, full: whole blocks
-    loss = loss_of(transformer(tokens), targets)
+    set_recompute(transformer, "selective")                     # none, selective: attention's core, full: whole blocks
+    loss = compute_loss(transformer(tokens), targets)
 
 Parallelism finds: plain nn.Linear projections (q, k, v, out; gate, up, down), nn.Embedding tables, `Attention.attend`
 and `MoE.run` to replace. With tied embeddings a whole model has one table, `embed.weight`, and a head without a weight,
@@ -18,14 +18,23 @@ caps on logits) is left out: it changes neither time nor memory, but such publis
 
 import torch
 import torch.nn.functional as F
-from attention import Attention, LatentAttention, norm_of, rotary_table
+from attention import Attention, LatentAttention, build_norm, build_rotary_table
 from experts import MLP, MoE
 from huggingface import load_huggingface, read_config
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from weights import initialise
+from weights import init_weights
 
-__all__ = ["Block", "Transformer", "build", "initialise", "load_huggingface", "loss_of", "read_config", "recompute"]
+__all__ = [
+    "Transformer",
+    "TransformerBlock",
+    "build",
+    "compute_loss",
+    "init_weights",
+    "load_huggingface",
+    "read_config",
+    "set_recompute",
+]
 
 
 def build(model, *, layers=None, first=True, last=True, device="meta"):
@@ -33,13 +42,13 @@ def build(model, *, layers=None, first=True, last=True, device="meta"):
     return Transformer(model, range(model["layers"]) if layers is None else layers, first, last, device)
 
 
-def loss_of(logits, targets):
+def compute_loss(logits, targets):
     """Mean cross-entropy of the tokens that have a target (-100: none), in fp32."""
     total = F.cross_entropy(logits.float().flatten(0, -2), targets.flatten(), ignore_index=-100, reduction="sum")
     return total / (targets != -100).sum().clamp(min=1)
 
 
-def recompute(transformer, kind):
+def set_recompute(transformer, kind):
     """Have every block's activations kept (none), all but attention's core (selective), or only its input (full)."""
     for block in transformer.layers.values():
         block.checkpointed = kind
@@ -65,12 +74,12 @@ class Transformer(nn.Module):
         self.project_in = linear(width, hidden) if first and projected else None
         self.position_table = table(model["max_seq_len"], hidden) if first and learned else None
         self.token_types = table(model["token_types"], hidden) if first and model["token_types"] else None
-        self.embed_norm = norm_of(model, device) if first and model["embedding_norm"] else None
-        self.layers = nn.ModuleDict({str(layer): Block(model, layer, device) for layer in layers})
-        self.norm = norm_of(model, device) if last and model["final_norm"] else None
+        self.embed_norm = build_norm(model, device) if first and model["embedding_norm"] else None
+        self.layers = nn.ModuleDict({str(layer): TransformerBlock(model, layer, device) for layer in layers})
+        self.norm = build_norm(model, device) if last and model["final_norm"] else None
         self.pooler = linear(hidden, hidden, bias=True) if last and model["pooler"] else None
         self.mlm = linear(hidden, hidden, bias=True) if last and model["mlm_head"] else None
-        self.mlm_norm = norm_of(model, device) if last and model["mlm_head"] else None
+        self.mlm_norm = build_norm(model, device) if last and model["mlm_head"] else None
         self.project_out = linear(hidden, width) if last and projected else None
         self.head = Head(model, own_weight=not (tied and first), device=device) if last else None
         self.tied = {"head.weight": "embed.weight"} if tied and last and not first else {}
@@ -83,21 +92,21 @@ class Transformer(nn.Module):
         if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
         if self.embed is not None:
-            x = self._embedded(x, positions)
-        rotary = self.rotary(positions)
+            x = self._embed_tokens(x, positions)
+        rotary = self.compute_rotary(positions)
         for block in self.layers.values():
             x = block(x, rotary)
-        return x if self.head is None else self._logits(x)
+        return x if self.head is None else self._compute_logits(x)
 
-    def rotary(self, positions):
+    def compute_rotary(self, positions):
         """Cosines and sines of the positions, or None where the model has no rotary ones."""
         if self.model["positions"] != "rotary":
             return None
         mla = self.model["mla"]
         width = mla["qk_rope_head_dim"] if mla else self.model["head_dim"]
-        return rotary_table(positions, width, self.theta, self.scaling)
+        return build_rotary_table(positions, width, self.theta, self.scaling)
 
-    def _embedded(self, tokens, positions):
+    def _embed_tokens(self, tokens, positions):
         longest, length = self.model["max_seq_len"], tokens.shape[1]
         if self.position_table is not None and length > longest:
             raise ValueError(f"sequences have {length} tokens, the table of positions has model.max_seq_len={longest}")
@@ -110,7 +119,7 @@ class Transformer(nn.Module):
             x = x + self.token_types(torch.zeros_like(tokens))
         return x if self.embed_norm is None else self.embed_norm(x)
 
-    def _logits(self, x):
+    def _compute_logits(self, x):
         if self.norm is not None:
             x = self.norm(x)
         pooled = None if self.pooler is None else self.pooler(x[:, :1]).tanh()
@@ -131,8 +140,8 @@ class Head(nn.Linear):
         super().__init__(model["embedding_width"], rows, bias=False, device=device)
         if not own_weight:
             self.register_parameter("weight", None)
-        for name, wanted in (("bias", "head" in model["bias"]), ("mlm_bias", model["mlm_head"])):
-            parameter = nn.Parameter(torch.empty(model["vocab"], device=device)) if wanted else None
+        for name, is_wanted in (("bias", "head" in model["bias"]), ("mlm_bias", model["mlm_head"])):
+            parameter = nn.Parameter(torch.empty(model["vocab"], device=device)) if is_wanted else None
             self.register_parameter(name, parameter)
 
     def forward(self, x, weight=None):
@@ -145,7 +154,7 @@ class Head(nn.Linear):
         return y
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """One layer: attention and MLP (or experts) added to the residual stream, with the model's number of norms.
 
     Without a final norm the model is of the post-norm kind (BERT, OPT-350M): norm(x + f(x)). Otherwise, pre-norm:
@@ -161,7 +170,7 @@ class Block(nn.Module):
         self.parallel, self.post = model["parallel_residual"], not model["final_norm"]
         self.attention = (LatentAttention if model["mla"] else Attention)(model, layer, device)
         self.mlp = MoE(model, device) if is_moe(model, layer) else MLP(model, model["ffn_hidden"], device)
-        norms = [norm_of(model, device) for _ in range(model["norms_per_layer"])]
+        norms = [build_norm(model, device) for _ in range(model["norms_per_layer"])]
         norms += [None] * (4 - len(norms))
         self.attention_norm, self.mlp_norm, self.attention_out_norm, self.mlp_out_norm = norms[:4]
         self.more_norms = nn.ModuleList(norms[4:])
@@ -176,17 +185,17 @@ class Block(nn.Module):
         before = (None, None) if self.post else (self.attention_norm, self.mlp_norm)
         after = (self.attention_norm, self.mlp_norm) if self.post else (None, None)
         selective = self.checkpointed == "selective" and torch.is_grad_enabled()
-        seen = _normed(x, before[0])
-        mixed = _normed(self.attention(seen, rotary, selective), self.attention_out_norm)
+        normed = _apply_norm(x, before[0])
+        mixed = _apply_norm(self.attention(normed, rotary, selective), self.attention_out_norm)
         if self.parallel:
             shared = before[1] is None  # one norm for both
-            x = x + mixed + self._mlp(seen if shared else before[1](x))
-            return _normed(_normed(x, after[0]), after[1])
-        x = _normed(x + mixed, after[0])
-        return _normed(x + self._mlp(_normed(x, before[1])), after[1])
+            x = x + mixed + self._run_mlp(normed if shared else before[1](x))
+            return _apply_norm(_apply_norm(x, after[0]), after[1])
+        x = _apply_norm(x + mixed, after[0])
+        return _apply_norm(x + self._run_mlp(_apply_norm(x, before[1])), after[1])
 
-    def _mlp(self, x):
-        y = _normed(self.mlp(x), self.mlp_out_norm)
+    def _run_mlp(self, x):
+        y = _apply_norm(self.mlp(x), self.mlp_out_norm)
         for norm in self.more_norms:
             y = norm(y)
         return y
@@ -198,5 +207,5 @@ def is_moe(model, layer):
     return bool(moe) and layer >= moe["first_dense"] and (layer - moe["first_dense"] + 1) % moe["every"] == 0
 
 
-def _normed(x, norm):
+def _apply_norm(x, norm):
     return x if norm is None else norm(x)

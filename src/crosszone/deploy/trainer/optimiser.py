@@ -1,8 +1,8 @@
 """Optimizer: the one the job names, its learning rate, and clipping.
 
-    optimizer = make(run, model)                  # adamw adam lamb lion muon sgd sgd-momentum adafactor
-    set_rate(optimizer, rate(run, step))          # linear warm-up, then a cosine down to min_lr
-    norm = clip(model.parameters(), run.training["clip"])
+    optimizer = build_optimizer(run, model)                     # adamw adam lamb lion muon sgd sgd-momentum adafactor
+    set_learning_rate(optimizer, compute_rate(run, step))       # linear warm-up, then a cosine down to min_lr
+    norm = clip_gradients(model.parameters(), run.training["clip"])
 
 Matrices decay, norms and biases do not. What torch has comes from torch; LAMB and Lion are written out below.
 """
@@ -14,24 +14,26 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from run import Refusal, Run
+from run import Refusal, TrainerRun
 from torch import nn
 
 
-def make(run: Run, model: nn.Module) -> Any:
+def build_optimizer(run: TrainerRun, model: nn.Module) -> Any:
     """The optimizer of the job over the model's parameters."""
     kind, training = run.job["optimizer"], run.training
     lr, decay, eps = training["lr"], training["weight_decay"], training["eps"]
     betas = (training["beta1"], training["beta2"])
-    named = [(name, one) for name, one in model.named_parameters() if one.requires_grad]
-    groups = decaying([one for _, one in named], decay)
+    named_parameters = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    groups = group_by_decay([parameter for _, parameter in named_parameters], decay)
     if kind == "muon":
-        inner = [one for name, one in named if one.ndim == 2 and ".layers." in f".{name}"]
-        known = {id(one) for one in inner}
-        rest = decaying([one for _, one in named if id(one) not in known], decay)
+        inner = [parameter for name, parameter in named_parameters if parameter.ndim == 2 and ".layers." in f".{name}"]
+        inner_ids = {id(parameter) for parameter in inner}
+        other_groups = group_by_decay(
+            [parameter for _, parameter in named_parameters if id(parameter) not in inner_ids], decay
+        )
         # Matrices of the layers; everything else (tables, norms, stacked experts) by AdamW at the same rate.
         muon = torch.optim.Muon(inner, lr=lr, weight_decay=decay, adjust_lr_fn="match_rms_adamw")
-        return Several(muon, torch.optim.AdamW(rest, lr=lr, betas=betas, eps=eps))
+        return OptimizerGroup(muon, torch.optim.AdamW(other_groups, lr=lr, betas=betas, eps=eps))
     makers = {
         "adamw": lambda: torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps),
         "adam": lambda: torch.optim.Adam(groups, lr=lr, betas=betas, eps=eps),
@@ -46,15 +48,15 @@ def make(run: Run, model: nn.Module) -> Any:
     return makers[kind]()
 
 
-def decaying(parameters: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
+def group_by_decay(parameters: list[nn.Parameter], decay: float) -> list[dict[str, Any]]:
     """Two groups: matrices, which decay, and the rest, which does not."""
-    matrices = [one for one in parameters if one.ndim >= 2]
-    rest = [one for one in parameters if one.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": decay}, {"params": rest, "weight_decay": 0.0}]
+    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
-def rate(run: Run, step: int) -> float:
+def compute_rate(run: TrainerRun, step: int) -> float:
     """Learning rate of a step: up to lr over the warm-up, then a cosine to min_lr at the planned last step."""
     training, total = run.training, run.job["steps"] or run.steps
     high, low, warm = training["lr"], training["min_lr"], training["warmup_steps"]
@@ -64,18 +66,18 @@ def rate(run: Run, step: int) -> float:
     return low + (high - low) * (1 + math.cos(math.pi * done)) / 2
 
 
-def set_rate(optimizer: Any, value: float) -> None:
+def set_learning_rate(optimizer: Any, value: float) -> None:
     """Set the learning rate of all groups."""
     for group in optimizer.param_groups:
         group["lr"] = value
 
 
-def clip(parameters: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
+def clip_gradients(parameters: Iterable[torch.Tensor], limit: float | None) -> torch.Tensor:
     """Norm of the gradient before it is scaled down to `limit`; 0 or null: only measured."""
     return nn.utils.clip_grad_norm_(parameters, limit or math.inf)
 
 
-class Several:
+class OptimizerGroup:
     """Optimizers for different parameters that step together."""
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
@@ -84,26 +86,26 @@ class Several:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups of all of them."""
-        return [group for one in self.optimizers for group in one.param_groups]
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def step(self) -> None:
         """One step of each."""
-        for one in self.optimizers:
-            one.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients."""
-        for one in self.optimizers:
-            one.zero_grad(set_to_none=set_to_none)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """The states by number."""
-        return {str(number): one.state_dict() for number, one in enumerate(self.optimizers)}
+        return {str(number): optimizer.state_dict() for number, optimizer in enumerate(self.optimizers)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set the states."""
-        for number, one in enumerate(self.optimizers):
-            one.load_state_dict(state[str(number)])
+        for number, optimizer in enumerate(self.optimizers):
+            optimizer.load_state_dict(state[str(number)])
 
 
 class Lamb(torch.optim.Optimizer):
@@ -119,24 +121,26 @@ class Lamb(torch.optim.Optimizer):
         """One step of every parameter that has a gradient."""
         for group in self.param_groups:
             (beta1, beta2), decay = group["betas"], group["weight_decay"]
-            for one in (one for one in group["params"] if one.grad is not None):
-                state = self.state[one]
+            for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
+                state = self.state[parameter]
                 if not state:
                     state["step"] = torch.zeros(())
-                    state["mean"], state["square"] = torch.zeros_like(one), torch.zeros_like(one)
+                    state["mean"], state["square"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
                 state["step"] += 1
-                mean = state["mean"].lerp_(one.grad, 1 - beta1)
-                square = state["square"].mul_(beta2).addcmul_(one.grad, one.grad, value=1 - beta2)
+                mean = state["mean"].lerp_(parameter.grad, 1 - beta1)
+                square = state["square"].mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
                 count = float(state["step"])
                 update = (mean / (1 - beta1**count)) / ((square / (1 - beta2**count)).sqrt() + group["eps"])
-                update = update + decay * one
-                weight, change = one.norm(), update.norm()
+                update = update + decay * parameter
+                weight, change = parameter.norm(), update.norm()
                 # Norms and biases (no decay) take Adam's step; a matrix of zeros cannot scale anything.
                 scaled = (
-                    (weight > 0) & (change > 0) if decay or one.ndim > 1 else torch.zeros_like(weight, dtype=torch.bool)
+                    (weight > 0) & (change > 0)
+                    if decay or parameter.ndim > 1
+                    else torch.zeros_like(weight, dtype=torch.bool)
                 )
                 trust = torch.where(scaled, weight / change.clamp(min=1e-12), torch.ones_like(weight))
-                one.sub_(group["lr"] * trust * update)
+                parameter.sub_(group["lr"] * trust * update)
 
 
 class Lion(torch.optim.Optimizer):
@@ -150,10 +154,10 @@ class Lion(torch.optim.Optimizer):
         """One step of every parameter that has a gradient."""
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
-            for one in (one for one in group["params"] if one.grad is not None):
-                state = self.state[one]
+            for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
+                state = self.state[parameter]
                 if not state:
-                    state["momentum"] = torch.zeros_like(one)
-                update = torch.lerp(one.grad, state["momentum"], beta1).sign()
-                one.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
-                state["momentum"].lerp_(one.grad, 1 - beta2)
+                    state["momentum"] = torch.zeros_like(parameter)
+                update = torch.lerp(parameter.grad, state["momentum"], beta1).sign()
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(group["lr"] * update)
+                state["momentum"].lerp_(parameter.grad, 1 - beta2)

@@ -14,18 +14,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from run import Refusal, Run
+from run import Refusal, TrainerRun
 from torch import nn
 
 # Share of the common weights where a fragment went on while it was exchanged (Streaming DiLoCo's alpha).
-KEPT = 0.5
+COMMON_SHARE = 0.5
 WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Outer:
+class OuterOptimizer:
     """The common weights and their optimizer; every rank of every zone holds the same."""
 
-    def __init__(self, run: Run, model: nn.Module) -> None:
+    def __init__(self, run: TrainerRun, model: nn.Module) -> None:
         local = run.strategy["local_update"]
         if local["delay"] >= local["steps"]:
             raise Refusal(
@@ -33,23 +33,25 @@ class Outer:
                 f"{local['steps']} steps later; use less"
             )
         if local["dtype"] not in WIRE:
-            known = ", ".join(WIRE)
+            allowed = ", ".join(WIRE)
             raise Refusal(
-                f"strategy.local_update.dtype {local['dtype']}: this trainer exchanges in {known}; choose one"
+                f"strategy.local_update.dtype {local['dtype']}: this trainer exchanges in {allowed}; choose one"
             )
         self.run, self.every, self.wire = run, local["steps"], WIRE[local["dtype"]]
         self.delay: int = local["delay"]
-        self.under_way: dict[int, tuple[int, torch.Tensor, Any]] = {}
+        self.exchanges: dict[int, tuple[int, torch.Tensor, Any]] = {}
         """Fragment -> the step it arrives after, what is on the wire, and the exchange to wait for."""
         self.fragments = split_evenly(list(model.parameters()), local["fragments"])
-        self.common = [[one.detach().float().clone() for one in fragment] for fragment in self.fragments]
+        self.common_weights = [
+            [parameter.detach().float().clone() for parameter in fragment] for fragment in self.fragments
+        ]
         training = run.training
         rate, momentum = training["outer_lr"], training["outer_momentum"]
-        parameters = [one for fragment in self.common for one in fragment]
+        parameters = [parameter for fragment in self.common_weights for parameter in fragment]
         self.optimizer = torch.optim.SGD(parameters, lr=rate, momentum=momentum, nesterov=momentum > 0)
-        self.join()
+        self.create_groups()
 
-    def join(self) -> None:
+    def create_groups(self) -> None:
         """Groups: the ranks of a zone, and across zones the ranks that carry the same share of the exchange."""
         run = self.run
         zones: dict[int, list[int]] = {}
@@ -59,55 +61,59 @@ class Outer:
         self.shares = min(len(ranks) for ranks in zones.values())
         place = {rank: number for ranks in zones.values() for number, rank in enumerate(ranks)}
         self.place = place[run.rank]
-        self.inside = run.split(run.zone_of_rank)
+        self.inside = run.split_ranks(run.zone_of_rank)
         carriers = [place[rank] if place[rank] < self.shares else -1 - rank for rank in range(run.world)]
-        self.across = run.split(carriers)
-        each = run.strategy["replica_micro_batches"]
-        samples = {zone: sum(each[run.coordinates_of(rank)["dp"]] for rank in ranks) for zone, ranks in zones.items()}
+        self.across = run.split_ranks(carriers)
+        micro_batches = run.strategy["replica_micro_batches"]
+        samples = {
+            zone: sum(micro_batches[run.get_coordinates(rank)["dp"]] for rank in ranks) for zone, ranks in zones.items()
+        }
         self.weight = samples[run.zone_of_rank[run.rank]] / sum(samples.values())
 
-    def turns(self, step: int) -> list[tuple[str, Callable[[], None]]]:
+    def list_exchanges(self, step: int) -> list[tuple[str, Callable[[], None]]]:
         """What to do after a step, by name: fragments that arrive, then those that set out; all of them at the end."""
         count = len(self.fragments)
         ends = step == self.run.steps
         mine = [n for n in range(count) if ends or (step - (n + 1) * self.every // count) % self.every == 0]
-        found = [("arrives", self.take, n) for n, (then, _, _) in self.under_way.items() if ends or then <= step]
+        actions = [
+            ("arrives", self.receive_fragment, n) for n, (then, _, _) in self.exchanges.items() if ends or then <= step
+        ]
         for number in mine:
-            found.append(("sets out", self.send, number))
+            actions.append(("sets out", self.send_fragment, number))
             if ends or not self.delay:
-                found.append(("arrives", self.take, number))
-        return [(f"fragment {number} {what}", partial(act, number, step)) for what, act, number in found]
+                actions.append(("arrives", self.receive_fragment, number))
+        return [(f"fragment {number} {what}", partial(act, number, step)) for what, act, number in actions]
 
     def finish(self, step: int) -> None:
         """Take what is under way, so that a checkpoint holds all there is."""
-        for number in list(self.under_way):
-            self.take(number, step)
+        for number in list(self.exchanges):
+            self.receive_fragment(number, step)
 
     @torch.no_grad()
-    def send(self, number: int, step: int) -> None:
+    def send_fragment(self, number: int, step: int) -> None:
         """Start the exchange of one fragment: how far it has moved since the last time."""
-        local, common = self.fragments[number], self.common[number]
+        local, common = self.fragments[number], self.common_weights[number]
         moved = torch.cat([(old - new.float()).flatten() for old, new in zip(common, local, strict=True)])
-        self.under_way[number] = (step + self.delay, *self.started(moved))
+        self.exchanges[number] = (step + self.delay, *self.start_exchange(moved))
 
     @torch.no_grad()
-    def take(self, number: int, step: int) -> None:
+    def receive_fragment(self, number: int, step: int) -> None:
         """Wait for the mean of one fragment, move the common weights by it, and go on from them."""
-        then, wire, exchange = self.under_way.pop(number)
+        then, wire, exchange = self.exchanges.pop(number)
         if exchange is not None:
             exchange.wait()
-        local, common = self.fragments[number], self.common[number]
-        mean, at = self.mean_of(wire), 0
+        local, common = self.fragments[number], self.common_weights[number]
+        mean, at = self.finish_exchange(wire), 0
         for old in common:
             old.grad = mean[at : at + old.numel()].view_as(old)
             at += old.numel()
         self.optimizer.step()
         went_on = step > then - self.delay
         for old, new in zip(common, local, strict=True):
-            new.copy_(torch.lerp(new.float(), old, KEPT) if went_on else old)
+            new.copy_(torch.lerp(new.float(), old, COMMON_SHARE) if went_on else old)
             old.grad = None
 
-    def started(self, moved: torch.Tensor) -> tuple[torch.Tensor, Any]:
+    def start_exchange(self, moved: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """What is on the wire, and the exchange: each rank of a zone carries a share across."""
         size = -(-moved.numel() // self.shares)
         wire = torch.zeros(size * self.shares, dtype=self.wire, device=moved.device)
@@ -117,7 +123,7 @@ class Outer:
         mine = wire.view(self.shares, size)[self.place]
         return wire, dist.all_reduce(mine, group=self.across, async_op=True)
 
-    def mean_of(self, wire: torch.Tensor) -> torch.Tensor:
+    def finish_exchange(self, wire: torch.Tensor) -> torch.Tensor:
         """The mean over zones: each rank of a zone hands the share it carried to its neighbours."""
         if len(self.mine) > 1:
             for number, rank in enumerate(self.mine[: self.shares]):
@@ -126,13 +132,13 @@ class Outer:
 
     def state_dict(self) -> dict[str, Any]:
         """Common weights and momentum, for a checkpoint."""
-        return {"common": self.common, "optimizer": self.optimizer.state_dict()}
+        return {"common": self.common_weights, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Set them."""
-        for mine, saved in zip(self.common, state["common"], strict=True):
-            for one, value in zip(mine, saved, strict=True):
-                one.copy_(value)
+        for mine, saved in zip(self.common_weights, state["common"], strict=True):
+            for parameter, value in zip(mine, saved, strict=True):
+                parameter.copy_(value)
         self.optimizer.load_state_dict(state["optimizer"])
 
 
@@ -140,13 +146,13 @@ def split_evenly(parameters: list[nn.Parameter], count: int) -> list[list[nn.Par
     """Consecutive parameters in `count` parts of about the same size, none empty."""
     if count > len(parameters):
         raise Refusal(f"strategy.local_update.fragments {count}: the model has {len(parameters)} tensors; use fewer")
-    total, parts, seen = sum(one.numel() for one in parameters), [[] for _ in range(count)], 0
-    for number, one in enumerate(parameters):
-        left = len(parameters) - number
-        wanted = min(count - 1, (seen + one.numel() // 2) * count // total)
+    total, parts, done_elements = sum(parameter.numel() for parameter in parameters), [[] for _ in range(count)], 0
+    for number, parameter in enumerate(parameters):
+        remaining = len(parameters) - number
+        target_part = min(count - 1, (done_elements + parameter.numel() // 2) * count // total)
         filled = sum(1 for part in parts if part)
         # As many tensors must be left as there are empty parts.
-        at = max(wanted, filled - 1, 0) if left > count - filled else filled
-        parts[min(at, filled)].append(one)
-        seen += one.numel()
+        at = max(target_part, filled - 1, 0) if remaining > count - filled else filled
+        parts[min(at, filled)].append(parameter)
+        done_elements += parameter.numel()
     return parts

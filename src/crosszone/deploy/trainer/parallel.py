@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import torch
 import torch.distributed as dist
-from run import Refusal, Run
+from run import Refusal, TrainerRun
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
@@ -24,7 +24,7 @@ WIRE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
-class Grid:
+class RankMesh:
     """The ranks by what they share."""
 
     mesh: DeviceMesh
@@ -36,23 +36,23 @@ class Grid:
     everyone: dist.ProcessGroup | None
     """The ranks whose gradients make one update; None: all."""
 
-    def size(self, name: str) -> int:
+    def count_ranks(self, name: str) -> int:
         """Ranks along a dimension."""
         return self.mesh[name].size()
 
-    def place(self, name: str) -> int:
+    def get_place(self, name: str) -> int:
         """Place of this rank along a dimension."""
         return self.mesh[name].get_local_rank()
 
     @property
     def states(self) -> DeviceMesh:
         """The mesh over which weights, gradients and optimizer states are sharded (and copied, with HSDP)."""
-        return self.mesh["replicate", "shard"] if self.size("replicate") > 1 else self.mesh["shard"]
+        return self.mesh["replicate", "shard"] if self.count_ranks("replicate") > 1 else self.mesh["shard"]
 
 
-def make_grid(run: Run) -> Grid:
+def build_mesh(run: TrainerRun) -> RankMesh:
     """The mesh of the strategy; replicas that share one set of states stand together in it."""
-    strategy, ranks = run.strategy, _ranks(run)
+    strategy, ranks = run.strategy, _arrange_ranks(run)
     pp, dp, cp, tp = ranks.shape
     zone_of, node_of = torch.tensor(run.zone_of_rank), torch.tensor(run.settings["node_of_rank"])
     alone = strategy["local_update"] is not None
@@ -61,7 +61,7 @@ def make_grid(run: Run) -> Grid:
     shard = min(strategy["shard_ranks"], dp // zones)
     if dp % (zones * shard):
         raise Refusal(f"{dp} replicas are not {zones} zones of groups of {shard} that share states; plan again")
-    homes = [_home(ranks[:, d], zone_of if alone else None, home_of) for d in range(dp)]
+    homes = [_locate_replica(ranks[:, d], zone_of if alone else None, home_of) for d in range(dp)]
     order = sorted(range(dp), key=lambda d: (homes[d], d))
     for first in range(0, dp, shard):
         team = order[first : first + shard]
@@ -78,17 +78,17 @@ def make_grid(run: Run) -> Grid:
     mesh = DeviceMesh(run.device.type, grid, mesh_dim_names=("pp", "zone", "replicate", "shard", "tp"))
     together = [d for d in range(dp) if not alone or homes[d][0] == homes[run.coordinates["dp"]][0]]
     samples = strategy["micro_batch"] * sum(strategy["replica_micro_batches"][d] for d in together)
-    return Grid(mesh, len(together), samples, run.split(run.zone_of_rank) if alone else None)
+    return RankMesh(mesh, len(together), samples, run.split_ranks(run.zone_of_rank) if alone else None)
 
 
-def _ranks(run: Run) -> Tensor:
+def _arrange_ranks(run: TrainerRun) -> Tensor:
     """Every rank by its coordinates: [pp, dp, cp, tp]."""
     slow_first = list(reversed(run.settings["order"]))
     ranks = torch.arange(run.world).reshape([run.strategy[axis] for axis in slow_first])
     return ranks.permute([slow_first.index(axis) for axis in AXES])
 
 
-def _home(ranks: Tensor, *places: Tensor | None) -> tuple[tuple[int, ...], ...]:
+def _locate_replica(ranks: Tensor, *places: Tensor | None) -> tuple[tuple[int, ...], ...]:
     """Where all ranks of a replica lie; replicas with the same home may share states."""
     return tuple(() if place is None else tuple(place[ranks].flatten().tolist()) for place in places)
 
@@ -96,7 +96,7 @@ def _home(ranks: Tensor, *places: Tensor | None) -> tuple[tuple[int, ...], ...]:
 # ---- FSDP ----
 
 
-def shard(model: nn.Module, run: Run, grid: Grid) -> None:
+def shard_model(model: nn.Module, run: TrainerRun, grid: RankMesh) -> None:
     """Shard a Transformer, or a stage of one, block by block (FSDP2, or HSDP where states have copies).
 
     ZeRO 3 frees gathered weights after the forward pass of their block, ZeRO 2 keeps them until the backward pass has
@@ -106,8 +106,8 @@ def shard(model: nn.Module, run: Run, grid: Grid) -> None:
     strategy, wire = run.strategy, run.strategy["communication"]
     amp = run.job["precision"] == "bf16-amp"
     products = None if amp or run.compute_dtype == run.weight_dtype else run.compute_dtype
-    asked = wire["gradient_dtype"] or wire["compression"]
-    reduced = WIRE.get(asked, None if products is None else torch.float32)
+    wire_type = wire["gradient_dtype"] or wire["compression"]
+    reduced = WIRE.get(wire_type, None if products is None else torch.float32)
     policy = {"param_dtype": products, "reduce_dtype": reduced}
     common = {
         "mesh": grid.states,
@@ -123,7 +123,7 @@ def shard(model: nn.Module, run: Run, grid: Grid) -> None:
     if model.embed is not None and not run.model["tied_embeddings"]:
         fully_shard(model.embed, reshard_after_forward=free, mp_policy=inner, **common)
     # What goes to the next stage has the type that stage expects.
-    between = None if model.head is not None else stream_dtype(run)
+    between = None if model.head is not None else get_stream_dtype(run)
     root = MixedPrecisionPolicy(**policy, output_dtype=between)
     fully_shard(model, reshard_after_forward=False, mp_policy=root, **common)
     if run.model["moe"]:
@@ -134,12 +134,12 @@ def shard(model: nn.Module, run: Run, grid: Grid) -> None:
             following.set_modules_to_backward_prefetch([block])
 
 
-def stream_dtype(run: Run) -> torch.dtype:
+def get_stream_dtype(run: TrainerRun) -> torch.dtype:
     """Type of the residual stream."""
     return torch.float32 if run.job["precision"] == "bf16-amp" else run.compute_dtype
 
 
-def exchange_between_copies(model: FSDPModule, now: bool) -> None:
+def set_copy_exchange(model: FSDPModule, now: bool) -> None:
     """Whether the next backward pass adds up gradients between copies of the states: only the last of a step does.
 
     Within the ranks that share states gradients are scattered each time, so that none ever holds all of them. Across
@@ -151,32 +151,34 @@ def exchange_between_copies(model: FSDPModule, now: bool) -> None:
 # ---- the size of the gradient ----
 
 
-def clip(named: dict[str, nn.Parameter], limit: float | None, grid: Grid, *, scale: float, counted: set[str]) -> float:
+def clip_sharded_gradients(
+    parameters: dict[str, nn.Parameter], limit: float | None, grid: RankMesh, *, scale: float, counted: set[str]
+) -> float:
     """Norm of the gradient, which was multiplied with `scale` and is now divided by it, and brought down to `limit`.
 
     Each rank adds up what it holds, divided by the number of ranks that hold the same; parameters not in `counted` are
     a second copy (tied embeddings). Where the norm is not finite nothing is changed.
     """
-    ranks = grid.mesh.size() // grid.size("pp") // grid.size("zone")
-    held, squares = [], []
-    for name, parameter in named.items():
+    ranks = grid.mesh.size() // grid.count_ranks("pp") // grid.count_ranks("zone")
+    local_gradients, squares = [], []
+    for name, parameter in parameters.items():
         if parameter.grad is None:
             continue
         gradient = parameter.grad
         part = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-        held.append(part)
+        local_gradients.append(part)
         if name in counted:
-            squares.append(part.float().square().sum().to(grid.mesh.device_type) * (_pieces(gradient) / ranks))
+            squares.append(part.float().square().sum().to(grid.mesh.device_type) * (_count_shards(gradient) / ranks))
     total = torch.stack(squares).sum() if squares else torch.zeros((), device=grid.mesh.device_type)
     dist.all_reduce(total, group=grid.everyone)
     norm = float(total.sqrt()) / scale
     factor = min(1.0, limit / (norm + 1e-6)) / scale if limit else 1 / scale
     if norm < float("inf") and factor != 1.0:
-        torch._foreach_mul_(held, factor)
+        torch._foreach_mul_(local_gradients, factor)
     return norm
 
 
-def _pieces(tensor: Tensor) -> int:
+def _count_shards(tensor: Tensor) -> int:
     """Ranks that hold different pieces of a tensor."""
     if not isinstance(tensor, DTensor):
         return 1

@@ -35,14 +35,14 @@ ONE_STAGE = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")
 
 
-def places(schedule: str, pp: int, interleave: int) -> list[list[int]]:
+def list_places(schedule: str, pp: int, interleave: int) -> list[list[int]]:
     """Places in the model of the chunks of each stage; a V goes back up, so that the last stage holds the middle."""
     if schedule in V_SHAPED:
         return [[stage, 2 * pp - 1 - stage] for stage in range(pp)]
     return [[chunk * pp + stage for chunk in range(interleave)] for stage in range(pp)]
 
 
-def layers_of(place: int, chunk_layers: list[int]) -> list[int]:
+def list_layers(place: int, chunk_layers: list[int]) -> list[int]:
     """Layer numbers of the chunk at a place."""
     first = sum(chunk_layers[:place])
     return list(range(first, first + chunk_layers[place]))
@@ -98,33 +98,33 @@ class Pipeline:
             for place, module in sorted(chunks.items())
         ]
         for number, stage in enumerate(self.stages):
-            _timed(stage, number, span)
+            _time_stage(stage, number, span)
         self.first = any(stage.is_first for stage in self.stages)
         self.last = any(stage.is_last for stage in self.stages)
         kind = strategy["schedule"]
         stages = self.stages[0] if kind in ONE_STAGE else self.stages
         self.schedule = SCHEDULES[kind](stages, micro_batches, loss_fn=loss, scale_grads=False)
 
-    def step(self, inputs: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
+    def run_step(self, inputs: list[Tensor], targets: list[Tensor]) -> list[Tensor]:
         """Forward and backward passes of all micro-batches; the losses on the ranks of the last stage."""
         losses: list[Tensor] = []
         ids = (torch.cat(inputs),) if self.first else ()
-        wanted = torch.cat(targets) if self.last else None
-        self.schedule.step(*ids, target=wanted, losses=losses if self.last else None, return_outputs=False)
+        target = torch.cat(targets) if self.last else None
+        self.schedule.step(*ids, target=target, losses=losses if self.last else None, return_outputs=False)
         return [loss.detach() for loss in losses]
 
 
-def _timed(stage: PipelineStage, chunk: int, span: Callable) -> None:
+def _time_stage(stage: PipelineStage, chunk: int, span: Callable) -> None:
     """Measure each pass of a stage; torch calls these three methods once for each micro-batch in every schedule."""
     for method, kind in (
         ("forward_one_chunk", "forward"),
         ("backward_one_chunk", "backward"),
         ("backward_weight_one_chunk", "weight"),
     ):
-        setattr(stage, method, _measured(getattr(stage, method), kind, chunk, span))
+        setattr(stage, method, _wrap_span(getattr(stage, method), kind, chunk, span))
 
 
-def _measured(run: Callable, kind: str, chunk: int, span: Callable) -> Callable:
+def _wrap_span(run: Callable, kind: str, chunk: int, span: Callable) -> Callable:
     def measured(micro_batch: int, *args, **kwargs):
         with span(kind, micro_batch=micro_batch, chunk=chunk):
             return run(micro_batch, *args, **kwargs)

@@ -53,7 +53,7 @@ class NodeRun:
         status = self.process.wait()
         return status if status >= 0 else 128 - status
 
-    def said(self):
+    def take_output(self):
         """What it printed since the last time."""
         return [self.lines.popleft() for _ in range(len(self.lines))]
 
@@ -72,39 +72,43 @@ class NodeRun:
                 continue
 
 
-def machines():
+def list_machines():
     """Address or name -> Ray's own address of every machine that is up."""
-    found = {}
+    addresses = {}
     for node in ray.nodes():
         if node["Alive"]:
-            own = node["NodeManagerAddress"]
-            found |= {own: own, node.get("NodeManagerHostname", own): own}
-    return found
+            address = node["NodeManagerAddress"]
+            addresses |= {address: address, node.get("NodeManagerHostname", address): address}
+    return addresses
 
 
-def placed(nodes):
+def place_nodes(nodes):
     """What each node reserves: its GPUs, on its own machine."""
-    known, bundles = machines(), []
+    machines_by_name, bundles = list_machines(), []
     for node in nodes:
         address = node["address"] or ray.util.get_node_ip_address()
-        own = known.get(address) or known.get(node["name"]) or known.get(_resolved(address))
-        if own is None:
-            number, there = node["number"], sorted(set(known))
-            sys.exit(f"ray_job.py: node {number:03d} ({address}) is none of the cluster's: {there}")
-        bundles.append({"CPU": 1, "GPU": node["gpus"], f"node:{own}": PIN})
+        machine = (
+            machines_by_name.get(address)
+            or machines_by_name.get(node["name"])
+            or machines_by_name.get(_resolve_name(address))
+        )
+        if machine is None:
+            number, known_names = node["number"], sorted(set(machines_by_name))
+            sys.exit(f"ray_job.py: node {number:03d} ({address}) is none of the cluster's: {known_names}")
+        bundles.append({"CPU": 1, "GPU": node["gpus"], f"node:{machine}": PIN})
     return bundles
 
 
-def _resolved(address):
+def _resolve_name(address):
     try:
         return socket.gethostbyname(address)
     except OSError:
         return None
 
 
-def together(nodes, arguments):
+def run_nodes(nodes, arguments):
     """Run all nodes; return 0, or the exit status of the first that failed, once all have ended."""
-    bundles = placed(nodes)
+    bundles = place_nodes(nodes)
     group = placement_group(bundles, strategy="PACK")
     if not group.wait(WAIT_S):
         sys.exit(f"ray_job.py: after {WAIT_S:.0f} s the machines do not have these free at once: {bundles}")
@@ -113,13 +117,13 @@ def together(nodes, arguments):
         where = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=index)
         options = {"num_cpus": bundle["CPU"], "num_gpus": bundle["GPU"], "scheduling_strategy": where}
         runs.append(NodeRun.options(**options).remote())
-    waiting = {one.run.remote(node["script"], arguments): node for one, node in zip(runs, nodes, strict=True)}
+    waiting = {node_run.run.remote(node["script"], arguments): node for node_run, node in zip(runs, nodes, strict=True)}
     try:
         while waiting:
             ended, _ = ray.wait(list(waiting), num_returns=1, timeout=ASK_S)
-            _tell(runs, nodes)
+            _print_output(runs, nodes)
             for done in ended:
-                node, status = waiting.pop(done), _status(done)
+                node, status = waiting.pop(done), _get_status(done)
                 if status:
                     print(f"node {node['number']:03d} failed ({status}); the others are ended", file=sys.stderr)
                     return status
@@ -127,14 +131,14 @@ def together(nodes, arguments):
         return 0
     finally:
         if waiting:
-            ray.wait([one.end.remote() for one in runs], num_returns=len(runs), timeout=2 * END_S + 10)
-            _tell(runs, nodes)
+            ray.wait([node_run.end.remote() for node_run in runs], num_returns=len(runs), timeout=2 * END_S + 10)
+            _print_output(runs, nodes)
 
 
-def _tell(runs, nodes):
+def _print_output(runs, nodes):
     """Print what each node printed, every line with its number."""
-    asked = [one.said.remote() for one in runs]
-    for node, answer in zip(nodes, asked, strict=True):
+    answers = [node_run.take_output.remote() for node_run in runs]
+    for node, answer in zip(nodes, answers, strict=True):
         try:
             lines = ray.get(answer)
         except ray.exceptions.RayError:
@@ -143,7 +147,7 @@ def _tell(runs, nodes):
             print(f"[{node['number']:03d}] {line.rstrip(chr(10))}", flush=True)
 
 
-def _status(done):
+def _get_status(done):
     try:
         return ray.get(done)
     except ray.exceptions.RayError as error:
@@ -160,7 +164,7 @@ def main():
     folder = None if submitted else {"working_dir": str(HERE), "excludes": ["/out"]}
     ray.init(address="auto", runtime_env=folder, log_to_driver=False)
     try:
-        status = together(nodes, sys.argv[1:])
+        status = run_nodes(nodes, sys.argv[1:])
     finally:
         ray.shutdown()
     sys.exit(status)

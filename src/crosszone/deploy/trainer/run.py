@@ -1,14 +1,14 @@
 """Run: what to train, on which device, as which rank; every trainer starts with it.
 
-    run = start(sys.argv[1:])                 settings.json, the command line, torch.distributed, seed, device
+    run = start_run(sys.argv[1:])             settings.json, the command line, torch.distributed, seed, device
     run.coordinates["pp"]                     this rank's place along an axis
-    run.ranks_where(pp=0, tp=0)               all ranks at a place
-    run.group("dp")                           process group of the ranks that differ from this one along dp only
-    run.split(run.zone_of_rank)               process group of the ranks of this rank's zone
-    run.mesh("pp", "dp", "tp")                DeviceMesh by coordinates, whatever the order of ranks
-    run.totals([loss, flag])                  sums over all ranks
-    run.agreed(action)                        its result; a refusal on one rank becomes one on all
-    guard(main)                               ends with one line and status 2 where a `Refusal` says why
+    run.list_ranks(pp=0, tp=0)                all ranks at a place
+    run.create_group("dp")                    process group of the ranks that differ from this one along dp only
+    run.split_ranks(run.zone_of_rank)         process group of the ranks of this rank's zone
+    run.build_mesh("pp", "dp", "tp")          DeviceMesh by coordinates, whatever the order of ranks
+    run.sum_over_ranks([loss, flag])          sums over all ranks
+    run.run_agreed(action)                    its result; a refusal on one rank becomes one on all
+    run_guarded(main)                         ends with one line and status 2 where a `Refusal` says why
 
 Needs torch, numpy and the standard library only.
 """
@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tiny import folded, tiny
+from tiny import fold_replicas, scale_to_tiny
 
 AXES = ("tp", "cp", "dp", "pp")
 
@@ -40,15 +40,15 @@ AXES = ("tp", "cp", "dp", "pp")
 class Refusal(Exception):
     """What was asked for cannot be done; the text says what to do instead.
 
-    `here` marks one that concerns this rank's machine alone (a missing file): then this rank prints it as well.
+    `this_machine` marks one that concerns this rank's machine alone (a missing file): then this rank prints it as well.
     """
 
-    def __init__(self, text: str, *, here: bool = False) -> None:
+    def __init__(self, text: str, *, this_machine: bool = False) -> None:
         super().__init__(text)
-        self.here = here
+        self.this_machine = this_machine
 
 
-def guard(main: Callable[[], None]) -> None:
+def run_guarded(main: Callable[[], None]) -> None:
     """Run `main` and end the process; a `Refusal` becomes one line on stderr and exit status 2, without a traceback."""
     rank = int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", "0")))
     try:
@@ -57,7 +57,7 @@ def guard(main: Callable[[], None]) -> None:
         text = " ".join(str(refusal).split())
         if rank == 0:
             print(f"error: {text}", file=sys.stderr, flush=True)
-        elif refusal.here:
+        elif refusal.this_machine:
             print(f"error: rank {rank}: {text}", file=sys.stderr, flush=True)
         # Without leaving the group cleanly torch would wait for peers that have gone.
         os._exit(2)
@@ -75,7 +75,7 @@ def guard(main: Callable[[], None]) -> None:
 
 
 @dataclass(kw_only=True)
-class Run:
+class TrainerRun:
     """Settings, command line and device of this rank. `settings` holds what is used (`--tiny` applied)."""
 
     settings: dict[str, Any]
@@ -145,38 +145,38 @@ class Run:
     @property
     def coordinates(self) -> dict[str, int]:
         """Place of this rank along every axis."""
-        return self.coordinates_of(self.rank)
+        return self.get_coordinates(self.rank)
 
-    def coordinates_of(self, rank: int) -> dict[str, int]:
+    def get_coordinates(self, rank: int) -> dict[str, int]:
         """A rank's place along every axis: by successive modulo in the planned order."""
-        found = {}
+        places = {}
         for axis in self.settings["order"]:
-            rank, found[axis] = divmod(rank, self.strategy[axis])
-        return found
+            rank, places[axis] = divmod(rank, self.strategy[axis])
+        return places
 
-    def ranks_where(self, **axes: int) -> list[int]:
+    def list_ranks(self, **axes: int) -> list[int]:
         """The ranks at these coordinates, in ascending order."""
-        places = ((rank, self.coordinates_of(rank)) for rank in range(self.world))
+        places = ((rank, self.get_coordinates(rank)) for rank in range(self.world))
         return [rank for rank, place in places if all(place[axis] == value for axis, value in axes.items())]
 
-    def group(self, *axes: str) -> dist.ProcessGroup:
+    def create_group(self, *axes: str) -> dist.ProcessGroup:
         """Process group of the ranks that differ from this one along these axes only; all ranks must call it."""
-        places = [self.coordinates_of(rank) for rank in range(self.world)]
-        return self.split([tuple(place[axis] for axis in AXES if axis not in axes) for place in places])
+        places = [self.get_coordinates(rank) for rank in range(self.world)]
+        return self.split_ranks([tuple(place[axis] for axis in AXES if axis not in axes) for place in places])
 
-    def split(self, keys: Sequence[Any]) -> dist.ProcessGroup:
+    def split_ranks(self, keys: Sequence[Any]) -> dist.ProcessGroup:
         """Process group of the ranks whose key equals this rank's; all ranks must call it with the same keys."""
         parts: dict[Any, list[int]] = {}
         for rank, key in enumerate(keys):
             parts.setdefault(key, []).append(rank)
-        wanted = tuple(tuple(ranks) for ranks in parts.values())
-        if wanted not in self._groups:
-            made = [dist.new_group(list(ranks)) for ranks in wanted]
-            mine = next(number for number, ranks in enumerate(wanted) if self.rank in ranks)
-            self._groups[wanted] = made[mine]
-        return self._groups[wanted]
+        rank_sets = tuple(tuple(ranks) for ranks in parts.values())
+        if rank_sets not in self._groups:
+            groups = [dist.new_group(list(ranks)) for ranks in rank_sets]
+            mine = next(number for number, ranks in enumerate(rank_sets) if self.rank in ranks)
+            self._groups[rank_sets] = groups[mine]
+        return self._groups[rank_sets]
 
-    def mesh(self, *axes: str) -> Any:
+    def build_mesh(self, *axes: str) -> Any:
         """A DeviceMesh over all ranks with these axes as dimensions; axes left out must have degree 1."""
         from torch.distributed.device_mesh import DeviceMesh
 
@@ -185,7 +185,7 @@ class Run:
             raise ValueError(f"axes with more than one rank are missing in the mesh: {left_out}")
         ranks = torch.empty([self.strategy[axis] for axis in axes], dtype=torch.int)
         for rank in range(self.world):
-            place = self.coordinates_of(rank)
+            place = self.get_coordinates(rank)
             ranks[tuple(place[axis] for axis in axes)] = rank
         return DeviceMesh(self.device.type, ranks, mesh_dim_names=axes)
 
@@ -210,21 +210,23 @@ class Run:
         kinds = {"bf16": torch.bfloat16, "bf16-amp": torch.bfloat16, "bf16-pure": torch.bfloat16}
         kinds |= {"fp16": torch.float16, "fp32": torch.float32}
         if self.job["precision"] not in kinds:
-            known = ", ".join(kinds)
-            raise Refusal(f"job.precision {self.job['precision']} is not in this trainer; choose one of {known}")
+            supported = ", ".join(kinds)
+            raise Refusal(f"job.precision {self.job['precision']} is not in this trainer; choose one of {supported}")
         return kinds[self.job["precision"]]
 
-    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+    def apply_autocast(self) -> contextlib.AbstractContextManager[Any]:
         """The context of a forward pass: autocast where weights are kept wider than products."""
         if self.compute_dtype == self.weight_dtype:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype)
 
-    def totals(self, values: Iterable[Any], group: dist.ProcessGroup | None = None) -> list[float]:
+    def sum_over_ranks(self, values: Iterable[Any], group: dist.ProcessGroup | None = None) -> list[float]:
         """Sums of a few numbers (floats or tensors) over all ranks, or over a group."""
-        return self.totals_later(values, group)()
+        return self.start_sum_over_ranks(values, group)()
 
-    def totals_later(self, values: Iterable[Any], group: dist.ProcessGroup | None = None) -> Callable[[], list[float]]:
+    def start_sum_over_ranks(
+        self, values: Iterable[Any], group: dist.ProcessGroup | None = None
+    ) -> Callable[[], list[float]]:
         """The same without waiting: call what it returns to have the sums."""
         listed = [torch.as_tensor(value, dtype=torch.float64).to(self.device).reshape(()) for value in values]
         numbers = torch.stack(listed)
@@ -237,7 +239,7 @@ class Run:
 
         return result
 
-    def agreed(self, action: Callable[[], Any]) -> Any:
+    def run_agreed(self, action: Callable[[], Any]) -> Any:
         """What `action` returns; where it is refused on any rank, all ranks refuse, so that none waits for another.
 
         The action must not talk to other ranks.
@@ -247,31 +249,31 @@ class Run:
             value = action()
         except Refusal as refusal:
             text = str(refusal)
-        texts = self.gathered(text)
-        for rank, said in enumerate(texts):
-            if said is not None:
-                raise Refusal(said if rank == 0 or texts[0] == said else f"rank {rank}: {said}")
+        texts = self.gather_objects(text)
+        for rank, refusal_text in enumerate(texts):
+            if refusal_text is not None:
+                raise Refusal(refusal_text if rank == 0 or texts[0] == refusal_text else f"rank {rank}: {refusal_text}")
         return value
 
-    def gathered(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         """What each rank has."""
         if not self.distributed or self.world == 1:
             return [value]
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
-        return found
+        objects: list[Any] = [None] * self.world
+        dist.all_gather_object(objects, value)
+        return objects
 
-    def barrier(self) -> None:
+    def wait_for_ranks(self) -> None:
         """Wait for all ranks."""
         if self.distributed and self.world > 1:
             dist.barrier()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line on rank 0."""
         if self.rank == 0:
             print(text, flush=True)
 
-    def note(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Print a remark on rank 0's stderr."""
         if self.rank == 0:
             print(f"note: {text}", file=sys.stderr, flush=True)
@@ -282,25 +284,25 @@ class Run:
             dist.destroy_process_group()
 
 
-def start(
+def start_run(
     argv: Sequence[str] | None = None,
     *,
     distributed: bool = True,
     rank: int | None = None,
     world: int | None = None,
     local_rank: int | None = None,
-) -> Run:
+) -> TrainerRun:
     """Read settings and command line, join torch.distributed, set seed and device.
 
     A trainer with a runtime of its own (Horovod, torchft) passes `distributed=False` and the planned rank and world.
     """
-    args = arguments(argv)
-    planned = read(args.settings)
+    args = parse_arguments(argv)
+    planned = read_settings(args.settings)
     launched = "RANK" in os.environ
     rank = int(os.environ.get("RANK", "0")) if rank is None else rank
     world = int(os.environ.get("WORLD_SIZE", "1")) if world is None else world
     local_rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
-    settings = with_arguments(planned, args)
+    settings = apply_arguments(planned, args)
     ranks = math.prod(settings["strategy"][axis] for axis in AXES)
     alone = world == 1 and ranks > 1 and not launched
     if not alone and world != ranks:
@@ -309,16 +311,16 @@ def start(
             f"start {ranks} processes (bash nodes/NNN.sh on each node) or plan again for {world}"
         )
     if args.tiny:
-        settings = tiny(settings)
+        settings = scale_to_tiny(settings)
     if alone:
-        settings = folded(settings, Refusal, most=16 if args.tiny else None)
+        settings = fold_replicas(settings, Refusal, max_micro_batches=16 if args.tiny else None)
     device = choose_device(args.device, local_rank)
-    backend = join(settings, device, rank, world, launched) if distributed else "none"
+    backend = join_process_group(settings, device, rank, world, launched) if distributed else "none"
     torch.manual_seed(settings["training"]["seed"])
     steps = args.steps if args.steps is not None else (5 if args.tiny else settings["job"]["steps"])
     if steps is None:
         raise Refusal("the length of the run is not known; give --steps N, or job.tokens when planning")
-    run = Run(
+    run = TrainerRun(
         settings=settings,
         args=args,
         rank=rank,
@@ -331,33 +333,37 @@ def start(
         planned=planned,
     )
     if alone:
-        run.note(f"one process: {ranks} replicas run one after the other, {run.micro_batches} micro-batches a step")
+        run.print_note(
+            f"one process: {ranks} replicas run one after the other, {run.micro_batches} micro-batches a step"
+        )
     if args.tiny and planned["data"]["init_from"]:
-        run.note("--tiny begins with random weights, not with those of init_from")
+        run.print_note("--tiny begins with random weights, not with those of init_from")
     make_folder(run.out)
-    listen(run)
+    install_stop_handler(run)
     return run
 
 
-def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line every trainer has."""
     parser = argparse.ArgumentParser(prog="train.py", description="Train as settings.json says.")
     parser.add_argument("settings", help="settings.json of the bundle")
     parser.add_argument("--tiny", action="store_true", help="the same kind of run, shrunk to seconds on any machine")
-    parser.add_argument("--steps", type=whole, help="stop after this step (default: the planned length; tiny: 5)")
+    parser.add_argument("--steps", type=parse_count, help="stop after this step (default: the planned length; tiny: 5)")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--out", default="out", help="folder of checkpoints and metrics")
     parser.add_argument("--data", help="a token .bin file, a text file, or a folder of them (default: synthetic)")
     parser.add_argument("--tokenizer", help="tokenizer.json, for text")
     parser.add_argument("--init-from", help="folder of weights to begin with")
     parser.add_argument("--seed", type=int, help="seed of weights and data")
-    parser.add_argument("--checkpoint-every", type=whole, help="steps between two checkpoints; 0: only at the end")
+    parser.add_argument(
+        "--checkpoint-every", type=parse_count, help="steps between two checkpoints; 0: only at the end"
+    )
     parser.add_argument("--no-resume", action="store_true", help="begin at step 1 even if there is a checkpoint")
-    parser.add_argument("--log-every", type=whole, default=1, help="steps between two printed lines")
+    parser.add_argument("--log-every", type=parse_count, default=1, help="steps between two printed lines")
     return parser.parse_args(argv)
 
 
-def whole(text: str) -> int:
+def parse_count(text: str) -> int:
     """A number from 0 on, for argparse."""
     number = int(text)
     if number < 0:
@@ -365,7 +371,7 @@ def whole(text: str) -> int:
     return number
 
 
-def read(path: str) -> dict[str, Any]:
+def read_settings(path: str) -> dict[str, Any]:
     """settings.json; a `Refusal` where it is none."""
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -382,39 +388,46 @@ def read(path: str) -> dict[str, Any]:
     return settings
 
 
-def with_arguments(settings: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def apply_arguments(settings: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
     """Settings with what the command line changes."""
     data, training = dict(settings["data"]), dict(settings["training"])
-    given = {"path": args.data, "tokenizer": args.tokenizer, "init_from": args.init_from}
-    data |= {key: value for key, value in given.items() if value is not None}
-    given = {"seed": args.seed, "checkpoint_every": args.checkpoint_every}
-    training |= {key: value for key, value in given.items() if value is not None}
+    overrides = {"path": args.data, "tokenizer": args.tokenizer, "init_from": args.init_from}
+    data |= {key: value for key, value in overrides.items() if value is not None}
+    overrides = {"seed": args.seed, "checkpoint_every": args.checkpoint_every}
+    training |= {key: value for key, value in overrides.items() if value is not None}
     return settings | {"data": data, "training": training}
 
 
-def choose_device(wanted: str, local_rank: int) -> torch.device:
+def choose_device(requested: str, local_rank: int) -> torch.device:
     """The GPU of this local rank, or the CPU."""
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise Refusal("--device cuda: torch sees no GPU here; use --device cpu or install torch with CUDA", here=True)
-    if wanted == "cpu" or not torch.cuda.is_available():
+    if requested == "cuda" and not torch.cuda.is_available():
+        raise Refusal(
+            "--device cuda: torch sees no GPU here; use --device cpu or install torch with CUDA", this_machine=True
+        )
+    if requested == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    seen = torch.cuda.device_count()
-    if local_rank >= seen:
-        raise Refusal(f"local rank {local_rank} has no GPU: torch sees {seen} here; start {seen} processes", here=True)
+    gpu_count = torch.cuda.device_count()
+    if local_rank >= gpu_count:
+        raise Refusal(
+            f"local rank {local_rank} has no GPU: torch sees {gpu_count} here; start {gpu_count} processes",
+            this_machine=True,
+        )
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)
     return device
 
 
-def join(settings: dict[str, Any], device: torch.device, rank: int, world: int, launched: bool) -> str:
+def join_process_group(settings: dict[str, Any], device: torch.device, rank: int, world: int, launched: bool) -> str:
     """Bring torch.distributed up from the launcher's environment; alone, without any network."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     timeout = datetime.timedelta(minutes=settings.get("timeout_minutes") or 10)
-    own = {"device_id": device} if device.type == "cuda" else {}
+    device_options = {"device_id": device} if device.type == "cuda" else {}
     if launched:
-        dist.init_process_group(backend, timeout=timeout, **own)
+        dist.init_process_group(backend, timeout=timeout, **device_options)
     else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=rank, world_size=world, timeout=timeout, **own)
+        dist.init_process_group(
+            backend, store=dist.HashStore(), rank=rank, world_size=world, timeout=timeout, **device_options
+        )
     return backend
 
 
@@ -424,11 +437,11 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(
-            f"cannot make the folder {path}: {error.strerror}; choose another with --out", here=True
+            f"cannot make the folder {path}: {error.strerror}; choose another with --out", this_machine=True
         ) from None
 
 
-def listen(run: Run) -> None:
+def install_stop_handler(run: TrainerRun) -> None:
     """From now on SIGTERM asks the run to stop after its step."""
 
     def asked(_signal: int, _frame: types.FrameType | None) -> None:

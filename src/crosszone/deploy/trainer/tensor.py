@@ -5,7 +5,7 @@ depend on the cut. A cut module runs on this rank's own part of it: what comes i
 out is a part sum that is added up over the ranks. With sequence parallelism the residual stream between those modules
 lies cut along the sequence, and is gathered before and scattered after each of them.
 
-The logits stay cut along the vocabulary; the loss is computed from the slices (`vocabulary_loss`).
+The logits stay cut along the vocabulary; the loss is computed from the slices (`compute_vocabulary_loss`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 
 # The axis along which a parameter of attention or MLP is cut; any other is whole on every rank.
-CUT = {
+SPLIT_AXES = {
     "q.weight": 0,
     "q.bias": 0,
     "k.weight": 0,
@@ -43,11 +43,11 @@ CUT = {
     "experts.up_bias": 1,
     "experts.down": 1,
 }
-ADDED = ("out.bias", "down.bias", "down_bias")  # Biases of part sums: each rank adds its share
+PARTIAL_SUM_BIASES = ("out.bias", "down.bias", "down_bias")  # Biases of part sums: each rank adds its share
 IGNORED = -100
 
 
-def cut(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
+def split_model(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
     """Cut a Transformer (on device meta, before FSDP) over the ranks of a mesh of one dimension."""
     about, ranks, rank = model.model, mesh.size(), mesh.get_local_rank()
     _check(about, ranks)
@@ -56,22 +56,24 @@ def cut(model: nn.Module, mesh: DeviceMesh, *, sequence: bool) -> None:
         attention = block.attention
         attention.first_head = rank * about["heads"] // ranks
         copied = about["mla"] is None and about["kv_heads"] < ranks
-        _cut_module(attention, mesh, stream, _own_heads(about, ranks, rank) if copied else None)
+        _split_module(attention, mesh, stream, _get_head_rows(about, ranks, rank) if copied else None)
         if hasattr(block.mlp, "balance"):
             block.mlp.balance /= ranks  # every rank adds the whole gradient of that loss
-        _cut_module(block.mlp, mesh, stream)
+        _split_module(block.mlp, mesh, stream)
         if sequence:
             for name, norm in block.named_children():
                 if name not in ("attention", "mlp"):
                     _run_on_slice(norm, mesh)
     if model.embed is not None:
-        _cut_embedding(model.embed, mesh)
+        _split_embedding(model.embed, mesh)
         if sequence:
-            model._embedded = _then(model._embedded, lambda x: _placed(x, mesh, Replicate(), stream))
+            model._embed_tokens = _run_after(model._embed_tokens, lambda x: _redistribute(x, mesh, Replicate(), stream))
     if model.head is not None:
-        _cut_head(model.head, mesh)
+        _split_head(model.head, mesh)
         if sequence:
-            model._logits = _first(model._logits, lambda x: _placed(x, mesh, stream, Replicate()))
+            model._compute_logits = _run_before(
+                model._compute_logits, lambda x: _redistribute(x, mesh, stream, Replicate())
+            )
 
 
 def _check(about: dict, ranks: int) -> None:
@@ -82,33 +84,33 @@ def _check(about: dict, ranks: int) -> None:
         raise Refusal(f"strategy.tp={ranks} divides neither {heads} heads nor goes with {kv_heads} key/value heads")
 
 
-def _cut_module(module: nn.Module, mesh: DeviceMesh, stream: Placement, copied: slice | None = None) -> None:
+def _split_module(module: nn.Module, mesh: DeviceMesh, stream: Placement, copied: slice | None = None) -> None:
     """Cut the parameters of an attention or MLP; `copied`: the rows of k and v that this rank uses, of whole ones."""
     rows = {}
     for name, parameter in list(module.named_parameters()):
-        axis = next((axis for end, axis in CUT.items() if name == end or name.endswith(f".{end}")), None)
+        axis = next((axis for end, axis in SPLIT_AXES.items() if name == end or name.endswith(f".{end}")), None)
         if copied is not None and name.split(".")[0] in ("k", "v"):
             axis, rows[name] = None, copied
         _distribute(module, name, parameter, mesh, axis)
-    added = [name for name, _ in module.named_parameters() if name.endswith(ADDED)]
+    added = [name for name, _ in module.named_parameters() if name.endswith(PARTIAL_SUM_BIASES)]
     forward, ranks = module.forward, mesh.size()
 
     def local(name: str, parameter: DTensor) -> Tensor:
-        own = _local(parameter)
+        part = _get_local_part(parameter)
         if name in rows:
-            return own[rows[name]]
-        return own / ranks if name in added else own
+            return part[rows[name]]
+        return part / ranks if name in added else part
 
     def run(x: Tensor, *args, **kwargs) -> Tensor:
-        x = _placed(x, mesh, stream, Replicate(), Partial())
+        x = _redistribute(x, mesh, stream, Replicate(), Partial())
         with _Swapped(module, local):
             y = forward(x, *args, **kwargs)
-        return _placed(y, mesh, Partial(), stream)
+        return _redistribute(y, mesh, Partial(), stream)
 
     module.forward = run
 
 
-def _own_heads(about: dict, ranks: int, rank: int) -> slice:
+def _get_head_rows(about: dict, ranks: int, rank: int) -> slice:
     """Rows of the key/value head that this rank's queries belong to: several ranks use the same."""
     head, width = rank * about["kv_heads"] // ranks, about["head_dim"]
     return slice(head * width, (head + 1) * width)
@@ -122,53 +124,53 @@ def _run_on_slice(module: nn.Module, mesh: DeviceMesh) -> None:
     for part, forward in forwards:
 
         def run(x: Tensor, part: nn.Module = part, forward: Callable = forward) -> Tensor:
-            with _Swapped(part, lambda _, parameter: _local(parameter)):
+            with _Swapped(part, lambda _, parameter: _get_local_part(parameter)):
                 return forward(x)
 
         part.forward = run
 
 
-def _cut_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
+def _split_embedding(table: nn.Embedding, mesh: DeviceMesh) -> None:
     """Each rank looks up the tokens of its rows; the sum over the ranks has every token's."""
     _distribute(table, "weight", table.weight, mesh, 0)
-    first, _ = own_rows(table.num_embeddings, mesh)
+    first, _ = get_rank_rows(table.num_embeddings, mesh)
 
     def run(tokens: Tensor) -> Tensor:
-        weight = _local(table.weight)
-        here = (tokens >= first) & (tokens < first + weight.shape[0])
-        found = F.embedding(torch.where(here, tokens - first, 0), weight)
+        weight = _get_local_part(table.weight)
+        is_local = (tokens >= first) & (tokens < first + weight.shape[0])
+        rows_here = F.embedding(torch.where(is_local, tokens - first, 0), weight)
         # FSDP hangs its hooks on what comes out and wants no view.
-        return _placed(found * here.unsqueeze(-1), mesh, Partial(), Replicate()).clone()
+        return _redistribute(rows_here * is_local.unsqueeze(-1), mesh, Partial(), Replicate()).clone()
 
     table.forward = run
 
 
-def _cut_head(head: nn.Linear, mesh: DeviceMesh) -> None:
+def _split_head(head: nn.Linear, mesh: DeviceMesh) -> None:
     """Each rank has the logits of its rows; biases, which no padding has, are whole and each rank takes its part."""
     rows = head.out_features
-    first, end = own_rows(rows, mesh)
+    first, end = get_rank_rows(rows, mesh)
     for name, parameter in list(head.named_parameters()):
         _distribute(head, name, parameter, mesh, 0 if name == "weight" else None)
     head.out_features = end - first
     forward = head.forward
 
     def local(name: str, parameter: DTensor) -> Tensor:
-        own = _local(parameter)
-        return own if name == "weight" else F.pad(own, (0, rows - own.shape[0]))[first:end]
+        part = _get_local_part(parameter)
+        return part if name == "weight" else F.pad(part, (0, rows - part.shape[0]))[first:end]
 
     def run(x: Tensor, weight: DTensor | None = None) -> Tensor:
-        x = _placed(x, mesh, Replicate(), Replicate(), Partial())
+        x = _redistribute(x, mesh, Replicate(), Replicate(), Partial())
         with _Swapped(head, local):
-            return forward(x, weight=None if weight is None else _local(weight))
+            return forward(x, weight=None if weight is None else _get_local_part(weight))
 
     head.forward = run
 
 
-def own_rows(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
+def get_rank_rows(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
     """First and last (exclusive) row of this rank where a table is cut: as DTensor cuts, the last rank has fewer."""
-    each = -(-rows // mesh.size())
-    first = min(rows, mesh.get_local_rank() * each)
-    return first, min(rows, first + each)
+    rows_per_rank = -(-rows // mesh.size())
+    first = min(rows, mesh.get_local_rank() * rows_per_rank)
+    return first, min(rows, first + rows_per_rank)
 
 
 # ---- local parts of parameters and activations ----
@@ -179,22 +181,22 @@ def _distribute(module: nn.Module, name: str, parameter: nn.Parameter, mesh: Dev
     if axis is not None and parameter.shape[axis] < mesh.size():
         raise Refusal(f"strategy.tp={mesh.size()} is more than the {parameter.shape[axis]} rows of {name}")
     placement = Replicate() if axis is None else Shard(axis)
-    made = nn.Parameter(distribute_tensor(parameter, mesh, [placement], src_data_rank=None))
-    module.get_submodule(holder).register_parameter(leaf, made)
+    distributed = nn.Parameter(distribute_tensor(parameter, mesh, [placement], src_data_rank=None))
+    module.get_submodule(holder).register_parameter(leaf, distributed)
 
 
-def _local(parameter: DTensor) -> Tensor:
+def _get_local_part(parameter: DTensor) -> Tensor:
     """The part here; the gradient of a whole parameter is a part sum, for each rank uses it for its own part."""
     (placement,) = parameter.placements
     return parameter.to_local(grad_placements=[Partial() if placement.is_replicate() else placement])
 
 
-def _placed(
-    x: Tensor, mesh: DeviceMesh, now: Placement, wanted: Placement, gradient: Placement | None = None
+def _redistribute(
+    x: Tensor, mesh: DeviceMesh, now: Placement, target: Placement, gradient: Placement | None = None
 ) -> Tensor:
     """An activation that lies as `now`, moved to lie as `wanted`; `gradient`: how its gradient will lie."""
-    moved = DTensor.from_local(x, mesh, [now], run_check=False).redistribute(placements=[wanted])
-    return moved.to_local(grad_placements=[gradient or wanted])
+    moved = DTensor.from_local(x, mesh, [now], run_check=False).redistribute(placements=[target])
+    return moved.to_local(grad_placements=[gradient or target])
 
 
 class _Swapped:
@@ -216,20 +218,20 @@ class _Swapped:
             part._parameters[leaf] = parameter
 
 
-def _then(run: Callable, after: Callable) -> Callable:
+def _run_after(run: Callable, after: Callable) -> Callable:
     return lambda *args: after(run(*args))
 
 
-def _first(run: Callable, before: Callable) -> Callable:
+def _run_before(run: Callable, before: Callable) -> Callable:
     return lambda x: run(before(x))
 
 
 # ---- the loss ----
 
 
-def vocabulary_loss(logits: Tensor, targets: Tensor, mesh: DeviceMesh, rows: int) -> Tensor:
+def compute_vocabulary_loss(logits: Tensor, targets: Tensor, mesh: DeviceMesh, rows: int) -> Tensor:
     """Sum of the cross-entropy of the tokens that have a target, from this rank's slice of the logits."""
-    return _VocabularyLoss.apply(logits, targets, own_rows(rows, mesh)[0], mesh.get_group())
+    return _VocabularyLoss.apply(logits, targets, get_rank_rows(rows, mesh)[0], mesh.get_group())
 
 
 class _VocabularyLoss(torch.autograd.Function):
@@ -241,18 +243,18 @@ class _VocabularyLoss(torch.autograd.Function):
         peak = logits.amax(-1)
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
         chances = (logits - peak.unsqueeze(-1)).exp()
-        here = (targets >= first) & (targets < first + logits.shape[-1])
-        column = torch.where(here, targets - first, 0).unsqueeze(-1)
-        chosen = torch.where(here, logits.gather(-1, column).squeeze(-1) - peak, 0.0)
+        is_local = (targets >= first) & (targets < first + logits.shape[-1])
+        column = torch.where(is_local, targets - first, 0).unsqueeze(-1)
+        chosen = torch.where(is_local, logits.gather(-1, column).squeeze(-1) - peak, 0.0)
         sums = torch.stack([chances.sum(-1), chosen])
         dist.all_reduce(sums, group=group)
         counted = targets != IGNORED
-        ctx.save_for_backward(chances.div_(sums[0].unsqueeze(-1)), column, here, counted)
+        ctx.save_for_backward(chances.div_(sums[0].unsqueeze(-1)), column, is_local, counted)
         return torch.where(counted, sums[0].log() - sums[1], 0.0).sum()
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         """The chance of each entry, less one for the right one."""
-        chances, column, here, counted = ctx.saved_tensors
-        wrong = chances.scatter_add(-1, column, -here.unsqueeze(-1).to(chances.dtype))
+        chances, column, is_local, counted = ctx.saved_tensors
+        wrong = chances.scatter_add(-1, column, -is_local.unsqueeze(-1).to(chances.dtype))
         return (wrong * (counted.unsqueeze(-1) * gradient)).to(ctx.kind), None, None, None

@@ -14,29 +14,33 @@ LEARNING_RATE |= {"sgd-momentum": 0.1, "adafactor": 2e-2}
 """Rates at which five steps of a tiny model visibly learn."""
 
 
-def tiny(settings: dict[str, Any]) -> dict[str, Any]:
+def scale_to_tiny(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings of the tiny run."""
     strategy, job = dict(settings["strategy"]), dict(settings["job"])
     t, c = strategy["tp"], strategy["cp"]
-    job["seq_len"] = fitting(64, job["seq_len"], 2 * c * t)
+    job["seq_len"] = round_to_unit(64, job["seq_len"], 2 * c * t)
     strategy["micro_batch"] = min(2, strategy["micro_batch"])
-    strategy["replica_micro_batches"] = fewer(strategy["replica_micro_batches"], strategy["pp"])
+    strategy["replica_micro_batches"] = reduce_micro_batches(strategy["replica_micro_batches"], strategy["pp"])
     strategy["micro_batches"] = max(strategy["replica_micro_batches"])
     job["global_batch"] = strategy["micro_batch"] * sum(strategy["replica_micro_batches"])
     chunks = strategy["chunk_layers"]
     strategy["chunk_layers"] = [min(2 if len(chunks) == 1 else 1, layers) for layers in chunks]
-    model = tiny_model(settings["model"], strategy, job["seq_len"], keep_vocab=settings["data"]["path"] is not None)
+    model = build_tiny_model(
+        settings["model"], strategy, job["seq_len"], keep_vocab=settings["data"]["path"] is not None
+    )
     if len(chunks) == 1:
         strategy["chunk_layers"] = [model["layers"]]
     if strategy["local_update"]:
-        strategy["local_update"] = shorter(strategy["local_update"])
+        strategy["local_update"] = shorten_local_update(strategy["local_update"])
     rate = LEARNING_RATE[job["optimizer"]]
     training = settings["training"] | {"lr": rate, "min_lr": rate / 10, "warmup_steps": 0}
     data = settings["data"] | {"init_from": None}  # Published weights have the sizes of the real model.
     return settings | {"model": model, "job": job, "strategy": strategy, "training": training, "data": data}
 
 
-def tiny_model(model: dict[str, Any], strategy: dict[str, Any], seq_len: int, *, keep_vocab: bool) -> dict[str, Any]:
+def build_tiny_model(
+    model: dict[str, Any], strategy: dict[str, Any], seq_len: int, *, keep_vocab: bool
+) -> dict[str, Any]:
     """A small architecture of the same kind. The vocabulary stays where real data need it."""
     t, c, ep = strategy["tp"], strategy["cp"], strategy["ep"]
     small = dict(model)
@@ -53,7 +57,7 @@ def tiny_model(model: dict[str, Any], strategy: dict[str, Any], seq_len: int, *,
     small["embedding_width"] = small["hidden"] // (1 if model["embedding_width"] == model["hidden"] else 2)
     small["ffn_hidden"] = 2 * small["hidden"]
     if not keep_vocab:
-        small["vocab"] = fitting(256, model["vocab"], 8 * t)
+        small["vocab"] = round_to_unit(256, model["vocab"], 8 * t)
         padded = model["vocab_padded_to"]
         small["vocab_padded_to"] = (
             None if padded is None else small["vocab"] + (8 * t if padded > model["vocab"] else 0)
@@ -88,31 +92,33 @@ def tiny_model(model: dict[str, Any], strategy: dict[str, Any], seq_len: int, *,
     return small
 
 
-def fitting(wanted: int, most: int, unit: int) -> int:
-    """A multiple of `unit` near `wanted`, no more than `most`; `most` itself where it is small."""
-    return most if most <= wanted else min(most, -(-wanted // unit) * unit)
+def round_to_unit(target: int, upper: int, unit: int) -> int:
+    """A multiple of `unit` near `target`, no more than `upper`; `upper` itself where it is small."""
+    return upper if upper <= target else min(upper, -(-target // unit) * unit)
 
 
-def fewer(micro_batches: list[int], stages: int) -> list[int]:
+def reduce_micro_batches(micro_batches: list[int], stages: int) -> list[int]:
     """Micro-batches of each replica in about the same proportions, enough to fill a pipeline, whole rounds of it."""
-    most = max(micro_batches)
+    largest = max(micro_batches)
     limit = 2 * stages if stages > 1 else (2 if len(set(micro_batches)) == 1 else 4)
-    if most <= limit:
+    if largest <= limit:
         return list(micro_batches)
     unit = stages if all(count % stages == 0 for count in micro_batches) else 1
-    return [max(unit, round(count * limit / most / unit) * unit) for count in micro_batches]
+    return [max(unit, round(count * limit / largest / unit) * unit) for count in micro_batches]
 
 
-def shorter(local: dict[str, Any]) -> dict[str, Any]:
+def shorten_local_update(local: dict[str, Any]) -> dict[str, Any]:
     """Synchronisations often enough for a few steps to show them."""
-    each = min(local["steps"] // local["fragments"], 2)
-    return local | {"steps": each * local["fragments"], "delay": min(local["delay"], each - 1)}
+    fragment_steps = min(local["steps"] // local["fragments"], 2)
+    return local | {"steps": fragment_steps * local["fragments"], "delay": min(local["delay"], fragment_steps - 1)}
 
 
-def folded(settings: dict[str, Any], refusal: type[Exception], most: int | None = None) -> dict[str, Any]:
+def fold_replicas(
+    settings: dict[str, Any], refusal: type[Exception], max_micro_batches: int | None = None
+) -> dict[str, Any]:
     """A data-parallel plan on one process: its replicas' micro-batches one after the other, the same samples.
 
-    With `most`, no more micro-batches than that, and a smaller batch.
+    With `max_micro_batches`, no more micro-batches than that, and a smaller batch.
     """
     strategy = settings["strategy"]
     split = [axis for axis in ("tp", "pp", "cp", "ep") if strategy[axis] > 1]
@@ -123,7 +129,7 @@ def folded(settings: dict[str, Any], refusal: type[Exception], most: int | None 
             f"run it; start {ranks} with torchrun --nproc-per-node {ranks} train.py settings.json"
         )
     total = sum(strategy["replica_micro_batches"])
-    total = total if most is None else min(total, most)
+    total = total if max_micro_batches is None else min(total, max_micro_batches)
     changes = {"dp": 1, "replica_micro_batches": [total], "micro_batches": total, "shard_ranks": 1}
     changes["local_update"] = None
     job = settings["job"] | {"global_batch": total * strategy["micro_batch"]}

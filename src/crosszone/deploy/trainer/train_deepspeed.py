@@ -24,14 +24,25 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from checkpoint import about, clean, compare, complete, due, name_of, partial_of, prune, set_aside, steps_in
-from data import batches
-from metrics import Metrics
-from model import build, initialise, load_huggingface, loss_of, read_config, recompute
-from optimiser import Lamb, Lion, rate, set_rate
-from run import Refusal, Run, guard, start
+from checkpoint import (
+    check_same_run,
+    describe_run,
+    finish_checkpoint,
+    format_step_name,
+    get_partial_folder,
+    is_checkpoint_due,
+    list_steps,
+    move_aside,
+    remove_old_checkpoints,
+    remove_partial_checkpoints,
+)
+from data import iter_batches
+from metrics import StepMetrics
+from model import build, compute_loss, init_weights, load_huggingface, read_config, set_recompute
+from optimiser import Lamb, Lion, compute_rate, set_learning_rate
+from run import Refusal, TrainerRun, run_guarded, start_run
 from torch import nn
-from verify import unmet
+from verify import find_unmet
 
 AXES = {"pp": "pipe", "dp": "data", "tp": "model"}  # DeepSpeed's names of the axes
 BALANCE = 0.01  # Weight of the experts' balancing loss (Switch Transformer, arXiv 2101.03961)
@@ -52,42 +63,42 @@ SPANS = {
 
 def main() -> None:
     """Train."""
-    run = start(sys.argv[1:])
+    run = start_run(sys.argv[1:])
     deepspeed = import_deepspeed(run)
     config = read_config_file(run)
-    checkpoints = Checkpoints(run, config)
-    done = checkpoints.latest()
+    checkpoints = DeepSpeedCheckpoints(run, config)
+    done = checkpoints.find_latest()
     pipelined = run.strategy["pp"] > 1
-    module = staged(run, deepspeed, done) if pipelined else whole(run, deepspeed, config, done)
-    client = None if "optimizer" in config else partial(own_optimizer, run)
+    module = build_pipeline(run, deepspeed, done) if pipelined else build_whole_model(run, deepspeed, config, done)
+    client = None if "optimizer" in config else partial(build_own_optimizer, run)
     # AutoTP makes its groups later than the batch is checked: until then it is told how many replicas there are.
     mpu = SimpleNamespace(get_data_parallel_world_size=lambda: run.strategy["dp"]) if run.strategy["tp"] > 1 else None
     engine, *_ = deepspeed.initialize(
-        model=module, optimizer=client, model_parameters=groups(run, module), config=config, mpu=mpu
+        model=module, optimizer=client, model_parameters=build_parameter_groups(run, module), config=config, mpu=mpu
     )
     if run.strategy["tp"] > 1:
-        number_heads(run, module)
-    if in_sets(config):
-        checkpoints.share(engine)
+        set_first_heads(run, module)
+    if is_mics(config):
+        checkpoints.share_states(engine)
     if done is not None:
         checkpoints.load(engine, done)
     first = (done or 0) + 1
-    data, metrics = batches(run, first_step=first), Metrics(run)
-    one_step = pipeline_step if pipelined else plain_step
+    data, metrics = iter_batches(run, first_step=first), StepMetrics(run)
+    one_step = run_pipeline_step if pipelined else run_plain_step
     if pipelined:
-        watch(engine, metrics)
+        time_pipeline(engine, metrics)
     for step in range(first, run.steps + 1):
         metrics.begin(step)
-        lr = rate(run, step)
-        set_rate(engine.optimizer, lr)
-        balance(run, engine, module)
+        lr = compute_rate(run, step)
+        set_learning_rate(engine.optimizer, lr)
+        set_balance(run, engine, module)
         loss = one_step(run, engine, data, metrics)
-        total, asked = run.totals([loss, run.stop_asked])
+        total, stop_requests = run.sum_over_ranks([loss, run.stop_asked])
         metrics.end(loss=total / run.world, lr=lr, grad_norm=engine.get_global_grad_norm())
-        if due(run, step, asked > 0):
+        if is_checkpoint_due(run, step, stop_requests > 0):
             checkpoints.save(engine, step)
-        if asked:
-            run.note(f"stopped as asked after step {step}")
+        if stop_requests:
+            run.print_note(f"stopped as asked after step {step}")
             break
     engine.destroy()
     run.end()
@@ -96,18 +107,18 @@ def main() -> None:
 # ---- one step ----
 
 
-def plain_step(run: Run, engine: Any, data: Iterator[Any], metrics: Metrics) -> torch.Tensor:
+def run_plain_step(run: TrainerRun, engine: Any, data: Iterator[Any], metrics: StepMetrics) -> torch.Tensor:
     """The micro-batches of a step; the engine reduces and updates after the last. Returns this rank's mean loss."""
     total = torch.zeros((), device=run.device)
     for number in range(run.micro_batches):
-        with metrics.span("data", micro_batch=number):
+        with metrics.record_span("data", micro_batch=number):
             inputs, targets = next(data)
-        with metrics.span("forward", micro_batch=number):
-            loss = loss_of(engine(inputs), targets)
-        with metrics.span("backward", micro_batch=number):
+        with metrics.record_span("forward", micro_batch=number):
+            loss = compute_loss(engine(inputs), targets)
+        with metrics.record_span("backward", micro_batch=number):
             engine.backward(loss)
         if number + 1 == run.micro_batches:
-            with metrics.span("optimizer"):
+            with metrics.record_span("optimizer"):
                 engine.step()
         else:
             engine.step()
@@ -115,7 +126,7 @@ def plain_step(run: Run, engine: Any, data: Iterator[Any], metrics: Metrics) -> 
     return total / run.micro_batches
 
 
-def pipeline_step(run: Run, engine: Any, data: Iterator[Any], metrics: Metrics) -> torch.Tensor:
+def run_pipeline_step(run: TrainerRun, engine: Any, data: Iterator[Any], metrics: StepMetrics) -> torch.Tensor:
     """One step of DeepSpeed's 1F1B schedule; the mean loss comes back on every rank."""
     del metrics
     if run.coordinates["pp"] not in (0, run.strategy["pp"] - 1):
@@ -123,14 +134,14 @@ def pipeline_step(run: Run, engine: Any, data: Iterator[Any], metrics: Metrics) 
     return engine.train_batch(data_iter=data)
 
 
-def watch(engine: Any, metrics: Metrics) -> None:
+def time_pipeline(engine: Any, metrics: StepMetrics) -> None:
     """Have every instruction of the pipeline schedule measured."""
 
     def timed(kind: str, function: Any) -> Any:
         def instruction(self: Any, *args: Any, **kwargs: Any) -> Any:
             counted = sum(1 for span in metrics.spans if span[0] == kind)
             numbered = {"micro_batch": counted} if kind in ("forward", "backward") else {}
-            with metrics.span(kind, **numbered):
+            with metrics.record_span(kind, **numbered):
                 return function(self, *args, **kwargs)
 
         return instruction
@@ -141,7 +152,7 @@ def watch(engine: Any, metrics: Metrics) -> None:
     }
 
 
-def balance(run: Run, engine: Any, module: nn.Module) -> None:
+def set_balance(run: TrainerRun, engine: Any, module: nn.Module) -> None:
     """Weigh the experts' balancing loss as the engine weighs the loss: over micro-batches, times fp16's scale."""
     if run.model["moe"]:
         scale = engine.optimizer.loss_scale if engine.fp16_enabled() else 1.0
@@ -153,52 +164,52 @@ def balance(run: Run, engine: Any, module: nn.Module) -> None:
 # ---- the model ----
 
 
-def kept_dtype(run: Run) -> torch.dtype:
+def get_weight_dtype(run: TrainerRun) -> torch.dtype:
     """Type of the weights that are computed with: 16 bits beside an fp32 master copy, or fp32 (also under autocast)."""
-    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision(run), torch.float32)
+    return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(get_precision(run), torch.float32)
 
 
-def precision(run: Run) -> str:
+def get_precision(run: TrainerRun) -> str:
     """The job's; DeepSpeed has no fp16 on CPUs, where bf16 stands for it."""
     planned = run.job["precision"]
     return "bf16" if planned == "fp16" and run.device.type == "cpu" else planned
 
 
-def whole(run: Run, deepspeed: Any, config: dict[str, Any], done: int | None) -> nn.Module:
+def build_whole_model(run: TrainerRun, deepspeed: Any, config: dict[str, Any], done: int | None) -> nn.Module:
     """The whole model: on the device, under ZeRO-3 a shard of each weight, for AutoTP in the host's memory."""
     zero, tp = run.strategy["zero"], run.strategy["tp"]
     source = run.data["init_from"]
     if zero == 3:
-        init = deepspeed.zero.MiCS_Init if in_sets(config) else deepspeed.zero.Init
+        init = deepspeed.zero.MiCS_Init if is_mics(config) else deepspeed.zero.Init
         with init(config_dict_or_path=config):
             module = build(run.model, device=run.device)
-        if in_sets(config):
-            mend_sets(deepspeed, module)
+        if is_mics(config):
+            patch_mics(deepspeed, module)
     else:
-        module = build(run.model, device="meta").to(kept_dtype(run))
+        module = build(run.model, device="meta").to(get_weight_dtype(run))
     if source:
         read_config(module, source)
     if zero == 3 or tp > 1:
         if zero != 3:
             module.to_empty(device="cpu")
         parameters = dict(module.named_parameters())
-        for name, values in pieces(run):
+        for name, values in iter_first_values(run):
             if name in parameters:
-                put(parameters[name], values)
+                set_parameter(parameters[name], values)
     elif source and done is None:
         load_huggingface(module, source, device=run.device)
     else:
-        initialise(module, run.seed, device=run.device)
-    recompute(module, run.strategy["recompute"])
+        init_weights(module, run.seed, device=run.device)
+    set_recompute(module, run.strategy["recompute"])
     return module
 
 
-def in_sets(config: dict[str, Any]) -> bool:
+def is_mics(config: dict[str, Any]) -> bool:
     """States are sharded over sets of replicas (MiCS), not over all."""
     return "mics_shard_size" in config["zero_optimization"]
 
 
-def mend_sets(deepspeed: Any, module: nn.Module) -> None:
+def patch_mics(deepspeed: Any, module: nn.Module) -> None:
     """Mend MiCS of DeepSpeed 0.19.6, the last release that has it.
 
     It cuts weights over a set, but would reduce gradients over all ranks into pieces of another size. Its own gather
@@ -216,7 +227,7 @@ def mend_sets(deepspeed: Any, module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def pieces(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
+def iter_first_values(run: TrainerRun) -> Iterator[tuple[str, torch.Tensor]]:
     """First values of every parameter, one layer at a time, so that no rank ever holds the whole model."""
     ends = [{"layers": [], "first": True, "last": False}, {"layers": [], "first": False, "last": True}]
     middle = [{"layers": [layer], "first": False, "last": False} for layer in range(run.model["layers"])]
@@ -225,39 +236,39 @@ def pieces(run: Run) -> Iterator[tuple[str, torch.Tensor]]:
         if run.data["init_from"]:
             load_huggingface(piece, run.data["init_from"], device=run.device)
         else:
-            initialise(piece, run.seed, device=run.device)
+            init_weights(piece, run.seed, device=run.device)
         yield from piece.named_parameters()
 
 
 @torch.no_grad()
-def put(parameter: nn.Parameter, values: torch.Tensor) -> None:
+def set_parameter(parameter: nn.Parameter, values: torch.Tensor) -> None:
     """Set a parameter; of one that ZeRO-3 has cut only this rank's part, without communication."""
     if not hasattr(parameter, "ds_tensor"):
         parameter.copy_(values)
         return
     size = parameter.ds_tensor.numel()
     first = size * dist.get_rank(parameter.ds_process_group)
-    own = values.flatten()[first : first + size]
-    parameter.ds_tensor.data[: own.numel()].copy_(own)
+    local_values = values.flatten()[first : first + size]
+    parameter.ds_tensor.data[: local_values.numel()].copy_(local_values)
 
 
-class Stage(nn.Module):
+class PipelineStageModel(nn.Module):
     """The layers of one pipeline stage, made on the rank that holds it."""
 
-    def __init__(self, run: Run, stage: int, done: int | None) -> None:
+    def __init__(self, run: TrainerRun, stage: int, done: int | None) -> None:
         super().__init__()
         counts = run.strategy["chunk_layers"]
         before, last = sum(counts[:stage]), stage == len(counts) - 1
         layers = list(range(before, before + counts[stage]))
-        part = build(run.model, layers=layers, first=stage == 0, last=last).to(kept_dtype(run))
+        part = build(run.model, layers=layers, first=stage == 0, last=last).to(get_weight_dtype(run))
         source = run.data["init_from"]
         if source and done is None:
             load_huggingface(part, source, device=run.device)
         else:
-            initialise(part, run.seed, device=run.device)
+            init_weights(part, run.seed, device=run.device)
             if source:
                 read_config(part, source)
-        recompute(part, run.strategy["recompute"])
+        set_recompute(part, run.strategy["recompute"])
         self.part = part
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -265,7 +276,7 @@ class Stage(nn.Module):
         return self.part(x)
 
 
-def staged(run: Run, deepspeed: Any, done: int | None) -> nn.Module:
+def build_pipeline(run: TrainerRun, deepspeed: Any, done: int | None) -> nn.Module:
     """The model as a pipeline: one LayerSpec a stage, so that stages hold the planned layers, on the planned ranks."""
     from deepspeed.runtime.pipe.topology import ProcessTopology
 
@@ -277,11 +288,11 @@ def staged(run: Run, deepspeed: Any, done: int | None) -> nn.Module:
     for stage in range(count):
         if tied and stage in (0, count - 1):
             weight = "part.embed.weight" if stage == 0 else "part.head.weight"
-            spec = deepspeed.pipe.TiedLayerSpec("table", Stage, run, stage, done, tied_weight_attr=weight)
+            spec = deepspeed.pipe.TiedLayerSpec("table", PipelineStageModel, run, stage, done, tied_weight_attr=weight)
         else:
-            spec = deepspeed.pipe.LayerSpec(Stage, run, stage, done)
+            spec = deepspeed.pipe.LayerSpec(PipelineStageModel, run, stage, done)
         specs.append(spec)
-    module = deepspeed.pipe.PipelineModule(specs, topology=topology, loss_fn=loss_of, partition_method="uniform")
+    module = deepspeed.pipe.PipelineModule(specs, topology=topology, loss_fn=compute_loss, partition_method="uniform")
     for name, parameter in module.named_parameters():
         # For the norm of the gradient: what lies on one stage only counts there, a tied table on the first alone.
         # DeepSpeed would take all of a tied stage for a copy, and without ZeRO count the first stage only.
@@ -290,24 +301,27 @@ def staged(run: Run, deepspeed: Any, done: int | None) -> nn.Module:
     return module
 
 
-def number_heads(run: Run, module: nn.Module) -> None:
+def set_first_heads(run: TrainerRun, module: nn.Module) -> None:
     """Tell attention that AutoTP has cut which heads it has."""
     first = run.coordinates["tp"] * run.model["heads"] // run.strategy["tp"]
     for block in module.layers.values():
         block.attention.first_head = first
 
 
-def groups(run: Run, module: nn.Module) -> list[dict[str, Any]]:
+def build_parameter_groups(run: TrainerRun, module: nn.Module) -> list[dict[str, Any]]:
     """Matrices, which decay, and the rest, which does not; ZeRO-3 keeps the shape of a cut parameter aside."""
-    parameters = [one for one in module.parameters() if one.requires_grad]
-    wide = [one for one in parameters if len(getattr(one, "ds_shape", one.shape)) >= 2]
-    known = {id(one) for one in wide}
-    rest = [one for one in parameters if id(one) not in known]
-    found = [{"params": wide, "weight_decay": run.training["weight_decay"]}, {"params": rest, "weight_decay": 0.0}]
-    return [group for group in found if group["params"]]
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in parameters if len(getattr(parameter, "ds_shape", parameter.shape)) >= 2]
+    matrix_ids = {id(parameter) for parameter in matrices}
+    vectors = [parameter for parameter in parameters if id(parameter) not in matrix_ids]
+    param_groups = [
+        {"params": matrices, "weight_decay": run.training["weight_decay"]},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return [group for group in param_groups if group["params"]]
 
 
-def own_optimizer(run: Run, parameters: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def build_own_optimizer(run: TrainerRun, parameters: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """An optimizer that DeepSpeed does not have, or only with kernels to be compiled."""
     kind, training = run.job["optimizer"], run.training
     lr, betas = training["lr"], (training["beta1"], training["beta2"])
@@ -323,7 +337,7 @@ def own_optimizer(run: Run, parameters: list[dict[str, Any]]) -> torch.optim.Opt
 # ---- DeepSpeed and its configuration ----
 
 
-def import_deepspeed(run: Run) -> Any:
+def import_deepspeed(run: TrainerRun) -> Any:
     """DeepSpeed for this run's device, joined to the process group that there is."""
     os.environ["DS_ACCELERATOR"] = run.device.type
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -334,12 +348,14 @@ def import_deepspeed(run: Run) -> Any:
     try:
         import deepspeed
     except ImportError as error:
-        raise Refusal(f"DeepSpeed cannot be imported ({error}); pip install deepspeed==0.19.6", here=True) from None
-    missing = unmet(run.settings.get("requires", {}))
+        raise Refusal(
+            f"DeepSpeed cannot be imported ({error}); pip install deepspeed==0.19.6", this_machine=True
+        ) from None
+    missing = find_unmet(run.settings.get("requires", {}))
     if run.device.type == "cpu":
         missing.pop("cupy", None)  # fit_cpu leaves out what would need it
     if missing:
-        raise Refusal("; ".join(f"{name}: {told}" for name, told in missing.items()), here=True)
+        raise Refusal("; ".join(f"{name}: {remedy}" for name, remedy in missing.items()), this_machine=True)
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     if run.device.type == "cpu":
         # A shortcut through shared memory that would be compiled first and serves inference only.
@@ -348,13 +364,13 @@ def import_deepspeed(run: Run) -> Any:
     return deepspeed
 
 
-def read_config_file(run: Run) -> dict[str, Any]:
+def read_config_file(run: TrainerRun) -> dict[str, Any]:
     """ds_config.json beside settings.json, with this run's batch, and without what a CPU has no kernels for."""
     path = Path(run.args.settings).with_name("ds_config.json")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise Refusal(f"cannot read {path}: {error}; generate the bundle again", here=True) from None
+        raise Refusal(f"cannot read {path}: {error}; generate the bundle again", this_machine=True) from None
     config["train_micro_batch_size_per_gpu"] = run.strategy["micro_batch"]
     config["gradient_accumulation_steps"] = run.micro_batches
     config["train_batch_size"] = run.strategy["micro_batch"] * run.micro_batches * run.strategy["dp"]
@@ -362,16 +378,16 @@ def read_config_file(run: Run) -> dict[str, Any]:
         config["optimizer"]["params"]["lr"] = run.training["lr"]
         if run.tiny and "freeze_step" in config["optimizer"]["params"]:
             config["optimizer"]["params"]["freeze_step"] = 2  # so that a few steps show the compressed ones
-    if in_sets(config):
+    if is_mics(config):
         config["zero_optimization"]["mics_shard_size"] = run.strategy["shard_ranks"]
         if run.strategy["shard_ranks"] == run.world:
             del config["zero_optimization"]["mics_shard_size"]
     if run.device.type == "cpu":
-        fit_cpu(run, config)
+        drop_gpu_options(run, config)
     return config
 
 
-def fit_cpu(run: Run, config: dict[str, Any]) -> None:
+def drop_gpu_options(run: TrainerRun, config: dict[str, Any]) -> None:
     """Leave out what needs a GPU, and say so."""
     zero = config["zero_optimization"]
     dropped = [key for key in ("zero_quantized_weights", "zero_quantized_gradients") if zero.pop(key, None)]
@@ -395,66 +411,66 @@ def fit_cpu(run: Run, config: dict[str, Any]) -> None:
         del config["optimizer"]
         config["zero_allow_untested_optimizer"] = True
     if dropped:
-        run.note(f"on CPUs without {', '.join(dropped)}: DeepSpeed has it for GPUs only")
+        run.print_note(f"on CPUs without {', '.join(dropped)}: DeepSpeed has it for GPUs only")
 
 
 # ---- checkpoints ----
 
 
-class Checkpoints:
+class DeepSpeedCheckpoints:
     """DeepSpeed's checkpoints, written to a partial folder that gets its name when all ranks are done.
 
     Where every rank's model is whole or cut by ZeRO alone, each launcher process keeps a folder of its own: nodes need
     not share one. DeepSpeed writes stages and tensor shards once only, so that then all nodes must share `--out`.
     """
 
-    def __init__(self, run: Run, config: dict[str, Any]) -> None:
+    def __init__(self, run: TrainerRun, config: dict[str, Any]) -> None:
         self.run = run
-        self.apart = bool(config.get("checkpoint", {}).get("use_node_local_storage"))
-        own = f"from-rank-{run.rank - run.local_rank:05d}" if self.apart else "all-ranks"
-        self.folder = run.out / "checkpoints" / own
-        self.leads = run.local_rank == 0 if self.apart else run.rank == 0
+        self.is_node_local = bool(config.get("checkpoint", {}).get("use_node_local_storage"))
+        folder_name = f"from-rank-{run.rank - run.local_rank:05d}" if self.is_node_local else "all-ranks"
+        self.folder = run.out / "checkpoints" / folder_name
+        self.leads = run.local_rank == 0 if self.is_node_local else run.rank == 0
         if self.leads:
             if run.args.no_resume:
-                set_aside(self.folder)
-            clean(self.folder)
+                move_aside(self.folder)
+            remove_partial_checkpoints(self.folder)
             self.folder.mkdir(parents=True, exist_ok=True)
-        run.barrier()
-        if not self.apart and not all(run.gathered(self.folder.is_dir())):
-            run.note(f"nodes do not share {run.out}: its checkpoints cannot be resumed from; give another --out")
+        run.wait_for_ranks()
+        if not self.is_node_local and not all(run.gather_objects(self.folder.is_dir())):
+            run.print_note(f"nodes do not share {run.out}: its checkpoints cannot be resumed from; give another --out")
 
-    def latest(self) -> int | None:
+    def find_latest(self) -> int | None:
         """The newest checkpoint that every rank has."""
-        known = self.run.gathered(set(steps_in(self.folder)))
-        return max(set.intersection(*known), default=None)
+        steps_by_rank = self.run.gather_objects(set(list_steps(self.folder)))
+        return max(set.intersection(*steps_by_rank), default=None)
 
-    def share(self, engine: Any) -> None:
+    def share_states(self, engine: Any) -> None:
         """Have every launcher process keep all of its sets' states: DeepSpeed itself writes the first set's only."""
-        own = self.run.gathered((str(self.folder), dist.get_rank(engine.optimizer.dp_process_group)))
-        writes = own.index(own[self.run.rank]) == self.run.rank
+        writers = self.run.gather_objects((str(self.folder), dist.get_rank(engine.optimizer.dp_process_group)))
+        writes = writers.index(writers[self.run.rank]) == self.run.rank
         engine.save_zero_checkpoint = engine.save_non_zero_checkpoint = writes
 
     def load(self, engine: Any, step: int) -> None:
         """Go on from a checkpoint."""
-        folder = self.folder / name_of(step)
-        compare(self.run, folder)
+        folder = self.folder / format_step_name(step)
+        check_same_run(self.run, folder)
         path, _ = engine.load_checkpoint(str(self.folder), tag=folder.name)
         if path is None:
-            raise Refusal(f"the checkpoint {folder} cannot be loaded; delete it, or use --no-resume", here=True)
-        self.run.note(f"resumed after step {step}")
+            raise Refusal(f"the checkpoint {folder} cannot be loaded; delete it, or use --no-resume", this_machine=True)
+        self.run.print_note(f"resumed after step {step}")
 
     def save(self, engine: Any, step: int) -> None:
         """Write a checkpoint; what was there before stays until this one is complete."""
-        if (self.folder / name_of(step)).exists():
+        if (self.folder / format_step_name(step)).exists():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        engine.save_checkpoint(str(self.folder), tag=partial_of(self.folder, step).name, save_latest=False)
-        self.run.barrier()
+        engine.save_checkpoint(str(self.folder), tag=get_partial_folder(self.folder, step).name, save_latest=False)
+        self.run.wait_for_ranks()
         if self.leads:
-            complete(self.folder, step, about(self.run))
-            prune(self.folder, self.run.training["keep"])
-        self.run.barrier()
+            finish_checkpoint(self.folder, step, describe_run(self.run))
+            remove_old_checkpoints(self.folder, self.run.training["keep"])
+        self.run.wait_for_ranks()
 
 
 if __name__ == "__main__":
-    guard(main)
+    run_guarded(main)

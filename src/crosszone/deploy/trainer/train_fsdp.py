@@ -17,88 +17,104 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from checkpoint import due
-from context import Context
-from data import batches
-from metrics import Metrics
-from model import build, initialise, recompute
-from optimiser import make, rate, set_rate
-from parallel import Grid, clip, exchange_between_copies, make_grid, shard, stream_dtype
-from pipeline import Pipeline, check_schedule, layers_of, places
-from run import Refusal, Run, guard, start
-from states import States, ZoneAverage, by_mesh, load_weights
-from tensor import cut, own_rows, vocabulary_loss
+from checkpoint import is_checkpoint_due
+from context import ContextShard
+from data import iter_batches
+from metrics import StepMetrics
+from model import build, init_weights, set_recompute
+from optimiser import build_optimizer, compute_rate, set_learning_rate
+from parallel import RankMesh, build_mesh, clip_sharded_gradients, get_stream_dtype, set_copy_exchange, shard_model
+from pipeline import Pipeline, check_schedule, list_layers, list_places
+from run import Refusal, TrainerRun, run_guarded, start_run
+from states import ShardedStates, ZoneAverage, group_by_mesh, load_weights
+from tensor import compute_vocabulary_loss, get_rank_rows, split_model
 from torch import Tensor, nn
 
 
 def main() -> None:
     """Train as settings.json says."""
-    run = start(sys.argv[1:])
-    check(run)
-    grid = make_grid(run)
+    run = start_run(sys.argv[1:])
+    check_supported(run)
+    grid = build_mesh(run)
     causal, cp = run.model["kind"] == "decoder", run.strategy["cp"]
-    context = Context(run.job["seq_len"], cp, run.coordinates["cp"], run.group("cp") if cp > 1 else None, causal)
-    chunks = chunks_of(run, grid, context)
-    named = {name: one for chunk in chunks.values() for name, one in chunk.named_parameters()}
-    optimizer = by_mesh(make(run, nn.ModuleList(chunks.values())))
-    tied = Tied(run, chunks)
-    average = ZoneAverage(run, grid, named) if run.strategy["local_update"] else None
-    states = States(run, grid, named, optimizer, average)
+    context = ContextShard(
+        run.job["seq_len"], cp, run.coordinates["cp"], run.create_group("cp") if cp > 1 else None, causal
+    )
+    chunks = build_chunks(run, grid, context)
+    parameters = {name: weight for chunk in chunks.values() for name, weight in chunk.named_parameters()}
+    optimizer = group_by_mesh(build_optimizer(run, nn.ModuleList(chunks.values())))
+    tied = TiedTables(run, chunks)
+    average = ZoneAverage(run, grid, parameters) if run.strategy["local_update"] else None
+    states = ShardedStates(run, grid, parameters, optimizer, average)
     first = states.resume() + 1
 
-    loss_of = Loss(run, grid, states)
-    data, metrics = ([context.part(one) for one in pair] for pair in batches(run, first)), Metrics(run)
-    piped = pipeline_of(run, grid, chunks, loss_of, metrics) if run.strategy["pp"] > 1 else None
-    copies = grid.size("replicate") > 1
+    loss_of = WeightedLoss(run, grid, states)
+    data, metrics = (
+        ([context.take_part(tokens) for tokens in pair] for pair in iter_batches(run, first)),
+        StepMetrics(run),
+    )
+    piped = build_pipeline(run, grid, chunks, loss_of, metrics) if run.strategy["pp"] > 1 else None
+    copies = grid.count_ranks("replicate") > 1
     waiting: deque[Any] = deque()
     step, stop = first - 1, first > run.steps
     while not stop:
         step += 1
         metrics.begin(step)
-        lr = rate(run, step)
-        set_rate(optimizer, lr)
+        lr = compute_rate(run, step)
+        set_learning_rate(optimizer, lr)
         if piped is not None:
-            with metrics.span("data"):
+            with metrics.record_span("data"):
                 pairs = [next(data) for _ in range(run.micro_batches)]
-            losses = piped.step([inputs for inputs, _ in pairs], [targets for _, targets in pairs])
+            losses = piped.run_step([inputs for inputs, _ in pairs], [targets for _, targets in pairs])
         else:
-            losses = passes(run, chunks[0], loss_of, data, metrics, copies)
-        with metrics.span("gradients"):
+            losses = run_passes(run, chunks[0], loss_of, data, metrics, copies)
+        with metrics.record_span("gradients"):
             tied.add_up()
-            norm = clip(named, run.training["clip"], grid, scale=states.scale, counted=named.keys() - tied.copies)
-        with metrics.span("optimizer"):
-            if states.accepts(norm):
+            norm = clip_sharded_gradients(
+                parameters, run.training["clip"], grid, scale=states.scale, counted=parameters.keys() - tied.copies
+            )
+        with metrics.record_span("optimizer"):
+            if states.is_accepted(norm):
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        for name, turn in average.turns(step) if average else []:
-            with metrics.span("gradients", name=name):
+        for name, turn in average.list_exchanges(step) if average else []:
+            with metrics.record_span("gradients", name=name):
                 turn()
         # One sum over all ranks: the loss, and whether any of them was asked to stop. Zones that train on their own do
         # not wait for it: they look at it one step later.
-        waiting.append((metrics.close(), lr, norm, run.totals_later([loss_of.share(losses), float(run.stop_asked)])))
+        waiting.append(
+            (
+                metrics.close(),
+                lr,
+                norm,
+                run.start_sum_over_ranks([loss_of.compute_share(losses), float(run.stop_asked)]),
+            )
+        )
         stop = step >= run.steps
         while len(waiting) > (1 if average and not stop else 0):
             row, its_lr, its_norm, totals = waiting.popleft()
-            mean, asked = totals()
+            mean, stop_requests = totals()
             metrics.write(row, loss=mean, lr=its_lr, grad_norm=its_norm)
-            stop = stop or asked > 0
-        if due(run, step, stop):
+            stop = stop or stop_requests > 0
+        if is_checkpoint_due(run, step, stop):
             states.save(step)
-    run.say(f"done: step {step} of {run.steps}; {states.checkpoints.path(step)}")
+    run.print_line(f"done: step {step} of {run.steps}; {states.checkpoints.get_path(step)}")
     run.end()
 
 
-def passes(run: Run, model: nn.Module, loss_of: Loss, data: Iterator, metrics: Metrics, copies: bool) -> list[Tensor]:
+def run_passes(
+    run: TrainerRun, model: nn.Module, loss_of: WeightedLoss, data: Iterator, metrics: StepMetrics, copies: bool
+) -> list[Tensor]:
     """Forward and backward pass of every micro-batch of a step; the losses. `copies`: states have copies (HSDP)."""
     losses = []
     for number in range(run.micro_batches):
-        with metrics.span("data", micro_batch=number):
+        with metrics.record_span("data", micro_batch=number):
             inputs, targets = next(data)
         if copies:
-            exchange_between_copies(model, number == run.micro_batches - 1)
-        with metrics.span("forward", micro_batch=number):
+            set_copy_exchange(model, number == run.micro_batches - 1)
+        with metrics.record_span("forward", micro_batch=number):
             loss = loss_of(model(inputs), targets)
-        with metrics.span("backward", micro_batch=number):
+        with metrics.record_span("backward", micro_batch=number):
             loss.backward()
         losses.append(loss.detach())
     return losses
@@ -107,17 +123,20 @@ def passes(run: Run, model: nn.Module, loss_of: Loss, data: Iterator, metrics: M
 # ---- what this trainer can do ----
 
 # Schedules that take the backward pass apart, which torch.compile cannot.
-SPLIT = ("zero-bubble", "zbv", "dualpipev")
-COMPILED = f"has no effect here: it needs torch.compile, which needs CUDA and no {', '.join(SPLIT)} schedule"
+SPLIT_BACKWARD_SCHEDULES = ("zero-bubble", "zbv", "dualpipev")
+NOT_COMPILED = (
+    "has no effect here: it needs torch.compile, which needs CUDA and no "
+    f"{', '.join(SPLIT_BACKWARD_SCHEDULES)} schedule"
+)
 
 
-def check(run: Run) -> None:
+def check_supported(run: TrainerRun) -> None:
     """Refuse, with one clear line, what this trainer cannot do; say what it does otherwise."""
     strategy, wire = run.strategy, run.strategy["communication"]
     allowed = {"ep": [1], "zero": [2, 3], "offload": ["none", "optimizer+weights"]}
     for key, values in allowed.items():
         if strategy[key] not in values:
-            raise Refusal(f"strategy.{key}={strategy[key]}: FSDP takes {' or '.join(str(one) for one in values)}")
+            raise Refusal(f"strategy.{key}={strategy[key]}: FSDP takes {' or '.join(map(str, values))}")
     if wire["compression"] not in ("none", "bf16"):
         raise Refusal(f"communication.compression={wire['compression']}: FSDP has none and bf16; choose one")
     if strategy["pp"] > 1:
@@ -125,17 +144,21 @@ def check(run: Run) -> None:
     if run.job["optimizer"] == "adafactor":
         raise Refusal("job.optimizer adafactor: torch's takes no sharded weights; choose adamw, lion, muon or lamb")
     if wire["overlap_tensor"] and strategy["tp"] > 1:
-        run.note(f"communication.overlap_tensor {'is in effect' if compiles(run) else COMPILED}")
+        run.print_note(f"communication.overlap_tensor {'is in effect' if can_compile(run) else NOT_COMPILED}")
     if not wire["overlap_gradients"]:
-        run.note("communication.overlap_gradients=false has no effect: FSDP always reduces during the backward pass")
+        run.print_note(
+            "communication.overlap_gradients=false has no effect: FSDP always reduces during the backward pass"
+        )
 
 
-def compiles(run: Run) -> bool:
+def can_compile(run: TrainerRun) -> bool:
     """Whether blocks can be compiled."""
-    return run.device.type == "cuda" and (run.strategy["pp"] == 1 or run.strategy["schedule"] not in SPLIT)
+    return run.device.type == "cuda" and (
+        run.strategy["pp"] == 1 or run.strategy["schedule"] not in SPLIT_BACKWARD_SCHEDULES
+    )
 
 
-def float8(run: Run) -> bool:
+def has_float8(run: TrainerRun) -> bool:
     """Products in fp8 by torchao; everything around them as with bf16."""
     if run.job["precision"] != "fp8":
         return False
@@ -150,49 +173,51 @@ def float8(run: Run) -> bool:
 # ---- the model ----
 
 
-def chunks_of(run: Run, grid: Grid, context: Context) -> dict[int, nn.Module]:
+def build_chunks(run: TrainerRun, grid: RankMesh, context: ContextShard) -> dict[int, nn.Module]:
     """The parts of the model that this rank holds, by their place in it: cut, sharded, filled."""
     strategy = run.strategy
     layers, pp = strategy["chunk_layers"], strategy["pp"]
-    held = places(strategy["schedule"], pp, len(layers) // pp)[run.coordinates["pp"]] if pp > 1 else [0]
-    fp8 = float8(run)
-    made = {}
-    for place in held:
-        own = layers_of(place, layers) if pp > 1 else None
-        model = build(run.model, layers=own, first=place == 0, last=pp == 1 or place == len(layers) - 1)
-        made[place] = prepared(run, grid, context, model.to(run.weight_dtype), fp8)
-    return made
+    local_places = list_places(strategy["schedule"], pp, len(layers) // pp)[run.coordinates["pp"]] if pp > 1 else [0]
+    fp8 = has_float8(run)
+    chunks = {}
+    for place in local_places:
+        chunk_layers = list_layers(place, layers) if pp > 1 else None
+        model = build(run.model, layers=chunk_layers, first=place == 0, last=pp == 1 or place == len(layers) - 1)
+        chunks[place] = prepare_chunk(run, grid, context, model.to(run.weight_dtype), fp8)
+    return chunks
 
 
-def prepared(run: Run, grid: Grid, context: Context, model: nn.Module, fp8: bool) -> nn.Module:
+def prepare_chunk(run: TrainerRun, grid: RankMesh, context: ContextShard, model: nn.Module, fp8: bool) -> nn.Module:
     """A part of the model on device meta, made ready to train."""
     strategy = run.strategy
-    recompute(model, strategy["recompute"])
+    set_recompute(model, strategy["recompute"])
     context.apply(model)
     if fp8:
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
         config = Float8LinearConfig.from_recipe_name(run.job["fp8_recipe"])
-        convert_to_float8_training(model.layers, config=config, module_filter_fn=lambda one, _: _wide(one))
+        convert_to_float8_training(
+            model.layers, config=config, module_filter_fn=lambda module, _: _has_float8_widths(module)
+        )
     if strategy["tp"] > 1:
-        cut(model, grid.mesh["tp"], sequence=strategy["sequence_parallel"])
-        if strategy["communication"]["overlap_tensor"] and compiles(run):
-            overlap_tensor(grid, model)
-    see_positions(run, model, context)
-    shard(model, run, grid)
+        split_model(model, grid.mesh["tp"], sequence=strategy["sequence_parallel"])
+        if strategy["communication"]["overlap_tensor"] and can_compile(run):
+            compile_tensor_overlap(grid, model)
+    set_positions(run, model, context)
+    shard_model(model, run, grid)
     offloaded = strategy["offload"] != "none"
-    initialise(model, run.seed, "cpu" if offloaded else run.device)
+    init_weights(model, run.seed, "cpu" if offloaded else run.device)
     if run.data["init_from"]:
         load_weights(run, model)
     return model
 
 
-def _wide(module: nn.Module) -> bool:
+def _has_float8_widths(module: nn.Module) -> bool:
     """The fp8 product wants multiples of 16."""
     return isinstance(module, nn.Linear) and module.in_features % 16 == 0 and module.out_features % 16 == 0
 
 
-def see_positions(run: Run, model: nn.Module, context: Context) -> None:
+def set_positions(run: TrainerRun, model: nn.Module, context: ContextShard) -> None:
     """Tell the model which positions its tokens have: a rank may hold pieces of the sequence, a stage sees none."""
     forward, positions = model.forward, context.positions.to(run.device)
     amp = run.job["precision"] == "bf16-amp"
@@ -204,7 +229,7 @@ def see_positions(run: Run, model: nn.Module, context: Context) -> None:
     model.forward = placed
 
 
-def overlap_tensor(grid: Grid, model: nn.Module) -> None:
+def compile_tensor_overlap(grid: RankMesh, model: nn.Module) -> None:
     """Let the compiler cut tensor-parallel collectives and their products into pieces that overlap."""
     import torch._inductor.config as inductor
     from torch.distributed._symmetric_memory import enable_symm_mem_for_group
@@ -215,14 +240,14 @@ def overlap_tensor(grid: Grid, model: nn.Module) -> None:
         block.compile()
 
 
-class Loss:
+class WeightedLoss:
     """What the backward pass starts from: a micro-batch's loss, weighed so that FSDP's mean is the sum over samples.
 
     FSDP averages over replicas and context ranks; the gradient shall be the sum over all samples / samples of a step,
     also where replicas differ in how many they take.
     """
 
-    def __init__(self, run: Run, grid: Grid, states: States) -> None:
+    def __init__(self, run: TrainerRun, grid: RankMesh, states: ShardedStates) -> None:
         self.run, self.states, self.mesh = run, states, grid.mesh["tp"]
         strategy, job = run.strategy, run.job
         masked = max(1, round(run.training["mask_share"] * job["seq_len"]))
@@ -233,25 +258,27 @@ class Loss:
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of the tokens here, of all that count in the micro-batch."""
         if self.mesh.size() > 1:
-            total = vocabulary_loss(logits, targets, self.mesh, self.rows)
+            total = compute_vocabulary_loss(logits, targets, self.mesh, self.rows)
         else:
             total = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
         return total * (self.weight * self.states.scale / self.counted)
 
-    def share(self, losses: list[Tensor]) -> Tensor | float:
+    def compute_share(self, losses: list[Tensor]) -> Tensor | float:
         """What this rank adds to the mean loss of the step."""
         if not losses:
             return 0.0
-        each = self.run.strategy["micro_batch"] / self.run.job["global_batch"] / self.mesh.size()
-        return torch.stack(losses).double().sum() * (each / self.weight / self.states.used)
+        sample_share = self.run.strategy["micro_batch"] / self.run.job["global_batch"] / self.mesh.size()
+        return torch.stack(losses).double().sum() * (sample_share / self.weight / self.states.used)
 
 
-def pipeline_of(run: Run, grid: Grid, chunks: dict[int, nn.Module], loss: Loss, metrics: Metrics) -> Pipeline:
+def build_pipeline(
+    run: TrainerRun, grid: RankMesh, chunks: dict[int, nn.Module], loss: WeightedLoss, metrics: StepMetrics
+) -> Pipeline:
     """The pipeline of this replica, with the shapes of a micro-batch on this rank."""
     strategy, job = run.strategy, run.job
     size, length = strategy["micro_batch"], job["seq_len"] // strategy["cp"]
     slices = strategy["tp"] if strategy["sequence_parallel"] else 1
-    first, end = own_rows(loss.rows, grid.mesh["tp"])
+    first, end = get_rank_rows(loss.rows, grid.mesh["tp"])
     products = torch.float32 if run.compute_dtype == torch.float32 else run.compute_dtype
     return Pipeline(
         chunks,
@@ -260,41 +287,43 @@ def pipeline_of(run: Run, grid: Grid, chunks: dict[int, nn.Module], loss: Loss, 
         device=run.device,
         micro_batches=run.micro_batches,
         tokens=(size, length),
-        hidden=((size, length // slices, run.model["hidden"]), stream_dtype(run)),
+        hidden=((size, length // slices, run.model["hidden"]), get_stream_dtype(run)),
         logits=((size, length, end - first), products),
         loss=loss,
-        span=metrics.span,
+        span=metrics.record_span,
     )
 
 
-class Tied:
+class TiedTables:
     """One table as embedding of the first stage and head of the last: both copies get the sum of their gradients."""
 
-    def __init__(self, run: Run, chunks: dict[int, nn.Module]) -> None:
+    def __init__(self, run: TrainerRun, chunks: dict[int, nn.Module]) -> None:
         last = run.strategy["pp"] - 1
-        self.table = next((one.embed.weight for one in chunks.values() if one.embed is not None), None)
-        self.head = next((one.head.weight for one in chunks.values() if one.head is not None and one.tied), None)
+        self.table = next((chunk.embed.weight for chunk in chunks.values() if chunk.embed is not None), None)
+        self.head = next(
+            (chunk.head.weight for chunk in chunks.values() if chunk.head is not None and chunk.tied), None
+        )
         self.copies = {"head.weight"} if self.head is not None else set()
         self.apart, self.device = run.model["tied_embeddings"] and last > 0, run.device
         self.group = None
         if self.apart and run.strategy["schedule"] not in ("zbv", "dualpipev"):
-            ends = [run.coordinates_of(rank) for rank in range(run.world)]
+            ends = [run.get_coordinates(rank) for rank in range(run.world)]
             keys = [(c["tp"], c["cp"], c["dp"], 0 if c["pp"] in (0, last) else c["pp"]) for c in ends]
-            self.group = run.split(keys)
+            self.group = run.split_ranks(keys)
 
     def add_up(self) -> None:
         """Add the two gradients."""
         if not self.apart or (self.table is None and self.head is None):
             return
-        held = [one.grad.to_local() for one in (self.table, self.head) if one is not None]
+        gradients = [weight.grad.to_local() for weight in (self.table, self.head) if weight is not None]
         if self.group is None:
-            held[0].add_(held[1])
-            held[1].copy_(held[0])
+            gradients[0].add_(gradients[1])
+            gradients[1].copy_(gradients[0])
         else:
-            total = held[0].to(self.device)  # it may be in host memory
+            total = gradients[0].to(self.device)  # it may be in host memory
             dist.all_reduce(total, group=self.group)
-            held[0].copy_(total)
+            gradients[0].copy_(total)
 
 
 if __name__ == "__main__":
-    guard(main)
+    run_guarded(main)

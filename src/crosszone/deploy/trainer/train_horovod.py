@@ -15,61 +15,70 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from checkpoint import clean, due, random_state, read, restore_random, set_aside, steps_in, write
-from data import batches
-from metrics import Metrics
-from model import build, initialise, load_huggingface, loss_of, recompute
-from optimiser import Several, clip, make, rate, set_rate
-from run import Refusal, Run, guard, start
+from checkpoint import (
+    get_random_state,
+    is_checkpoint_due,
+    list_steps,
+    load_alone,
+    move_aside,
+    remove_partial_checkpoints,
+    restore_random_state,
+    save_alone,
+)
+from data import iter_batches
+from metrics import StepMetrics
+from model import build, compute_loss, init_weights, load_huggingface, set_recompute
+from optimiser import OptimizerGroup, build_optimizer, clip_gradients, compute_rate, set_learning_rate
+from run import Refusal, TrainerRun, run_guarded, start_run
 
 
 def main() -> None:
     """Train as settings.json says."""
-    hvd = horovod()
+    hvd = import_horovod()
     hvd.init()
-    run = start(sys.argv[1:], distributed=False, rank=hvd.rank(), world=hvd.size(), local_rank=hvd.local_rank())
-    model = initialise(build(run.model), run.seed, run.device).to(run.weight_dtype)
+    run = start_run(sys.argv[1:], distributed=False, rank=hvd.rank(), world=hvd.size(), local_rank=hvd.local_rank())
+    model = init_weights(build(run.model), run.seed, run.device).to(run.weight_dtype)
     if run.data["init_from"]:
         load_huggingface(model, run.data["init_from"])
-    recompute(model, run.strategy["recompute"])
-    optimizer = averaging(hvd, run, model, make(run, model))
+    set_recompute(model, run.strategy["recompute"])
+    optimizer = wrap_optimizer(hvd, run, model, build_optimizer(run, model))
     scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
-    first = resumed(hvd, run, model, optimizer, scaler)
-    data, count = batches(run, first), run.micro_batches
+    first = resume(hvd, run, model, optimizer, scaler)
+    data, count = iter_batches(run, first), run.micro_batches
     hvd.barrier()
-    metrics = Metrics(run)
+    metrics = StepMetrics(run)
     for step in range(first, run.steps + 1):
         metrics.begin(step)
-        set_rate(optimizer, rate(run, step))
+        set_learning_rate(optimizer, compute_rate(run, step))
         total = torch.zeros((), device=run.device)
         for number in range(count):
-            with metrics.span("data", micro_batch=number):
+            with metrics.record_span("data", micro_batch=number):
                 inputs, targets = next(data)
-            with metrics.span("forward", micro_batch=number), run.autocast():
-                loss = loss_of(model(inputs), targets) / count
-            with metrics.span("backward", micro_batch=number):
+            with metrics.record_span("forward", micro_batch=number), run.apply_autocast():
+                loss = compute_loss(model(inputs), targets) / count
+            with metrics.record_span("backward", micro_batch=number):
                 scaler.scale(loss).backward()
             total += loss.detach()
-        with metrics.span("gradients"):
-            for one in optimizer.optimizers:
-                one.synchronize()
-        with metrics.span("optimizer"):
-            norm = stepped(model, optimizer, scaler, run.training["clip"])
+        with metrics.record_span("gradients"):
+            for part in optimizer.optimizers:
+                part.synchronize()
+        with metrics.record_span("optimizer"):
+            norm = apply_gradients(model, optimizer, scaler, run.training["clip"])
         row = metrics.close()
         # One small reduction carries the loss and whether any rank was asked to stop.
-        said = torch.stack([total.double(), torch.tensor(float(run.stop_asked)).to(total)])
-        mean, stop = hvd.allreduce(said, name="loss", op=hvd.Average).tolist()
+        sums = torch.stack([total.double(), torch.tensor(float(run.stop_asked)).to(total)])
+        mean, stop = hvd.allreduce(sums, name="loss", op=hvd.Average).tolist()
         metrics.write(row, loss=mean, lr=optimizer.param_groups[0]["lr"], grad_norm=norm)
-        if due(run, step, stop > 0):
+        if is_checkpoint_due(run, step, stop > 0):
             save(run, step, model, optimizer, scaler)
             hvd.barrier()
         if stop > 0:
-            run.note(f"asked to stop: saved after step {step}")
+            run.print_note(f"asked to stop: saved after step {step}")
             break
     hvd.shutdown()
 
 
-def horovod() -> ModuleType:
+def import_horovod() -> ModuleType:
     """Horovod's PyTorch part; a `Refusal` where it is missing or was built without it."""
     try:
         import horovod.torch as hvd
@@ -86,7 +95,7 @@ INSTALL = (
 )
 
 
-def averaging(hvd: ModuleType, run: Run, model: torch.nn.Module, optimizer: Any) -> Several:
+def wrap_optimizer(hvd: ModuleType, run: TrainerRun, model: torch.nn.Module, optimizer: Any) -> OptimizerGroup:
     """The optimizer, each part of it wrapped so that its gradients are averaged over all ranks."""
     talk, count = run.strategy["communication"], run.micro_batches
     half = "fp16" in (talk["compression"], talk["gradient_dtype"])
@@ -94,21 +103,21 @@ def averaging(hvd: ModuleType, run: Run, model: torch.nn.Module, optimizer: Any)
     # synchronize(), which is after the last.
     passes = count if talk["overlap_gradients"] else count + 1
     wrapped = []
-    for one in getattr(optimizer, "optimizers", (optimizer,)):
-        held = {id(parameter) for group in one.param_groups for parameter in group["params"]}
+    for inner in getattr(optimizer, "optimizers", (optimizer,)):
+        parameter_ids = {id(parameter) for group in inner.param_groups for parameter in group["params"]}
         wrapped.append(
             hvd.DistributedOptimizer(
-                remade(one),
-                named_parameters=[(name, part) for name, part in model.named_parameters() if id(part) in held],
+                make_copyable(inner),
+                named_parameters=[item for item in model.named_parameters() if id(item[1]) in parameter_ids],
                 compression=hvd.Compression.fp16 if half else hvd.Compression.none,
                 backward_passes_per_step=passes,
                 op=hvd.Average,
             )
         )
-    return Several(*wrapped)
+    return OptimizerGroup(*wrapped)
 
 
-def remade(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def make_copyable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """The optimizer as Horovod needs it: it makes one of the same class from parameter groups alone, and steps it with
     a closure. torch's own can be made so; ours get a class that can.
     """
@@ -128,55 +137,55 @@ def remade(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return optimizer
 
 
-def stepped(model: torch.nn.Module, optimizer: Several, scaler: Any, limit: float) -> torch.Tensor:
+def apply_gradients(model: torch.nn.Module, optimizer: OptimizerGroup, scaler: Any, limit: float) -> torch.Tensor:
     """Clip and apply the averaged gradients; their norm."""
     with contextlib.ExitStack() as without:
-        for one in optimizer.optimizers:
-            scaler.unscale_(one)
-            without.enter_context(one.skip_synchronize())
-        norm = clip(model.parameters(), limit)
-        for one in optimizer.optimizers:
-            scaler.step(one)
+        for part in optimizer.optimizers:
+            scaler.unscale_(part)
+            without.enter_context(part.skip_synchronize())
+        norm = clip_gradients(model.parameters(), limit)
+        for part in optimizer.optimizers:
+            scaler.step(part)
         scaler.update()
-    for one in optimizer.optimizers:
-        one.zero_grad()
+    for part in optimizer.optimizers:
+        part.zero_grad()
     return norm
 
 
-def save(run: Run, step: int, model: torch.nn.Module, optimizer: Several, scaler: Any) -> None:
+def save(run: TrainerRun, step: int, model: torch.nn.Module, optimizer: OptimizerGroup, scaler: Any) -> None:
     """Write a checkpoint on rank 0: all ranks hold the same."""
     if run.rank == 0:
         parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-        write(run.out / "checkpoints", step, parts | {"random": random_state(run)}, run)
+        save_alone(run.out / "checkpoints", step, parts | {"random": get_random_state(run)}, run)
 
 
-def resumed(hvd: ModuleType, run: Run, model: torch.nn.Module, optimizer: Several, scaler: Any) -> int:
+def resume(hvd: ModuleType, run: TrainerRun, model: torch.nn.Module, optimizer: OptimizerGroup, scaler: Any) -> int:
     """The step to begin with; rank 0 reads its last checkpoint and sends it to all."""
     folder, last, scale = run.out / "checkpoints", None, {}
     if run.rank == 0:
         if run.args.no_resume:
-            set_aside(folder)
-        clean(folder)
-        last = max(steps_in(folder), default=None)
+            move_aside(folder)
+        remove_partial_checkpoints(folder)
+        last = max(list_steps(folder), default=None)
     last = hvd.broadcast_object(last, root_rank=0, name="last")
     if last is None:
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         return 1
     if run.rank == 0:
-        state = read(folder, last, run)
+        state = load_alone(folder, last, run)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        restore_random(run, state["random"])
+        restore_random_state(run, state["random"])
         scale = state["scaler"]
     # Ranks without a state make one by a step without gradient, so weights are sent after it.
-    for one in optimizer.optimizers:
-        hvd.broadcast_optimizer_state(one, root_rank=0)
-        one.zero_grad()
+    for part in optimizer.optimizers:
+        hvd.broadcast_optimizer_state(part, root_rank=0)
+        part.zero_grad()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     scaler.load_state_dict(hvd.broadcast_object(scale, root_rank=0, name="scale"))
-    run.say(f"going on after step {last}")
+    run.print_line(f"going on after step {last}")
     return last + 1
 
 
 if __name__ == "__main__":
-    guard(main)
+    run_guarded(main)

@@ -24,27 +24,27 @@ FREE_GIB = 20  # Least free disk below which a warning is given, when no checkpo
 WAIT_S = 5
 
 
-def load(name):
+def load_json(name):
     """A JSON file of the bundle."""
     return json.loads((HERE / name).read_text(encoding="utf-8"))
 
 
-def own_addresses():
+def list_own_addresses():
     """Every address of this machine with its interface, as `ip` tells; empty where there is no `ip`."""
     if shutil.which("ip") is None:
         return {}
     lines = subprocess.run(
         ["ip", "-o", "addr", "show"], capture_output=True, text=True, check=False
     ).stdout.splitlines()
-    found = {}
+    interface_of_address = {}
     for line in lines:
         words = line.split()
         if len(words) > 3:
-            found[words[3].split("/")[0]] = words[1]
-    return found
+            interface_of_address[words[3].split("/")[0]] = words[1]
+    return interface_of_address
 
 
-def resolved(name):
+def resolve_name(name):
     """The addresses a name stands for; empty: none."""
     try:
         return sorted({info[4][0] for info in socket.getaddrinfo(name, None)})
@@ -52,18 +52,18 @@ def resolved(name):
         return []
 
 
-def this_node(nodes, asked):
+def find_this_node(nodes, number):
     """The entry of this machine: as asked, else the one whose address is ours."""
-    if asked is not None:
-        return next((node for node in nodes if node["number"] == asked), None)
-    own = set(own_addresses()) | {socket.gethostname()}
+    if number is not None:
+        return next((node for node in nodes if node["number"] == number), None)
+    own_names = set(list_own_addresses()) | {socket.gethostname()}
     for node in nodes:
-        if node["address"] and (node["address"] in own or set(resolved(node["address"])) & own):
+        if node["address"] and (node["address"] in own_names or set(resolve_name(node["address"])) & own_names):
             return node
     return None
 
 
-def reaches(address, port):
+def is_reachable(address, port):
     """Whether a connection to the port is answered, even if only by a refusal (then nothing listens yet)."""
     try:
         socket.create_connection((address, port), timeout=WAIT_S).close()
@@ -85,7 +85,7 @@ def port_is_free(port):
     return True, "free"
 
 
-def gpus():
+def list_gpus():
     """(name, memory GiB) of each GPU that nvidia-smi shows; None: there is no nvidia-smi."""
     if shutil.which("nvidia-smi") is None:
         return None
@@ -95,7 +95,7 @@ def gpus():
     return [(name.strip(), float(size) / 1024) for name, size in parts]
 
 
-def checks(settings, nodes, node, port):
+def iter_checks(settings, nodes, node, port):
     """Every check as (level, what, told); level: ok, warning or failed."""
     unfilled = [
         path.name for path in sorted(HERE.rglob("*.sh")) if re.search(r"@ADDRESS_\d+@", path.read_text("utf-8"))
@@ -104,24 +104,24 @@ def checks(settings, nodes, node, port):
         yield "failed", "template", f"{len(unfilled)} scripts have no address yet: python3 fill.py hosts.txt"
     if node is None:
         yield "warning", "node", "this machine is none of the bundle's nodes by address; say --node N"
-    yield from network(nodes, node, port)
-    yield from hardware(settings, node)
-    yield from software(settings)
-    yield from storage(settings)
+    yield from check_network(nodes, node, port)
+    yield from check_hardware(settings, node)
+    yield from check_software(settings)
+    yield from check_storage(settings)
 
 
-def network(nodes, node, port):
+def check_network(nodes, node, port):
     """Interface, names, reachability, port."""
-    own = own_addresses()
+    local_addresses = list_own_addresses()
     if node and node["interface"]:
-        has = node["interface"] in own.values()
+        has = node["interface"] in local_addresses.values()
         yield (
             ("ok" if has else "failed"),
             "interface",
-            node["interface"] + ("" if has else f" is not here; there are {sorted(set(own.values()))}"),
+            node["interface"] + ("" if has else f" is not here; there are {sorted(set(local_addresses.values()))}"),
         )
-    if node and node["address"] and own:
-        mine = set(resolved(node["address"])) & set(own)
+    if node and node["address"] and local_addresses:
+        mine = set(resolve_name(node["address"])) & set(local_addresses)
         yield (
             ("ok" if mine else "failed"),
             "address",
@@ -129,33 +129,33 @@ def network(nodes, node, port):
         )
     for other in nodes:
         if other["address"] and (node is None or other["number"] != node["number"]):
-            known = resolved(other["address"])
-            if not known:
+            resolved_addresses = resolve_name(other["address"])
+            if not resolved_addresses:
                 yield "failed", f"node {other['number']:03d}", f"{other['address']} does not resolve"
     master = nodes[0]
     if node and node["number"] == master["number"]:
-        good, told = port_is_free(port)
-        yield ("ok" if good else "failed"), f"port {port}", told
+        good, detail = port_is_free(port)
+        yield ("ok" if good else "failed"), f"port {port}", detail
     elif master["address"]:
-        good, told = reaches(master["address"], port)
-        yield ("ok" if good else "failed"), f"first node {master['address']}:{port}", told
+        good, detail = is_reachable(master["address"], port)
+        yield ("ok" if good else "failed"), f"first node {master['address']}:{port}", detail
 
 
-def hardware(settings, node):
+def check_hardware(settings, node):
     """GPUs: as many as planned, with enough memory."""
-    found = gpus()
+    gpu_list = list_gpus()
     needed = sum(len(agent["gpus"]) for agent in node["agents"]) if node else 1
-    if found is None:
+    if gpu_list is None:
         yield "warning", "GPUs", "no nvidia-smi here: training would run on the CPU"
         return
-    yield ("ok" if len(found) >= needed else "failed"), "GPUs", f"{len(found)} here, {needed} needed"
+    yield ("ok" if len(gpu_list) >= needed else "failed"), "GPUs", f"{len(gpu_list)} here, {needed} needed"
     peak = settings["predicted"]["memory_gib"]["expected"]
-    for number, (name, size) in enumerate(found):
+    for number, (name, size) in enumerate(gpu_list):
         if size < peak:
             yield "failed", f"GPU {number}", f"{name} has {size:.1f} GiB, the plan needs {peak:.1f}"
 
 
-def software(settings):
+def check_software(settings):
     """Python and packages; every node should say the same."""
     yield "ok", "Python", sys.version.split()[0]
     for name in PACKAGES[settings["framework"]]:
@@ -164,30 +164,30 @@ def software(settings):
         except importlib.metadata.PackageNotFoundError:
             yield "failed", name, f"not installed for {sys.executable}"
     requires = settings.get("requires", {})
-    missing = unmet(requires)
+    missing = find_unmet(requires)
     for name, limit in requires.items():
         yield ("failed" if name in missing else "ok"), f"{name}{limit}", missing.get(name, "as this plan needs")
 
 
-def unmet(requires):
+def find_unmet(requires):
     """What a plan needs ({"deepspeed": "<0.19.7", "cupy": ""}) and this Python lacks, by name with what to do."""
-    found = {}
+    missing = {}
     for name, limit in requires.items():
         if importlib.util.find_spec(name) is None:
             install = f"pip install '{WHEELS.get(name, name)}{limit}'"
-            found[name] = f"this plan needs it, and it is not installed for {sys.executable}; {install}"
-        elif limit and numbers(importlib.metadata.version(name)) >= numbers(limit.lstrip("<")):
+            missing[name] = f"this plan needs it, and it is not installed for {sys.executable}; {install}"
+        elif limit and parse_version(importlib.metadata.version(name)) >= parse_version(limit.lstrip("<")):
             has = importlib.metadata.version(name)
-            found[name] = f"{has} lacks what this plan uses; pip install '{name}{limit}', or plan without it"
-    return found
+            missing[name] = f"{has} lacks what this plan uses; pip install '{name}{limit}', or plan without it"
+    return missing
 
 
-def numbers(version):
+def parse_version(version):
     """0.19.7+cu12 as (0, 19, 7)."""
     return tuple(int(part) for part in re.match(r"\d+(\.\d+)*", version).group().split("."))
 
 
-def storage(settings):
+def check_storage(settings):
     """Disk and data."""
     free = shutil.disk_usage(HERE).free / 2**30
     yield ("ok" if free > FREE_GIB else "warning"), "disk", f"{free:.0f} GiB free"
@@ -206,17 +206,19 @@ def main():
     parser = argparse.ArgumentParser(description="Check one node before training.")
     parser.add_argument("--node", type=int, help="number of this node; default: by its address")
     parser.add_argument("--json", action="store_true", help="one JSON document")
-    given = parser.parse_args()
-    settings, nodes, launch = load("settings.json"), load("nodes.json"), load("bundle.json")
-    node = this_node(nodes, given.node)
-    rows = list(checks(settings, nodes, node, launch["port"]))
-    if given.json:
+    args = parser.parse_args()
+    settings, nodes, launch = load_json("settings.json"), load_json("nodes.json"), load_json("bundle.json")
+    node = find_this_node(nodes, args.node)
+    rows = list(iter_checks(settings, nodes, node, launch["port"]))
+    if args.json:
         print(
-            json.dumps([{"level": level, "what": what, "told": told} for level, what, told in rows], ensure_ascii=False)
+            json.dumps(
+                [{"level": level, "what": what, "told": detail} for level, what, detail in rows], ensure_ascii=False
+            )
         )
     else:
-        for level, what, told in rows:
-            print(f"{level:8} {what}: {told}")
+        for level, what, detail in rows:
+            print(f"{level:8} {what}: {detail}")
     sys.exit(1 if any(level == "failed" for level, _, _ in rows) else 0)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from crosszone.cost.tiers import figure
 from crosszone.deploy.deploy import build_bundle
-from crosszone.deploy.settings import LaunchSettings, Training
+from crosszone.deploy.settings import LaunchSettings, TrainingSettings
 from crosszone.errors import InvalidError, MachineError, Notice
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.environment import Environment
@@ -200,7 +200,7 @@ def _work(
 ) -> Work:
     """The bundle of the small scenario, and what is expected of it before anything was tried."""
     loaded = parse_scenario(dump_yaml(dict(scenario)), "emulated.yaml")
-    rates = Training(lr=LEARNING_RATE, min_lr=LEARNING_RATE / 10, warmup_steps=0, checkpoint_every=10 * steps)
+    rates = TrainingSettings(lr=LEARNING_RATE, min_lr=LEARNING_RATE / 10, warmup_steps=0, checkpoint_every=10 * steps)
     settings = LaunchSettings(python=next(iter(nodes.values())).python, steps=steps, port=PORT, training=rates)
     bundle = build_bundle(loaded, language, framework=framework, settings=settings)
     plan = parse_scenario(next(file.text for file in bundle.files if file.path == PLAN), PLAN)
