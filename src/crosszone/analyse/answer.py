@@ -68,14 +68,18 @@ def answer(
     plans: bool = False,
     zone_failures_per_year: float = 0.0,
     checkpoint_zone: str | None = None,
+    base: PredictionAnswer | None = None,
     progress: Progress | None = None,
     cancelled: Callable[[], bool] | None = None,
 ) -> Analysed:
-    """Analyse a scenario that was read from a file; without a strategy, its best plan. `plans`: suggest others too."""
+    """Analyse a scenario that was read from a file; without a strategy, its best plan.
+
+    `plans`: suggest others too; `base`: the prediction of the scenario's own strategy, where it is there already.
+    """
     read = loaded.scenario
     watched: dict[str, Any] = {"progress": progress, "cancelled": cancelled}
     planned = loaded if read.strategy is not None else _fill_best_plan(loaded, watched)
-    predicted_answer = predicted(planned, language)
+    predicted_answer = base or predicted(planned, language)
     predictor = predicted_answer.predictor
     work: dict[Part, Callable[[], Any]] = {
         "traffic": lambda: communication_report(predictor, predicted_answer.prediction),

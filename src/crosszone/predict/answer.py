@@ -23,13 +23,15 @@ class PredictionAnswer(NamedTuple):
     prediction: Prediction
 
 
-def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> PredictionAnswer:
+def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predictor | None = None) -> PredictionAnswer:
     """Predict a scenario that was read from a file: notices have their lines, and tell what was assumed on the way.
+
+    `computed`: what `predictor_of` gave for it, where that is there already.
 
     An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
     """
     scenario, document = loaded.scenario, loaded.document
-    computed = predictor_of(loaded)
+    computed = computed or predictor_of(loaded)
     notices = [*chosen_dp(scenario, computed.strategy), *computed.notices, *loaded.notices, *scenario_notices(scenario)]
     complete = replace(computed, notices=tuple(few_alike(list(map(document.placed, notices)))))
     prediction = build_prediction(complete, language)

@@ -23,6 +23,7 @@ from crosszone.errors import InvalidError, Notice
 from crosszone.inputs.value import Value, parse
 from crosszone.web.refusals import refuse
 
+NOT_ONE_OF = "not_one_of"  # A pydantic error of this type names the `allowed` values and the `nearest` one
 BUDGET_S, MOST_S = 30.0, 300.0  # Seconds a search may take unless a request says otherwise, and at most
 FieldPath = Annotated[str, Field(max_length=500)]  # A path such as cluster.links[*].gbps; none is longer
 # A body that every route which takes a scenario answers.
@@ -150,6 +151,8 @@ def _build_notice(model: type[BaseModel], detail: Any) -> Notice:
     if detail["type"] == "extra_forbidden":
         params = {"nearest": ", ".join(model.model_fields), "known": list(model.model_fields)}
         return Notice(code="unknown_key", field=field, value=field, params=params)
+    if detail["type"] == NOT_ONE_OF:
+        return Notice(code=NOT_ONE_OF, field=field, value=detail["input"], params=detail["ctx"])
     if detail["type"] in codes:
         return Notice(code=codes[detail["type"]], field=field or "body", value=detail["input"])
     if not detail["loc"]:

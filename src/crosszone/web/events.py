@@ -7,6 +7,7 @@ then `result` or `error`. Hanging up stops the work, and so does `DELETE /api/v1
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,7 @@ from crosszone.web.refusals import refuse
 from crosszone.web.workers import Job, Workers, WorkItem
 
 STREAM = "text/event-stream"
+LINES = "application/x-ndjson"
 # Seconds of silence after which the stream says that it is alive; also how soon a hang-up is noticed.
 ALIVE_S = 1.0
 # How the description of the API states the second form of an answer.
@@ -92,6 +94,29 @@ async def _stream_job(
         yield _format_ending(request, task)
     finally:
         work.cancelled.set()
+
+
+def stream_lines(request: Request, lines: AsyncIterator[Any]) -> Response:
+    """One JSON value a line, each sent when it is there."""
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "Vary": "Accept-Encoding"}
+    content = _encode_lines(lines)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        # Compressed here: the middleware would hold a line back until some more have filled its buffer.
+        headers["Content-Encoding"] = "gzip"
+        content = _compress_lines(content)
+    return StreamingResponse(content, media_type=LINES, headers=headers)
+
+
+async def _encode_lines(lines: AsyncIterator[Any]) -> AsyncIterator[bytes]:
+    async for line in lines:
+        yield json_bytes(line) + b"\n"
+
+
+async def _compress_lines(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    packer = zlib.compressobj(5, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    async for line in lines:
+        yield packer.compress(line) + packer.flush(zlib.Z_SYNC_FLUSH)
+    yield packer.flush()
 
 
 def _start_work(workers: Workers, work: WorkItem) -> asyncio.Task[bytes]:

@@ -5,11 +5,11 @@ A scenario of a request is read like a file, but it may only name files beside t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from crosszone.analyse.fields import changed
 from crosszone.errors import FileError, InputError, InvalidError, Notice
@@ -19,9 +19,12 @@ from crosszone.inputs.scenario import Loaded, read_scenario, upgraded
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
 from crosszone.inputs.value import nearest
+from crosszone.predict.answer import PredictionAnswer, answer, predictor_of
+from crosszone.predict.predictor import Predictor
 from crosszone.web.body import ChangeBody, ScenarioBody, StrategyOverride
 from crosszone.web.refusals import refuse
 
+Outcome = TypeVar("Outcome")
 TEXT = "<text>"  # The `file` of notices about the text of a request
 
 _DEFAULTS = Strategy().model_dump(mode="json")
@@ -36,10 +39,26 @@ class ScenarioReader:
 
     def read(self, body: ScenarioBody, pins: Mapping[str, Any] | None = None) -> Loaded:
         """The scenario of a request, done the way it asks for; `pins` go over its strategy."""
+        return self.load(self.parse(body), body.way, pins)
+
+    def parse(self, body: ScenarioBody) -> Document:
+        """The document of a request, as it was sent."""
+        if body.text is None:
+            return Document(dict(body.scenario or {}), self._file)
         try:
-            document = self._document(body)
-            if body.way is not None:
-                document = replace(document, value=_apply_override(document.value, body.way))
+            return parse_document(body.text, self._file)
+        except InputError as error:
+            raise self._renamed(error) from None
+
+    def load(
+        self, document: Document, override: StrategyOverride | None, pins: Mapping[str, Any] | None = None
+    ) -> Loaded:
+        """The scenario of a document, done the way it asks for; `pins` go over its strategy."""
+        try:
+            for path in _FILE_FIELDS:
+                self._check_reference(document, path)
+            if override is not None:
+                document = replace(document, value=_apply_override(document.value, override))
             if pins:
                 document = replace(document, value=_apply_pins(document.value, pins))
             loaded = read_scenario(document)
@@ -47,12 +66,6 @@ class ScenarioReader:
             raise self._renamed(error) from None
         named = Document(document.value, TEXT, document.lines)
         return Loaded(loaded.scenario, [self._own(notice) for notice in loaded.notices], named)
-
-    def describe_request(self, body: ScenarioBody, language: str) -> dict[str, Any]:
-        """What follows from the scenario of a request before anything is predicted."""
-        loaded = self.read(body)
-        fields, _ = upgraded(loaded.document)
-        return {**describe(loaded, language), "fields": fields, "yaml": dump_yaml(fields)}
 
     def apply_changes(self, body: ChangeBody) -> dict[str, Any]:
         """The scenario of a request with fields at some paths set, as it would be written; read before it is answered.
@@ -86,15 +99,6 @@ class ScenarioReader:
     def _file(self) -> str:
         return str(self.base / TEXT)
 
-    def _document(self, body: ScenarioBody) -> Document:
-        if body.text is not None:
-            document = parse_document(body.text, self._file)
-        else:
-            document = Document(dict(body.scenario or {}), self._file)
-        for path in _FILE_FIELDS:
-            self._check_reference(document, path)
-        return document
-
     def _check_reference(self, document: Document, path: tuple[str, str]) -> None:
         outer = document.value.get(path[0]) if isinstance(document.value, Mapping) else None
         named = outer.get(path[1]) if isinstance(outer, Mapping) else None
@@ -115,6 +119,79 @@ class ScenarioReader:
     def _own(self, notice: Notice) -> Notice:
         """The same notice with the text called `<text>`."""
         return notice.at(TEXT, notice.line) if notice.file == self._file else notice
+
+
+class RequestScenario:
+    """The scenario of a request, parsed, read and predicted once however much is asked about it.
+
+    What could not be done is remembered too, so that each part that needs it is refused with the same words.
+    """
+
+    def __init__(
+        self, reader: ScenarioReader, body: ScenarioBody, language: str, *, sent: RequestScenario | None = None
+    ) -> None:
+        self.language = language
+        self._reader = reader
+        self._body = body
+        self._outcomes: dict[str, Any] = {}
+        self._sent = sent or self  # The one whose document and variants all share
+        self._variants = {_format_key(body.way): self}
+
+    @property
+    def document(self) -> Document:
+        """As it was sent."""
+        return self._sent._remember("document", lambda: self._reader.parse(self._body))
+
+    @property
+    def loaded(self) -> Loaded:
+        """As it was read, done the way the request asks for."""
+        return self._remember("loaded", lambda: self._reader.load(self.document, self._body.way))
+
+    @property
+    def predictor(self) -> Predictor:
+        """Everything that can be computed of it."""
+        if "predicted" in self._outcomes:
+            return self.predicted.predictor
+        return self._remember("predictor", lambda: predictor_of(self.loaded))
+
+    @property
+    def predicted(self) -> PredictionAnswer:
+        """Its prediction."""
+        return self._remember("predicted", lambda: answer(self.loaded, self.language, computed=self.predictor))
+
+    @property
+    def written(self) -> RequestScenario:
+        """The same without a way of its own: as the scenario says itself."""
+        return self.with_way(None)
+
+    def with_way(self, override: StrategyOverride | None) -> RequestScenario:
+        """The same done another way."""
+        variants, key = self._sent._variants, _format_key(override)
+        if key not in variants:
+            body = self._body.model_copy(update={"way": override})
+            variants[key] = RequestScenario(self._reader, body, self.language, sent=self._sent)
+        return variants[key]
+
+    def _remember(self, name: str, compute: Callable[[], Outcome]) -> Outcome:
+        if name not in self._outcomes:
+            try:
+                self._outcomes[name] = compute()
+            except InputError as error:
+                self._outcomes[name] = error
+        outcome = self._outcomes[name]
+        if isinstance(outcome, InputError):
+            raise outcome
+        return cast(Outcome, outcome)
+
+
+def _format_key(override: StrategyOverride | None) -> str:
+    return "" if override is None else override.model_dump_json()
+
+
+def describe_loaded(loaded: Loaded, language: str) -> dict[str, Any]:
+    """What follows from a scenario before anything is predicted, with its fields and its text."""
+    fields, _ = upgraded(loaded.document)
+    return {**describe(loaded, language), "fields": fields, "yaml": dump_yaml(fields)}
 
 
 def _apply_override(value: Any, override: StrategyOverride) -> Any:

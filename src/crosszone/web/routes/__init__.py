@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends
 from crosszone.web.language import read_language
 from crosszone.web.routes import (
     analyse,
+    answers,
     bundles,
     calibrate,
     calibrate_accuracy,
@@ -29,6 +30,7 @@ from crosszone.web.security import session_router
 ROUTERS = (
     session_router,
     analyse.router,
+    answers.router,
     bundles.router,
     calibrate.router,
     calibrate_accuracy.router,

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from crosszone.analyse.answer import PARTS, QUICK, Analysis, Part, answer
+from crosszone.inputs.scenario import Loaded
 from crosszone.views.report import Form
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import BUDGET_S, MOST_S, SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
@@ -59,12 +60,17 @@ async def analyse_scenario(body: AnalyseBody, request: Request, state: State, la
     """Analyse a scenario, or its best plan where it has no strategy: what `crosszone analyse --json` prints."""
     loaded = await run_in_threadpool(state.reader.read, body)
     quick = set(body.parts) <= set(QUICK) and loaded.scenario.strategy is not None and not body.plans
-    quick = quick and (body.parts == ["traffic"] or len(list(loaded.scenario.cluster.groups())) <= MOST_GROUPS)
+    quick = quick and all(is_quick(part, loaded) for part in body.parts)
     if not quick:
         return await run_job(request, state.workers, analyse_job, loaded, body.options(), language)
     # Quick parts are answered here: they are done before a worker that is busy with a search would be free.
     answered = await run_in_threadpool(answer, loaded, language, **body.options())
     return Json(answered.analysis.to_asked())
+
+
+def is_quick(part: Part, loaded: Loaded) -> bool:
+    """Whether a part that needs no planning is done before a worker would be free."""
+    return part == "traffic" or len(list(loaded.scenario.cluster.groups())) <= MOST_GROUPS
 
 
 @router.post(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -31,6 +31,7 @@ from crosszone.web.body import (
 from crosszone.web.events import STREAMED, run_job
 from crosszone.web.jobs import plan_job, radar_job, sweep_job
 from crosszone.web.language import Language
+from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import State
 
 router = APIRouter(route_class=ApiRoute)
@@ -78,12 +79,17 @@ class NamedAlternative(BaseModel):
     way: StrategyOverride = Field(description="Framework, strategy and placement of a plan.")
 
 
-class RadarBody(ScenarioBody):
+class RadarOptions(BaseModel):
+    """What to draw besides."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    ways: list[NamedAlternative] = Field(default=[], max_length=MAX_ALTERNATIVES, description="Others to draw.")
+
+
+class RadarBody(RadarOptions, ScenarioBody):
     """What to compare: the scenario's own strategy (or `way`), alternatives, and the best of each family."""
 
-    ways: Annotated[
-        list[NamedAlternative], Field(default=[], max_length=MAX_ALTERNATIVES, description="Others to draw.")
-    ]
     families: bool = Field(default=True, description="Also find the best with only data or pipeline parallelism.")
 
     @model_validator(mode="after")
@@ -130,19 +136,24 @@ async def sweep_scenario(body: SweepBody, request: Request, state: State, langua
 )
 async def compare_alternatives(body: RadarBody, request: Request, state: State, language: Language) -> Response:
     """Compare alternatives, 0 to 1 on every axis; each axis states its formula and the number behind it."""
+    asked = RequestScenario(state.reader, body, language)
+    if not body.families:
+        return Json(await run_in_threadpool(draw_alternatives, asked, body))
+    # The best of each family is searched for, which takes a worker.
+    scenario, alternatives = await run_in_threadpool(_read_alternatives, asked, body)
+    return await run_job(request, state.workers, radar_job, scenario, alternatives, language)
 
-    def read_with(override: StrategyOverride | None) -> Scenario:
-        return state.reader.read(ScenarioBody(text=body.text, scenario=body.scenario, way=override)).scenario
 
-    def read_all() -> tuple[Scenario, list[tuple[str, Scenario]]]:
-        others = [(alternative.name, read_with(alternative.way)) for alternative in body.ways]
-        return read_with(None), [(CHOSEN, read_with(body.way)), *others]
+def draw_alternatives(asked: RequestScenario, options: RadarOptions) -> dict[str, Any]:
+    """Alternatives on every axis, without a search for others."""
+    scenario, alternatives = _read_alternatives(asked, options)
+    return radar(scenario, alternatives, language=asked.language, families=False).model_dump(mode="json")
 
-    scenario, alternatives = await run_in_threadpool(read_all)
-    if body.families:  # the best of each family is searched for, which takes a worker
-        return await run_job(request, state.workers, radar_job, scenario, alternatives, language)
-    result = await run_in_threadpool(radar, scenario, alternatives, language=language, families=False)
-    return Json(result.model_dump(mode="json"))
+
+def _read_alternatives(asked: RequestScenario, options: RadarOptions) -> tuple[Scenario, list[tuple[str, Scenario]]]:
+    """The scenario as it is written, and each alternative by its name."""
+    others = [(other.name, asked.with_way(other.way).loaded.scenario) for other in options.ways]
+    return asked.written.loaded.scenario, [(CHOSEN, asked.loaded.scenario), *others]
 
 
 def _read_axis(name: str, text: str) -> SweepAxis:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path
-from pydantic import Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from crosszone.analyse.compare import Compared, Row, compare
 from crosszone.analyse.explain import Explanation, Formula, explain, formulas
 from crosszone.analyse.outcome import outcome_of
 from crosszone.analyse.what_if import Available, WhatIf, available, changed_scenario, turned_changes, what_if
-from crosszone.predict.answer import answer
 from crosszone.predict.predict import predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, FieldPath, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import refuse
+from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import State
 
 router = APIRouter(route_class=ApiRoute)
@@ -26,11 +26,17 @@ MAX_FIGURE_PATH = 300  # Characters of a figure's path; names of zones stand in 
 _SWITCHES: TypeAdapter[Any] = TypeAdapter(tuple[Available, ...])
 
 
-class WhatIfBody(ScenarioBody):
+class WhatIfOptions(BaseModel):
     """Fields to change and switches to turn."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     changes: dict[FieldPath, Any] = Field(default={}, max_length=100, description="New values of fields, by path.")
     switches: dict[str, Any] = Field(default={}, max_length=50, description="New values of switches, by name.")
+
+
+class WhatIfBody(WhatIfOptions, ScenarioBody):
+    """A scenario, with fields to change and switches to turn."""
 
 
 class WhatIfFigures(WhatIf):
@@ -40,12 +46,18 @@ class WhatIfFigures(WhatIf):
     """Every figure before and after: its value, and how it differs."""
 
 
-class ExplainBody(ScenarioBody):
+class ExplainOptions(BaseModel):
     """What to explain."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     figure: str = Field(
         min_length=1, max_length=MAX_FIGURE_PATH, description="Path of the figure, e.g. mfu or run.usd."
     )
+
+
+class ExplainBody(ExplainOptions, ScenarioBody):
+    """A scenario, and what to explain."""
 
 
 @router.post(
@@ -57,7 +69,7 @@ class ExplainBody(ScenarioBody):
 )
 def predict_scenario(body: ScenarioBody, state: State, language: Language) -> Json:
     """Predict one step of a scenario with a strategy: what `crosszone predict --json` prints."""
-    return Json(answer(state.reader.read(body), language).prediction.model_dump(mode="json"))
+    return Json(predict_step(RequestScenario(state.reader, body, language)))
 
 
 @router.post(
@@ -69,19 +81,7 @@ def predict_scenario(body: ScenarioBody, state: State, language: Language) -> Js
 )
 def predict_what_if(body: WhatIfBody, state: State, language: Language) -> Json:
     """Predict a scenario with some fields changed and switches turned, beside the prediction without."""
-    loaded = state.reader.read(body)
-    before = answer(loaded, language)
-    changed = what_if(
-        loaded.scenario,
-        body.changes,
-        list(body.switches.items()),
-        base=before.predictor,
-        before=before.prediction,
-        language=language,
-    )
-    sides = [Compared("", "predicted", outcome_of(prediction)) for prediction in (changed.before, changed.after)]
-    figures = [row.model_dump(mode="json") for row in compare(sides, language).figures]
-    return Json({**changed.model_dump(mode="json"), "figures": figures})
+    return Json(predict_changes(RequestScenario(state.reader, body, language), body))
 
 
 @router.post(
@@ -96,16 +96,7 @@ def list_switches(body: WhatIfBody, state: State, language: Language) -> Json:
 
     With changes and switches: as they stand once those are made.
     """
-    scenario = state.reader.read(body).scenario
-    # Read again without the plan's strategy: what the scenario itself says is what a switch is turned back to.
-    written_strategy = state.reader.read(body.model_copy(update={"way": None})).document.value.get("strategy")
-    current = predictor(scenario)
-    if body.changes or body.switches:
-        fields = turned_changes(scenario, body.changes, list(body.switches.items()), current)
-        scenario = changed_scenario(scenario, fields, current)
-        current = predictor(scenario)
-    switches = available(scenario, current, written_strategy or {}, language)
-    return Json(_SWITCHES.dump_python(switches, mode="json"))
+    return Json(read_switches(RequestScenario(state.reader, body, language), body))
 
 
 @router.post(
@@ -117,9 +108,47 @@ def list_switches(body: WhatIfBody, state: State, language: Language) -> Json:
 )
 def explain_figure(body: ExplainBody, state: State, language: Language) -> Json:
     """Open one number of a prediction: its formula, every number that goes in, and the expression worked out."""
-    predicted = answer(state.reader.read(body), language)
-    explanation = explain(predicted.predictor, predicted.prediction, body.figure, language)
-    return Json(explanation.model_dump(mode="json"))
+    return Json(explain_predicted(RequestScenario(state.reader, body, language), body))
+
+
+def predict_step(asked: RequestScenario) -> dict[str, Any]:
+    """The prediction of a step."""
+    return asked.predicted.prediction.model_dump(mode="json")
+
+
+def predict_changes(asked: RequestScenario, options: WhatIfOptions) -> dict[str, Any]:
+    """A what-if, and its figures beside those of the scenario."""
+    changed = what_if(
+        asked.loaded.scenario,
+        options.changes,
+        list(options.switches.items()),
+        base=asked.predicted.predictor,
+        before=asked.predicted.prediction,
+        language=asked.language,
+    )
+    sides = [Compared("", "predicted", outcome_of(prediction)) for prediction in (changed.before, changed.after)]
+    figures = [row.model_dump(mode="json") for row in compare(sides, asked.language).figures]
+    return {**changed.model_dump(mode="json"), "figures": figures}
+
+
+def read_switches(asked: RequestScenario, options: WhatIfOptions) -> Any:
+    """The switches as they stand once the changes are made."""
+    scenario = asked.loaded.scenario
+    # Without the plan's strategy: what the scenario itself says is what a switch is turned back to.
+    written_strategy = asked.written.loaded.document.value.get("strategy")
+    current = asked.predictor
+    if options.changes or options.switches:
+        fields = turned_changes(scenario, options.changes, list(options.switches.items()), current)
+        scenario = changed_scenario(scenario, fields, current)
+        current = predictor(scenario)
+    switches = available(scenario, current, written_strategy or {}, asked.language)
+    return _SWITCHES.dump_python(switches, mode="json")
+
+
+def explain_predicted(asked: RequestScenario, options: ExplainOptions) -> dict[str, Any]:
+    """One number of the prediction, opened."""
+    answered = asked.predicted
+    return explain(answered.predictor, answered.prediction, options.figure, asked.language).model_dump(mode="json")
 
 
 @router.get("/formulas", tags=["explain"], response_model=list[Formula], responses=errors_documented(403))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from crosszone.predict.answer import predictor_of
 from crosszone.predict.ranks import MOST_RANKS, places_of, ranks_of
 from crosszone.web.answers import Json, NoticeBody, errors_documented
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
+from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import State
 
 router = APIRouter(tags=["ranks"], route_class=ApiRoute)
@@ -101,7 +103,7 @@ class PlacesBody(BaseModel):
 )
 def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
     """List every rank of a scenario with a strategy once, with its coordinates and its GPU."""
-    return Json(ranks_of(predictor_of(state.reader.read(body)), language))
+    return Json(list_rank_columns(RequestScenario(state.reader, body, language)))
 
 
 @router.post(
@@ -110,6 +112,16 @@ def list_ranks(body: ScenarioBody, state: State, language: Language) -> Json:
     responses=errors_documented(400, 403, 413, 415),
     openapi_extra=document_example(SCENARIO_EXAMPLE),
 )
-def list_places(body: ScenarioBody, state: State) -> Json:
+def list_places(body: ScenarioBody, state: State, language: Language) -> Json:
     """Say which stages and replicas of a strategy each zone holds; /ranks lists every rank."""
-    return Json(places_of(predictor_of(state.reader.read(body))))
+    return Json(list_zone_places(RequestScenario(state.reader, body, language)))
+
+
+def list_rank_columns(asked: RequestScenario) -> dict[str, Any]:
+    """Every rank with its place."""
+    return ranks_of(asked.predictor, asked.language)
+
+
+def list_zone_places(asked: RequestScenario) -> dict[str, Any]:
+    """What each zone holds."""
+    return places_of(asked.predictor)

@@ -42,6 +42,7 @@ from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors, refuse
 from crosszone.web.routes.timeline import StepsBody, ViewBody
 from crosszone.web.saved import MOST_NAME, Before, Id, Limit
+from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import AppState, State
 
 router = APIRouter(tags=["results"], route_class=ApiRoute)
@@ -108,11 +109,15 @@ class ResultChange(BaseModel):
         return self
 
 
+ResultId = Annotated[str | None, Field(max_length=200, description="Id of a saved result.")]
+SideName = Annotated[str | None, Field(max_length=MOST_NAME, description="What to call it here.")]
+
+
 class ComparedItem(ScenarioBody):
     """A saved result, or a scenario that is predicted for it."""
 
-    result: str | None = Field(default=None, max_length=200, description="Id of a saved result.")
-    name: str | None = Field(default=None, max_length=MOST_NAME, description="What to call it here.")
+    result: ResultId = None
+    name: SideName = None
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -127,6 +132,24 @@ class CompareBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
     items: Annotated[list[ComparedItem], Field(min_length=LEAST, max_length=MOST, description="Results and scenarios.")]
+
+
+class ComparedAlternative(BaseModel):
+    """A saved result, or the request's scenario done this way."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    result: ResultId = None
+    name: SideName = None
+    way: StrategyOverride | None = Field(default=None, description="Null: as the scenario says itself.")
+
+
+class CompareOptions(BaseModel):
+    """What to compare: the first is what the others are compared with."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    items: Annotated[list[ComparedAlternative], Field(min_length=LEAST, max_length=MOST, description="Sides.")]
 
 
 class ResultTimelineBody(ViewBody):
@@ -242,6 +265,17 @@ def compare_results(body: CompareBody, state: State, language: Language) -> Json
     return Json(compare(sides, language).model_dump(mode="json"))
 
 
+def compare_alternatives(state: AppState, asked: RequestScenario, options: CompareOptions) -> dict[str, Any]:
+    """Other ways to do one scenario, and saved results, beside each other."""
+    sides = [
+        build_compared(asked.with_way(item.way).predicted.prediction, item.name)
+        if item.result is None
+        else _open_compared(state, item.result, item.name)
+        for item in options.items
+    ]
+    return compare(sides, asked.language).model_dump(mode="json")
+
+
 def read_saved_scenario(result: Result) -> ScenarioBody:
     """The scenario of a saved result, with the strategy it was predicted with, as a request would state it."""
     override = None if result.way is None else StrategyOverride(**result.way)
@@ -250,11 +284,19 @@ def read_saved_scenario(result: Result) -> ScenarioBody:
 
 def _read_item(state: AppState, item: ComparedItem, language: str) -> Compared:
     if item.result is not None:
-        with map_store_errors():
-            side = _read_compared(state.store.results.get(item.result))
-        return side._replace(name=item.name or side.name)
-    prediction = answer(state.reader.read(item), language).prediction
-    return Compared(item.name or prediction.name, "predicted", outcome_of(prediction), prediction)
+        return _open_compared(state, item.result, item.name)
+    return build_compared(answer(state.reader.read(item), language).prediction, item.name)
+
+
+def _open_compared(state: AppState, id: str, name: str | None) -> Compared:
+    with map_store_errors():
+        side = _read_compared(state.store.results.get(id))
+    return side._replace(name=name or side.name)
+
+
+def build_compared(prediction: Prediction, name: str | None) -> Compared:
+    """A prediction beside others."""
+    return Compared(name or prediction.name, "predicted", outcome_of(prediction), prediction)
 
 
 def _read_compared(result: Result) -> Compared:

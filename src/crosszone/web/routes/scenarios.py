@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from crosszone.errors import InvalidError, Notice
-from crosszone.inputs.document import parse_document
+from crosszone.inputs.document import Document, parse_document
 from crosszone.inputs.edit_text import edited_text
 from crosszone.inputs.scenario import upgraded
 from crosszone.store import Page, SavedScenario, ScenarioRow
@@ -18,7 +18,7 @@ from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ChangeBody, ScenarioB
 from crosszone.web.language import Language
 from crosszone.web.refusals import map_store_errors
 from crosszone.web.saved import MOST_NAME, Before, Id, Limit
-from crosszone.web.scenarios import TEXT
+from crosszone.web.scenarios import TEXT, describe_loaded
 from crosszone.web.state import State
 
 router = APIRouter(route_class=ApiRoute)
@@ -100,7 +100,7 @@ def show_example(name: ExampleName, state: State) -> Response:
 )
 def describe_scenario(body: ScenarioBody, state: State, language: Language) -> Json:
     """Say what follows from a scenario before anything is predicted, and whether its strategy is legal."""
-    return Json(state.reader.describe_request(body, language))
+    return Json(describe_loaded(state.reader.read(body), language))
 
 
 @router.post(
@@ -140,6 +140,13 @@ def read_fields(body: TextOnlyBody) -> Json:
 def edit_text(body: EditBody) -> Json:
     """Change a text so that it says something else, and keep its comments."""
     return Json({"text": edited_text(body.text, body.scenario)})
+
+
+def edit_document(document: Document, text: str) -> dict[str, str]:
+    """A text changed so that it says what a document says."""
+    if not isinstance(document.value, dict):
+        raise InvalidError(Notice(code="scenario_not_mapping", value=document.value).at(TEXT, 1))
+    return {"text": edited_text(text, document.value)}
 
 
 @router.get("/scenarios", tags=["scenarios"], response_model=Page[ScenarioRow], responses=errors_documented())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, Self
 
 from fastapi import APIRouter
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from crosszone.errors import Notice
@@ -18,6 +18,7 @@ from crosszone.web.answers import Json, NoticeBody, errors_documented
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
 from crosszone.web.refusals import refuse
+from crosszone.web.scenarios import RequestScenario
 from crosszone.web.state import State
 
 router = APIRouter(prefix="/timeline", tags=["timeline"], route_class=ApiRoute)
@@ -32,11 +33,17 @@ _FILES = {
 }
 
 
-class TimelineBody(ScenarioBody):
+class TimelineOptions(BaseModel):
     """What to draw."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     micro_batch: int | None = MicroBatch
     from_s: float = FromS
+
+
+class TimelineBody(TimelineOptions, ScenarioBody):
+    """A scenario, and what to draw of it."""
 
 
 class TraceBody(ScenarioBody):
@@ -196,9 +203,7 @@ class MeasuredStepBody(ViewBody):
 )
 def draw_step(body: TimelineBody, state: State, language: Language) -> Json:
     """Draw one step of a scenario with a strategy: lanes, spans, bubbles, phases, totals, one micro-batch."""
-    predictor = predictor_of(state.reader.read(body))
-    view = _build_view(predictor.timeline(language), body.micro_batch, body.from_s)
-    return Json({"name": predictor.name, "framework": predictor.framework.name, **view})
+    return Json(draw_predicted(RequestScenario(state.reader, body, language), body))
 
 
 @router.post(
@@ -234,6 +239,13 @@ def draw_measured_step(body: MeasuredBody, state: State, language: Language) -> 
         difference = compare_timelines(predictor_of(state.reader.read(body)).timeline(language), timeline)
     about = _describe_run(run, number, [*cut_notices, *run.notices], language)
     return Json({**about, **_build_view(timeline, body.micro_batch, body.from_s), "difference": difference})
+
+
+def draw_predicted(asked: RequestScenario, options: TimelineOptions) -> dict[str, Any]:
+    """The predicted step to draw."""
+    predictor = asked.predictor
+    view = _build_view(predictor.timeline(asked.language), options.micro_batch, options.from_s)
+    return {"name": predictor.name, "framework": predictor.framework.name, **view}
 
 
 def _build_view(timeline: Timeline, micro_batch: int | None, from_s: float) -> dict[str, Any]:
