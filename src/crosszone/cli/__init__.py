@@ -34,7 +34,6 @@ from crosszone.cli import (
     serve,
     sweep,
     task,
-    training_model,
     what_if,
 )
 from crosszone.cli.output import is_json_asked, print_failure, set_language
@@ -53,7 +52,7 @@ app.add_typer(catalogue.app, name="catalogue")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(env.app, name="env")
 app.add_typer(dataset.app, name="dataset")
-app.add_typer(training_model.app, name="model")
+app.add_typer(dataset.model_app, name="model")
 app.add_typer(task.app, name="task")
 app.command("predict")(predict.predict)
 app.command("plan")(plan.plan)

@@ -1,12 +1,14 @@
-"""`crosszone dataset`: what tasks train on, in versions.
+"""`crosszone dataset` and `crosszone model`: what tasks train on, in versions, and what they train.
 
 crosszone dataset add wiki --version v1 --path /data/wiki.bin
 crosszone dataset check wiki v1 --env gpu-1
+crosszone model add my-7b --model llama-2-7b --weights /models/my-7b
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +18,12 @@ from crosszone.errors import Notice, UnknownNameError
 from crosszone.text.figures import format_amount
 
 if TYPE_CHECKING:
-    from crosszone.inputs.dataset import Dataset
+    from crosszone.inputs.dataset import Dataset, TrainingModel
     from crosszone.store.registered import Entry
 
 app = typer.Typer(help="What tasks train on, in versions.", no_args_is_help=True)
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The dataset's id.")]
+DatasetIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The dataset's id.")]
 
 
 @app.command("list")
@@ -35,14 +37,14 @@ def list_datasets(store: StoreOption = None, as_json: JsonOption = False) -> Non
     if as_json:
         print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
     elif entries:
-        _print(label("dataset_title", count=len(entries)), entries)
+        _print_datasets(label("dataset_title", count=len(entries)), entries)
     else:
         open_console().print(label("dataset_none"), soft_wrap=True)
 
 
 @app.command()
 def add(
-    id: IdArgument,
+    id: DatasetIdArgument,
     version: Annotated[str, typer.Option(help="What a task asks for it by.")],
     path: Annotated[
         str | None,
@@ -78,7 +80,7 @@ def add(
 
 
 @app.command()
-def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+def show(id: DatasetIdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show one dataset with its versions, sizes and checksums.
 
     Example: crosszone dataset show wiki
@@ -88,7 +90,7 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
     if as_json:
         print_json(entry.model_dump(mode="json"))
         return
-    _print(f"{entry.value.name} ({id})", [entry])
+    _print_datasets(f"{entry.value.name} ({id})", [entry])
     if entry.value.about:
         open_console().print(entry.value.about, soft_wrap=True)
     for dataset_version in entry.value.versions:
@@ -98,7 +100,7 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
 @app.command()
 def remove(
-    id: IdArgument,
+    id: DatasetIdArgument,
     version: Annotated[str | None, typer.Option(help="Only this version; with the last one goes the dataset.")] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -129,7 +131,7 @@ def remove(
 
 @app.command()
 def check(
-    id: IdArgument,
+    id: DatasetIdArgument,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="Its version.")],
     env: Annotated[str, typer.Option("--env", metavar="ID", help="Environment whose machine looks at it.")],
     store: StoreOption = None,
@@ -145,7 +147,7 @@ def check(
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
-        _print(f"{entry.value.name} ({id})", [entry])
+        _print_datasets(f"{entry.value.name} ({id})", [entry])
 
 
 def _require_version(dataset: Dataset, version: str) -> None:
@@ -154,7 +156,7 @@ def _require_version(dataset: Dataset, version: str) -> None:
         raise UnknownNameError(Notice(code="task_unknown", field="VERSION", value=version, params=params))
 
 
-def _print(title: str, entries: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
+def _print_datasets(title: str, entries: list[Entry[Dataset]] | tuple[Entry[Dataset], ...]) -> None:
     columns = [("env_id", "left"), ("dataset_version", "left"), ("dataset_path", "left"), ("dataset_bytes", "right")]
     rows = build_table(title, [*columns, ("dataset_checksum", "left")])
     for entry in entries:
@@ -162,4 +164,119 @@ def _print(title: str, entries: list[Entry[Dataset]] | tuple[Entry[Dataset], ...
             path = dataset_version.path or label("dataset_synthetic")
             checksum = "-" if dataset_version.sha256 is None else dataset_version.sha256[:12]
             rows.add_row(entry.id, dataset_version.id, path, format_amount(dataset_version.bytes), checksum)
+    open_console().print(rows)
+
+
+# --- models that tasks train
+
+model_app = typer.Typer(
+    help="What tasks train; a task may name one of `catalogue models` as well.", no_args_is_help=True
+)
+
+ModelIdArgument = Annotated[str, typer.Argument(metavar="ID", help="The model's id.")]
+
+
+@model_app.command("list")
+def list_models(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """List the models that were registered; `crosszone catalogue models` lists those that need not be.
+
+    Example: crosszone model list
+    """
+    with open_database(store) as database:
+        entries = database.training_models.all()
+    if as_json:
+        print_json({"entries": [entry.model_dump(mode="json") for entry in entries]})
+    elif entries:
+        _print_models(label("model_title", count=len(entries)), entries)
+    else:
+        open_console().print(label("model_none"), soft_wrap=True)
+
+
+@model_app.command("add")
+def add_model(
+    id: ModelIdArgument,
+    model: Annotated[
+        str, typer.Option(metavar="NAME|FILE", help="A name in the catalogue, or a YAML file with the model's fields.")
+    ],
+    weights: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Weights to begin with, as the machines see them; none: scratch.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call it; default: its id.")] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register a model that tasks train.
+
+    Example: crosszone model add my-7b --model llama-2-7b --weights /models/my-7b
+    """
+    from crosszone.inputs.dataset import TrainingModel
+
+    fields = drop_missing({"name": name or id, "model": _read_model(model), "weights": weights})
+    with open_database(store) as database:
+        entry = database.training_models.add(TrainingModel(**fields), id=id)
+    if as_json:
+        print_json(entry.model_dump(mode="json"))
+    else:
+        open_console().print(label("model_added", id=id), soft_wrap=True)
+
+
+@model_app.command("show")
+def show_model(id: ModelIdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Show one model.
+
+    Example: crosszone model show my-7b
+    """
+    with open_database(store) as database:
+        entry = database.training_models.get(id)
+    if as_json:
+        print_json(entry.model_dump(mode="json"))
+        return
+    _print_models(f"{entry.value.name} ({id})", [entry])
+    if isinstance(entry.value.model, dict):
+        from crosszone.inputs.document import dump_yaml
+
+        typer.echo(dump_yaml({"model": entry.value.model}), nl=False)
+
+
+@model_app.command("remove")
+def remove_model(id: ModelIdArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Forget a model; its weights stay where they are.
+
+    Example: crosszone model remove my-7b
+    """
+    with open_database(store) as database:
+        database.training_models.remove(id)
+    if as_json:
+        print_json({"removed": [id]})
+    else:
+        open_console().print(label("model_removed", id=id), soft_wrap=True)
+
+
+def _read_model(model: str) -> str | dict[str, Any]:
+    """A name that the catalogue knows, or what a file holds: a model's fields, or a Hugging Face config."""
+    from crosszone.inputs.catalogue import catalogue
+    from crosszone.inputs.document import read_document
+    from crosszone.inputs.hf_config import read_hf_config
+    from crosszone.inputs.model import Model
+    from crosszone.inputs.value import parse
+
+    if not model.endswith((".yaml", ".yml", ".json")):
+        catalogue().model(model)
+        return model
+    document = read_document(model)
+    if isinstance(document.value, dict) and "model_type" in document.value:
+        return read_hf_config(model).to_plain()
+    at = ("model",) if isinstance(document.value, dict) and "model" in document.value else ()
+    fields = document.value["model"] if at else document.value
+    parse(Model, catalogue().resolve("models", fields), document, at=at)
+    return fields if isinstance(fields, str) else dict(fields)
+
+
+def _print_models(title: str, entries: Sequence[Entry[TrainingModel]]) -> None:
+    columns = [("env_id", "left"), ("report_model_name", "left"), ("model_weights", "left"), ("dataset_bytes", "right")]
+    rows = build_table(title, columns)
+    for entry in entries:
+        model = entry.value
+        model_name = model.model if isinstance(model.model, str) else label("model_own")
+        rows.add_row(entry.id, model_name, model.weights or label("model_scratch"), format_amount(model.bytes))
     open_console().print(rows)

@@ -6,40 +6,26 @@ crosszone task watch ID
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from crosszone.cli.options import JsonOption, StoreOption, open_database, open_service, require_choice
-from crosszone.cli.output import get_language, label, open_console, print_json, print_notices
-from crosszone.cli.task_request import (
-    BatchOption,
-    DatasetOption,
-    DpOption,
-    EnvOption,
-    FileArgument,
-    FileOption,
-    FrameworkOption,
-    IgnoreOption,
-    KeyOption,
-    MasterOption,
-    ModelOption,
-    NameOption,
-    NewOption,
-    PpOption,
-    PrecisionOption,
-    RestartsOption,
-    SeqLenOption,
-    SettingsOption,
-    StepsOption,
-    TpOption,
-    VersionOption,
-    build_request,
+from crosszone.cli.options import (
+    JsonOption,
+    StoreOption,
+    open_database,
+    open_service,
+    parse_assignments,
+    require_choice,
 )
+from crosszone.cli.output import get_language, label, open_console, print_json, print_notices
+from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.run.chosen import Chosen
+    from crosszone.run.request import TaskRequest
     from crosszone.run.service import Service
     from crosszone.store.tasks import Task, TaskRow
 
@@ -89,7 +75,7 @@ def create(
 
 @wraps(create)
 def _run(**flags: Any) -> None:
-    from crosszone.cli.task_watch import watch_task
+    from crosszone.cli.task_view import watch_task
 
     with open_service(flags["store"]) as service:
         task = _create(service, flags, quiet=flags["as_json"])
@@ -116,7 +102,7 @@ def list_tasks(
 
     Example: crosszone task list --state running
     """
-    from crosszone.cli.tasks import dump_row, print_tasks
+    from crosszone.cli.task_view import dump_row, print_tasks
     from crosszone.store.tasks import STATES
 
     require_choice("--state", state, STATES)
@@ -141,7 +127,7 @@ def show(id: IdArgument, store: StoreOption = None, as_json: JsonOption = False)
 
     Example: crosszone task show ID
     """
-    from crosszone.cli.tasks import dump_task, print_task
+    from crosszone.cli.task_view import dump_task, print_task
 
     with open_database(store) as database:
         task = database.tasks.get(id)
@@ -164,7 +150,7 @@ def watch(
 
     Example: crosszone task watch ID
     """
-    from crosszone.cli.task_watch import watch_task
+    from crosszone.cli.task_view import watch_task
 
     with open_service(store) as service:
         watch_task(service, id, drive=drive, as_json=as_json)
@@ -185,7 +171,7 @@ def show_logs(
 
     Example: crosszone task logs ID --rank 1 --follow
     """
-    from crosszone.cli.task_logs import print_logs
+    from crosszone.cli.task_view import print_logs
 
     with open_service(store) as service:
         print_logs(
@@ -204,7 +190,7 @@ def list_events(
 
     Example: crosszone task events ID
     """
-    from crosszone.cli.tasks import dump_event, print_events
+    from crosszone.cli.task_view import dump_event, print_events
     from crosszone.store.tasks import MOST_EVENTS
 
     with open_database(store) as database:
@@ -226,7 +212,7 @@ def stop(
 
     Example: crosszone task stop ID
     """
-    from crosszone.cli.task_watch import wait_for_end
+    from crosszone.cli.task_view import wait_for_end
 
     with open_service(store) as service:
         task = service.stop(id)
@@ -246,7 +232,7 @@ def resume(
 
     Example: crosszone task resume ID --watch
     """
-    from crosszone.cli.task_watch import watch_task
+    from crosszone.cli.task_view import watch_task
 
     with open_service(store) as service:
         task = service.resume(id)
@@ -274,7 +260,7 @@ def remove(id: IdArgument, store: StoreOption = None, as_json: JsonOption = Fals
 
 def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, quiet: bool = False) -> Task:
     """Check, show what to expect, store; what cannot be planned is refused before anything is stored."""
-    from crosszone.cli.tasks import print_chosen
+    from crosszone.cli.task_view import print_chosen
     from crosszone.run.request import checked, created
 
     request = build_request(flags)
@@ -302,9 +288,126 @@ def _exit_unplannable(chosen: Chosen, as_json: bool) -> NoReturn:
 
 
 def _print_task(task: Task, as_json: bool) -> None:
-    from crosszone.cli.tasks import dump_task, print_state
+    from crosszone.cli.task_view import dump_task, print_state
 
     if as_json:
         print_json(dump_task(task))
     else:
         print_state(task)
+
+
+FileArgument = Annotated[
+    str | None, typer.Argument(metavar="FILE", help="Request (YAML or JSON) with the fields of the API; flags win.")
+]
+FileOption = Annotated[str | None, typer.Option("--file", metavar="FILE", help="The same; - for standard input.")]
+NameOption = Annotated[str | None, typer.Option(help="What to call the task.")]
+DatasetOption = Annotated[str | None, typer.Option(metavar="ID", help="Dataset.")]
+VersionOption = Annotated[str | None, typer.Option(metavar="ID", help="Version of the dataset.")]
+ModelOption = Annotated[str | None, typer.Option(metavar="NAME", help="Model: its id, or a name in the catalogue.")]
+EnvOption = Annotated[list[str] | None, typer.Option(metavar="ID", help="Environment; once for each of them.")]
+NewOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="K=V,...", help="Ask a scheduler for nodes: zone=bj,gpu=a100-80gb-sxm,nodes=2,gpus_per_node=8"
+    ),
+]
+MasterOption = Annotated[str | None, typer.Option(metavar="ID", help="Where ranks meet; default: the first --env.")]
+FrameworkOption = Annotated[
+    str | None, typer.Option(help="pytorch-ddp, pytorch-fsdp, deepspeed, megatron-lm or horovod.")
+]
+DpOption = Annotated[int | None, typer.Option(min=1, help="Data parallel; without dp, pp and tp they are planned.")]
+PpOption = Annotated[int | None, typer.Option(min=1, help="Pipeline parallel.")]
+TpOption = Annotated[int | None, typer.Option(min=1, help="Tensor parallel.")]
+StepsOption = Annotated[int | None, typer.Option(min=1, help="Optimizer steps; default 1000.")]
+SeqLenOption = Annotated[int | None, typer.Option(min=1, help="Tokens of a sample; default 1024.")]
+BatchOption = Annotated[int | None, typer.Option(min=1, help="Samples a step; default: eight for each rank.")]
+PrecisionOption = Annotated[str | None, typer.Option(help="bf16 (default), fp16, fp32, ...")]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Launch setting: training.lr=1e-4, training.checkpoint_every=10."),
+]
+RestartsOption = Annotated[
+    int | None, typer.Option("--max-restarts", min=0, max=100, help="Restarts after a rank has failed; default 3.")
+]
+IgnoreOption = Annotated[bool, typer.Option("--ignore-preflight", help="Start although a check has failed.")]
+KeyOption = Annotated[
+    str | None, typer.Option(metavar="KEY", help="The same key makes the same task once, however often it is sent.")
+]
+
+# Where each flag stands in a request.
+_PLACES = {
+    "name": ("taskName",),
+    "dataset": ("datasetId",),
+    "version": ("datasetVersionId",),
+    "model": ("modelId",),
+    "env": ("distributedConfig", "nodeIds"),
+    "master": ("distributedConfig", "masterNode"),
+    "framework": ("distributedConfig", "framework"),
+    "dp": ("distributedConfig", "strategy", "dataParallel"),
+    "pp": ("distributedConfig", "strategy", "pipelineParallel"),
+    "tp": ("distributedConfig", "strategy", "tensorParallel"),
+    "steps": ("job", "steps"),
+    "seq_len": ("job", "seq_len"),
+    "batch": ("job", "global_batch"),
+    "precision": ("job", "precision"),
+    "max_restarts": ("policy", "maxRestarts"),
+}
+
+
+def build_request(flags: Mapping[str, Any]) -> TaskRequest:
+    """The request that a file and flags make; the first environment is the master where none is named."""
+    from crosszone.inputs.value import parse
+    from crosszone.run.request import TaskRequest
+
+    document, fields = _read_request_file(flags.get("argument"), flags.get("file"))
+    for flag, path in _PLACES.items():
+        if flags.get(flag) not in (None, []):
+            _put_field(fields, path, flags[flag])
+    if flags.get("new"):
+        fields |= {
+            "launchMode": "new",
+            "allocation": [parse_assignments(fields_text.split(","), "--new") for fields_text in flags["new"]],
+        }
+    if flags.get("ignore_preflight"):
+        _put_field(fields, ("policy", "ignorePreflight"), True)
+    if flags.get("settings"):
+        fields["settings"] = _merge_settings(fields.get("settings"), flags["settings"])
+    where = fields.get("distributedConfig")
+    if isinstance(where, dict) and isinstance(where.get("nodeIds"), list) and where["nodeIds"]:
+        where.setdefault("masterNode", where["nodeIds"][0])
+    return parse(TaskRequest, fields, document)
+
+
+def _read_request_file(argument: str | None, option: str | None) -> tuple[Any, dict[str, Any]]:
+    """The file, and its fields, which may be changed."""
+    from copy import deepcopy
+
+    from crosszone.inputs.document import read_document
+
+    if argument is not None and option is not None:
+        raise InvalidError(Notice(code="task_file_twice", field="--file", value=option, params={"other": argument}))
+    file = argument or option
+    if file is None:
+        return None, {}
+    document = read_document(file)
+    if not isinstance(document.value, dict):
+        raise InvalidError(document.placed(Notice(code="must_be_mapping", field="", value=document.value)))
+    return document, deepcopy(document.value)
+
+
+def _put_field(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    """Put a value at a path; what is no mapping on the way is left to the check of the whole."""
+    *parents, last = path
+    for key in parents:
+        inner = fields.get(key)
+        fields[key] = inner if isinstance(inner, dict) else {}
+        fields = fields[key]
+    fields[last] = value
+
+
+def _merge_settings(file_settings: Any, lines: list[str]) -> dict[str, Any]:
+    """Launch settings of a file with those of flags on top."""
+    from crosszone.deploy.settings import LaunchSettings
+    from crosszone.inputs.value import parse
+
+    return parse(LaunchSettings, file_settings or {}).apply_assignments(lines).to_plain()

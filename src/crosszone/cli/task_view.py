@@ -1,28 +1,50 @@
-"""The view of a task as it goes: events as they happen, the newest step, and measured beside predicted.
+"""Tasks in the terminal and as JSON: one as it runs, lists, one in full, what happened to it, and its logs.
 
-View(service, id, live=True).follow()
+TaskView(service, id, live=True).show_until_end()
+watch_task(service, id)
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import typer
+
+from crosszone.cli.env import WIDE, describe_gpus, summarize_selection
 from crosszone.cli.options import localize_stored_notice
-from crosszone.cli.output import build_table, get_language, label, open_console, print_notices
-from crosszone.cli.tasks import count_steps, describe_event, format_moment, render_state
-from crosszone.errors import CrossZoneError
+from crosszone.cli.output import (
+    Line,
+    build_table,
+    get_language,
+    join_words,
+    label,
+    open_console,
+    print_json,
+    print_lines,
+    print_notices,
+)
+from crosszone.errors import CrossZoneError, Notice, UnknownNameError
 from crosszone.text.figures import format_amount, format_digits, format_signed
 
 if TYPE_CHECKING:
+    from crosszone.inputs.environment import Environment
+    from crosszone.run.chosen import Chosen
+    from crosszone.run.logs import LogFile
     from crosszone.run.monitor import Twin, TwinPart
     from crosszone.run.service import Service
-    from crosszone.store.tasks import Event, Task
+    from crosszone.store.tasks import Event, Task, TaskRow
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # Seconds between two looks at the store
 TWIN_S = 2.0  # Seconds between two comparisons; more where one takes long
-BAR = 20  # Characters of the bar
-MANY = 5  # From this ratio on it is told as one
+BAR_WIDTH = 20  # Characters of the bar
+MOST_PERCENT_RATIO = 5  # From this ratio on a difference is shown as "7x", not as 600 %
+MOST_NAMED = 6  # Nodes that are named one by one
 
 
 class TaskView:
@@ -128,10 +150,10 @@ def render_figures(task: Task) -> Any:
 
     progress, steps = task.progress, count_steps(task)
     done = int(progress.get("step") or 0)
-    filled = min(BAR, BAR * done // max(1, steps))
+    filled = min(BAR_WIDTH, BAR_WIDTH * done // max(1, steps))
     line = Text()
     line.append("━" * filled, style="green")
-    line.append("─" * (BAR - filled), style="dim")
+    line.append("─" * (BAR_WIDTH - filled), style="dim")
     line.append(f" {label('task_step')} {format_amount(done)}/{format_amount(steps)}")
     if progress.get("loss") is not None:
         first = progress.get("first_loss")
@@ -158,9 +180,6 @@ def render_nodes(task: Task) -> Any:
         counts = {state: sum(other == state for _, other in states) for _, state in states}
         words = [f"{count} {label(f'task_node_{state}')}" for state, count in counts.items()]
     return Text(label("comma").join(words), style="dim")
-
-
-MOST_NAMED = 6  # Nodes that are named one by one
 
 
 def build_comparison_table(twin: Twin) -> Any:
@@ -192,7 +211,7 @@ def _format_measured(measured: float | None, predicted: float) -> list[str]:
     ratio = measured / predicted
     return [
         format_digits(measured, 3),
-        f"{format_signed(100 * (ratio - 1), 3)} %" if ratio < MANY else f"{format_digits(ratio, 3)}x",
+        f"{format_signed(100 * (ratio - 1), 3)} %" if ratio < MOST_PERCENT_RATIO else f"{format_digits(ratio, 3)}x",
     ]
 
 
@@ -211,3 +230,402 @@ def read_comparison(service: Service, id: str) -> Twin | None:
         return worded(service.twin(id), get_language())
     except CrossZoneError:
         return None
+
+
+# How long the end waits for a step of the driver; one that is cut off is done again by whoever comes next.
+END_S = 5.0
+
+
+@contextmanager
+def drive_meanwhile(service: Service, id: str) -> Iterator[None]:
+    """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
+    stop = threading.Event()
+    drive = service.engine().run_until
+    thread = threading.Thread(target=drive, args=(stop,), kwargs={"only": id}, name="driver", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(END_S)
+
+
+def wait_for_end(service: Service, id: str) -> Task:
+    """The task when it has come to an end; it is driven there."""
+    from crosszone.store.tasks import LIVE
+
+    with drive_meanwhile(service, id):
+        while (task := service.store.tasks.get(id)).state in LIVE:
+            time.sleep(LOOK_S / 4)
+    return task
+
+
+def watch_task(service: Service, id: str, *, drive: bool = True, as_json: bool = False) -> None:
+    """Show a task until it ends; exit status 1 unless it succeeded."""
+    from contextlib import nullcontext
+
+    service.store.tasks.get(id)
+    try:
+        with drive_meanwhile(service, id) if drive else nullcontext():
+            view = TaskView(service, id, quiet=as_json, live=sys.stdout.isatty() and not as_json)
+            task = view.show_until_end()
+    except KeyboardInterrupt:
+        if not as_json:
+            open_console(stderr=True).print(label("task_left", id=id), soft_wrap=True)
+        raise
+    if as_json:
+        twin = read_comparison(service, id)
+        print_json({**dump_task(task), "twin": None if twin is None else twin.model_dump(mode="json")})
+    if task.state != "succeeded":
+        raise typer.Exit(1)
+
+
+# --- lists, and one task in full
+
+STATE_STYLES = {
+    "running": "green",
+    "succeeded": "bold green",
+    "failed": "bold red",
+    "interrupted": "red",
+    "stopped": "yellow",
+    "stopping": "yellow",
+}
+DEFAULT_STEPS = 1000  # Steps of a task that does not say how many
+_HIDDEN = ("plan", "token", "driver", "driven_until", "key")
+
+
+def print_chosen(chosen: Chosen, environments: Mapping[str, Environment]) -> None:
+    """What a task will use and what to expect of it, before it is created."""
+    selection = chosen.selection
+    terminal = open_console()
+    terminal.print(label("task_mode_distributed" if selection.distributed else "task_mode_single"), style="bold")
+    lines: list[Line] = [(label("task_resources"), summarize_selection(selection), "")]
+    if len(selection.zones) > 1:
+        lines.append((label("task_zones"), join_words(selection.zones), ""))
+    if selection.distributed:
+        lines.append((label("task_master"), str(chosen.master), ""))
+    if chosen.framework is not None:
+        split = label("comma").join(f"{key} {value}" for key, value in (chosen.strategy or {}).items())
+        lines.append((label("framework"), f"{chosen.framework} ({split})" if split else chosen.framework, ""))
+    if chosen.step_time_s is not None:
+        lines.append((label("task_predicted"), _format_range(chosen.step_time_s), "bold"))
+    if chosen.tokens_per_s is not None:
+        lines.append((label("answer_speed"), label("unit_tokens_s", value=format_digits(chosen.tokens_per_s)), ""))
+    print_lines(*lines)
+    for id, item in environments.items():
+        terminal.print(f"  {id}  [{describe_gpus(item)}]  {item.zone}", soft_wrap=True)
+    print_notices(_drop_file_place(item) for item in chosen.notices if item["level"] != "note")
+
+
+def _drop_file_place(notice: Mapping[str, Any]) -> dict[str, Any]:
+    """A notice of the plan that is not in a file yet: its line and the remedy in that file would mislead."""
+    return dict(notice) if not notice.get("file") else {**notice, "file": None, "line": None, "hint": ""}
+
+
+def _format_range(band: Mapping[str, float]) -> str:
+    low, expected, high = (format_digits(band[key]) for key in ("low", "expected", "high"))
+    return label("value_range", value=label("unit_s", value=expected), low=low, high=high)
+
+
+def count_steps(task: TaskRow) -> int:
+    """Steps it is to do."""
+    return int(task.request.get("job", {}).get("steps", DEFAULT_STEPS))
+
+
+def render_state(state: str) -> Any:
+    """A state in the language of this run, in its colour."""
+    from rich.text import Text
+
+    return Text(label(f"task_state_{state}"), style=STATE_STYLES.get(state, ""))
+
+
+def print_tasks(rows: Sequence[TaskRow]) -> None:
+    """A table of tasks."""
+    if not rows:
+        open_console().print(label("task_none"), soft_wrap=True)
+        return
+    terminal = open_console()
+    wide = terminal.width >= WIDE
+    columns = [("env_id", "left"), ("name", "left"), ("task_state", "left"), ("task_step", "right")]
+    columns += [("task_loss", "right"), ("tokens_s", "right")]
+    columns += [("step_s", "right"), ("task_created_at", "left")] if wide else []
+    table = build_table(label("task_title", count=len(rows)), columns)
+    table.columns[0].no_wrap = True  # to be copied
+    for row in rows:
+        progress = row.progress
+        step = f"{format_amount(progress.get('step'))}/{format_amount(count_steps(row))}"
+        figures = [_format_figure(progress.get(key)) for key in ("loss", "tokens_per_s")]
+        more = [_format_figure(progress.get("step_s")), format_moment(row.created)] if wide else []
+        table.add_row(row.id, row.name, render_state(row.state), step, *figures, *more)
+    terminal.print(table)
+
+
+def print_state(task: Task) -> None:
+    """Where a task is, in one line, and why."""
+    from rich.text import Text
+
+    line = Text(f"{task.name} ({task.id}): ")
+    line.append_text(render_state(task.state))
+    if task.state not in ("stopping", "stopped") and task.stop_asked:
+        line.append(label("task_stop_asked"))
+    open_console().print(line, soft_wrap=True)
+    if task.notice:
+        print_notices([localize_stored_notice(task.notice)])
+
+
+def print_task(task: Task) -> None:
+    """One task in full."""
+    print_state(task)
+    progress, request, distributed = task.progress, task.request, task.request.get("distributedConfig", {})
+    lines: list[Line] = [
+        (label("task_created_at"), format_moment(task.created), ""),
+        (label("task_changed_at"), format_moment(task.changed), ""),
+        (label("task_attempt"), label("task_attempt_line", attempt=task.attempt, restarts=task.restarts), ""),
+        (label("task_dataset"), f"{request.get('datasetId')} {request.get('datasetVersionId')}", ""),
+        (label("report_model_name"), str(request.get("modelId") or "-"), ""),
+    ]
+    if task.plan is not None:
+        prediction = task.plan["prediction"]
+        split = label("comma").join(f"{key} {prediction['strategy'][key]}" for key in ("dp", "pp", "tp"))
+        lines.append((label("framework"), f"{task.plan['bundle']['framework']} ({split})", ""))
+        lines.append((label("task_predicted"), _format_range(prediction["step_time_s"]), ""))
+        if task.plan["slowdown"] is not None:
+            lines.append((label("task_slowdown"), f"{format_digits(task.plan['slowdown'], 3)}x", ""))
+    elif distributed.get("framework"):
+        lines.append((label("framework"), distributed["framework"], ""))
+    lines.append((label("task_step"), f"{format_amount(progress.get('step'))}/{format_amount(count_steps(task))}", ""))
+    for key, heading in (("step_s", "task_measured"), ("loss", "task_loss"), ("tokens_per_s", "tokens_s")):
+        if progress.get(key) is not None:
+            lines.append((label(heading), _format_figure(progress[key]), ""))
+    print_lines(*lines)
+    if task.plan is not None:
+        _print_nodes(task)
+
+
+def _print_nodes(task: Task) -> None:
+    states = {node_state["number"]: node_state for node_state in task.progress.get("nodes", ())}
+    columns = [
+        ("task_node", "right"),
+        ("task_environment", "left"),
+        ("deploy_ranks", "left"),
+        ("deploy_address", "left"),
+    ]
+    rows = build_table(label("task_nodes"), [*columns, ("task_state", "left"), ("task_folder", "left")])
+    places = task.plan.get("environments", {}) if task.plan else {}
+    for node in task.plan["nodes"] if task.plan else ():
+        number, id = node["number"], node["environment"]
+        node_state = states.get(number, {})
+        state = label(f"task_node_{node_state['state']}") if node_state.get("state") else "-"
+        code = f" ({node_state['code']})" if node_state.get("code") is not None else ""
+        root = places.get(id, {}).get("workdir", "~/crosszone")
+        folder = f"{root}/tasks/{task.id}/node-{number:03d}"
+        rows.add_row(str(number), id, ", ".join(node["ranks"]), node["address"] or "-", state + code, folder)
+    open_console().print(rows)
+
+
+def print_events(history: Sequence[Event]) -> None:
+    """What happened, oldest first."""
+    from rich.text import Text
+
+    terminal = open_console()
+    for event in history:
+        line = Text(f"{event.number:>4}  {format_moment(event.at)}  ", style="dim")
+        line.append_text(render_state(event.state))
+        line.append(f"  {describe_event(event)}")
+        terminal.print(line, soft_wrap=True)
+
+
+def describe_event(event: Event) -> str:
+    """An event in a few words: its kind and why."""
+    kind = label(f"task_event_{event.kind}") if event.kind in EVENT_KINDS else event.kind
+    notice = event.about.get("notice")
+    if event.kind == "check" and "check" in event.about:
+        where = join_words(event.about.get("environments", ()))
+        kind = f"{label('task_check_' + event.about['check'])} ({where})"
+        measured = _format_measurement(event.about.get("measured", {}))
+        if not notice:
+            return f"{kind}: {label('task_check_good')}" + (f" ({measured})" if measured else "")
+    return kind if not notice else f"{kind}: {localize_stored_notice(notice)['message']}"
+
+
+def _format_measurement(value: Any) -> str:
+    if isinstance(value, dict):
+        return join_words(f"{key} {_format_measurement(inner)}" for key, inner in value.items() if inner is not None)
+    return format_digits(value) if isinstance(value, float) else str(value)
+
+
+EVENT_KINDS = ("created", "state", "check", "node", "restart", "resume", "note")
+
+
+def dump_row(row: TaskRow) -> dict[str, Any]:
+    """A row of a list, its notice worded."""
+    plain = row.model_dump(mode="json")
+    return {**plain, "notice": localize_stored_notice(row.notice) if row.notice else None}
+
+
+def dump_task(task: Task) -> dict[str, Any]:
+    """A task without what only its driver needs, with what is expected of it."""
+    plain = {key: value for key, value in task.model_dump(mode="json").items() if key not in _HIDDEN}
+    plan = task.plan or {}
+    expected = {key: plan.get(key) for key in ("prediction", "slowdown", "nodes", "scenario")}
+    framework = plan["bundle"]["framework"] if plan else None
+    return {
+        **plain,
+        "notice": localize_stored_notice(task.notice) if task.notice else None,
+        "framework": framework,
+        **expected,
+    }
+
+
+def dump_event(event: Event) -> dict[str, Any]:
+    """An event, its notice worded."""
+    plain = event.model_dump(mode="json")
+    notice = event.about.get("notice")
+    return plain if not notice else {**plain, "about": {**event.about, "notice": localize_stored_notice(notice)}}
+
+
+def format_moment(text: str) -> str:
+    """A time of the store, in UTC, as local time."""
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M:%S")
+
+
+def _format_figure(value: float | None) -> str:
+    return "-" if value is None else format_digits(value)
+
+
+# --- logs
+
+LOG_TAIL_BYTES = 16 * 1024  # Bytes of a log's end that are shown; `--whole` shows all
+LOG_PART_BYTES = 256 * 1024
+PAUSE_S = 1.0
+NODE_LOG = "logs/node.log"
+
+
+@dataclass
+class Reading:
+    """One log, and how far it was read."""
+
+    file: LogFile
+    offset: int
+
+
+def print_logs(
+    service: Service,
+    id: str,
+    *,
+    rank: int | None,
+    node: int | None,
+    files: bool,
+    follow: bool,
+    from_start: bool,
+    as_json: bool,
+) -> None:
+    """Print logs, list them, or follow them until the task ends."""
+    log_files = service.logs(id)
+    if files:
+        _print_files(log_files, as_json)
+        return
+    chosen = select_logs(log_files, rank, node)
+    readings = [Reading(item, 0 if from_start else max(0, item.bytes - LOG_TAIL_BYTES)) for item in chosen]
+    if as_json:
+        print_json(
+            {
+                "logs": [
+                    {**item.file.model_dump(mode="json"), "text": _read_rest(service, id, item)} for item in readings
+                ]
+            }
+        )
+        return
+    if not log_files:
+        open_console().print(label("task_no_logs"), soft_wrap=True)
+    last: Reading | None = None
+    while True:
+        live = service.store.tasks.get(id).state in _get_live_states()
+        for item in readings:
+            text = _read_rest(service, id, item)
+            if text:
+                last = _print_text(item, text, last, alone=len(readings) == 1)
+        if not follow or not live:
+            return
+        time.sleep(PAUSE_S)
+        seen_keys = {(item.file.node, item.file.name) for item in readings}
+        new_files = [
+            item
+            for item in select_logs(service.logs(id), rank, node, strict=False)
+            if (item.node, item.name) not in seen_keys
+        ]
+        readings += [Reading(item, 0) for item in new_files]
+
+
+def select_logs(
+    log_files: Sequence[LogFile], rank: int | None, node: int | None, *, strict: bool = True
+) -> list[LogFile]:
+    """The logs of a rank (of its newest start), or of every node, or of one."""
+    if rank is not None:
+        of_rank = [file for file in log_files if file.rank == rank]
+        if strict and log_files and not of_rank:
+            numbers = sorted({str(file.rank) for file in log_files if file.rank is not None}) or ["-"]
+            raise UnknownNameError(Notice(code="task_unknown", field="--rank", value=rank, params={"known": numbers}))
+        return of_rank
+    chosen = [file for file in log_files if file.name == NODE_LOG and node in (None, file.node)]
+    if strict and log_files and not chosen:
+        numbers = sorted({str(file.node) for file in log_files})
+        raise UnknownNameError(Notice(code="task_unknown", field="--node", value=node, params={"known": numbers}))
+    return chosen
+
+
+def _read_rest(service: Service, id: str, reading: Reading) -> str:
+    """What was written since, and where reading goes on."""
+    text = []
+    while True:
+        part = service.log(
+            id, node=reading.file.node, name=reading.file.name, offset=reading.offset, most=LOG_PART_BYTES
+        )
+        text.append(part.text)
+        if part.next <= reading.offset or part.next >= part.size:
+            reading.offset = max(reading.offset, part.next)
+            return "".join(text)
+        reading.offset = part.next
+
+
+def _print_text(reading: Reading, text: str, last: Reading | None, *, alone: bool) -> Reading:
+    """Text as it is, under a heading where it is another log's than before; control characters are left out."""
+    if reading is not last and not alone:
+        open_console().print(f"==> {reading.file.environment}, {reading.file.name} <==", style="bold", soft_wrap=True)
+    printable = "".join(c for c in text if c.isprintable() or c in "\n\t")
+    sys.stdout.write(printable if printable.endswith("\n") or alone else printable + "\n")
+    sys.stdout.flush()
+    return reading
+
+
+def _print_files(log_files: Sequence[LogFile], as_json: bool) -> None:
+    if as_json:
+        print_json({"files": [file.model_dump(mode="json") for file in log_files]})
+        return
+    if not log_files:
+        open_console().print(label("task_no_logs"), soft_wrap=True)
+        return
+    columns = [
+        ("task_node", "right"),
+        ("task_environment", "left"),
+        ("deploy_ranks", "right"),
+        ("dataset_bytes", "right"),
+    ]
+    rows = build_table(label("task_logs"), [*columns, ("bundle_file", "left")])
+    for file in log_files:
+        rows.add_row(
+            str(file.node),
+            file.environment,
+            "-" if file.rank is None else str(file.rank),
+            format_amount(file.bytes),
+            file.name,
+        )
+    open_console().print(rows)
+
+
+def _get_live_states() -> tuple[str, ...]:
+    from crosszone.store.tasks import LIVE
+
+    return LIVE
