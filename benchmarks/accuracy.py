@@ -36,13 +36,20 @@ from crosszone.calibrate.components import (
     score_components,
 )
 from crosszone.calibrate.components_read import STACK
-from crosszone.calibrate.fit import FOLDS, CrossValidation, cross_validate, doubtful_of, training, usable
+from crosszone.calibrate.fit import (
+    FOLDS,
+    CrossValidation,
+    build_training_rows,
+    cross_validate,
+    read_doubtful_reasons,
+    select_usable_runs,
+)
 from crosszone.calibrate.runs import read_runs
 from crosszone.calibrate.stability import read_stability_table
 from crosszone.calibrate.testbed import build_transfer_report
 from crosszone.cost.coefficients import pair_spread
 from crosszone.cost.memory import memory_profiles
-from crosszone.cost.operator_profile import operator_profile, operator_profiles
+from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from results import write_section
@@ -110,7 +117,7 @@ def count_coefficients(profiles: Profiles) -> str:
 def score_fitted_rows(data: Path, profiles: Profiles) -> list[str]:
     """Errors on the rows that were fitted to, and on other files."""
     main = data / "measured_runs.csv"
-    accuracy = score_runs(main, profiles, doubtful_of(main, None))
+    accuracy = score_runs(main, profiles, read_doubtful_reasons(main, None))
     names = ("measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
     accuracy_by_file = {name: score_runs(data / name, profiles) for name in names}
     lines = [
@@ -175,7 +182,7 @@ def format_memory(accuracy: Accuracy, h200: Accuracy) -> list[str]:
 def validate_left_out(data: Path, profiles: Profiles) -> list[CrossValidation]:
     """Rows predicted by fits that have not seen them."""
     main = data / "measured_runs.csv"
-    rows = training(usable(read_runs(main)[0], doubtful_of(main, None)))
+    rows = build_training_rows(select_usable_runs(read_runs(main)[0], read_doubtful_reasons(main, None)))
     return [validation for kind in FOLDS if (validation := cross_validate(rows, profiles, kind)) is not None]
 
 
@@ -337,8 +344,8 @@ def format_operators() -> list[str]:
     """Errors of the shipped operator profiles by GPU and family of operators."""
     columns = {"samples": "samples", "random folds %": "error_pct", "unseen sizes %": "unseen_pct"}
     text: list[str] = []
-    for gpu in operator_profiles():
-        profile = operator_profile(gpu)
+    for gpu in list_sampled_gpus():
+        profile = load_operator_profile(gpu)
         if profile is not None:
             lines = profile.summary().items()
             text += format_table(

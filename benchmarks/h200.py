@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from crosszone.calibrate.accuracy import ScoredRow, score_runs, summarize_errors
-from crosszone.cost.operator_profile import operator_profile
+from crosszone.cost.operator_profile import load_operator_profile
 from crosszone.cost.profile import Profiles
 from results import write_section
 
@@ -64,7 +64,7 @@ def main() -> None:
         lines.append(
             f"| {row.id} | {row.stack} | {row.measured_s:.4f} | {row.predicted_s:.4f} | {row.error_pct:+.1f} |"
         )
-    profile = operator_profile(GPU)
+    profile = load_operator_profile(GPU)
     if profile is not None:
         lines += ["", f"Operators: {profile.samples} samples; {profile.source}", ""]
         lines += ["| operator | samples | held-out samples, mean % | unseen sizes, mean % |", "|---|---|---|---|"]

@@ -23,12 +23,22 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # results.py lies beside the other benchmarks
 
 from crosszone import measured
-from crosszone.calibrate.fit import ROUNDS, Beliefs, Vector, beliefs, doubtful_of, fit, folds, start, usable
+from crosszone.calibrate.fit import (
+    ROUNDS,
+    PriorArrays,
+    Vector,
+    assign_folds,
+    build_prior_arrays,
+    draw_start_values,
+    fit,
+    read_doubtful_reasons,
+    select_usable_runs,
+)
 from crosszone.calibrate.predicted import StepBatches, get_gpu
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.cost import layer as layer_module
 from crosszone.cost.layer import Layer, LayerCost, matmul_s
-from crosszone.cost.operator_profile import OperatorProfile, operator_profile
+from crosszone.cost.operator_profile import OperatorProfile, load_operator_profile
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.flops import tokens_seen
 from crosszone.predict import step as step_module
@@ -181,7 +191,7 @@ def use_kernels(variant: Variant, gpu: str) -> Iterator[None]:
     if not variant.sampled:
         yield
         return
-    profile = operator_profile(gpu)
+    profile = load_operator_profile(gpu)
     assert profile is not None
     SampledLayer.profile, SampledLayer.variant = profile, variant
     sampled = partial(call_active, "sampled_matmul_s")
@@ -195,13 +205,13 @@ def call_active(name: str, *arguments: Any) -> Any:
 
 
 def predict_left_out(
-    runs: Sequence[Run], profiles: Profiles, priors: Beliefs, parts: Sequence[Mask], variant: Variant, gpu: str
+    runs: Sequence[Run], profiles: Profiles, priors: PriorArrays, parts: Sequence[Mask], variant: Variant, gpu: str
 ) -> Vector:
     """Seconds of each run by a fit that has not seen its part; nan where no part leaves it out."""
     with use_kernels(variant, gpu):
         steps = StepBatches(runs, profiles)
         predicted = np.full(len(runs), np.nan)
-        begin = start(profiles, priors)
+        begin = draw_start_values(profiles, priors)
         for left_out in parts:
             weight = np.where(left_out, 0.0, 1.0)[steps.order]
             fitted = fit(steps, steps.index, steps.measured, begin, priors, weights=weight, rounds=ROUNDS)
@@ -213,7 +223,7 @@ def predict_left_out(
 
 def take_samples_coefficients(profiles: Profiles, gpu: str) -> Profiles:
     """The profiles with the GPU family's coefficients as its sampled kernels tell them, no longer fitted to steps."""
-    profile = operator_profile(gpu)
+    profile = load_operator_profile(gpu)
     assert profile is not None
     family = next(name for name, entry in profiles.gpus.items() if gpu in entry["gpus"])
     coefficients = {name: coefficient.model_dump() for name, coefficient in profile.coefficients.items()}
@@ -254,15 +264,15 @@ def compare_h200() -> list[tuple[str, str, Mapping[str, float]]]:
     """Hugging Face steps: stacks fitted to the fit rows and scored on the check rows; then whole models left out."""
     profiles = Profiles.shipped()
     files = [BENCHMARKS / "measured/fit/h200_steps.csv", measured.FOLDER / "measured_runs_h200.csv"]
-    fitted = [run for path in files for run in usable(read_runs(path)[0], {}) if run.stack in HF_STACKS]
-    check = usable(read_runs(BENCHMARKS / "measured/check/h200_steps.csv")[0], {})
+    fitted = [run for path in files for run in select_usable_runs(read_runs(path)[0], {}) if run.stack in HF_STACKS]
+    check = select_usable_runs(read_runs(BENCHMARKS / "measured/check/h200_steps.csv")[0], {})
     runs = [*fitted, *check]
-    priors = beliefs(profiles)
+    priors = build_prior_arrays(profiles)
     is_of_stacks = np.array([home in [f"stack {name}" for name in HF_STACKS] for home, _ in profiles.names])
     priors = replace(priors, free=priors.free & is_of_stacks)
     is_check = np.arange(len(runs)) >= len(fitted)
     models = [run.case.model.name.split("[")[0] for run in runs]
-    tables = {"check rows": [is_check], "whole models": folds(models, 100)}
+    tables = {"check rows": [is_check], "whole models": assign_folds(models, 100)}
     return [
         (title, variant.name, score(predict_left_out(runs, profiles, priors, parts, variant, H200), runs))
         for title, parts in tables.items()
@@ -274,15 +284,15 @@ def compare_a100() -> list[tuple[str, str, Mapping[str, float]]]:
     """Published steps on A100 and A800: every free coefficient fitted to the other rows of these GPUs."""
     main_file = measured.FOLDER / "measured_runs.csv"
     shipped = Profiles.shipped()
-    runs = usable(read_runs(main_file)[0], doubtful_of(main_file, None))
+    runs = select_usable_runs(read_runs(main_file)[0], read_doubtful_reasons(main_file, None))
     runs = [run for run in runs if shipped.gpu_profile(get_gpu(run)) == ("a100", True)]
     sources, models = [run.source for run in runs], [run.case.model.name for run in runs]
-    tables = {"whole sources": folds(sources, 100), "whole models": folds(models, MODEL_FOLDS)}
+    tables = {"whole sources": assign_folds(sources, 100), "whole models": assign_folds(models, MODEL_FOLDS)}
     lines = []
     for title, parts in tables.items():
         for variant in A100_VARIANTS:
             profiles = take_samples_coefficients(shipped, A100) if variant.from_samples else shipped
-            predicted = predict_left_out(runs, profiles, beliefs(profiles), parts, variant, A100)
+            predicted = predict_left_out(runs, profiles, build_prior_arrays(profiles), parts, variant, A100)
             lines.append((title, variant.name, score(predicted, runs)))
             if title == "whole sources":
                 source_of_run = np.array(sources)

@@ -23,15 +23,15 @@ from crosszone.calibrate.accuracy import score_runs
 from crosszone.calibrate.fit import (
     FOLDS,
     Fit,
-    Training,
+    TrainingRows,
     Vector,
-    beliefs,
+    build_prior_arrays,
+    build_training_rows,
     cross_validate,
-    doubtful_of,
+    draw_start_values,
     fit,
-    start,
-    training,
-    usable,
+    read_doubtful_reasons,
+    select_usable_runs,
 )
 from crosszone.calibrate.predicted import StepBatches
 from crosszone.calibrate.runs import Run, read_runs
@@ -47,18 +47,18 @@ _PAIR = re.compile(r"^pair: \{sd: [^,]+, origin: fitted\}", re.MULTILINE)
 _NAME = re.compile(r"^([a-z0-9-]+):")
 
 
-def fit_profiles(rows: Training, profiles: Profiles, *, strewn: float = 0.0, rounds: int = 60) -> Fit:
+def fit_profiles(rows: TrainingRows, profiles: Profiles, *, strewn: float = 0.0, rounds: int = 60) -> Fit:
     """Fit every coefficient that has a prior; `strewn` starts elsewhere, which must not matter."""
     steps = StepBatches(rows.runs, profiles)
-    priors = beliefs(profiles)
-    begin = start(profiles, priors, strewn)
+    priors = build_prior_arrays(profiles)
+    begin = draw_start_values(profiles, priors, strewn)
     return fit(steps, steps.index, steps.measured, begin, priors, weights=rows.weights[steps.order], rounds=rounds)
 
 
 def fit_stacks(runs: Sequence[Run], profiles: Profiles, known_stacks: Collection[str]) -> Fit:
     """Fit only the coefficients of the stacks that `known_stacks` lacks; all others keep their values."""
     own_scopes = {f"stack {run.stack}" for run in runs if run.stack not in known_stacks}
-    priors = beliefs(profiles)
+    priors = build_prior_arrays(profiles)
     is_free = np.array([scope in own_scopes for scope, _ in profiles.names])
     priors = replace(priors, free=priors.free & is_free)
     steps = StepBatches([run for run in runs if f"stack {run.stack}" in own_scopes], profiles)
@@ -138,10 +138,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="put the values into the profile files")
     parser.add_argument("--bands", action="store_true", help="instead: find the widths of the bands (minutes)")
     options = parser.parse_args(arguments)
-    doubtful = doubtful_of(options.runs[0], options.doubtful)
+    doubtful = read_doubtful_reasons(options.runs[0], options.doubtful)
 
     def read(paths: Sequence[Path]) -> list[Run]:
-        return usable((run for path in paths for run in read_runs(path)[0]), doubtful)
+        return select_usable_runs((run for path in paths for run in read_runs(path)[0]), doubtful)
 
     if options.bands:
         _fit_bands(read(options.runs), options.runs, doubtful, options.write)
@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _fit_values(runs: list[Run], also: list[Run], alone: list[Run], keep: bool) -> None:
     """Fit, show and perhaps keep the coefficients."""
     profiles = Profiles.shipped()
-    rows = training(runs, also)
+    rows = build_training_rows(runs, also)
     fitted, second_start = fit_profiles(rows, profiles), fit_profiles(rows, profiles, strewn=1.0)
     values, errors = fitted.values, fitted.error
     if alone:
@@ -171,7 +171,7 @@ def _fit_values(runs: list[Run], also: list[Run], alone: list[Run], keep: bool) 
 def _fit_bands(runs: list[Run], paths: Sequence[Path], doubtful: Mapping[str, str], keep: bool) -> None:
     """Find, show and perhaps keep the widths of the bands."""
     profiles = Profiles.shipped()
-    validations = [cross_validate(training(runs), profiles, kind) for kind in FOLDS]
+    validations = [cross_validate(build_training_rows(runs), profiles, kind) for kind in FOLDS]
     widths = {
         "step": fit_step_widths([validation for validation in validations if validation]),
         "memory": {"base": fit_memory_width([r for p in paths for r in score_runs(p, profiles, doubtful).rows])},

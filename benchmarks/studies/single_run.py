@@ -30,7 +30,7 @@ from crosszone.calibrate.coefficient_estimate import (
     build_priors,
     estimate_coefficients,
 )
-from crosszone.calibrate.fit import Fit, doubtful_of, training, usable
+from crosszone.calibrate.fit import Fit, build_training_rows, read_doubtful_reasons, select_usable_runs
 from crosszone.calibrate.predicted import StepBatches, get_gpu, predict_runs_s
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.cost.profile import Profiles
@@ -161,7 +161,9 @@ SOURCES = {
 
 def fit_without(runs: Sequence[Run], also: Sequence[Run], left_out: Sequence[str]) -> Fit:
     """A fit of all rows but those of some sources."""
-    rows = training([r for r in runs if r.source not in left_out], [r for r in also if r.source not in left_out])
+    rows = build_training_rows(
+        [r for r in runs if r.source not in left_out], [r for r in also if r.source not in left_out]
+    )
     return fit_profiles(rows, Profiles.shipped())
 
 
@@ -201,9 +203,9 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="?", default=measured.FOLDER)
     parser.add_argument("--only", nargs="*", choices=SOURCES, default=list(SOURCES), help="keep the others' old rows")
     arguments = parser.parse_args()
-    doubtful = doubtful_of(arguments.data / "measured_runs.csv", None)
+    doubtful = read_doubtful_reasons(arguments.data / "measured_runs.csv", None)
     runs, also = (
-        usable(read_runs(arguments.data / name)[0], doubtful)
+        select_usable_runs(read_runs(arguments.data / name)[0], doubtful)
         for name in ("measured_runs.csv", "measured_runs_vtrain_single.csv")
     )
     shipped = Profiles.shipped()

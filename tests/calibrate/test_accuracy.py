@@ -11,7 +11,7 @@ from refit import FOLDER, replace_widths, rewrite_profile, round_value, write_pr
 
 from crosszone.calibrate import accuracy
 from crosszone.calibrate.accuracy import Accuracy, ScoredRow, score_runs, summarize_errors
-from crosszone.calibrate.fit import doubtful_of, training, usable
+from crosszone.calibrate.fit import build_training_rows, read_doubtful_reasons, select_usable_runs
 from crosszone.calibrate.predicted import predict_runs
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.profile import Profiles
@@ -56,7 +56,7 @@ def written(folder: Path, *rows: str) -> Path:
 @pytest.fixture
 def published(data: Path) -> Accuracy:
     path = data / "measured_runs.csv"
-    return score_runs(path, doubtful=doubtful_of(path, None))
+    return score_runs(path, doubtful=read_doubtful_reasons(path, None))
 
 
 def test_errors_are_counted_against_the_measured_value():
@@ -196,18 +196,18 @@ def test_no_prediction_depends_on_a_rows_id_or_on_what_was_measured(data, tmp_pa
 
 def test_doubtful_rows_stand_beside_the_runs_or_where_the_user_says(tmp_path):
     path = written(tmp_path, GOOD)
-    assert doubtful_of(path, None) == {}
+    assert read_doubtful_reasons(path, None) == {}
     (tmp_path / "doubtful_rows.csv").write_text("id,reason\nhere-0001,odd\n", encoding="utf-8")
-    assert doubtful_of(path, None) == {"here-0001": "odd"}
+    assert read_doubtful_reasons(path, None) == {"here-0001": "odd"}
     (tmp_path / "mine.csv").write_text("id,reason\nhere-0009,odd\n", encoding="utf-8")
-    assert doubtful_of(path, tmp_path / "mine.csv") == {"here-0009": "odd"}
+    assert read_doubtful_reasons(path, tmp_path / "mine.csv") == {"here-0009": "odd"}
 
 
 def test_a_fit_is_given_rows_once_and_without_doubtful_ones(tmp_path):
     runs, _ = read_runs(written(tmp_path, GOOD, GOOD.replace("0001", "0002"), GOOD.replace(",10,", ",11,")))
-    assert [run.step_time_s for run in usable(runs, {})] == [10, 11]
-    assert len(usable(runs, {"here-0001"})) == 0
-    rows = training(runs[:1], runs[2:])
+    assert [run.step_time_s for run in select_usable_runs(runs, {})] == [10, 11]
+    assert len(select_usable_runs(runs, {"here-0001"})) == 0
+    rows = build_training_rows(runs[:1], runs[2:])
     assert rows.weights.tolist() == [1.0, 0.3]
     assert len(rows.without([True, False]).runs) == 1
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.fit import Beliefs, beliefs, fit, priors, start
+from crosszone.calibrate.fit import PriorArrays, build_prior_arrays, draw_start_values, fit, read_priors
 from crosszone.cost.profile import FIELDS, Profiles
 from effort import examples
 
 SIZE = np.linspace(1.0, 9.0, 12)
 
 
-def believed(centre, sd=2.0, **changes) -> Beliefs:
+def believed(centre, sd=2.0, **changes) -> PriorArrays:
     n = len(centre)
     plain = {
         "free": np.ones(n, dtype=bool),
@@ -24,7 +24,7 @@ def believed(centre, sd=2.0, **changes) -> Beliefs:
         "lower": np.full(n, 1e-6),
         "upper": np.full(n, 1e6),
     }
-    return Beliefs(**plain | changes)
+    return PriorArrays(**plain | changes)
 
 
 def line(columns):
@@ -95,8 +95,8 @@ def test_the_start_does_not_matter():
 def test_every_fitted_coefficient_has_a_prior_inside_its_bounds_and_a_reason():
     profiles = Profiles.load()
     fitted = {field for (_, field), fixed in zip(profiles.names, profiles.fixed, strict=True) if not fixed}
-    assert fitted <= set(priors()) <= set(FIELDS)
-    for name, prior in priors().items():
+    assert fitted <= set(read_priors()) <= set(FIELDS)
+    for name, prior in read_priors().items():
         assert prior.lower < prior.value < prior.upper, name
         assert len(prior.why) > 10
 
@@ -104,21 +104,21 @@ def test_every_fitted_coefficient_has_a_prior_inside_its_bounds_and_a_reason():
 def test_stacks_lie_about_the_common_value_where_that_is_fitted():
     """[Q4]"""
     profiles = Profiles.load()
-    found = beliefs(profiles)
+    found = build_prior_arrays(profiles)
     own = profiles.place["stack megatron-core", "elementwise"]
     common = profiles.place["common", "elementwise"]
     assert found.anchor[own] == common and found.anchor[common] == -1
-    assert found.sd[own] == priors()["elementwise"].spread
+    assert found.sd[own] == read_priors()["elementwise"].spread
     assumed = profiles.place["stack megatron-core", "p2p_exposed"]
-    assert found.anchor[assumed] == -1 and found.centre[assumed] == priors()["p2p_exposed"].value
+    assert found.anchor[assumed] == -1 and found.centre[assumed] == read_priors()["p2p_exposed"].value
 
 
 def test_a_fit_starts_from_the_priors_and_not_from_the_last_fit():
     profiles = Profiles.load()
-    believed_ = beliefs(profiles)
+    believed_ = build_prior_arrays(profiles)
     other = profiles.with_values(np.where(profiles.fixed, profiles.values, 2.0 * profiles.values))
-    assert np.array_equal(start(profiles, believed_), start(other, believed_))
-    strewn = start(profiles, believed_, spread=1.0)
+    assert np.array_equal(draw_start_values(profiles, believed_), draw_start_values(other, believed_))
+    strewn = draw_start_values(profiles, believed_, spread=1.0)
     inside = (strewn >= believed_.lower) & (strewn <= believed_.upper)
     assert np.all(inside[believed_.free])
     assert np.array_equal(strewn[profiles.fixed], profiles.values[profiles.fixed])

@@ -29,7 +29,7 @@ from crosszone.calibrate.operator_profiles import (
     text_of,
 )
 from crosszone.cost import own_profiles
-from crosszone.cost.operator_profile import checked, operator_profile, read_operator_profile
+from crosszone.cost.operator_profile import load_operator_profile, parse_operator_profile, read_operator_profile
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.document import parse_document
@@ -200,7 +200,7 @@ def test_a_profile_of_partial_samples_says_what_is_kept(tmp_path):
     made = fitted_profile(read_samples([written(tmp_path, products())]), correction=False)
     assert set(made.coefficients) == {"matmul", "tile"}
     assert "flash" in kept(made)
-    assert checked(parse_document(text_of(made), "made.yaml")) == made
+    assert parse_operator_profile(parse_document(text_of(made), "made.yaml")) == made
     own = own_profile(made, "mine")
     assert set(own.gpus[H200]) == {"matmul", "tile"}
     assert any("kept" in note and "flash" in note for note in own.notes)
@@ -291,14 +291,14 @@ def test_a_wrong_table_is_refused_and_nothing_is_written(say, tmp_path):
 )
 def test_the_shapes_that_shipped_profiles_keep_are_those_of_their_samples(name, samples):
     """[K64] Another set of samples, or another choice among them, writes the files anew."""
-    assert operator_profile(name).checks == make_checks(read_samples([samples]))
+    assert load_operator_profile(name).checks == make_checks(read_samples([samples]))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("gpu", "name"), [("A100", "a100-80gb-sxm"), ("GH200", "gh200-96gb")])
 def test_operators_of_gpumodeling25_are_within_5_percent_on_unseen_hidden_sizes(data, gpu, name):
     """The shipped errors hold: some operators are fitted again, and the mean over all of them is at most 5 %."""
-    shipped = operator_profile(name)
+    shipped = load_operator_profile(name)
     assert shipped is not None
     unseen = [part.unseen_pct for fit in shipped.operators.values() for part in (fit.parts.values() or [fit])]
     assert np.mean(unseen) <= 5.0

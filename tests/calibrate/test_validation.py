@@ -17,13 +17,13 @@ from crosszone.calibrate import fit
 from crosszone.calibrate.accuracy import ScoredRow
 from crosszone.calibrate.fit import (
     CrossValidation,
-    Training,
+    TrainingRows,
+    assign_folds,
+    build_training_rows,
     cross_validate,
-    doubtful_of,
-    folds,
-    thinned,
-    training,
-    usable,
+    read_doubtful_reasons,
+    select_usable_runs,
+    thin_rows,
 )
 from crosszone.calibrate.runs import Run, read_runs
 from crosszone.cost.profile import Profiles
@@ -36,19 +36,19 @@ FEW = ("megatron-2020", "korthikanti-2022", "nanotron")
 @pytest.fixture
 def runs(data: Path) -> list[Run]:
     path = data / "measured_runs.csv"
-    return usable(read_runs(path)[0], doubtful_of(path, None))
+    return select_usable_runs(read_runs(path)[0], read_doubtful_reasons(path, None))
 
 
 @pytest.fixture
-def few(runs) -> Training:
-    return training([run for run in runs if run.source in FEW])
+def few(runs) -> TrainingRows:
+    return build_training_rows([run for run in runs if run.source in FEW])
 
 
 @given(labels=st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=60), most=st.integers(1, 10))
 @examples(50)
 def test_every_row_is_left_out_once_together_with_its_kind(labels, most):
     """[Q8]"""
-    parts = folds(labels, most)
+    parts = assign_folds(labels, most)
     assert len(parts) == min(most, len(set(labels)))
     assert np.array_equal(np.sum(parts, axis=0), np.ones(len(labels)))
     for part in parts:
@@ -59,7 +59,7 @@ def test_every_row_is_left_out_once_together_with_its_kind(labels, most):
 
 def test_large_kinds_are_spread_over_the_parts():
     """[Q8] 4, 3, 2 and 1 rows in two parts: 4 + 1 and 3 + 2."""
-    parts = folds(list("aaaabbbccd"), 2)
+    parts = assign_folds(list("aaaabbbccd"), 2)
     assert [int(part.sum()) for part in parts] == [5, 5]
 
 
@@ -69,7 +69,7 @@ def test_sources_are_predicted_without_themselves(few, monkeypatch):
     monkeypatch.setattr(fit, "ROUNDS", 1)
     profiles = Profiles.load()
     changed = [replace(run, step_time_s=10 * run.step_time_s) if run.source == FEW[0] else run for run in few.runs]
-    found, other = (cross_validate(rows, profiles, "source", workers=1) for rows in (few, training(changed)))
+    found, other = (cross_validate(rows, profiles, "source", workers=1) for rows in (few, build_training_rows(changed)))
     assert found is not None and other is not None and found.folds == len(FEW)
     own = np.array([run.source == FEW[0] for run in few.runs])
     assert found.predicted_s[own] == pytest.approx(other.predicted_s[own], rel=1e-9)
@@ -80,13 +80,13 @@ def test_sources_are_predicted_without_themselves(few, monkeypatch):
 
 
 def test_one_source_alone_cannot_be_left_out(runs):
-    one = training([run for run in runs if run.source == "korthikanti-2022"])
+    one = build_training_rows([run for run in runs if run.source == "korthikanti-2022"])
     assert cross_validate(one, Profiles.load(), "source", workers=1) is None
 
 
 def test_long_files_are_thinned(few, monkeypatch):
     monkeypatch.setattr(fit, "MOST_FITTED", 10)
-    found = thinned(few)
+    found = thin_rows(few)
     assert len(found.runs) == 10 and found.runs[0] is few.runs[0] and found.runs[-1] is few.runs[-1]
 
 
@@ -101,7 +101,7 @@ def test_stacks_of_other_files_move_no_other_value(data, few):
 
 @pytest.mark.slow
 def test_a_fit_ends_at_the_same_cost_from_another_start(runs):
-    few = training([run for run in runs if run.source == "korthikanti-2022"])
+    few = build_training_rows([run for run in runs if run.source == "korthikanti-2022"])
     one, other = (fit_profiles(few, Profiles.load(), strewn=strewn) for strewn in (0.0, 1.0))
     assert other.cost == pytest.approx(one.cost, rel=2e-3)
 
@@ -156,8 +156,8 @@ def test_memory_that_was_predicted_too_low_widens_the_upper_side():
 
 def test_models_are_kept_whole(runs):
     """[Q8] No model is both in a fit and left out of it."""
-    rows = training(runs)
-    for part in fit.parts_of(rows, Profiles.load(), "model"):
+    rows = build_training_rows(runs)
+    for part in fit.list_held_out_masks(rows, Profiles.load(), "model"):
         left = Counter(run.case.model.name for run, out in zip(runs, part, strict=True) if out)
         kept = {run.case.model.name for run, out in zip(runs, part, strict=True) if not out}
         assert not set(left) & kept

@@ -10,7 +10,7 @@ import pytest
 from crosszone.calibrate.operator_fit import read_samples
 from crosszone.calibrate.operator_profiles import MOST_SHAPES, make_checks
 from crosszone.cost.operator_checks import CheckTable, formula_errors, formula_s
-from crosszone.cost.operator_profile import operator_profile, operator_profiles
+from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError
 from crosszone.inputs.catalogue import catalogue
@@ -75,17 +75,17 @@ def test_unfused_attention_and_the_loss_of_a_step():
 
 def test_coefficients_found_in_the_samples_are_closer_to_the_kernels_than_those_fitted_to_steps():
     """Attention on an A100: 0.42 of the peak within published runs, 0.61 alone."""
-    tables = [table for table in operator_profile(A100).checks.values() if table.op in ("matmul", "attention")]
-    found = {name: one.value for name, one in operator_profile(A100).coefficients.items()}
+    tables = [table for table in load_operator_profile(A100).checks.values() if table.op in ("matmul", "attention")]
+    found = {name: one.value for name, one in load_operator_profile(A100).coefficients.items()}
     shipped = formula_errors(tables, gpu(), coefficients())
     sampled = formula_errors(tables, gpu(), coefficients(**found))
     assert sampled["attention"].error_pct < shipped["attention"].error_pct / 2
     assert sampled["matmul"].error_pct < shipped["matmul"].error_pct
 
 
-@pytest.mark.parametrize("name", operator_profiles())
+@pytest.mark.parametrize("name", list_sampled_gpus())
 def test_every_shipped_profile_has_kernels_to_check_a_step_on(name):
-    profile = operator_profile(name)
+    profile = load_operator_profile(name)
     errors = formula_errors(profile.checks.values(), gpu(name), coefficients(name=name))
     assert {"matmul", "attention", "loss"} <= set(errors)
     assert all(0 < one.error_pct < 100 for one in errors.values())
@@ -94,7 +94,7 @@ def test_every_shipped_profile_has_kernels_to_check_a_step_on(name):
 
 def test_the_h200_coefficients_hold_on_kernels_that_they_were_not_fitted_to():
     """The first samples were not kept: the checks are of another day."""
-    tables = operator_profile("h200-141gb-sxm").checks.values()
+    tables = load_operator_profile("h200-141gb-sxm").checks.values()
     k = coefficients("hf-eager", "h200-141gb-sxm")
     assert formula_errors(tables, gpu("h200-141gb-sxm"), k)["matmul"].error_pct < 7
 

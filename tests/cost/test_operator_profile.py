@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.cost.operator_forms import DIMS, signs, terms, twos, work
+from crosszone.cost.operator_forms import DIMS, build_basis_terms, build_features, count_factors_of_two, count_work
 from crosszone.cost.operator_profile import (
     OperatorFit,
     OperatorProfile,
     Trees,
-    checked,
-    operator_profile,
-    operator_profiles,
+    list_sampled_gpus,
+    load_operator_profile,
+    parse_operator_profile,
 )
 from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
@@ -63,7 +63,7 @@ coefficients:
 
 
 def profile(text: str = TEXT) -> OperatorProfile:
-    return checked(parse_document(text, "made.yaml"))
+    return parse_operator_profile(parse_document(text, "made.yaml"))
 
 
 def at(**sizes: float) -> dict[str, np.ndarray]:
@@ -72,27 +72,27 @@ def at(**sizes: float) -> dict[str, np.ndarray]:
 
 def test_the_work_of_operators_is_counted_as_by_hand():
     """[K20] 1000 x 2000 times 2000 x 4000: 16 GFLOP; (2 + 8 + 4) million values of 2 bytes: 28 MB."""
-    found = work("matmul", "fwd", at(m=1000, n=4000, k=2000), 2.0)
+    found = count_work("matmul", "fwd", at(m=1000, n=4000, k=2000), 2.0)
     assert (found.gflop.item(), found.mb.item()) == (pytest.approx(16.0), pytest.approx(28.0))
-    both = work("matmul", "bwd", at(m=1000, n=4000, k=2000), 2.0)
+    both = count_work("matmul", "bwd", at(m=1000, n=4000, k=2000), 2.0)
     assert both.gflop.item() == pytest.approx(32.0)
-    causal = work("attention", "fwd", at(batch=1, heads=10, kv_heads=2, head_dim=100, seq=1000), 2.0)
+    causal = count_work("attention", "fwd", at(batch=1, heads=10, kv_heads=2, head_dim=100, seq=1000), 2.0)
     assert causal.gflop.item() == pytest.approx(4e-9 * 10 * 100 * 1000 * 1001 / 2)
     assert causal.mb.item() == pytest.approx(2e-6 * 1000 * 100 * (20 + 4))
-    assert work("residual_add", "fwd", at(tokens=1000, width=1000), 2.0).mb.item() == pytest.approx(6.0)
+    assert count_work("residual_add", "fwd", at(tokens=1000, width=1000), 2.0).mb.item() == pytest.approx(6.0)
 
 
 def test_waves_fill_all_processors():
     """[K22] 384 x 256 has 3 tiles of 128 x 256; on 2 processors that is 2 waves of 2: a third more than the work."""
-    found = terms("matmul", "fwd", at(m=384, n=256, k=1000), 2.0, 2)
+    found = build_basis_terms("matmul", "fwd", at(m=384, n=256, k=1000), 2.0, 2)
     assert found["gflop_128x256"].item() == pytest.approx(found["gflop"].item() * 4 / 3)
     assert found["gflop_odd"].item() == 0
-    assert terms("matmul", "fwd", at(m=384, n=257, k=1000), 2.0, 2)["gflop_odd"].item() > 0
+    assert build_basis_terms("matmul", "fwd", at(m=384, n=257, k=1000), 2.0, 2)["gflop_odd"].item() > 0
 
 
 def test_groups_fill_waves_together_or_each_alone():
     """[K22] 4 groups of 128 x 256 on 4 processors: together one full wave, in a loop 4 waves of which a quarter works."""
-    found = terms("grouped_matmul", "fwd", at(groups=4, m=512, n=256, k=1000), 2.0, 4)
+    found = build_basis_terms("grouped_matmul", "fwd", at(groups=4, m=512, n=256, k=1000), 2.0, 4)
     assert found["gflop_128x256"].item() == pytest.approx(found["gflop"].item())
     assert found["gflop_each"].item() == pytest.approx(4 * found["gflop"].item())
     assert found["groups"].item() == 4
@@ -101,7 +101,7 @@ def test_groups_fill_waves_together_or_each_alone():
 def test_heads_have_a_term_for_each_block_of_32():
     """[K23] A head of 96 has three blocks, one of 80 too and it is ragged."""
     sizes = {"batch": 1, "heads": 8, "kv_heads": 8, "seq": 1024}
-    wide, ragged = (terms("attention", "fwd", at(head_dim=d, **sizes), 2.0, 132) for d in (96, 80))
+    wide, ragged = (build_basis_terms("attention", "fwd", at(head_dim=d, **sizes), 2.0, 132) for d in (96, 80))
     for one in (wide, ragged):
         assert [one[f"gflop_{block}"].item() > 0 for block in (1, 2, 3, 4)] == [True, True, True, False]
         assert one["gflop_1"].item() == pytest.approx(4e-9 * 8 * 1024 * 1025 / 2 * 32)
@@ -110,18 +110,22 @@ def test_heads_have_a_term_for_each_block_of_32():
 
 def test_long_rows_of_a_softmax_and_tables_have_their_own_terms():
     """[K24] Rows above 1024 are another kernel; a table of 1000 x 1000 values of 2 bytes is 2 MB."""
-    short, long = (terms("softmax", "fwd", at(tokens=2000, width=w), 2.0, 132)["mb_long"].item() for w in (1024, 2048))
+    short, long = (
+        build_basis_terms("softmax", "fwd", at(tokens=2000, width=w), 2.0, 132)["mb_long"].item() for w in (1024, 2048)
+    )
     assert (short, long) == (0, pytest.approx(2e-6 * 2 * 2000 * 2048))
-    found = terms("embedding", "fwd", at(tokens=10, width=1000, vocab=1000), 2.0, 132)
+    found = build_basis_terms("embedding", "fwd", at(tokens=10, width=1000, vocab=1000), 2.0, 132)
     assert (found["mb_table"].item(), found["kvocab"].item()) == (pytest.approx(2.0), pytest.approx(1.0))
     assert "sorted" not in found
-    few, many = (terms("embedding", "bwd", at(tokens=t, width=1000, vocab=1000), 2.0, 132) for t in (3072, 3073))
+    few, many = (
+        build_basis_terms("embedding", "bwd", at(tokens=t, width=1000, vocab=1000), 2.0, 132) for t in (3072, 3073)
+    )
     assert (few["sorted"].item(), few["mb_sorted"].item()) == (0, 0)
     assert (many["sorted"].item(), many["mb_sorted"].item()) == (1, pytest.approx(2e-3 * 3073))
 
 
 def test_twos_count_how_often_two_divides():
-    assert twos(np.array([1.0, 6.0, 64.0, 4096.0])).tolist() == [0, 1, 6, 8]
+    assert count_factors_of_two(np.array([1.0, 6.0, 64.0, 4096.0])).tolist() == [0, 1, 6, 8]
 
 
 OF_ONE_CLASS = {"head_dim": (32, 64, 96, 128, 160, 192, 224, 256)}
@@ -150,7 +154,7 @@ def test_a_larger_operator_of_one_class_never_takes_less(op, data):
         sizes[name], larger[name] = low, high
     if op == "attention":
         larger["kv_heads"] = max(larger["kv_heads"], sizes["kv_heads"])
-    small, big = (terms(op, which, at(**one), 2.0, 132) for one in (sizes, larger))
+    small, big = (build_basis_terms(op, which, at(**one), 2.0, 132) for one in (sizes, larger))
     weights = {name: data.draw(COEFFICIENTS, label=name) for name in small}
     times = [sum(weights[name] * one[name].item() for name in weights) for one in (small, big)]
     assert times[0] <= times[1] * (1 + 1e-9) + 1e-12
@@ -255,27 +259,27 @@ def test_a_profile_with_an_unknown_operator_or_field_is_refused():
 
 
 def test_an_unknown_gpu_has_no_profile():
-    assert operator_profile("abacus") is None
-    assert operator_profile("../common") is None
+    assert load_operator_profile("abacus") is None
+    assert load_operator_profile("../common") is None
 
 
-@pytest.mark.parametrize("gpu", operator_profiles())
+@pytest.mark.parametrize("gpu", list_sampled_gpus())
 def test_shipped_profiles_predict_below_the_roof_and_above_nothing(gpu):
     """Every fit of a shipped profile, at its smallest and largest sampled sizes, takes no less than 0.9 of the peak rates."""
     from crosszone.inputs.catalogue import catalogue
 
-    one, device = operator_profile(gpu), catalogue().gpu(gpu)
+    one, device = load_operator_profile(gpu), catalogue().gpu(gpu)
     assert one is not None
     for fit in one.operators.values():
         assert isinstance(fit, OperatorFit)
         for end in (0, 1):
             sizes = {name: limits[end] for name, limits in fit.ranges.items()}
             time_us = fit.time_us(sizes, one.processors).item()
-            done = work(fit.op, fit.which, at(**sizes), 2.0 if fit.dtype != "fp8" else 1.0)
+            done = count_work(fit.op, fit.which, at(**sizes), 2.0 if fit.dtype != "fp8" else 1.0)
             peak = getattr(device.dense_tflops, fit.dtype) or device.dense_tflops.fp16
             assert time_us > 0.85 * 1e3 * done.gflop.item() / peak, fit.key
             assert np.isfinite(time_us)
-            assert set(signs(fit.op, fit.which, at(**sizes), 2.0, 132)) >= set(
+            assert set(build_features(fit.op, fit.which, at(**sizes), 2.0, 132)) >= set(
                 fit.correction.signs if fit.correction else ()
             )
     assert 0.3 < one.coefficients["matmul"].value <= 1.0

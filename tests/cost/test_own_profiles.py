@@ -7,7 +7,7 @@ import os
 import pytest
 
 from crosszone.cost import own_profiles
-from crosszone.cost.operator_profile import operator_profile
+from crosszone.cost.operator_profile import load_operator_profile
 from crosszone.cost.own_profiles import OwnProfile, default, load, remove, save, saved, use
 from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, UnknownNameError
@@ -82,7 +82,7 @@ def test_kernels_of_an_h200_timed_alone_are_for_stacks_fitted_beside_them():
 
 
 def test_the_h200_family_holds_what_its_samples_tell():
-    told = operator_profile("h200-141gb-sxm").coefficients
+    told = load_operator_profile("h200-141gb-sxm").coefficients
     family = Profiles.shipped().gpus["h200"]["coefficients"]
     assert {name: entry["value"] for name, entry in family.items()} == {name: told[name].value for name in family}
 

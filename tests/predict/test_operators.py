@@ -8,7 +8,7 @@ import pytest
 from crosszone.cost import own_profiles
 from crosszone.cost.layer import LayerCost
 from crosszone.cost.operator_checks import formula_errors, formula_s
-from crosszone.cost.operator_profile import operator_profile
+from crosszone.cost.operator_profile import load_operator_profile
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.catalogue import catalogue
@@ -36,7 +36,7 @@ def flagged(prediction):
 
 def own_profile_of_samples(**changes):
     """What samples of an A100's kernels tell, for every stack."""
-    found = operator_profile(A100).coefficients
+    found = load_operator_profile(A100).coefficients
     gpus = {A100: {name: one.model_dump() for name, one in found.items()} | changes}
     return OwnProfile(name="mine", source="samples", created="2026-11-18", gpus=gpus)
 
@@ -57,7 +57,7 @@ def test_the_errors_beside_a_prediction_are_those_of_its_own_formulas():
     assert set(shown) == {"h200-141gb-sxm"}
     gpu = catalogue().entry("gpus", "h200-141gb-sxm")
     k = Profiles.shipped().select(gpu, "hf-eager").coefficients
-    tables = operator_profile("h200-141gb-sxm").checks
+    tables = load_operator_profile("h200-141gb-sxm").checks
     wanted = [tables[key] for key in ("matmul bf16", "attention bf16", "cross_entropy bf16")]
     assert shown["h200-141gb-sxm"] == formula_errors(wanted, gpu, k)
     assert predicted("h100-80gb-sxm").basis.operators == {}
@@ -145,6 +145,6 @@ def test_a_gpu_that_was_not_sampled_has_no_range_to_leave():
 @pytest.mark.parametrize("gpu", ["h200-141gb-sxm", A100, "gh200-96gb"])
 def test_sampled_operators_are_as_good_as_was_aimed_at_or_the_document_says_so(gpu):
     """Fits of single kernels: mean over families on sizes that no fit saw within 8 %; matmuls of the H200 miss their 5 %."""
-    errors = operator_profile(gpu).summary()
+    errors = load_operator_profile(gpu).summary()
     assert sum(one["unseen_pct"] for one in errors.values()) / len(errors) < 8
     assert errors["attention"]["unseen_pct"] < 7

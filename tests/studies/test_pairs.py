@@ -10,7 +10,7 @@ from refit import FOLDER, replace_pair_spread
 from uncertainty import Pairs, fit_pair_spread, pair_strategies, score_chances
 
 from crosszone.calibrate.accuracy import build_setup_key, build_strategy_key
-from crosszone.calibrate.fit import CrossValidation, usable
+from crosszone.calibrate.fit import CrossValidation, select_usable_runs
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.coefficients import pair_spread
 
@@ -56,7 +56,7 @@ def test_a_certain_pair_belongs_to_the_last_range():
 
 def test_only_strategies_of_one_set_up_are_paired(data):
     """[W2] Three strategies of a set-up make three pairs of weight 2/3; the one predicted faster comes first."""
-    runs = usable(read_runs(data / "measured_runs.csv")[0], {})
+    runs = select_usable_runs(read_runs(data / "measured_runs.csv")[0], {})
     groups: dict = {}
     for run in runs:
         groups.setdefault(build_setup_key(run), {}).setdefault(build_strategy_key(run), []).append(run)

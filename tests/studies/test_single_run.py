@@ -9,7 +9,7 @@ import pytest
 from refit import fit_profiles
 from single_run import calibrate_on_each, scale_coefficients
 
-from crosszone.calibrate.fit import doubtful_of, training, usable
+from crosszone.calibrate.fit import build_training_rows, read_doubtful_reasons, select_usable_runs
 from crosszone.calibrate.predicted import predict_runs_s
 from crosszone.calibrate.runs import read_runs
 from crosszone.cost.profile import Profiles
@@ -21,9 +21,9 @@ SOURCE, TAKEN = "bigscience-bloom", 8
 def test_one_row_of_bloom_betters_the_prediction_of_the_others(data):
     """A newcomer's case: profiles that have not seen the source, the framework's default stack, one row as the log."""
     path = data / "measured_runs.csv"
-    runs = usable(read_runs(path)[0], doubtful_of(path, None))
+    runs = select_usable_runs(read_runs(path)[0], read_doubtful_reasons(path, None))
     shipped = Profiles.shipped()
-    fitted = fit_profiles(training([run for run in runs if run.source != SOURCE]), shipped, rounds=12)
+    fitted = fit_profiles(build_training_rows([run for run in runs if run.source != SOURCE]), shipped, rounds=12)
     profiles = shipped.with_values(fitted.values)
     errors = np.where(shipped.fixed, shipped.errors, fitted.error)
     own = [run.with_stack(profiles.stack_of(run.framework)) for run in runs if run.source == SOURCE]

@@ -41,11 +41,11 @@ from crosszone.calibrate.components import (
     score_components,
 )
 from crosszone.calibrate.components_read import STACK
-from crosszone.calibrate.fit import doubtful_of
+from crosszone.calibrate.fit import read_doubtful_reasons
 from crosszone.calibrate.published import FamilySummary, read_published, summarize_families
 from crosszone.calibrate.stability import JobStability, read_stability_table
 from crosszone.calibrate.testbed import TransferReport, build_transfer_report
-from crosszone.cost.operator_profile import operator_profile, operator_profiles
+from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.own_profiles import load_cluster_profile
 from crosszone.cost.profile import Profiles
 from crosszone.errors import FileError, InputError, Notice
@@ -139,7 +139,7 @@ def score_folder(
     if len(missing) == len(FILES):
         raise InputError(Notice(code="accuracy_empty_folder", value=str(folder), params={"files": list(FILES)}))
     profiles, present = Profiles.load(), set(FILES) - set(missing)
-    doubtful_rows = doubtful_of(folder / MAIN_FILE, doubtful)
+    doubtful_rows = read_doubtful_reasons(folder / MAIN_FILE, doubtful)
     stability = read_stability_table(folder / ITERATIONS_FILE) if ITERATIONS_FILE in present else ()
     return ScoredFolder(
         folder=folder,
@@ -198,8 +198,8 @@ def build_report(scored: ScoredFolder, language: str) -> dict[str, Any]:
 def list_operator_errors() -> list[dict[str, Any]]:
     """Errors of the shipped operator profiles: GPU, family, samples, cross-validated and on unseen sizes."""
     lines = []
-    for gpu in operator_profiles():
-        profile = operator_profile(gpu)
+    for gpu in list_sampled_gpus():
+        profile = load_operator_profile(gpu)
         for family, values in (profile.summary() if profile else {}).items():
             lines.append({"gpu": gpu, "family": family, **values})
     return lines

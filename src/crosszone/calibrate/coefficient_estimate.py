@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crosszone.calibrate.fit import Vector, priors
+from crosszone.calibrate.fit import Vector, read_priors
 from crosszone.cost.profile import Profiles
 
 # Standard deviation of the logarithm among sites and software, by coefficient: what the fitted stacks differ by
@@ -87,7 +87,7 @@ def build_priors(
     sd^2 = (error of the profile)^2 + (share x spread among sites)^2, the share 0.5 where the stack has no value of its
     own and 0.2 where it has. `errors` take the place of the profile's (a fit's own). Values are the first family's.
     """
-    limits_by_field = priors()
+    limits_by_field = read_priors()
     index = profiles.index(list(families)[:1], [stack])
     coefficient_priors = []
     for field, spread in SITE_SPREADS.items():

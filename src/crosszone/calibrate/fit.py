@@ -43,15 +43,15 @@ Index = Mapping[str, npt.NDArray[np.int64]]
 # Predicted seconds of every row from the columns of each field.
 Predict = Callable[[Mapping[str, Vector]], Vector]
 
-STEP = 1e-3  # Relative change of a coefficient in a finite difference
-PATIENCE = 3  # Rounds without progress after which the fit stops
-PROGRESS = 5e-5  # Share of the cost that a round has to win to count as progress
+RELATIVE_STEP = 1e-3  # Relative change of a coefficient in a finite difference
+MOST_SLOW_ROUNDS = 3  # Rounds without progress after which the fit stops
+LEAST_PROGRESS = 5e-5  # Share of the cost that a round has to win to count as progress
 SMALLEST = 1e-12
-TRIES = 10  # Dampings tried in a round
+MOST_DAMPINGS = 10  # Dampings tried in a round
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beliefs:
+class PriorArrays:
     """What is believed of each value before the fit; one entry a value."""
 
     free: npt.NDArray[np.bool_]
@@ -80,7 +80,7 @@ def fit(
     index: Index,
     measured: Vector,
     start: Vector,
-    beliefs: Beliefs,
+    prior_arrays: PriorArrays,
     *,
     weights: Vector | None = None,
     scale: float = 0.03,
@@ -92,36 +92,38 @@ def fit(
     measured): quadratic for errors below `scale`, linear above, so a wrong row pulls no harder than a poor one. The
     centre of a value with an anchor is the anchor's value in the same fit. `index` says which value each row reads.
     """
-    task = _Task(predict, index, np.log(measured), start, beliefs, weights, scale)
-    theta = task.first
-    damping, r = 1e-2, task.residual(theta)
-    cost, done, slow = task.cost(r, theta), 0, 0
-    normal, slope = task.normal(theta, r)
-    while done < rounds and slow < PATIENCE:
-        done += 1
-        held = ((theta <= task.lower) & (slope > 0)) | ((theta >= task.upper) & (slope < 0))
-        able = np.flatnonzero(~held)
-        inner = normal[np.ix_(able, able)]
+    problem = _LeastSquares(predict, index, np.log(measured), start, prior_arrays, weights, scale)
+    theta = problem.start_theta
+    damping, residual = 1e-2, problem.compute_residual(theta)
+    cost, finished_rounds, slow_rounds = problem.cost(residual, theta), 0, 0
+    normal, gradient = problem.compute_normal_equations(theta, residual)
+    while finished_rounds < rounds and slow_rounds < MOST_SLOW_ROUNDS:
+        finished_rounds += 1
+        at_limit = ((theta <= problem.lower) & (gradient > 0)) | ((theta >= problem.upper) & (gradient < 0))
+        movable = np.flatnonzero(~at_limit)
+        movable_normal = normal[np.ix_(movable, movable)]
         before = cost
-        for _ in range(TRIES):
+        for _ in range(MOST_DAMPINGS):
             change = np.zeros_like(theta)
-            change[able] = np.linalg.solve(inner + damping * np.diag(np.diag(inner)), -slope[able])
-            shorter = min(1.0, 1.0 / max(SMALLEST, float(np.abs(change).max(initial=0.0))))
-            trial = np.clip(theta + shorter * change, task.lower, task.upper)
-            trial_r = task.residual(trial)
-            trial_cost = task.cost(trial_r, trial)
+            change[movable] = np.linalg.solve(
+                movable_normal + damping * np.diag(np.diag(movable_normal)), -gradient[movable]
+            )
+            step_scale = min(1.0, 1.0 / max(SMALLEST, float(np.abs(change).max(initial=0.0))))
+            trial = np.clip(theta + step_scale * change, problem.lower, problem.upper)
+            trial_residual = problem.compute_residual(trial)
+            trial_cost = problem.cost(trial_residual, trial)
             if trial_cost < cost:
-                theta, r, cost, damping = trial, trial_r, trial_cost, max(1e-7, damping / 4)
+                theta, residual, cost, damping = trial, trial_residual, trial_cost, max(1e-7, damping / 4)
                 break
             damping *= 3
-        normal, slope = task.normal(theta, r)
-        slow = slow + 1 if before - cost < PROGRESS * before else 0
+        normal, gradient = problem.compute_normal_equations(theta, residual)
+        slow_rounds = slow_rounds + 1 if before - cost < LEAST_PROGRESS * before else 0
     error = np.zeros(len(start))
-    error[task.at] = np.sqrt(np.diag(np.linalg.inv(normal)))
-    return Fit(values=task.values(theta), error=error, cost=cost, rounds=done)
+    error[problem.at] = np.sqrt(np.diag(np.linalg.inv(normal)))
+    return Fit(values=problem.values(theta), error=error, cost=cost, rounds=finished_rounds)
 
 
-class _Task:
+class _LeastSquares:
     """One fit's cost and its derivatives in the logarithms of the free values."""
 
     def __init__(
@@ -130,51 +132,56 @@ class _Task:
         index: Index,
         target: Vector,
         start: Vector,
-        beliefs: Beliefs,
+        prior_arrays: PriorArrays,
         weights: Vector | None,
         scale: float,
     ):
         self.predict, self.index, self.target, self.start, self.scale = predict, index, target, start, scale
         self.weight = np.ones(len(target)) if weights is None else weights
-        self.at = np.flatnonzero(beliefs.free)
+        self.at = np.flatnonzero(prior_arrays.free)
         self.column = np.full(len(start), -1)
         self.column[self.at] = np.arange(len(self.at))
-        self.lower, self.upper = (np.log(np.maximum(b[self.at], SMALLEST)) for b in (beliefs.lower, beliefs.upper))
-        self.first = np.clip(np.log(np.maximum(start[self.at], SMALLEST)), self.lower, self.upper)
-        anchor = beliefs.anchor[self.at]
-        tied = (anchor >= 0) & (self.column[anchor] >= 0)
-        self.away = np.eye(len(self.at))
+        self.lower, self.upper = (
+            np.log(np.maximum(b[self.at], SMALLEST)) for b in (prior_arrays.lower, prior_arrays.upper)
+        )
+        self.start_theta = np.clip(np.log(np.maximum(start[self.at], SMALLEST)), self.lower, self.upper)
+        anchor = prior_arrays.anchor[self.at]
+        is_tied = (anchor >= 0) & (self.column[anchor] >= 0)
+        self.prior_matrix = np.eye(len(self.at))
         """away @ theta - middle: distance of each value from its centre."""
-        self.away[np.flatnonzero(tied), self.column[anchor[tied]]] -= 1.0
-        centre = np.where(anchor >= 0, start[anchor], beliefs.centre[self.at])
-        self.middle = np.where(tied, 0.0, np.log(np.maximum(centre, SMALLEST)))
-        self.sharpness = 1.0 / beliefs.sd[self.at] ** 2
+        self.prior_matrix[np.flatnonzero(is_tied), self.column[anchor[is_tied]]] -= 1.0
+        centre = np.where(anchor >= 0, start[anchor], prior_arrays.centre[self.at])
+        self.prior_offset = np.where(is_tied, 0.0, np.log(np.maximum(centre, SMALLEST)))
+        self.prior_precision = 1.0 / prior_arrays.sd[self.at] ** 2
 
     def values(self, theta: Vector) -> Vector:
         values = self.start.copy()
         values[self.at] = np.exp(theta)
         return values
 
-    def residual(self, theta: Vector) -> Vector:
+    def compute_residual(self, theta: Vector) -> Vector:
         values = self.values(theta)
         return np.log(self.predict({f: values[i] for f, i in self.index.items()})) - self.target
 
-    def cost(self, r: Vector, theta: Vector) -> float:
-        far = self.away @ theta - self.middle
-        rows = self.weight * 2.0 * (np.sqrt(1.0 + (r / self.scale) ** 2) - 1.0)
-        return float(rows.sum() + (self.sharpness * far**2).sum())
+    def cost(self, residual: Vector, theta: Vector) -> float:
+        prior_distance = self.prior_matrix @ theta - self.prior_offset
+        row_costs = self.weight * 2.0 * (np.sqrt(1.0 + (residual / self.scale) ** 2) - 1.0)
+        return float(row_costs.sum() + (self.prior_precision * prior_distance**2).sum())
 
-    def normal(self, theta: Vector, r: Vector) -> tuple[Vector, Vector]:
+    def compute_normal_equations(self, theta: Vector, residual: Vector) -> tuple[Vector, Vector]:
         """Gauss-Newton matrix and half the gradient."""
-        j = self._jacobian(theta, r)
-        robust = self.weight / np.sqrt(1.0 + (r / self.scale) ** 2) / self.scale**2
-        pulled = j * robust[:, None]
-        far = self.away @ theta - self.middle
-        drawn = self.away * self.sharpness[:, None]
-        return pulled.T @ j + drawn.T @ self.away, pulled.T @ r + drawn.T @ far
+        jacobian = self._jacobian(theta, residual)
+        robust_weight = self.weight / np.sqrt(1.0 + (residual / self.scale) ** 2) / self.scale**2
+        weighted_jacobian = jacobian * robust_weight[:, None]
+        prior_distance = self.prior_matrix @ theta - self.prior_offset
+        weighted_prior = self.prior_matrix * self.prior_precision[:, None]
+        return (
+            weighted_jacobian.T @ jacobian + weighted_prior.T @ self.prior_matrix,
+            weighted_jacobian.T @ residual + weighted_prior.T @ prior_distance,
+        )
 
-    def _jacobian(self, theta: Vector, r: Vector) -> Vector:
-        j = np.zeros((len(r), len(self.at)))
+    def _jacobian(self, theta: Vector, residual: Vector) -> Vector:
+        jacobian = np.zeros((len(residual), len(self.at)))
         values = self.values(theta)
         base = {f: values[i] for f, i in self.index.items()}
         for field, at in self.index.items():
@@ -182,12 +189,12 @@ class _Task:
             used = np.flatnonzero(columns >= 0)
             if not len(used):
                 continue
-            moved = np.log(self.predict({**base, field: base[field] * (1.0 + STEP)})) - self.target
-            j[used, columns[used]] += (moved[used] - r[used]) / np.log1p(STEP)
-        return j
+            moved_residual = np.log(self.predict({**base, field: base[field] * (1.0 + RELATIVE_STEP)})) - self.target
+            jacobian[used, columns[used]] += (moved_residual[used] - residual[used]) / np.log1p(RELATIVE_STEP)
+        return jacobian
 
 
-SPREAD = 0.3  # How much the homes of a coefficient differ where priors.yaml does not say
+USUAL_SPREAD = 0.3  # How much the homes of a coefficient differ where priors.yaml does not say
 
 
 class Prior(Value):
@@ -195,85 +202,87 @@ class Prior(Value):
 
     value: Positive
     sd: Positive | None = None
-    spread: Positive = SPREAD
+    spread: Positive = USUAL_SPREAD
     lower: Positive
     upper: Positive
     why: str
 
 
 @cache
-def priors() -> dict[str, Prior]:
+def read_priors() -> dict[str, Prior]:
     """Prior by field."""
     document = read_shipped("crosszone.calibrate", "priors.yaml")
-    found: dict[str, Any] = document.value["fields"]
-    return {name: parse(Prior, entry, document, at=("fields", name)) for name, entry in found.items()}
+    entries: dict[str, Any] = document.value["fields"]
+    return {name: parse(Prior, entry, document, at=("fields", name)) for name, entry in entries.items()}
 
 
-def beliefs(profiles: Profiles) -> Beliefs:
+def build_prior_arrays(profiles: Profiles) -> PriorArrays:
     """The priors of every fitted value of the profiles; a family's or stack's value lies about the common one. [Q4]
 
     log own ~ N(log common, spread), log common ~ N(log prior, sd): homes with few rows stay near what the others say,
     and one without rows is the common value.
     """
-    known = priors()
+    priors = read_priors()
     free = ~profiles.fixed
     centre, sd = np.ones(len(free)), np.ones(len(free))
     lower, upper = np.full(len(free), 1e-12), np.full(len(free), 1e12)
     anchor = np.full(len(free), -1)
-    for at, (home, field) in enumerate(profiles.names):
+    for at, (scope, field) in enumerate(profiles.names):
         if not free[at]:
             continue
-        prior = known[field]
+        prior = priors[field]
         common = profiles.place[COMMON, field]
-        own = home != COMMON
+        has_own_scope = scope != COMMON
         centre[at], lower[at], upper[at] = prior.value, prior.lower, prior.upper
-        sd[at] = prior.spread if own or prior.sd is None else prior.sd
-        if own and free[common]:
+        sd[at] = prior.spread if has_own_scope or prior.sd is None else prior.sd
+        if has_own_scope and free[common]:
             anchor[at] = common
-    return Beliefs(free=free, centre=centre, sd=sd, anchor=anchor, lower=lower, upper=upper)
+    return PriorArrays(free=free, centre=centre, sd=sd, anchor=anchor, lower=lower, upper=upper)
 
 
-def start(profiles: Profiles, beliefs: Beliefs, spread: float = 0.0, seed: int = 0) -> Vector:
+def draw_start_values(profiles: Profiles, prior_arrays: PriorArrays, spread: float = 0.0, seed: int = 0) -> Vector:
     """Where a fit starts: the priors, or values strewn about them by `spread` (of the logarithm)."""
-    strewn = np.random.default_rng(seed).normal(0.0, 1.0, len(profiles.values)) * spread * beliefs.sd
+    deviation = np.random.default_rng(seed).normal(0.0, 1.0, len(profiles.values)) * spread * prior_arrays.sd
     return np.where(
-        beliefs.free, np.clip(beliefs.centre * np.exp(strewn), beliefs.lower, beliefs.upper), profiles.values
+        prior_arrays.free,
+        np.clip(prior_arrays.centre * np.exp(deviation), prior_arrays.lower, prior_arrays.upper),
+        profiles.values,
     )
 
 
-ALSO_WEIGHT = 0.3  # Weight of a row of a file that would otherwise outnumber the others
-DOUBTFUL = "doubtful_rows.csv"
+SECONDARY_WEIGHT = 0.3  # Weight of a row of a file that would otherwise outnumber the others
+DOUBTFUL_FILE = "doubtful_rows.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class TrainingRows:
     """Rows to fit to, with their weights."""
 
     runs: tuple[Run, ...]
     weights: Vector
 
-    def without(self, left_out: Iterable[bool]) -> Training:
+    def without(self, left_out: Iterable[bool]) -> TrainingRows:
         """Those that are not left out."""
-        kept = ~np.fromiter(left_out, dtype=bool, count=len(self.runs))
-        runs = tuple(run for run, keep in zip(self.runs, kept, strict=True) if keep)
-        return Training(runs=runs, weights=self.weights[kept])
+        is_kept = ~np.fromiter(left_out, dtype=bool, count=len(self.runs))
+        runs = tuple(run for run, keep in zip(self.runs, is_kept, strict=True) if keep)
+        return TrainingRows(runs=runs, weights=self.weights[is_kept])
 
 
-def usable(runs: Iterable[Run], doubtful: Collection[str]) -> list[Run]:
+def select_usable_runs(runs: Iterable[Run], doubtful: Collection[str]) -> list[Run]:
     """Runs with a measured time that contradict no neighbour and repeat no earlier row."""
     return [run for run in runs if run.step_time_s and run.id not in doubtful and run.duplicate_of is None]
 
 
-def training(runs: Sequence[Run], also: Sequence[Run] = ()) -> Training:
+def build_training_rows(runs: Sequence[Run], secondary_runs: Sequence[Run] = ()) -> TrainingRows:
     """Rows that count fully, and rows that count less."""
-    weights = np.concatenate([np.ones(len(runs)), np.full(len(also), ALSO_WEIGHT)])
-    return Training(runs=(*runs, *also), weights=weights)
+    weights = np.concatenate([np.ones(len(runs)), np.full(len(secondary_runs), SECONDARY_WEIGHT)])
+    return TrainingRows(runs=(*runs, *secondary_runs), weights=weights)
 
 
-def doubtful_of(runs: Path, given: Path | None) -> dict[str, str]:
+def read_doubtful_reasons(runs: Path, doubtful_path: Path | None) -> dict[str, str]:
     """Reasons by id: of the file given, else of doubtful_rows.csv beside the runs, else none."""
-    path = given or runs.with_name(DOUBTFUL)
-    return read_doubtful(path) if given or path.exists() else {}
+    path = doubtful_path or runs.with_name(DOUBTFUL_FILE)
+    return read_doubtful(path) if doubtful_path or path.exists() else {}
 
 
 Kind = Literal["source", "model", "gpu", "row"]
@@ -299,11 +308,11 @@ class CrossValidation:
     @cached_property
     def rows(self) -> list[ScoredRow]:
         """The rows with their predictions and bands."""
-        found = []
+        scored_rows = []
         for at, run in enumerate(self.runs):
             step = float(self.predicted_s[at])
             low, high = compute_row_band(run, bool(self.gpu_known[at]), bool(self.stack_known[at]))
-            found.append(
+            scored_rows.append(
                 ScoredRow(
                     id=run.id,
                     source=run.source,
@@ -315,7 +324,7 @@ class CrossValidation:
                     moe=run.moe,
                 )
             )
-        return found
+        return scored_rows
 
     @cached_property
     def scores(self) -> Scores:
@@ -335,7 +344,7 @@ class CrossValidation:
 
 
 def cross_validate(
-    rows: Training,
+    rows: TrainingRows,
     profiles: Profiles,
     kind: Kind,
     *,
@@ -346,23 +355,25 @@ def cross_validate(
 
     `progress` is called after each fit.
     """
-    rows, parts = thinned(rows), parts_of(rows, profiles, kind)
-    if len(parts) < 2:
+    rows, held_out_masks = thin_rows(rows), list_held_out_masks(rows, profiles, kind)
+    if len(held_out_masks) < 2:
         return None
-    at_most = min(workers or os.cpu_count() or 1, len(parts))
+    worker_count = min(workers or os.cpu_count() or 1, len(held_out_masks))
     predicted = np.full(len(rows.runs), np.nan)
     stack_known, gpu_known = np.ones(len(rows.runs), dtype=bool), np.ones(len(rows.runs), dtype=bool)
     stacks = np.array([run.stack for run in rows.runs])
     gpus = np.array([profiles.gpu_profile(get_gpu(run))[0] for run in rows.runs])
-    for left_out, found in zip(parts, _fits(rows, profiles, parts, at_most), strict=True):
-        predicted[left_out] = found[left_out]
-        stack_known[left_out] = np.isin(stacks[left_out], stacks[~left_out])
-        gpu_known[left_out] = np.isin(gpus[left_out], gpus[~left_out])
+    for held_out, fold_predicted_s in zip(
+        held_out_masks, _iterate_fits(rows, profiles, held_out_masks, worker_count), strict=True
+    ):
+        predicted[held_out] = fold_predicted_s[held_out]
+        stack_known[held_out] = np.isin(stacks[held_out], stacks[~held_out])
+        gpu_known[held_out] = np.isin(gpus[held_out], gpus[~held_out])
         if progress:
             progress()
     return CrossValidation(
         kind=kind,
-        folds=len(parts),
+        folds=len(held_out_masks),
         runs=rows.runs,
         predicted_s=predicted,
         stack_known=stack_known,
@@ -370,30 +381,30 @@ def cross_validate(
     )
 
 
-def parts_of(rows: Training, profiles: Profiles, kind: Kind) -> list[Mask]:
+def list_held_out_masks(rows: TrainingRows, profiles: Profiles, kind: Kind) -> list[Mask]:
     """Which rows each fit leaves out."""
-    return folds([_label(run, kind, profiles) for run in thinned(rows).runs], FOLDS[kind])
+    return assign_folds([_label(run, kind, profiles) for run in thin_rows(rows).runs], FOLDS[kind])
 
 
-def thinned(rows: Training) -> Training:
+def thin_rows(rows: TrainingRows) -> TrainingRows:
     """All rows, or of a very long file so many as fits can take."""
     count = len(rows.runs)
     if count <= MOST_FITTED:
         return rows
-    taken = np.linspace(0, count - 1, MOST_FITTED).astype(int)
-    return Training(runs=tuple(rows.runs[i] for i in taken), weights=rows.weights[taken])
+    sampled_rows = np.linspace(0, count - 1, MOST_FITTED).astype(int)
+    return TrainingRows(runs=tuple(rows.runs[i] for i in sampled_rows), weights=rows.weights[sampled_rows])
 
 
-def folds(labels: Sequence[Hashable], most: int) -> list[Mask]:
+def assign_folds(labels: Sequence[Hashable], most_folds: int) -> list[Mask]:
     """Which rows each part leaves out: rows of a label stay together, large labels are dealt out first."""
     counts = Counter(labels)
     names = sorted(counts, key=lambda label: (-counts[label], str(label)))
-    size = [0] * min(most, len(names))
+    size = [0] * min(most_folds, len(names))
     part: dict[Hashable, int] = {}
     for name in names:
-        least = size.index(min(size))
-        part[name] = least
-        size[least] += counts[name]
+        smallest = size.index(min(size))
+        part[name] = smallest
+        size[smallest] += counts[name]
     of_row = np.array([part[label] for label in labels])
     return [of_row == number for number in range(len(size))]
 
@@ -406,30 +417,38 @@ def _label(run: Run, kind: Kind, profiles: Profiles) -> Hashable:
     return profiles.gpu_profile(get_gpu(run))[0] if kind == "gpu" else run.id
 
 
-_task: list[tuple[StepBatches, Vector, Profiles]] = []
+_worker_state: list[tuple[StepBatches, Vector, Profiles]] = []
 
 
-def _fits(rows: Training, profiles: Profiles, parts: Sequence[Mask], workers: int) -> Any:
+def _iterate_fits(rows: TrainingRows, profiles: Profiles, held_out_masks: Sequence[Mask], workers: int) -> Any:
     if workers == 1:
-        _begin(rows, profiles)
-        yield from map(_without, parts)
+        _initialize_worker(rows, profiles)
+        yield from map(_predict_without, held_out_masks)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(rows, profiles)) as pool:
-        yield from pool.map(_without, parts)
+    with ProcessPoolExecutor(workers, context, initializer=_initialize_worker, initargs=(rows, profiles)) as pool:
+        yield from pool.map(_predict_without, held_out_masks)
 
 
-def _begin(rows: Training, profiles: Profiles) -> None:
+def _initialize_worker(rows: TrainingRows, profiles: Profiles) -> None:
     steps = StepBatches(rows.runs, profiles)
-    _task[:] = [(steps, rows.weights, profiles)]
+    _worker_state[:] = [(steps, rows.weights, profiles)]
 
 
-def _without(left_out: Mask) -> Vector:
+def _predict_without(held_out: Mask) -> Vector:
     """Predictions of all rows, in their order, by a fit without some."""
-    ((steps, weights, profiles),) = _task
-    believed = beliefs(profiles)
-    weight = np.where(left_out, 0.0, weights)[steps.order]
-    found = fit(steps, steps.index, steps.measured, start(profiles, believed), believed, weights=weight, rounds=ROUNDS)
+    ((steps, weights, profiles),) = _worker_state
+    prior_arrays = build_prior_arrays(profiles)
+    weight = np.where(held_out, 0.0, weights)[steps.order]
+    fitted = fit(
+        steps,
+        steps.index,
+        steps.measured,
+        draw_start_values(profiles, prior_arrays),
+        prior_arrays,
+        weights=weight,
+        rounds=ROUNDS,
+    )
     predicted = np.empty(len(steps.measured))
-    predicted[steps.order] = steps.predict_at(found.values)
+    predicted[steps.order] = steps.predict_at(fitted.values)
     return predicted

@@ -44,8 +44,24 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.cost.operator_forms import DIMS, OPTIONAL, PRODUCTS, WORDS, Floats, signs, terms
-from crosszone.cost.operator_profile import MOST_CORRECTION, USUAL_MODE, FitPart, OperatorFit, Trees, key, passes
+from crosszone.cost.operator_forms import (
+    DIMS,
+    DTYPE_BYTES,
+    MATMUL_OPS,
+    OPTIONAL,
+    Floats,
+    build_basis_terms,
+    build_features,
+)
+from crosszone.cost.operator_profile import (
+    MOST_CORRECTION,
+    USUAL_MODE,
+    FitPart,
+    OperatorFit,
+    Trees,
+    build_fit_key,
+    list_passes,
+)
 from crosszone.errors import FileError, InputError, InvalidError, Notice
 from crosszone.extras import require_extra
 from crosszone.inputs.catalogue import catalogue
@@ -73,7 +89,7 @@ class Settings:
 
 def signs_of(samples: Samples, processors: int) -> dict[str, Floats]:
     """What a correction looks at."""
-    return signs(samples.op, samples.which, samples.sizes, WORDS[samples.dtype], processors)
+    return build_features(samples.op, samples.which, samples.sizes, DTYPE_BYTES[samples.dtype], processors)
 
 
 def fitted_trees(found: Mapping[str, Floats], change: Floats, settings: Settings) -> Trees:
@@ -201,13 +217,13 @@ def _parts(samples: Samples, random: Floats, unseen: Floats) -> dict[str, FitPar
 
 def matrix_of(samples: Samples, processors: int) -> tuple[Floats, tuple[str, ...]]:
     """The terms of all samples, a column each."""
-    found = terms(samples.op, samples.which, samples.sizes, WORDS[samples.dtype], processors)
+    found = build_basis_terms(samples.op, samples.which, samples.sizes, DTYPE_BYTES[samples.dtype], processors)
     return np.stack(list(found.values()), axis=-1), tuple(found)
 
 
 def fitted_form(matrix: Floats, names: tuple[str, ...], time_us: Floats, op: str) -> Form:
     """Coefficients that are not negative, by relative error; operators that memory binds may have a floor. [K27]"""
-    if op in PRODUCTS or op == "attention":
+    if op in MATMUL_OPS or op == "attention":
         return Form(names=names, values=not_negative(matrix, time_us), floor_us=0.0)
     best: tuple[float, Floats, float] | None = None
     for share in FLOORS:
@@ -393,7 +409,7 @@ class Samples:
     @property
     def key(self) -> str:
         """The name of its fit."""
-        return key(self.op, self.dtype, self.which, self.mode)
+        return build_fit_key(self.op, self.dtype, self.which, self.mode)
 
     def taken(self, which: Any) -> Samples:
         """Some of them."""
@@ -528,8 +544,8 @@ def _kernel_row(cells: Mapping[str, str], found: _Rows) -> None:
     op, dtype, which, mode = (_word(cells, name) for name in ("op", "dtype", "pass", "mode"))
     for name, value, allowed in (
         ("op", op, DIMS),
-        ("dtype", dtype, WORDS),
-        ("pass", which, passes(op)),
+        ("dtype", dtype, DTYPE_BYTES),
+        ("pass", which, list_passes(op)),
     ):
         if value not in allowed:
             raise _not_one_of(name, value, allowed)
@@ -618,8 +634,8 @@ def _model_row(cells: Mapping[str, str], found: _Rows) -> None:
         if name not in MODEL_OPS:
             raise _not_one_of("op", name, MODEL_OPS) from None
         raise InvalidError(Notice(code="must_be_number", field=str(missing.args[0]), value="-")) from None
-    if which not in passes(op):
-        raise _not_one_of("pass", which, passes(op))
+    if which not in list_passes(op):
+        raise _not_one_of("pass", which, list_passes(op))
     row: dict[str, Any] = dict(sizes)
     time_us = _number(cells, "time_us", LEAST_US, MOST_US)
     row["time_us"] = time_us / 2.0 if op == "attention" else time_us

@@ -36,7 +36,7 @@ from crosszone.calibrate.operator_fit import LEAST_SAMPLES, Read, Samples, Setti
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.layer import HEAD_BLOCK, RESIDUAL_PASSES, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.operator_checks import FORMULA_DIMS, MATMULS, CheckTable
-from crosszone.cost.operator_forms import WORDS, Floats
+from crosszone.cost.operator_forms import DTYPE_BYTES, Floats
 from crosszone.cost.operator_profile import OperatorProfile
 from crosszone.cost.own_profiles import OwnProfile, now
 from crosszone.cost.profile import Profiles
@@ -373,7 +373,7 @@ def _memory(found: Found) -> None:
     for op, passes in (("copy", 1.0), ("residual_add", 3.0), ("gelu", 2.0)):
         for one in found.read.of(op, which="step" if op == "copy" else "fwd"):
             size = one.sizes["bytes"] if op == "copy" else one.sizes["tokens"] * one.sizes["width"]
-            traffic = size * (1.0 if op == "copy" else passes * WORDS[one.dtype])
+            traffic = size * (1.0 if op == "copy" else passes * DTYPE_BYTES[one.dtype])
             large = traffic > LARGE_MB * 1e6
             if large.sum() < 5:
                 continue
@@ -726,7 +726,7 @@ def _steps(found: Found, mode: str, dtype: str, samples: list[Samples]) -> Block
     """Whole training steps: layers, embedding, head, loss and optimizer."""
     one = samples[0]
     s, time_s = one.sizes, one.time_us * 1e-6
-    word, rate = WORDS[dtype], found.now("memory") * found.memory_rate
+    word, rate = DTYPE_BYTES[dtype], found.now("memory") * found.memory_rate
     again = one.again.astype(float)
     products, attention, traffic = layer_parts(found, s, dtype)
     tokens = s["batch"] * s["seq"]
@@ -768,5 +768,7 @@ def layer_parts(found: Found, s: dict[str, Floats], dtype: str) -> tuple[Floats,
     peak = found.peak(_wide(dtype)) or 0.0
     seen = tokens_seen(s["seq"], None, causal=1.0)
     attention = flash_attention_s(tokens, seen, 2.0 * query, share * found.now("flash") * peak)
-    moved = WORDS[_wide(dtype)] * tokens * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
+    moved = (
+        DTYPE_BYTES[_wide(dtype)] * tokens * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
+    )
     return np.asarray(products), np.asarray(attention), moved / (found.now("memory") * found.memory_rate)

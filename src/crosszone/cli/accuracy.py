@@ -116,7 +116,7 @@ def _refuse_files(path: Path, targets: _Targets) -> None:
 
 def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy_report import MAIN_FILE, RUN_FILES, build_report, count_rows, score_folder
-    from crosszone.calibrate.fit import doubtful_of
+    from crosszone.calibrate.fit import read_doubtful_reasons
     from crosszone.cli.accuracy_folder import print_report, print_written, write_report
 
     total = sum(count_rows(folder / name) for name in RUN_FILES)
@@ -126,7 +126,7 @@ def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targe
     paths = write_report(report, targets.csv, targets.figures)
     can_validate = cv and MAIN_FILE in scored.runs
     validations = (
-        _run_cross_validation(folder / MAIN_FILE, doubtful_of(folder / MAIN_FILE, doubtful)) if can_validate else []
+        _run_cross_validation(folder / MAIN_FILE, read_doubtful_reasons(folder / MAIN_FILE, doubtful)) if can_validate else []
     )
     if targets.as_json:
         print_json(
@@ -159,9 +159,9 @@ def _detect_kind(path: Path) -> str:
 def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy import score_runs
     from crosszone.calibrate.accuracy_report import count_rows, score_file
-    from crosszone.calibrate.fit import doubtful_of
+    from crosszone.calibrate.fit import read_doubtful_reasons
 
-    reasons = doubtful_of(path, doubtful)
+    reasons = read_doubtful_reasons(path, doubtful)
     with _open_progress(label("accuracy_rows"), count_rows(path)) as advance:
         accuracy_report = score_runs(path, doubtful=reasons, progress=advance)
     if targets.csv is not None or targets.figures is not None:
@@ -188,13 +188,13 @@ def _print_validations(validations: Sequence[CrossValidation]) -> None:
 
 
 def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
-    from crosszone.calibrate.fit import Kind, cross_validate, parts_of, training, usable
+    from crosszone.calibrate.fit import Kind, build_training_rows, cross_validate, list_held_out_masks, select_usable_runs
     from crosszone.calibrate.runs import read_runs
     from crosszone.cost.profile import Profiles
 
-    rows, profiles = training(usable(read_runs(path)[0], doubtful)), Profiles.shipped()
+    rows, profiles = build_training_rows(select_usable_runs(read_runs(path)[0], doubtful)), Profiles.shipped()
     kinds: tuple[Kind, ...] = ("source", "model", "row")
-    total = sum(len(parts_of(rows, profiles, kind)) for kind in kinds)
+    total = sum(len(list_held_out_masks(rows, profiles, kind)) for kind in kinds)
     with _open_progress(label("accuracy_fits"), total) as advance:
         validations = [cross_validate(rows, profiles, kind, progress=lambda: advance(1)) for kind in kinds]
     return [validation for validation in validations if validation is not None]

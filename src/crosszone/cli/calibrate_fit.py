@@ -319,7 +319,7 @@ def _compute_formula_time(
     None: a step has no formula for it alone, or no such shapes were measured.
     """
     from crosszone.cost.operator_checks import FORMULA_DIMS, FORMULA_FAMILIES, formula_errors, formula_s
-    from crosszone.cost.operator_profile import ALIKE, complete
+    from crosszone.cost.operator_profile import SIXTEEN_BIT, complete_sizes
     from crosszone.cost.profile import Profiles
     from crosszone.inputs.catalogue import catalogue
 
@@ -329,8 +329,8 @@ def _compute_formula_time(
     profiles, gpu = Profiles.load(), catalogue().gpu(profile.gpu)
     settings = profiles.select(gpu, profiles.stack_of(stack, stack))
     triton = bool(settings.settings.get("triton"))
-    time_s = formula_s(op, (fit_.which,), complete(op, sizes), dtype, gpu, settings.coefficients, triton=triton)
-    alike = ALIKE if dtype in ALIKE else (dtype,)
+    time_s = formula_s(op, (fit_.which,), complete_sizes(op, sizes), dtype, gpu, settings.coefficients, triton=triton)
+    alike = SIXTEEN_BIT if dtype in SIXTEEN_BIT else (dtype,)
     tables = [table_ for table_ in profile.checks.values() if table_.op == op and table_.dtype in alike]
     errors = formula_errors(tables, gpu, settings.coefficients, triton=triton)
     error = errors.get(FORMULA_FAMILIES[op])
@@ -372,15 +372,15 @@ def _round_six_digits(value: float) -> float:
 
 
 def _read_operator_profile(gpu: str) -> OperatorProfile:
-    from crosszone.cost.operator_profile import operator_profile, operator_profiles, read_operator_profile
+    from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile, read_operator_profile
     from crosszone.errors import Notice, UnknownNameError
     from crosszone.inputs.catalogue import catalogue
 
     if gpu.endswith((".yaml", ".yml")) or "/" in gpu:
         return read_operator_profile(Path(gpu))
-    profile = operator_profile(catalogue().gpu(gpu).name)
+    profile = load_operator_profile(catalogue().gpu(gpu).name)
     if profile is None:
-        params = {"known": operator_profiles()}
+        params = {"known": list_sampled_gpus()}
         raise UnknownNameError(Notice(code="operator_profile_none", field="gpu", value=gpu, params=params))
     return profile
 

@@ -26,7 +26,7 @@ from crosszone.cost.layer import (
     traffic_s,
     unfused_attention_s,
 )
-from crosszone.cost.operator_forms import WORDS, Floats
+from crosszone.cost.operator_forms import DTYPE_BYTES, Floats
 from crosszone.inputs.flops import tokens_seen
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.value import Count, Name, NotNegative, Positive, Value, nearest, refuse
@@ -85,7 +85,7 @@ class CheckTable(Value):
         passes = FORMULA_PASSES.get(self.op, ())
         for name, name_in_table, allowed in (
             ("op", self.op, tuple(FORMULA_DIMS)),
-            ("dtype", self.dtype, tuple(WORDS)),
+            ("dtype", self.dtype, tuple(DTYPE_BYTES)),
             *(("passes", pass_name, passes) for pass_name in self.passes),
         ):
             if name_in_table not in allowed:

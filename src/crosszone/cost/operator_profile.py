@@ -25,7 +25,15 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from crosszone.cost.coefficients import Coefficient, known_fields
 from crosszone.cost.operator_checks import CheckTable
-from crosszone.cost.operator_forms import DIMS, FAMILIES, OPTIONAL, WORDS, Floats, signs, terms
+from crosszone.cost.operator_forms import (
+    DIMS,
+    DTYPE_BYTES,
+    FAMILIES,
+    OPTIONAL,
+    Floats,
+    build_basis_terms,
+    build_features,
+)
 from crosszone.errors import InvalidError, Notice, UnknownNameError
 from crosszone.inputs.document import Document, read_document
 from crosszone.inputs.shipped import read_shipped
@@ -33,7 +41,7 @@ from crosszone.inputs.value import Count, Name, NotNegative, Value, nearest, par
 
 MOST_CORRECTION = 0.7  # A correction changes the logarithm of a time by no more than this (a factor of 2)
 USUAL_MODE = "eager"
-ALIKE = ("bf16", "fp16")  # Precisions whose kernels are as fast
+SIXTEEN_BIT = ("bf16", "fp16")  # Precisions whose kernels are as fast
 _PASSES = {
     "matmul": ("fwd", "dgrad", "wgrad", "bwd"),
     "grouped_matmul": ("fwd", "dgrad", "wgrad"),
@@ -43,7 +51,7 @@ _PASSES = {
 }
 
 
-def passes(op: str) -> tuple[str, ...]:
+def list_passes(op: str) -> tuple[str, ...]:
     """The passes that an operator has."""
     return _PASSES.get(op, ("fwd", "bwd"))
 
@@ -184,15 +192,18 @@ class OperatorFit(Value):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         """Every name is one that the operator's form knows."""
-        for name, value, allowed in (("dtype", self.dtype, tuple(WORDS)), ("which", self.which, passes(self.op))):
+        for name, value, allowed in (
+            ("dtype", self.dtype, tuple(DTYPE_BYTES)),
+            ("which", self.which, list_passes(self.op)),
+        ):
             if value not in allowed:
                 raise refuse("not_one_of", value, at=(name,), allowed=allowed, nearest=nearest(value, allowed)[0])
         ones = {name: np.ones(1) for name in DIMS[self.op]}
-        form = self.op, self.which, ones, WORDS[self.dtype], 1
-        _check_among("coefficients", self.coefficients, terms(*form))
+        form = self.op, self.which, ones, DTYPE_BYTES[self.dtype], 1
+        _check_among("coefficients", self.coefficients, build_basis_terms(*form))
         _check_among("ranges", self.ranges, ones)
         if self.correction is not None:
-            _check_among("correction.signs", self.correction.signs, signs(*form))
+            _check_among("correction.signs", self.correction.signs, build_features(*form))
         for name in ones:
             if name not in self.ranges:
                 raise refuse("missing_key", at=("ranges", name), key=name)
@@ -205,11 +216,13 @@ class OperatorFit(Value):
     @property
     def key(self) -> str:
         """Operator, precision and pass, and the mode where it is not eager."""
-        return key(self.op, self.dtype, self.which, self.mode)
+        return build_fit_key(self.op, self.dtype, self.which, self.mode)
 
     def physical_us(self, sizes: Mapping[str, Any], processors: int) -> Floats:
         """The form alone. [K21]"""
-        basis = terms(self.op, self.which, arrays(self.op, sizes), WORDS[self.dtype], processors)
+        basis = build_basis_terms(
+            self.op, self.which, build_size_arrays(self.op, sizes), DTYPE_BYTES[self.dtype], processors
+        )
         total = sum((value * basis[name] for name, value in self.coefficients.items()), np.zeros_like(basis["launch"]))
         return np.maximum(total, self.floor_us)
 
@@ -218,9 +231,9 @@ class OperatorFit(Value):
         physical = self.physical_us(sizes, processors)
         if self.correction is None:
             return physical
-        dims = arrays(self.op, sizes)
+        dims = build_size_arrays(self.op, sizes)
         inside = {name: np.clip(value, *self.ranges[name]) for name, value in dims.items() if name in self.ranges}
-        features = signs(self.op, self.which, inside, WORDS[self.dtype], processors)
+        features = build_features(self.op, self.which, inside, DTYPE_BYTES[self.dtype], processors)
         change = np.clip(self.correction.evaluate(features), -MOST_CORRECTION, MOST_CORRECTION)
         return physical * np.exp(change * self._estimate_trust(dims))
 
@@ -307,7 +320,7 @@ class OperatorProfile(Value):
 
     def fit(self, op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> OperatorFit:
         """The fit of an operator; `UnknownNameError` names those there are."""
-        name = key(op, dtype, which, mode)
+        name = build_fit_key(op, dtype, which, mode)
         if name not in self.operators:
             params = {"gpu": self.gpu, "known": sorted(self.operators), "nearest": nearest(name, self.operators)[:3]}
             raise UnknownNameError(Notice(code="operator_not_fitted", field="op", value=name, params=params))
@@ -318,7 +331,7 @@ class OperatorProfile(Value):
     ) -> OperatorTime:
         """One operator's time with its error; sizes outside of the samples' are named."""
         fit = self.fit(op, dtype, which, mode)
-        sizes = complete(op, dims)
+        sizes = complete_sizes(op, dims)
         outside = fit.outside(sizes)
         return OperatorTime(
             key=fit.key,
@@ -334,7 +347,7 @@ class OperatorProfile(Value):
 
         A precision in which it was not sampled at all is taken as 16 bit, whose two kinds run alike.
         """
-        for precision in (dtype, *ALIKE):
+        for precision in (dtype, *SIXTEEN_BIT):
             fits = [
                 fit for fit in self.operators.values() if (fit.op, fit.dtype, fit.mode) == (op, precision, USUAL_MODE)
             ]
@@ -350,19 +363,19 @@ def _check_among(field: str, names: Iterable[str], allowed: Iterable[str]) -> No
             raise refuse("unknown_key", name, at=at, known=sorted(allowed), nearest=nearest(name, allowed)[:1])
 
 
-def key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:
+def build_fit_key(op: str, dtype: str, which: str, mode: str = USUAL_MODE) -> str:
     """The name of a fit: `matmul bf16 fwd`."""
     return f"{op} {dtype} {which}" + ("" if mode == USUAL_MODE else f" {mode}")
 
 
-def arrays(op: str, sizes: Mapping[str, Any]) -> dict[str, Floats]:
+def build_size_arrays(op: str, sizes: Mapping[str, Any]) -> dict[str, Floats]:
     """The sizes of an operator as arrays of one shape."""
-    dims = complete(op, sizes)
+    dims = complete_sizes(op, sizes)
     together = np.broadcast_arrays(*(np.atleast_1d(np.asarray(dims[name], dtype=float)) for name in DIMS[op]))
     return dict(zip(DIMS[op], together, strict=True))
 
 
-def complete(op: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def complete_sizes(op: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The sizes of an operator, those that may be left out too; `InvalidError` names what is missing or not above 0."""
     dims = dict(sizes)
     for (of, name), default in OPTIONAL.items():
@@ -380,15 +393,15 @@ def complete(op: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def operator_profile(gpu: str) -> OperatorProfile | None:
+def load_operator_profile(gpu: str) -> OperatorProfile | None:
     """The shipped profile of a GPU, by catalogue name; None: its operators were not sampled."""
     place = files("crosszone.cost").joinpath("profiles", "operators", f"{gpu}.yaml")
     if not gpu.replace("-", "").isalnum() or not place.is_file():
         return None
-    return checked(read_shipped("crosszone.cost", f"profiles/operators/{gpu}.yaml"))
+    return parse_operator_profile(read_shipped("crosszone.cost", f"profiles/operators/{gpu}.yaml"))
 
 
-def operator_profiles() -> list[str]:
+def list_sampled_gpus() -> list[str]:
     """GPUs whose operators were sampled."""
     paths = files("crosszone.cost").joinpath("profiles", "operators").iterdir()
     return sorted(path.name.removesuffix(".yaml") for path in paths if path.name.endswith(".yaml"))
@@ -396,9 +409,9 @@ def operator_profiles() -> list[str]:
 
 def read_operator_profile(path: Path) -> OperatorProfile:
     """The profile of a file; an `InputError` names what is wrong with it."""
-    return checked(read_document(path))
+    return parse_operator_profile(read_document(path))
 
 
-def checked(document: Document) -> OperatorProfile:
+def parse_operator_profile(document: Document) -> OperatorProfile:
     """The profile of a document."""
     return parse(OperatorProfile, document.value, document)

@@ -15,7 +15,7 @@ import numpy as np
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.measured_links import RING_OPS, Group
 from crosszone.cost.operator_checks import OperatorError, formula_errors
-from crosszone.cost.operator_profile import ALIKE, operator_profile
+from crosszone.cost.operator_profile import SIXTEEN_BIT, load_operator_profile
 from crosszone.cost.profile import Profile
 from crosszone.cost.record import plain
 from crosszone.cost.tiers import FREE
@@ -125,7 +125,7 @@ def _compute_errors(
     gpu: Gpu, k: Coefficients, operators: tuple[tuple[str, tuple[str, ...]], ...], switches: tuple[bool, bool]
 ) -> dict[str, OperatorError]:
     """Remembered: a search and a slider ask again and again with the same coefficients."""
-    profile = operator_profile(gpu.name)
+    profile = load_operator_profile(gpu.name)
     if profile is None:
         return {}
     keys = [f"{op} {dtype}" for op, dtypes in operators for dtype in dtypes]
@@ -147,24 +147,24 @@ def _list_checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator
     model, job = case.model, case.job
     path = compute_precision(job)
     scaled = job.precision == "mxfp8" or job.fp8_recipe in ("blockwise", "rowwise")
-    if path in ALIKE:
-        yield "matmul", ALIKE
+    if path in SIXTEEN_BIT:
+        yield "matmul", SIXTEEN_BIT
     elif path == "fp8" and not scaled:
         yield "matmul", ("fp8",)
     if path == "fp32":
         return
-    if model.moe is not None and path in ALIKE:
-        yield "grouped_matmul", ALIKE
+    if model.moe is not None and path in SIXTEEN_BIT:
+        yield "grouped_matmul", SIXTEEN_BIT
     if not model.attention_sinks:  # these have a traffic of their own
-        yield "unfused_attention" if settings.get("unfused") else "attention", ALIKE
-    yield "cross_entropy", ALIKE
+        yield "unfused_attention" if settings.get("unfused") else "attention", SIXTEEN_BIT
+    yield "cross_entropy", SIXTEEN_BIT
 
 
 def unsampled(case: Case, gpus: Iterable[str]) -> list[Notice]:
     """A note for each GPU kind of which sizes of this case's operators lie outside of what was sampled."""
     notices = []
     for gpu in gpus:
-        profile = operator_profile(gpu)
+        profile = load_operator_profile(gpu)
         if profile is None:
             continue
         outside: dict[str, float] = {}

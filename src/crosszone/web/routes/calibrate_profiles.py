@@ -212,9 +212,9 @@ def _check_usable(profile: OwnProfile) -> OwnProfile:
 
 def list_operator_rows() -> tuple[OperatorProfileRow, ...]:
     """The operator profiles that come with CrossZone."""
-    from crosszone.cost.operator_profile import operator_profile, operator_profiles
+    from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 
-    profiles = [(gpu, operator_profile(gpu)) for gpu in operator_profiles()]
+    profiles = [(gpu, load_operator_profile(gpu)) for gpu in list_sampled_gpus()]
     return tuple(
         OperatorProfileRow(
             gpu=gpu, source=profile.source, families=profile.summary(), coefficients=len(profile.coefficients)
