@@ -16,7 +16,7 @@ from crosszone.calibrate.components import score_components
 from crosszone.calibrate.components_fit import fit_cluster, select_fastest
 from crosszone.calibrate.components_read import ComponentRun, read_components
 from crosszone.calibrate.operator_fit import read_samples
-from crosszone.calibrate.operator_profiles import NEOX_STACKS, coefficients_of
+from crosszone.calibrate.operator_profiles import NEOX_STACKS, find_coefficients
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile, join_profiles
 from crosszone.cost.profile import Profiles
@@ -39,7 +39,7 @@ HEAD = (
 def fit_kernels_and_links(name: str, folder: Path) -> OwnProfile:
     """What was timed alone on a cluster: kernels and collectives."""
     gpu, table = CLUSTERS[name]
-    kernels = coefficients_of(read_samples([folder / table]), catalogue().gpu(gpu)).values
+    kernels = find_coefficients(read_samples([folder / table]), catalogue().gpu(gpu)).values
     kernels.pop("optimizer_traffic", None)  # of the software: the jobs tell it
     of_kernels = OwnProfile(
         name=name,

@@ -20,7 +20,7 @@ from crosszone.calibrate.accuracy_report import (
     get_accuracy_report,
     score_folder,
 )
-from crosszone.calibrate.figures import FIGURES, draw, make
+from crosszone.calibrate.figures import FIGURES, draw_figures, make_figure
 from crosszone.cost import own_profiles
 from crosszone.cost.own_profiles import OwnProfile
 from crosszone.errors import FileError, InputError
@@ -161,7 +161,7 @@ def test_no_cell_of_a_table_is_a_formula(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_pictures_are_png_and_svg_files(report, language):
-    files = draw(report, language)
+    files = draw_figures(report, language)
     assert set(files) == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
     for name, content in files.items():
         assert len(content) > 5_000, name
@@ -171,11 +171,11 @@ def test_pictures_are_png_and_svg_files(report, language):
 def test_a_picture_is_the_same_each_time(report):
     """So that a committed one changes only when the numbers do."""
     report = {**report, "components": None, "shares": [], "stability": []}
-    assert draw(report, "en", ("svg",)) == draw(report, "en", ("svg",))
+    assert draw_figures(report, "en", ("svg",)) == draw_figures(report, "en", ("svg",))
 
 
 def test_every_run_that_counts_is_a_point_of_the_scatter(report):
-    (axes,) = make("predicted_measured", report, "en").axes
+    (axes,) = make_figure("predicted_measured", report, "en").axes
     points = {line.get_label(): line.get_xydata().tolist() for line in axes.lines if "(" in str(line.get_label())}
     assert {name: len(xy) for name, xy in points.items()} == {
         "here (2)": 2,
@@ -192,7 +192,7 @@ def test_every_run_that_counts_is_a_point_of_the_scatter(report):
 
 
 def test_every_component_of_every_job_is_a_bar(report):
-    (axes,) = make("component_error", report, "en").axes
+    (axes,) = make_figure("component_error", report, "en").axes
     stated = [
         sum(row["errors_pct"][at] is not None for row in report["components"]["rows"])
         for at in range(len(report["components"]["jobs"]))
@@ -205,14 +205,14 @@ def test_every_component_of_every_job_is_a_bar(report):
 
 def test_every_share_is_a_piece_of_a_bar(report):
     """Two bars for the job that states all parts, one for the other; seven pieces each, which end at 100 %."""
-    (axes,) = make("component_share", report, "en").axes
+    (axes,) = make_figure("component_share", report, "en").axes
     assert [len(pieces) for pieces in axes.containers] == [3] * 7
     assert [piece.get_x() + piece.get_width() for piece in axes.containers[-1]] == pytest.approx([100] * 3)
 
 
 def test_every_steady_iteration_is_a_point(report):
     """2, 3 and 4 s over 2 s: 0, 50 and 100 %; the mean at 50 %."""
-    (axes,) = make("iteration_stability", report, "en").axes
+    (axes,) = make_figure("iteration_stability", report, "en").axes
     assert [
         line.get_xdata().tolist() if hasattr(line.get_xdata(), "tolist") else list(line.get_xdata())
         for line in axes.lines[:2]
@@ -228,17 +228,17 @@ def test_names_from_a_file_are_drawn_as_they_are(report):
     odd = [{**report["runs"][0], "source": f"$\\frac{{ 来源 \n{n} \U0001f600" + "x" * 99} for n in range(100)]
     jobs = [{**row, "id": "$^", "name": "$_{", "cluster": "\n"} for row in report["stability"] * 20]
     changed = {**report, "runs": odd, "stability": jobs}
-    (axes,) = make("predicted_measured", changed, "en").axes
+    (axes,) = make_figure("predicted_measured", changed, "en").axes
     names = [str(line.get_label()) for line in axes.lines if "(" in str(line.get_label())]
     assert len(names) == 37 and names[-1].endswith("(64)") and max(map(len, names)) < 60
-    (axes,) = make("iteration_stability", changed, "en").axes
+    (axes,) = make_figure("iteration_stability", changed, "en").axes
     assert len(axes.lines) == 2 * 24 and "24" in axes.get_title(loc="left") and "40" in axes.get_title(loc="left")
-    assert draw({**changed, "components": None, "shares": []}, "en", ("svg",))
+    assert draw_figures({**changed, "components": None, "shares": []}, "en", ("svg",))
 
 
 def test_what_there_is_nothing_of_is_not_drawn(report):
     empty = {**report, "runs": [], "components": None, "shares": [], "stability": []}
-    assert draw(empty, "en") == {}
+    assert draw_figures(empty, "en") == {}
     assert "runs.csv" not in build_csv_files(empty)
 
 
@@ -247,7 +247,7 @@ def test_all_published_runs_are_drawn(data):
     report = get_accuracy_report(data, "en")
     assert report["missing"] == []
     assert len([run for run in report["runs"] if run["counts"]]) >= 1600
-    (axes,) = make("predicted_measured", report, "en").axes
+    (axes,) = make_figure("predicted_measured", report, "en").axes
     points = sum(len(line.get_xdata()) for line in axes.lines if "(" in str(line.get_label()))
     assert points == len([run for run in report["runs"] if run["counts"]])
     assert len(report["components"]["jobs"]) == 9 and len(report["stability"]) == 8

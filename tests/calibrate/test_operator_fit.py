@@ -10,23 +10,23 @@ import pytest
 
 from conftest import ROOT
 from crosszone.calibrate.operator_fit import (
-    Settings,
+    CorrectionSettings,
+    compute_held_out_errors,
+    fit_form,
     fit_operator,
-    fitted_form,
-    fitted_trees,
-    held_out_errors,
+    fit_trees,
     read_samples,
-    search,
+    search_settings,
 )
 from crosszone.calibrate.operator_profiles import (
-    coefficients_of,
-    estimated,
-    fitted_profile,
-    kept,
-    layer_parts,
+    build_own_profile,
+    estimate_with_errors,
+    find_coefficients,
+    fit_operator_profile,
+    format_profile,
+    list_undetermined,
     make_checks,
-    own_profile,
-    text_of,
+    predict_layer_parts,
 )
 from crosszone.cost import own_profiles
 from crosszone.cost.operator_profile import load_operator_profile, parse_operator_profile, read_operator_profile
@@ -45,7 +45,7 @@ def test_a_linear_law_is_found_again():
     matrix = np.stack([np.ones(40), x, x[::-1]], axis=-1)
     time_us = 3 + 2 * x
     time_us[7] *= 3
-    form = fitted_form(matrix, ("launch", "mb", "krow"), time_us, "matmul")
+    form = fit_form(matrix, ("launch", "mb", "krow"), time_us, "matmul")
     assert form.values == pytest.approx([3, 2, 0], abs=0.05)
 
 
@@ -65,8 +65,8 @@ def test_trees_say_the_same_as_text_and_as_scikit_learn():
     """[K25] A step at 2 and a step at 5 of one sign."""
     a = np.linspace(0, 8, 200)
     change = np.where(a > 2, 0.3, 0.0) + np.where(a > 5, -0.2, 0.0)
-    for settings in (Settings(), Settings(regressor="forest", trees=30)):
-        trees = fitted_trees({"a": a, "b": np.ones(200)}, change, settings)
+    for settings in (CorrectionSettings(), CorrectionSettings(regressor="forest", trees=30)):
+        trees = fit_trees({"a": a, "b": np.ones(200)}, change, settings)
         assert trees.signs == ("a",)
         assert np.abs(trees.evaluate({"a": a}) - change).mean() < 0.02
 
@@ -77,17 +77,17 @@ def test_held_out_samples_are_not_seen(tmp_path):
     read = read_samples([written(tmp_path, memory_bound("gelu", "fwd", 0.5, count=80))])
     noise = np.random.default_rng(0).uniform(0.5, 1.5, 80)
     one = replace(read.samples[0], time_us=read.samples[0].time_us * noise)
-    form, corrected = held_out_errors(one, 132, "random", Settings())
+    form, corrected = compute_held_out_errors(one, 132, "random", CorrectionSettings())
     assert form.mean() > 0.2
     assert corrected.mean() > 0.2
 
 
 def test_whole_sizes_are_held_out(tmp_path):
     """[K28] One number stands for all samples of a width, and each width is in one part only."""
-    from crosszone.calibrate.operator_fit import folds_of
+    from crosszone.calibrate.operator_fit import assign_folds
 
     one = read_samples([written(tmp_path, memory_bound("gelu", "fwd", 0.5, count=60))]).samples[0]
-    parts = folds_of(one, "unseen")
+    parts = assign_folds(one, "unseen")
     for width in np.unique(one.sizes["width"]):
         assert len(np.unique(parts[one.sizes["width"] == width])) == 1
 
@@ -95,7 +95,7 @@ def test_whole_sizes_are_held_out(tmp_path):
 def test_the_coefficients_of_the_cost_formulas_are_found_again(tmp_path):
     """[K29] Products at 0.8 of the peak with a tile of 1.5, attention at 0.6, backward 2.5 times."""
     path = written(tmp_path, [*products(), *attentions()])
-    found = coefficients_of(read_samples([path]), catalogue().gpu(H200)).values
+    found = find_coefficients(read_samples([path]), catalogue().gpu(H200)).values
     assert found["matmul"].value == pytest.approx(0.8, rel=0.01)
     assert found["tile"].value == pytest.approx(1.5, rel=0.02)
     assert found["flash"].value == pytest.approx(0.6, rel=0.02)
@@ -109,7 +109,7 @@ def test_the_coefficients_of_the_cost_formulas_are_found_again(tmp_path):
 def test_the_error_of_a_mean_is_its_standard_error():
     """[K29] The jackknife of a mean of logarithms of 400 values with spread 0.2 is 0.2 / 20 = 0.01."""
     logs = np.random.default_rng(2).normal(0, 0.2, 400)
-    ((value, error),) = estimated(lambda m: np.array([np.exp(logs[m].mean())]), np.arange(400))
+    ((value, error),) = estimate_with_errors(lambda m: np.array([np.exp(logs[m].mean())]), np.arange(400))
     assert value == pytest.approx(np.exp(logs.mean()))
     assert error == pytest.approx(0.01, rel=0.5)
 
@@ -118,7 +118,7 @@ def test_the_error_of_a_mean_is_its_standard_error():
 def test_an_error_is_found_for_samples_of_one_or_of_any_two_sizes(group):
     """[K29] One size: samples are left out in turn. Numbers of sizes need not follow each other."""
     values = np.linspace(1, 2, 8)
-    ((value, error),) = estimated(lambda m: np.array([values[m].mean()]), np.array(group))
+    ((value, error),) = estimate_with_errors(lambda m: np.array([values[m].mean()]), np.array(group))
     assert value == pytest.approx(1.5)
     assert 0.02 < error < 0.2
 
@@ -127,7 +127,7 @@ def test_both_halves_of_samples_of_one_size_are_held_out(tmp_path):
     """[K28] Odd and even samples follow two laws: neither half tells the other."""
     one = read_samples([written(tmp_path, memory_bound("gelu", "fwd", 0.5, 0.0, count=60))]).samples[0]
     one = replace(one, group=np.zeros(60, dtype=np.int64), time_us=one.time_us * np.where(np.arange(60) % 2, 1.0, 2.0))
-    form, corrected = held_out_errors(one, 132, "unseen", Settings())
+    form, corrected = compute_held_out_errors(one, 132, "unseen", CorrectionSettings())
     assert form.mean() == pytest.approx(0.75, rel=0.05)
     assert min(form.min(), corrected.min()) > 0.1
     assert fit_operator(one, 132, correction=False).held_out == "half of the samples"
@@ -144,10 +144,10 @@ def layers(dtype, **cells):
 
 def test_layers_of_a_gpu_without_bf16_are_fitted_in_their_own_precision(tmp_path):
     rows = layers("fp16", device="Tesla V100-SXM2-32GB")
-    made = fitted_profile(read_samples([written(tmp_path, rows)], "v100-32gb-sxm"), correction=False)
+    made = fit_operator_profile(read_samples([written(tmp_path, rows)], "v100-32gb-sxm"), correction=False)
     assert made.stack_coefficients["eager"]["elementwise"].value > 0
     rows = layers("bf16", device="Tesla V100-SXM2-32GB")
-    made = fitted_profile(read_samples([written(tmp_path, rows)], "v100-32gb-sxm"), correction=False)
+    made = fit_operator_profile(read_samples([written(tmp_path, rows)], "v100-32gb-sxm"), correction=False)
     assert "elementwise" not in made.stack_coefficients["eager"]
     assert "layer bf16 bwd: not used, no peak rate of bf16 is known" in made.notes
 
@@ -155,7 +155,7 @@ def test_layers_of_a_gpu_without_bf16_are_fitted_in_their_own_precision(tmp_path
 def test_steps_whose_optimizer_states_are_not_known_are_noted(tmp_path):
     sizes = {"batch": 4, "seq": 4096, "hidden": 4096, "ffn": 8192, "heads": 32, "kv_heads": 8, "head_dim": 128}
     step = row("train_step", "step", 900_000, dtype="fp8", layers=8, vocab=32000, recompute="none", **sizes)
-    made = fitted_profile(read_samples([written(tmp_path, [*layers("fp8"), step])]), correction=False)
+    made = fit_operator_profile(read_samples([written(tmp_path, [*layers("fp8"), step])]), correction=False)
     assert made.stack_coefficients["eager"]["elementwise"].value > 0
     assert made.notes[-2:][0] == "train_step fp8 step: not used, no size of optimizer states of fp8 is known"
 
@@ -163,17 +163,17 @@ def test_steps_whose_optimizer_states_are_not_known_are_noted(tmp_path):
 def test_a_fit_does_not_depend_on_the_own_profile_in_use(tmp_path):
     """Grouped products are rated by the tile: the shipped one where no product was sampled."""
     gpu, path = catalogue().gpu(H200), written(tmp_path, attentions())
-    before = coefficients_of(read_samples([path]), gpu).now("tile")
+    before = find_coefficients(read_samples([path]), gpu).get_value("tile")
     mine = {"tile": {"value": 10 * before, "error": 0.1, "origin": "measured"}}
     own_profiles.save(own_profiles.OwnProfile(name="mine", source="-", created="-", gpus={H200: mine}))
     own_profiles.use("mine")
-    assert coefficients_of(read_samples([path]), gpu).now("tile") == before
+    assert find_coefficients(read_samples([path]), gpu).get_value("tile") == before
 
 
 def test_what_a_stack_adds_is_found_from_layers(tmp_path):
     """[O7] Layers whose small kernels move 3 times the least traffic."""
     rows, gpu = [*products(), *attentions()], catalogue().gpu(H200)
-    found = coefficients_of(read_samples([written(tmp_path, rows)]), gpu)
+    found = find_coefficients(read_samples([written(tmp_path, rows)]), gpu)
     for hidden, batch in ((4096, 4), (5120, 4), (6144, 2), (8192, 2), (2048, 16)):
         sizes = {
             "batch": batch,
@@ -184,24 +184,24 @@ def test_what_a_stack_adds_is_found_from_layers(tmp_path):
             "kv_heads": 8,
         }
         sizes["head_dim"] = 128
-        parts = layer_parts(found, {name: np.array([float(value)]) for name, value in sizes.items()}, "bf16")
+        parts = predict_layer_parts(found, {name: np.array([float(value)]) for name, value in sizes.items()}, "bf16")
         product, attention, traffic = (float(part.item()) for part in parts)
         forward = product + attention + 3.0 * traffic
         backward = 2 * product + 2.5 * attention + 6.0 * traffic
         rows.append(row("layer", "fwd", f"{1e6 * forward:.6g}", host_us=900, **sizes))
         rows.append(row("layer", "bwd", f"{1e6 * backward:.6g}", host_us=1800, **sizes))
-    made = fitted_profile(read_samples([written(tmp_path, rows)]), correction=False).stack_coefficients["eager"]
+    made = fit_operator_profile(read_samples([written(tmp_path, rows)]), correction=False).stack_coefficients["eager"]
     assert made["elementwise"].value == pytest.approx(3.0, rel=0.02)
     assert made["host_s"].value == pytest.approx(900e-6)
     assert made["host_backward"].value == pytest.approx(2.0)
 
 
 def test_a_profile_of_partial_samples_says_what_is_kept(tmp_path):
-    made = fitted_profile(read_samples([written(tmp_path, products())]), correction=False)
+    made = fit_operator_profile(read_samples([written(tmp_path, products())]), correction=False)
     assert set(made.coefficients) == {"matmul", "tile"}
-    assert "flash" in kept(made)
-    assert parse_operator_profile(parse_document(text_of(made), "made.yaml")) == made
-    own = own_profile(made, "mine")
+    assert "flash" in list_undetermined(made)
+    assert parse_operator_profile(parse_document(format_profile(made), "made.yaml")) == made
+    own = build_own_profile(made, "mine")
     assert set(own.gpus[H200]) == {"matmul", "tile"}
     assert any("kept" in note and "flash" in note for note in own.notes)
 
@@ -209,8 +209,8 @@ def test_a_profile_of_partial_samples_says_what_is_kept(tmp_path):
 def test_a_search_ranks_settings_and_scores_the_best_apart(tmp_path):
     one = read_samples([written(tmp_path, memory_bound("gelu", "fwd", 0.5, count=60))]).samples[0]
     slow = replace(one, time_us=one.time_us * np.where(one.sizes["width"] > 4000, 1.5, 1.0))
-    grid = (Settings(trees=1, leaves=2, rate=0.1), Settings(trees=40, leaves=4, rate=0.2))
-    found = search(slow, 132, grid)
+    grid = (CorrectionSettings(trees=1, leaves=2, rate=0.1), CorrectionSettings(trees=40, leaves=4, rate=0.2))
+    found = search_settings(slow, 132, grid)
     assert found.best.trees == 40
     assert found.table[0].error_pct < found.table[1].error_pct
     assert found.test_pct < found.physical_pct
@@ -304,6 +304,6 @@ def test_operators_of_gpumodeling25_are_within_5_percent_on_unseen_hidden_sizes(
     assert np.mean(unseen) <= 5.0
     read = read_samples([data / "gpumodeling25" / f"operators_{gpu}.csv"])
     for op in ("residual_add", "rmsnorm"):
-        one = read.of(op, "fp16", "fwd")[0]
+        one = read.select_samples(op, "fp16", "fwd")[0]
         again = fit_operator(one, read.processors)
         assert again.unseen_pct == pytest.approx(shipped.operators[one.key].unseen_pct, abs=0.5)

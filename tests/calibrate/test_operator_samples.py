@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crosszone.calibrate.operator_fit import catalogue_name, model_shape, processors_of, read_samples
+from crosszone.calibrate.operator_fit import convert_model_row, count_processors, find_catalogue_name, read_samples
 from crosszone.errors import InputError
 from operator_tables import HEAD, memory_bound, products, row, written
 
@@ -28,7 +28,7 @@ def test_samples_are_grouped_by_operator_precision_and_pass(tmp_path):
 def test_rows_of_two_files_count_once(tmp_path):
     one, two = written(tmp_path, products(count=3)), written(tmp_path, products(count=3), "more.csv")
     read = read_samples([one, two])
-    assert (read.used, read.left_out) == (9, {"repeated": 9})
+    assert (read.used_rows, read.left_out) == (9, {"repeated": 9})
 
 
 @pytest.mark.parametrize(
@@ -84,18 +84,18 @@ def test_files_that_are_no_samples_are_refused(tmp_path):
 def test_model_level_inputs_become_shapes_on_one_gpu():
     """Four GPUs share a model of 4096 with 32 heads: 8 heads of 128 each, 3 x 1024 columns of q, k, v."""
     given = {"mp": 4.0, "micro_batch": 2.0, "heads": 32.0, "seq": 1024.0, "hidden": 4096.0}
-    assert model_shape("linear_qkv", given) == ("matmul", {"m": 2048.0, "n": 3072.0, "k": 4096.0})
-    assert model_shape("linear_mlp_down", given) == ("matmul", {"m": 2048.0, "n": 4096.0, "k": 4096.0})
-    assert model_shape("linear_vocab", given) == ("matmul", {"m": 2048.0, "n": 12672.0, "k": 4096.0})
-    assert model_shape("attn_scores_bmm", given)[1] == {"batch": 16.0, "seq": 1024.0, "head_dim": 128.0}
-    assert model_shape("layernorm", given) == ("layernorm", {"tokens": 2048.0, "width": 4096.0})
-    assert model_shape("res_add", given) == ("residual_add", {"tokens": 2048.0, "width": 4096.0})
-    assert model_shape("embedding", given) == ("embedding", {"tokens": 2048.0, "width": 4096.0, "vocab": 12672.0})
-    assert model_shape("cross_entropy", given) == ("cross_entropy", {"tokens": 2048.0, "vocab": 12672.0})
-    assert model_shape("rope", given) == ("rotary", {"tokens": 2048.0, "heads": 8.0, "head_dim": 128.0})
+    assert convert_model_row("linear_qkv", given) == ("matmul", {"m": 2048.0, "n": 3072.0, "k": 4096.0})
+    assert convert_model_row("linear_mlp_down", given) == ("matmul", {"m": 2048.0, "n": 4096.0, "k": 4096.0})
+    assert convert_model_row("linear_vocab", given) == ("matmul", {"m": 2048.0, "n": 12672.0, "k": 4096.0})
+    assert convert_model_row("attn_scores_bmm", given)[1] == {"batch": 16.0, "seq": 1024.0, "head_dim": 128.0}
+    assert convert_model_row("layernorm", given) == ("layernorm", {"tokens": 2048.0, "width": 4096.0})
+    assert convert_model_row("res_add", given) == ("residual_add", {"tokens": 2048.0, "width": 4096.0})
+    assert convert_model_row("embedding", given) == ("embedding", {"tokens": 2048.0, "width": 4096.0, "vocab": 12672.0})
+    assert convert_model_row("cross_entropy", given) == ("cross_entropy", {"tokens": 2048.0, "vocab": 12672.0})
+    assert convert_model_row("rope", given) == ("rotary", {"tokens": 2048.0, "heads": 8.0, "head_dim": 128.0})
     stage = {"mp": 1.0, "hidden": 1000.0, "layers": 2.0}
-    assert model_shape("adam_middle_stage", stage)[1]["params"] == 24e6
-    assert model_shape("adam_last_stage", stage)[1]["params"] == 24e6 + 50304 * 1000
+    assert convert_model_row("adam_middle_stage", stage)[1]["params"] == 24e6
+    assert convert_model_row("adam_last_stage", stage)[1]["params"] == 24e6 + 50304 * 1000
 
 
 def test_flash_attention_without_a_mask_takes_twice_the_time(tmp_path):
@@ -129,7 +129,7 @@ def test_a_wrong_row_of_model_level_inputs_is_refused_with_its_line(tmp_path, li
 
 
 def test_devices_are_found_in_the_catalogue():
-    assert catalogue_name("NVIDIA H200") == "h200-141gb-sxm"
-    assert catalogue_name("NVIDIA A100-SXM4-80GB") == "a100-80gb-sxm"
-    assert catalogue_name("NVIDIA H100 80GB HBM3") == "h100-80gb-sxm"
-    assert (processors_of("a100-80gb-sxm"), processors_of("h200-141gb-sxm")) == (108, 132)
+    assert find_catalogue_name("NVIDIA H200") == "h200-141gb-sxm"
+    assert find_catalogue_name("NVIDIA A100-SXM4-80GB") == "a100-80gb-sxm"
+    assert find_catalogue_name("NVIDIA H100 80GB HBM3") == "h100-80gb-sxm"
+    assert (count_processors("a100-80gb-sxm"), count_processors("h200-141gb-sxm")) == (108, 132)

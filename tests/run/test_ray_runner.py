@@ -58,14 +58,14 @@ def test_a_node_that_speaks_tells_its_log_its_metrics_and_its_end(tmp_path):
     (tmp_path / "starts").mkdir()
     end = 'echo "at $MASTER_ADDR:$MASTER_PORT"; mkdir -p "$PET_LOG_DIR/0"; printf "no end" > "$PET_LOG_DIR/0/stderr.log"; exit 3'
     node = spoken(tmp_path, work(tmp_path / "starts", nodes=1, ends=(end,)))
-    heard = LogReportedNode.heard(node.communicate(timeout=60)[0].splitlines())
+    node_report = LogReportedNode.from_lines(node.communicate(timeout=60)[0].splitlines())
     assert node.returncode == 3
-    assert heard.files["logs/node.log"].decode() == "at 10.0.0.1:29502\n"
-    assert heard.files["logs/ranks/0/stderr.log"] == b"no end\n"
-    assert heard.files["bundle/out/metrics-stage-0.jsonl"].count(b'"step"') == 5
-    seen = heard.status(0, is_live=False)
+    assert node_report.files["logs/node.log"].decode() == "at 10.0.0.1:29502\n"
+    assert node_report.files["logs/ranks/0/stderr.log"] == b"no end\n"
+    assert node_report.files["bundle/out/metrics-stage-0.jsonl"].count(b'"step"') == 5
+    seen = node_report.status(0, is_live=False)
     assert (seen.state, seen.code, seen.stopped) == ("ended", 3, False)
-    assert heard.read("logs/node.log", 3, 4) == ({"size": 18, "offset": 3}, b"10.0")
+    assert node_report.read("logs/node.log", 3, 4) == ({"size": 18, "offset": 3}, b"10.0")
 
 
 @pytest.mark.slow
@@ -74,8 +74,8 @@ def test_a_node_that_speaks_ends_when_it_is_told_to(tmp_path):
     node = spoken(tmp_path, work(tmp_path / "starts", nodes=1, pause=600))
     wait_until((tmp_path / "starts" / "0").exists)
     node.terminate()
-    heard = LogReportedNode.heard(node.communicate(timeout=60)[0].splitlines())
-    assert heard.status(0, is_live=False).stopped
+    node_report = LogReportedNode.from_lines(node.communicate(timeout=60)[0].splitlines())
+    assert node_report.status(0, is_live=False).stopped
 
 
 def test_metrics_of_a_shared_folder_count_once():

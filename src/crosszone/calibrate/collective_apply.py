@@ -186,11 +186,11 @@ def _apply_zone_link(
 ) -> None:
     first, second = link["between"]
     forward, backward = by_direction.get((first, second)), by_direction.get((second, first))
-    shown = forward or backward
-    if shown is None:
+    figures = forward or backward
+    if figures is None:
         return
     pair = f"{first} - {second}"
-    rtt = compute_rtt_ms(shown, backward if forward else None)
+    rtt = compute_rtt_ms(figures, backward if forward else None)
     settings: list[tuple[str, float, str]] = []
     if rtt is not None:
         settings.append(("rtt_ms", rtt, "ms"))
@@ -205,12 +205,12 @@ def _apply_zone_link(
     rates = {key for key, _, _ in settings}
     if "gbps" in rates and "gbps_back" not in rates and typed is not None and link.get("gbps_back") is None:
         link["gbps_back"] = typed  # it stood for both ways, and only one was measured
-    connection_gbps = compute_flow_gbps(shown)
-    if connection_gbps is not None and (shown.held_back or link.get("flow_gbps") is not None):
+    connection_gbps = compute_flow_gbps(figures)
+    if connection_gbps is not None and (figures.held_back or link.get("flow_gbps") is not None):
         settings.append(("flow_gbps", connection_gbps, "Gbit/s"))
     for key, value, unit in settings:
-        edit.set_field(link, path, key, value, unit, shown.op)
-        if shown.backend == CPU_BACKEND:
+        edit.set_field(link, path, key, value, unit, figures.op)
+        if figures.backend == CPU_BACKEND:
             edit.zone_links_on_cpus.append(f"{path}.{key}")
     if settings:
         link["measured"] = True

@@ -38,32 +38,32 @@ FORMATS = ("png", "svg")
 DPI = 150
 
 
-class Words:
+class FigureLabels:
     """Labels in the language of the picture; English where no font has its characters."""
 
     def __init__(self, language: str):
-        self.chinese = _chinese_font()
+        self.chinese = find_chinese_font()
         self.language = "zh" if language == "zh" and self.chinese else "en"
 
     @property
     def fonts(self) -> list[str]:
         """Fonts in the order in which they are asked for a character; names of sources may be in any language."""
-        found = ["DejaVu Sans", *([self.chinese] if self.chinese else [])]
-        return found[::-1] if self.language == "zh" else found
+        fonts = ["DejaVu Sans", *([self.chinese] if self.chinese else [])]
+        return fonts[::-1] if self.language == "zh" else fonts
 
     def __call__(self, key: str, **params: object) -> str:
         return label(key, self.language, **params)
 
 
 @contextmanager
-def style(words: Words) -> Iterator[None]:
+def figure_style(labels: FigureLabels) -> Iterator[None]:
     """Settings of the drawing library while a picture is made and written."""
     require_extra("figures")
-    prepare()
+    set_matplotlib_folder()
     import matplotlib as mpl
 
     settings: dict[Any, Any] = {
-        "font.family": words.fonts,
+        "font.family": labels.fonts,
         "text.parse_math": False,
         "font.size": 9,
         "axes.unicode_minus": False,
@@ -88,24 +88,24 @@ def style(words: Words) -> Iterator[None]:
         yield
 
 
-def prepare() -> None:
+def set_matplotlib_folder() -> None:
     """Give the drawing library a folder of its own for what it keeps."""
     os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), f"crosszone-matplotlib-{os.getuid()}"))
 
 
-def content(figure: Figure, kind: str) -> bytes:
+def encode_figure(figure: Figure, kind: str) -> bytes:
     """A picture as the bytes of a file, the same each time."""
     out = io.BytesIO()
     figure.savefig(out, format=kind, metadata={"Date": None} if kind == "svg" else {})
     return out.getvalue()
 
 
-def _chinese_font() -> str | None:
-    prepare()
+def find_chinese_font() -> str | None:
+    set_matplotlib_folder()
     from matplotlib import font_manager
 
-    known = {font.name for font in font_manager.fontManager.ttflist}
-    return next((name for name in CHINESE if name in known), None)
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return next((name for name in CHINESE if name in installed), None)
 
 
 Report = Mapping[str, Any]
@@ -117,138 +117,149 @@ LONGEST_NAME = 40
 LUMA = (0.2126, 0.7152, 0.0722)  # How bright red, green and blue look
 
 
-def draw(report: Report, language: str, formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
+def draw_figures(report: Report, language: str, formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
     """Name and bytes of every picture that the report has data for."""
-    words = Words(language)
-    found: dict[str, bytes] = {}
+    labels = FigureLabels(language)
+    files: dict[str, bytes] = {}
     for name in FIGURES:
-        figure = make(name, report, language)
+        figure = make_figure(name, report, language)
         if figure is not None:
-            with style(words):
-                found |= {f"{name}.{kind}": content(figure, kind) for kind in formats}
-    return found
+            with figure_style(labels):
+                files |= {f"{name}.{kind}": encode_figure(figure, kind) for kind in formats}
+    return files
 
 
-def make(name: str, report: Report, language: str) -> Figure | None:
+def make_figure(name: str, report: Report, language: str) -> Figure | None:
     """One picture by its name, or None where there is nothing to draw."""
-    words = Words(language)
-    with style(words):
-        return FIGURES[name](report, words)
+    labels = FigureLabels(language)
+    with figure_style(labels):
+        return FIGURES[name](report, labels)
 
 
-def component_share(report: Report, words: Words) -> Figure | None:
+def draw_component_share(report: Report, labels: FigureLabels) -> Figure | None:
     """Stacked bars: two a job, measured and predicted."""
     bars = [
-        (one, kind, one[f"{kind}_pct"])
-        for one in report["shares"][:MOST_JOBS]
+        (row, kind, row[f"{kind}_pct"])
+        for row in report["shares"][:MOST_JOBS]
         for kind in ("measured", "predicted")
-        if one[f"{kind}_pct"]
+        if row[f"{kind}_pct"]
     ]
     if not bars:
         return None
-    figure, axes = _figure(10, 1.6 + 0.32 * len(bars))
+    figure, axes = _make_axes(10, 1.6 + 0.32 * len(bars))
     at = [index + 0.35 * sum(kind == "measured" for _, kind, _ in bars[: index + 1]) for index in range(len(bars))]
-    left = [0.0] * len(bars)
+    starts = [0.0] * len(bars)
     for number, part in enumerate(report["shares"][0]["names"]):
-        widths = [found[part] for _, _, found in bars]
+        widths = [row_pct[part] for _, _, row_pct in bars]
         colour = COLOURS[number]
-        axes.barh(at, widths, left=left, height=0.86, color=colour, label=words(f"share_{part}"))
-        for y, start, width in zip(at, left, widths, strict=True):
+        axes.barh(at, widths, left=starts, height=0.86, color=colour, label=labels(f"share_{part}"))
+        for y, start, width in zip(at, starts, widths, strict=True):
             if width >= 4:
-                axes.text(start + width / 2, y, f"{width:.0f}", ha="center", va="center", fontsize=7, color=_on(colour))
-        left = [start + width for start, width in zip(left, widths, strict=True)]
-    axes.set_yticks(at, [f"{_job(one['job'])} {words(f'kind_{kind}')}" for one, kind, _ in bars])
+                axes.text(
+                    start + width / 2,
+                    y,
+                    f"{width:.0f}",
+                    ha="center",
+                    va="center",
+                    fontsize=7,
+                    color=_choose_text_colour(colour),
+                )
+        starts = [start + width for start, width in zip(starts, widths, strict=True)]
+    axes.set_yticks(at, [f"{_format_job(row['job'])} {labels(f'kind_{kind}')}" for row, kind, _ in bars])
     axes.invert_yaxis()
     axes.set(
         xlim=(0, 100),
-        xlabel=words("figure_share_axis"),
-        title=words("figure_share_title") + _shown(report["shares"], words),
+        xlabel=labels("figure_share_axis"),
+        title=labels("figure_share_title") + _describe_left_out(report["shares"], labels),
     )
-    _legend(figure, axes, columns=4)
+    _place_legend(figure, axes, columns=4)
     return figure
 
 
-def component_error(report: Report, words: Words) -> Figure | None:
+def draw_component_error(report: Report, labels: FigureLabels) -> Figure | None:
     """Bars of the signed error: one group a component, one bar a job."""
     table = report["components"]
     if not table or not table["jobs"]:
         return None
     rows, jobs = table["rows"], table["jobs"][:MOST_JOBS]
-    figure, axes = _figure(11, 6)
-    wide = 0.86 / len(jobs)
+    figure, axes = _make_axes(11, 6)
+    bar_width = 0.86 / len(jobs)
     for number, job in enumerate(jobs):
-        at = [index - 0.43 + wide * (number + 0.5) for index in range(len(rows))]
-        sizes = [row["errors_pct"][number] for row in rows]
-        seen = [(x, y) for x, y in zip(at, sizes, strict=True) if y is not None]
+        at = [index - 0.43 + bar_width * (number + 0.5) for index in range(len(rows))]
+        errors_pct = [row["errors_pct"][number] for row in rows]
+        points = [(x, y) for x, y in zip(at, errors_pct, strict=True) if y is not None]
         colour = COLOURS[number % len(COLOURS)]
         hatch = "" if job["fastest"] else "////"
-        shown = [max(-WIDEST_ERROR_PCT, min(WIDEST_ERROR_PCT, y)) for _, y in seen]
+        heights = [max(-WIDEST_ERROR_PCT, min(WIDEST_ERROR_PCT, y)) for _, y in points]
         axes.bar(
-            [x for x, _ in seen],
-            shown,
-            wide,
+            [x for x, _ in points],
+            heights,
+            bar_width,
             color=colour,
-            label=_job(job),
+            label=_format_job(job),
             hatch=hatch,
             edgecolor="white",
             linewidth=0.3,
         )
-        for x, y in seen:
+        for x, y in points:
             if abs(y) > WIDEST_ERROR_PCT:
                 place, align = (WIDEST_ERROR_PCT, "bottom") if y > 0 else (-WIDEST_ERROR_PCT, "top")
                 axes.text(x, place, f"{y:+.0f}", ha="center", va=align, fontsize=6.5)
     axes.axhline(0, color=INK, linewidth=0.8)
-    axes.set_xticks(range(len(rows)), [words(f"component_{row['part']}") for row in rows], rotation=25, ha="right")
-    axes.set(ylabel=words("figure_error_axis"), title=words("figure_error_title") + _shown(table["jobs"], words))
+    axes.set_xticks(range(len(rows)), [labels(f"component_{row['part']}") for row in rows], rotation=25, ha="right")
+    axes.set(
+        ylabel=labels("figure_error_axis"),
+        title=labels("figure_error_title") + _describe_left_out(table["jobs"], labels),
+    )
     axes.margins(x=0.01, y=0.06)
     axes.grid(axis="y")
-    _legend(figure, axes, columns=3)
+    _place_legend(figure, axes, columns=3)
     return figure
 
 
-def predicted_measured(report: Report, words: Words) -> Figure | None:
+def draw_predicted_measured(report: Report, labels: FigureLabels) -> Figure | None:
     """Every run that counts, on logarithmic axes, by source; lines at 10 and 20 %."""
     runs = [run for run in report["runs"] if run["counts"]]
     if not runs:
         return None
-    figure, axes = _figure(9.5, 7)
+    figure, axes = _make_axes(9.5, 7)
     by_source: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
-        known = run["source"] in by_source or len(by_source) < MOST_SOURCES
-        by_source.setdefault(run["source"] if known else words("figure_other_sources"), []).append(run)
-    for number, (source, here) in enumerate(by_source.items()):
+        is_listed = run["source"] in by_source or len(by_source) < MOST_SOURCES
+        by_source.setdefault(run["source"] if is_listed else labels("figure_other_sources"), []).append(run)
+    for number, (source, source_runs) in enumerate(by_source.items()):
         axes.plot(
-            [run["measured_s"] for run in here],
-            [run["predicted_s"] for run in here],
+            [run["measured_s"] for run in source_runs],
+            [run["predicted_s"] for run in source_runs],
             MARKERS[number // len(COLOURS) % len(MARKERS)],
             color=COLOURS[number % len(COLOURS)],
             markersize=4,
             markeredgewidth=0,
             alpha=0.75,
-            label=f"{_name(source)} ({len(here)})",
+            label=f"{_shorten_name(source)} ({len(source_runs)})",
         )
     times = [run[key] for run in runs for key in ("measured_s", "predicted_s")]
     ends = (min(times) / 1.3, max(times) * 1.3)
     axes.plot(ends, ends, color=INK, linewidth=1, label="_equal")
     for near, dash in zip(NEAR_PCT, ("--", ":"), strict=True):
-        for way in (1 + near / 100, 1 - near / 100):
-            name = f"±{near} %" if way > 1 else f"_{near}"
-            axes.plot(ends, [way * end for end in ends], dash, color=INK, linewidth=0.8, label=name)
+        for factor in (1 + near / 100, 1 - near / 100):
+            name = f"±{near} %" if factor > 1 else f"_{near}"
+            axes.plot(ends, [factor * end for end in ends], dash, color=INK, linewidth=0.8, label=name)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    axes.set(xlabel=words("figure_measured_axis"), ylabel=words("figure_predicted_axis"))
-    _plain_numbers(axes.xaxis, axes.yaxis)
-    axes.set_title(words("figure_scatter_title", count=len(runs)))
+    axes.set(xlabel=labels("figure_measured_axis"), ylabel=labels("figure_predicted_axis"))
+    _use_plain_numbers(axes.xaxis, axes.yaxis)
+    axes.set_title(labels("figure_scatter_title", count=len(runs)))
     axes.grid(which="major")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
     return figure
 
 
-def iteration_stability(report: Report, words: Words) -> Figure | None:
+def draw_iteration_stability(report: Report, labels: FigureLabels) -> Figure | None:
     """Steady iterations of every job over its fastest one."""
     rows = report["stability"][:MOST_JOBS]
     if not rows:
         return None
-    figure, axes = _figure(9.5, 1.8 + 0.5 * len(rows))
+    figure, axes = _make_axes(9.5, 1.8 + 0.5 * len(rows))
     for number, row in enumerate(rows):
         low = row["min_s"]
         over = [100 * (seconds / low - 1) for seconds in row["seconds"]]
@@ -256,31 +267,35 @@ def iteration_stability(report: Report, words: Words) -> Figure | None:
         axes.plot(over, [number] * len(over), "o", color=colour, markersize=5, markeredgewidth=0, alpha=0.55)
         axes.plot([row["mean_to_min_pct"]], [number], "|", color=INK, markersize=18, markeredgewidth=2)
         axes.text(1.01, number, f"{row['mean_to_min_pct']:.1f} %", transform=axes.get_yaxis_transform(), va="center")
-    names = [f"{_name(row['cluster'])} {_name(row['name'])}\n{_name(row['id'])} · {row['min_s']:.3g} s" for row in rows]
+    names = [
+        f"{_shorten_name(row['cluster'])} {_shorten_name(row['name'])}\n"
+        f"{_shorten_name(row['id'])} · {row['min_s']:.3g} s"
+        for row in rows
+    ]
     axes.set_yticks(range(len(rows)), names)
     axes.invert_yaxis()
     axes.set_xscale("symlog", linthresh=1)
     axes.set_xlim(-0.05, None)
-    _plain_numbers(axes.xaxis)
+    _use_plain_numbers(axes.xaxis)
     axes.set(
-        xlabel=words("figure_stability_axis"),
-        title=words("figure_stability_title") + _shown(report["stability"], words),
+        xlabel=labels("figure_stability_axis"),
+        title=labels("figure_stability_title") + _describe_left_out(report["stability"], labels),
     )
     axes.grid(axis="x")
     return figure
 
 
 # Pictures by name.
-FIGURES: Mapping[str, Callable[[Report, Words], Figure | None]] = {
-    "component_share": component_share,
-    "component_error": component_error,
-    "predicted_measured": predicted_measured,
-    "iteration_stability": iteration_stability,
+FIGURES: Mapping[str, Callable[[Report, FigureLabels], Figure | None]] = {
+    "component_share": draw_component_share,
+    "component_error": draw_component_error,
+    "predicted_measured": draw_predicted_measured,
+    "iteration_stability": draw_iteration_stability,
 }
-NAMES = tuple(f"{name}.{kind}" for name in FIGURES for kind in FORMATS)  # Files that `draw` may make
+NAMES = tuple(f"{name}.{kind}" for name in FIGURES for kind in FORMATS)  # Files that `draw_figures` may make
 
 
-def _figure(wide: float, high: float) -> tuple[Figure, Axes]:
+def _make_axes(wide: float, high: float) -> tuple[Figure, Axes]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -289,39 +304,39 @@ def _figure(wide: float, high: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def _legend(figure: Figure, axes: Axes, columns: int) -> None:
+def _place_legend(figure: Figure, axes: Axes, columns: int) -> None:
     handles, names = axes.get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
-def _plain_numbers(*along: Axis) -> None:
+def _use_plain_numbers(*axes: Axis) -> None:
     """Ticks as 0.1, 1, 10 instead of powers."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    for one in along:
-        one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        one.set_minor_formatter(NullFormatter())
+    for axis in axes:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
-def _on(colour: str) -> str:
+def _choose_text_colour(colour: str) -> str:
     """White or ink, whichever is read on a colour."""
     bright = sum(weight * int(colour[at : at + 2], 16) for weight, at in zip(LUMA, (1, 3, 5), strict=True))
     return INK if bright > 140 else "white"
 
 
-def _shown(jobs: Sequence[object], words: Words) -> str:
+def _describe_left_out(jobs: Sequence[object], labels: FigureLabels) -> str:
     """What a title adds where not all jobs are drawn."""
-    return " " + words("figure_first_jobs", shown=MOST_JOBS, count=len(jobs)) if len(jobs) > MOST_JOBS else ""
+    return " " + labels("figure_first_jobs", shown=MOST_JOBS, count=len(jobs)) if len(jobs) > MOST_JOBS else ""
 
 
-def _name(text: str) -> str:
+def _shorten_name(text: str) -> str:
     """A name on one line, not too long."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return plain if len(plain) <= LONGEST_NAME else plain[: LONGEST_NAME - 1] + "…"
 
 
-def _job(job: Mapping[str, Any]) -> str:
-    return f"{_name(job['cluster'])} {_name(job['name'])} ({_name(job['id'])})"
+def _format_job(job: Mapping[str, Any]) -> str:
+    return f"{_shorten_name(job['cluster'])} {_shorten_name(job['name'])} ({_shorten_name(job['id'])})"
 
 
-__all__ = ["FIGURES", "NAMES", "draw", "make"]
+__all__ = ["FIGURES", "NAMES", "draw_figures", "make_figure"]

@@ -7,22 +7,23 @@ Two kinds of file are read: what `crosszone calibrate kernels` writes, and the o
 2509.22832), whose model-level inputs are converted to shapes on one GPU. Flagged rows are counted and left out. A wrong
 cell, a negative time or times in another unit are refused with their line.
 
-    found = fit_operator(samples, processors=132, correction=True)
-    found.key, found.error_pct, found.unseen_pct
+    fitted = fit_operator(samples, processors=132, correction=True)
+    fitted.key, fitted.error_pct, fitted.unseen_pct
 
 Errors are cross-validated twice: with random samples held out, and with whole sizes held out (hidden sizes of
 GPUModeling25, shapes of weights, widths), which is what a model that was not sampled meets.
 
 Corrections of an operator's form: small boosted trees of log(time / form), exported as text that numpy evaluates.
 
-    trees = fitted_trees(signs_of(samples, processors), np.log(samples.time_us / form_us), Settings())
-    trees.evaluate(signs_of(samples, processors))
+    features = build_sample_features(samples, processors)
+    trees = fit_trees(features, np.log(samples.time_us / form_us), CorrectionSettings())
+    trees.evaluate(features)
 
 Trees never see a raw time: outside of the samples they would hold it constant, while a form grows with the work.
 
 Search for the best settings of a correction, as GPUModeling25 does for its regressors: a grid, cross-validated.
 
-    for line in search(samples, processors=132).table[:3]: print(line.settings, line.error_pct)
+    for line in search_settings(samples, processors=132).table[:3]: print(line.settings, line.error_pct)
 
 A fifth of the samples is kept apart; each setting of the grid is scored on the rest with whole sizes held out, and the
 best one is scored once on the fifth. The target is log(time / form), never a raw time. The grid holds what a profile
@@ -71,7 +72,7 @@ MOST_TREES, MOST_LEAVES = 60, 8  # Larger ones would be no small correction, and
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class CorrectionSettings:
     """How a correction is fitted."""
 
     regressor: Literal["boosted", "forest"] = "boosted"
@@ -87,30 +88,30 @@ class Settings:
         return asdict(self)
 
 
-def signs_of(samples: Samples, processors: int) -> dict[str, Floats]:
+def build_sample_features(samples: Samples, processors: int) -> dict[str, Floats]:
     """What a correction looks at."""
     return build_features(samples.op, samples.which, samples.sizes, DTYPE_BYTES[samples.dtype], processors)
 
 
-def fitted_trees(found: Mapping[str, Floats], change: Floats, settings: Settings) -> Trees:
+def fit_trees(features: Mapping[str, Floats], change: Floats, settings: CorrectionSettings) -> Trees:
     """Trees of `change` = log(time / form). [K25]"""
-    matrix = np.stack(list(found.values()), axis=-1)
-    least = max(settings.least, len(change) // 300)
-    made = _regressor(settings, least).fit(matrix, change)
+    matrix = np.stack(list(features.values()), axis=-1)
+    least_in_leaf = max(settings.least, len(change) // 300)
+    regressor = _make_regressor(settings, least_in_leaf).fit(matrix, change)
     if settings.regressor == "forest":
-        return _exported(list(found), 0.0, [one.tree_ for one in made.estimators_], 1.0 / settings.trees)
-    base = float(made.init_.constant_.item())
-    return _exported(list(found), base, [one.tree_ for one in made.estimators_[:, 0]], settings.rate)
+        return _export_trees(list(features), 0.0, [tree.tree_ for tree in regressor.estimators_], 1.0 / settings.trees)
+    base = float(regressor.init_.constant_.item())
+    return _export_trees(list(features), base, [tree.tree_ for tree in regressor.estimators_[:, 0]], settings.rate)
 
 
-def _regressor(settings: Settings, least: int) -> Any:
+def _make_regressor(settings: CorrectionSettings, least_in_leaf: int) -> Any:
     require_extra("calibrate")
     from sklearn.ensemble import (  # type: ignore[import-untyped]
         GradientBoostingRegressor,
         RandomForestRegressor,
     )
 
-    shape = {"max_leaf_nodes": settings.leaves, "min_samples_leaf": least, "random_state": 0}
+    shape = {"max_leaf_nodes": settings.leaves, "min_samples_leaf": least_in_leaf, "random_state": 0}
     if settings.regressor == "forest":
         return RandomForestRegressor(n_estimators=settings.trees, **shape)
     return GradientBoostingRegressor(
@@ -118,19 +119,19 @@ def _regressor(settings: Settings, least: int) -> Any:
     )
 
 
-def _exported(names: list[str], base: float, trees: list[Any], scale: float) -> Trees:
-    """The same trees as text; only signs that they look at are named."""
-    used = sorted({int(sign) for tree in trees for sign in tree.feature if sign >= 0})
-    number = {sign: at for at, sign in enumerate(used)}
-    texts = tuple(" ".join(_words(tree, 0, number, scale)) for tree in trees)
-    return Trees(signs=tuple(names[sign] for sign in used), base=float(f"{base:.4g}"), trees=texts)
+def _export_trees(names: list[str], base: float, trees: list[Any], scale: float) -> Trees:
+    """The same trees as text; only features that they split by are named."""
+    used_features = sorted({int(feature) for tree in trees for feature in tree.feature if feature >= 0})
+    number = {feature: at for at, feature in enumerate(used_features)}
+    texts = tuple(" ".join(_format_nodes(tree, 0, number, scale)) for tree in trees)
+    return Trees(signs=tuple(names[feature] for feature in used_features), base=float(f"{base:.4g}"), trees=texts)
 
 
-def _words(tree: Any, at: int, number: Mapping[int, int], scale: float) -> list[str]:
+def _format_nodes(tree: Any, at: int, number: Mapping[int, int], scale: float) -> list[str]:
     if tree.children_left[at] < 0:
         return [f"{scale * tree.value[at].item():.4f}".replace("0.", ".")]
-    lower = _words(tree, tree.children_left[at], number, scale)
-    upper = _words(tree, tree.children_right[at], number, scale)
+    lower = _format_nodes(tree, tree.children_left[at], number, scale)
+    upper = _format_nodes(tree, tree.children_right[at], number, scale)
     return [f"{number[int(tree.feature[at])]}:{tree.threshold[at]:.5g}", *lower, *upper]
 
 
@@ -141,9 +142,9 @@ LEAST_FOR_TREES = 40
 LEAST_GAIN = 0.005  # A correction that takes away less of the error on unseen sizes is not worth its numbers
 HALVES = "half of the samples"  # What is held out where all samples are of one size
 ROUNDS = 4
-SHARP = 0.02  # Relative errors below this count as squares, larger ones as absolute values
-FLOORS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)  # Shares of the samples that may lie on the floor of launches
-WELL_ABOVE = 1.15
+LINEAR_FROM = 0.02  # Relative errors below this count as squares, larger ones as absolute values
+FLOOR_SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4)  # Shares of the samples that may lie on the floor of launches
+ABOVE_FLOOR = 1.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,19 +161,26 @@ class Form:
 
 
 def fit_operator(
-    samples: Samples, processors: int, *, correction: bool = True, settings: Settings | None = None
+    samples: Samples, processors: int, *, correction: bool = True, settings: CorrectionSettings | None = None
 ) -> OperatorFit:
     """The fit of one operator with its cross-validated errors."""
-    told = settings or Settings()
-    matrix, names = matrix_of(samples, processors)
-    some = correction and len(samples.time_us) >= LEAST_FOR_TREES
-    errors = {kind: held_out_errors(samples, processors, kind, told if some else None) for kind in ("random", "unseen")}
-    form = fitted_form(matrix, names, samples.time_us, samples.op)
-    better = some and errors["unseen"][1].mean() < errors["unseen"][0].mean() - LEAST_GAIN
+    correction_settings = settings or CorrectionSettings()
+    matrix, names = build_matrix(samples, processors)
+    try_correction = correction and len(samples.time_us) >= LEAST_FOR_TREES
+    errors = {
+        kind: compute_held_out_errors(samples, processors, kind, correction_settings if try_correction else None)
+        for kind in ("random", "unseen")
+    }
+    form = fit_form(matrix, names, samples.time_us, samples.op)
+    is_better = try_correction and errors["unseen"][1].mean() < errors["unseen"][0].mean() - LEAST_GAIN
     trees = None
-    if better:
-        trees = fitted_trees(signs_of(samples, processors), np.log(samples.time_us / form.time_us(matrix)), told)
-    random, unseen = (errors[kind][1 if better else 0] for kind in ("random", "unseen"))
+    if is_better:
+        trees = fit_trees(
+            build_sample_features(samples, processors),
+            np.log(samples.time_us / form.time_us(matrix)),
+            correction_settings,
+        )
+    random, unseen = (errors[kind][1 if is_better else 0] for kind in ("random", "unseen"))
     return OperatorFit(
         op=samples.op,
         dtype=samples.dtype,
@@ -183,64 +191,64 @@ def fit_operator(
         },
         floor_us=float(f"{form.floor_us:.4g}"),
         samples=len(samples.time_us),
-        error_pct=_pct(random.mean()),
-        median_pct=_pct(np.median(random)),
-        unseen_pct=_pct(unseen.mean()),
-        weighted_pct=_pct(np.average(unseen, weights=samples.time_us)),
-        physical_pct=_pct(errors["random"][0].mean()),
-        physical_unseen_pct=_pct(errors["unseen"][0].mean()),
+        error_pct=_round_pct(random.mean()),
+        median_pct=_round_pct(np.median(random)),
+        unseen_pct=_round_pct(unseen.mean()),
+        weighted_pct=_round_pct(np.average(unseen, weights=samples.time_us)),
+        physical_pct=_round_pct(errors["random"][0].mean()),
+        physical_unseen_pct=_round_pct(errors["unseen"][0].mean()),
         held_out=samples.held_out if len(np.unique(samples.group)) > 1 else HALVES,
         ranges={name: (float(value.min()), float(value.max())) for name, value in samples.sizes.items()},
-        parts=_parts(samples, random, unseen),
-        settings=told.as_dict() if better else {},
+        parts=_score_parts(samples, random, unseen),
+        settings=correction_settings.as_dict() if is_better else {},
         correction=trees,
     )
 
 
-def _pct(share: float) -> float:
+def _round_pct(share: float) -> float:
     return round(100.0 * float(share), 2)
 
 
-def _parts(samples: Samples, random: Floats, unseen: Floats) -> dict[str, FitPart]:
+def _score_parts(samples: Samples, random: Floats, unseen: Floats) -> dict[str, FitPart]:
     names = sorted(set(samples.part.tolist()))
     if names == [samples.op]:
         return {}
     return {
         name: FitPart(
             samples=int(np.sum(samples.part == name)),
-            error_pct=_pct(random[samples.part == name].mean()),
-            unseen_pct=_pct(unseen[samples.part == name].mean()),
+            error_pct=_round_pct(random[samples.part == name].mean()),
+            unseen_pct=_round_pct(unseen[samples.part == name].mean()),
         )
         for name in names
     }
 
 
-def matrix_of(samples: Samples, processors: int) -> tuple[Floats, tuple[str, ...]]:
+def build_matrix(samples: Samples, processors: int) -> tuple[Floats, tuple[str, ...]]:
     """The terms of all samples, a column each."""
-    found = build_basis_terms(samples.op, samples.which, samples.sizes, DTYPE_BYTES[samples.dtype], processors)
-    return np.stack(list(found.values()), axis=-1), tuple(found)
+    basis = build_basis_terms(samples.op, samples.which, samples.sizes, DTYPE_BYTES[samples.dtype], processors)
+    return np.stack(list(basis.values()), axis=-1), tuple(basis)
 
 
-def fitted_form(matrix: Floats, names: tuple[str, ...], time_us: Floats, op: str) -> Form:
+def fit_form(matrix: Floats, names: tuple[str, ...], time_us: Floats, op: str) -> Form:
     """Coefficients that are not negative, by relative error; operators that memory binds may have a floor. [K27]"""
     if op in MATMUL_OPS or op == "attention":
-        return Form(names=names, values=not_negative(matrix, time_us), floor_us=0.0)
+        return Form(names=names, values=solve_non_negative(matrix, time_us), floor_us=0.0)
     best: tuple[float, Floats, float] | None = None
-    for share in FLOORS:
+    for share in FLOOR_SHARES:
         floor = float(np.quantile(time_us, share)) if share else 0.0
-        above = time_us > WELL_ABOVE * floor
+        above = time_us > ABOVE_FLOOR * floor
         if above.sum() < matrix.shape[1] + 3:
             continue
-        values = not_negative(matrix[above], time_us[above])
+        values = solve_non_negative(matrix[above], time_us[above])
         error = float(np.abs(np.maximum(matrix @ values, floor) / time_us - 1).mean())
         if best is None or error < best[0] - 1e-4:
             best = error, values, floor
     if best is None:
-        best = 0.0, not_negative(matrix, time_us), 0.0
+        best = 0.0, solve_non_negative(matrix, time_us), 0.0
     return Form(names=names, values=best[1], floor_us=best[2])
 
 
-def not_negative(matrix: Floats, time_us: Floats, importance: Floats | float = 1.0) -> Floats:
+def solve_non_negative(matrix: Floats, time_us: Floats, importance: Floats | float = 1.0) -> Floats:
     """Least relative errors, squares made absolute values by weights. [K27]"""
     require_extra("calibrate")
     from scipy.optimize import nnls  # type: ignore[import-untyped]
@@ -250,12 +258,12 @@ def not_negative(matrix: Floats, time_us: Floats, importance: Floats | float = 1
     weight = np.ones(len(time_us)) * importance
     values = np.zeros(matrix.shape[1])
     for _ in range(ROUNDS):
-        values, _rest = nnls(shares * weight[:, None], weight, maxiter=100 * matrix.shape[1])
-        weight = importance / np.sqrt(np.maximum(np.abs(shares @ values - 1.0), SHARP))
+        values, _norm = nnls(shares * weight[:, None], weight, maxiter=100 * matrix.shape[1])
+        weight = importance / np.sqrt(np.maximum(np.abs(shares @ values - 1.0), LINEAR_FROM))
     return np.asarray(values / size)
 
 
-def folds_of(samples: Samples, kind: str) -> npt.NDArray[np.int64]:
+def assign_folds(samples: Samples, kind: str) -> npt.NDArray[np.int64]:
     """Which part of the cross-validation holds a sample out; where there is but one size, each half in turn."""
     count = next(parts for below, parts in FOLDS if len(samples.time_us) < below)
     if kind == "random":
@@ -264,92 +272,107 @@ def folds_of(samples: Samples, kind: str) -> npt.NDArray[np.int64]:
     return parts if len(np.unique(parts)) > 1 else np.arange(len(parts)) % 2
 
 
-def held_out_errors(
-    samples: Samples, processors: int, kind: str, settings: Settings | None, step: Callable[[], None] | None = None
+def compute_held_out_errors(
+    samples: Samples,
+    processors: int,
+    kind: str,
+    settings: CorrectionSettings | None,
+    progress: Callable[[], None] | None = None,
 ) -> tuple[Floats, Floats]:
     """Relative errors of each sample when held out: of the form, and with its correction. [K28]"""
-    matrix, names = matrix_of(samples, processors)
-    found = signs_of(samples, processors)
-    time_us, folds = samples.time_us, folds_of(samples, kind)
-    plain, mended = np.zeros(len(time_us)), np.zeros(len(time_us))
+    matrix, names = build_matrix(samples, processors)
+    features = build_sample_features(samples, processors)
+    time_us, folds = samples.time_us, assign_folds(samples, kind)
+    form_error, corrected_error = np.zeros(len(time_us)), np.zeros(len(time_us))
     for fold in np.unique(folds):
-        out = folds == fold
-        form = fitted_form(matrix[~out], names, time_us[~out], samples.op)
-        predicted = form.time_us(matrix[out])
-        plain[out] = predicted / time_us[out] - 1
+        held_out = folds == fold
+        form = fit_form(matrix[~held_out], names, time_us[~held_out], samples.op)
+        predicted = form.time_us(matrix[held_out])
+        form_error[held_out] = predicted / time_us[held_out] - 1
         if settings is not None:
-            change = np.log(time_us[~out] / form.time_us(matrix[~out]))
-            trees = fitted_trees({name: value[~out] for name, value in found.items()}, change, settings)
-            factor = np.clip(trees.evaluate({n: v[out] for n, v in found.items()}), -MOST_CORRECTION, MOST_CORRECTION)
-            mended[out] = predicted * np.exp(factor) / time_us[out] - 1
-        if step is not None:
-            step()
-    return np.abs(plain), np.abs(mended) if settings is not None else np.abs(plain)
+            change = np.log(time_us[~held_out] / form.time_us(matrix[~held_out]))
+            trees = fit_trees({name: value[~held_out] for name, value in features.items()}, change, settings)
+            factor = np.clip(
+                trees.evaluate({n: v[held_out] for n, v in features.items()}), -MOST_CORRECTION, MOST_CORRECTION
+            )
+            corrected_error[held_out] = predicted * np.exp(factor) / time_us[held_out] - 1
+        if progress is not None:
+            progress()
+    return np.abs(form_error), np.abs(corrected_error) if settings is not None else np.abs(form_error)
 
 
-GRID: tuple[Settings, ...] = (
+GRID: tuple[CorrectionSettings, ...] = (
     *(
-        Settings(trees=trees, leaves=leaves, rate=rate, least=least)
+        CorrectionSettings(trees=trees, leaves=leaves, rate=rate, least=least)
         for trees, leaves, rate, least in product((20, 40, 60), (4, 8), (0.1, 0.2), (3, 10))
     ),
-    *(Settings(regressor="forest", trees=trees, leaves=8, least=least) for trees, least in product((30, 60), (3, 10))),
+    *(
+        CorrectionSettings(regressor="forest", trees=trees, leaves=8, least=least)
+        for trees, least in product((30, 60), (3, 10))
+    ),
 )
 MOST_SEARCHED = 1500  # Samples a setting is scored on; more would take hours and change little
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class ScoredSettings:
     """One setting and its mean error on sizes that it had not seen."""
 
-    settings: Settings
+    settings: CorrectionSettings
     error_pct: float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
+class SettingsSearch:
     """All settings of one operator, best first."""
 
-    table: tuple[Tried, ...]
+    table: tuple[ScoredSettings, ...]
     test_pct: float
     """Mean error of the best one on the fifth that no setting saw."""
     physical_pct: float
     """That of the form alone on the same fifth."""
 
     @property
-    def best(self) -> Settings:
+    def best(self) -> CorrectionSettings:
         """The setting with the least error."""
         return self.table[0].settings
 
 
-def search(
+def search_settings(
     samples: Samples,
     processors: int,
-    grid: tuple[Settings, ...] = GRID,
+    grid: tuple[CorrectionSettings, ...] = GRID,
     progress: Callable[[], None] | None = None,
-) -> Search:
+) -> SettingsSearch:
     """Score every setting of the grid; ties go to the smaller correction."""
     order = np.random.default_rng(1).permutation(len(samples.time_us))[: round(MOST_SEARCHED * 1.25)]
-    apart = order[: len(order) // 5]
-    rest = samples.taken(np.sort(order[len(order) // 5 :]))
-    tried = []
+    test_rows = order[: len(order) // 5]
+    training = samples.select(np.sort(order[len(order) // 5 :]))
+    scored = []
     for settings in grid:
-        error = held_out_errors(rest, processors, "unseen", settings)[1].mean()
-        tried.append(Tried(settings=settings, error_pct=round(100.0 * float(error), 3)))
+        error = compute_held_out_errors(training, processors, "unseen", settings)[1].mean()
+        scored.append(ScoredSettings(settings=settings, error_pct=round(100.0 * float(error), 3)))
         if progress is not None:
             progress()
-    tried.sort(key=lambda one: (one.error_pct, one.settings.trees * one.settings.leaves))
-    form, trees = _errors(rest, samples.taken(apart), processors, tried[0].settings)
-    return Search(table=tuple(tried), test_pct=trees, physical_pct=form)
+    scored.sort(key=lambda entry: (entry.error_pct, entry.settings.trees * entry.settings.leaves))
+    form, trees = _compute_test_errors(training, samples.select(test_rows), processors, scored[0].settings)
+    return SettingsSearch(table=tuple(scored), test_pct=trees, physical_pct=form)
 
 
-def _errors(rest: Samples, test: Samples, processors: int, settings: Settings) -> tuple[float, float]:
-    matrix, names = matrix_of(rest, processors)
-    form = fitted_form(matrix, names, rest.time_us, rest.op)
-    trees = fitted_trees(signs_of(rest, processors), np.log(rest.time_us / form.time_us(matrix)), settings)
-    predicted = form.time_us(matrix_of(test, processors)[0])
-    change = np.clip(trees.evaluate(signs_of(test, processors)), -MOST_CORRECTION, MOST_CORRECTION)
-    plain, mended = (float(np.abs(time / test.time_us - 1).mean()) for time in (predicted, predicted * np.exp(change)))
-    return round(100 * plain, 3), round(100 * mended, 3)
+def _compute_test_errors(
+    training: Samples, test: Samples, processors: int, settings: CorrectionSettings
+) -> tuple[float, float]:
+    matrix, names = build_matrix(training, processors)
+    form = fit_form(matrix, names, training.time_us, training.op)
+    trees = fit_trees(
+        build_sample_features(training, processors), np.log(training.time_us / form.time_us(matrix)), settings
+    )
+    predicted = form.time_us(build_matrix(test, processors)[0])
+    change = np.clip(trees.evaluate(build_sample_features(test, processors)), -MOST_CORRECTION, MOST_CORRECTION)
+    form_error, corrected_error = (
+        float(np.abs(time / test.time_us - 1).mean()) for time in (predicted, predicted * np.exp(change))
+    )
+    return round(100 * form_error, 3), round(100 * corrected_error, 3)
 
 
 # Columns that tell a table of `crosszone calibrate kernels`.
@@ -367,7 +390,7 @@ MAX_ROWS = 500_000
 MAX_BYTES = 200 * 1024 * 1024
 MOST_MISTAKES = 20
 LEAST_US, MOST_US = 0.01, 1e9
-LONG_US = 100.0  # Products that take longer are what a training step is made of
+LONG_US = 100.0  # Matmuls that take longer are what a training step is made of
 SLOW, FAST = 300.0, 0.3  # Median of time over roof beyond which times are in another unit
 VOCABULARY = 50257  # Of the models that GPUModeling25 sampled, padded to a multiple of 128 on each GPU
 # Sizes that are held out whole, where they are not the width.
@@ -397,7 +420,7 @@ class Samples:
     host_us: Floats
     """Time the host took to launch it; nan: not measured."""
     memory_gib: Floats
-    again: npt.NDArray[np.bool_]
+    recompute: npt.NDArray[np.bool_]
     """Layers are computed again in the backward pass (whole steps)."""
     group: npt.NDArray[np.int64]
     """Samples of one size that is held out whole have one number."""
@@ -411,17 +434,19 @@ class Samples:
         """The name of its fit."""
         return build_fit_key(self.op, self.dtype, self.which, self.mode)
 
-    def taken(self, which: Any) -> Samples:
+    def select(self, which: Any) -> Samples:
         """Some of them."""
         from dataclasses import replace
 
-        arrays = {name: getattr(self, name)[which] for name in ("time_us", "host_us", "memory_gib", "again", "group")}
+        arrays = {
+            name: getattr(self, name)[which] for name in ("time_us", "host_us", "memory_gib", "recompute", "group")
+        }
         sizes = {name: value[which] for name, value in self.sizes.items()}
         return replace(self, sizes=sizes, part=self.part[which], **arrays)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
+class SampledOperators:
     """All samples of some files, which are of one GPU."""
 
     gpu: str
@@ -434,89 +459,93 @@ class Read:
     @property
     def processors(self) -> int:
         """Of the GPU."""
-        return processors_of(self.gpu)
+        return count_processors(self.gpu)
 
     @property
-    def used(self) -> int:
+    def used_rows(self) -> int:
         """Rows that were used."""
-        return sum(len(one.time_us) for one in self.samples)
+        return sum(len(samples.time_us) for samples in self.samples)
 
-    def of(self, op: str, dtype: str | None = None, which: str | None = None, mode: str = USUAL_MODE) -> list[Samples]:
+    def select_samples(
+        self, op: str, dtype: str | None = None, which: str | None = None, mode: str = USUAL_MODE
+    ) -> list[Samples]:
         """Samples of an operator, perhaps of one precision and pass."""
         return [
-            one
-            for one in self.samples
-            if one.op == op
-            and one.mode == mode
-            and (dtype is None or one.dtype == dtype)
-            and (which is None or one.which == which)
+            samples
+            for samples in self.samples
+            if samples.op == op
+            and samples.mode == mode
+            and (dtype is None or samples.dtype == dtype)
+            and (which is None or samples.which == which)
         ]
 
 
 @dataclass
-class _Rows:
+class _SampleRows:
     """What has been read so far."""
 
     gpus: dict[str, str] = field(default_factory=dict)
     rows: dict[tuple[str, str, str, str], list[dict[str, Any]]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     roofs: list[float] = field(default_factory=list)
-    seen: set[tuple[Any, ...]] = field(default_factory=set)
+    seen_keys: set[tuple[Any, ...]] = field(default_factory=set)
 
 
-def processors_of(gpu: str) -> int:
+def count_processors(gpu: str) -> int:
     """Streaming multiprocessors of a GPU kind; an unknown one is taken as a large one."""
-    fitting = [name for name in PROCESSORS if gpu.startswith(name)]
-    return PROCESSORS[max(fitting, key=len)] if fitting else USUAL_PROCESSORS
+    matching = [name for name in PROCESSORS if gpu.startswith(name)]
+    return PROCESSORS[max(matching, key=len)] if matching else USUAL_PROCESSORS
 
 
-def read_samples(paths: Sequence[Path], gpu: str | None = None) -> Read:
+def read_samples(paths: Sequence[Path], gpu: str | None = None) -> SampledOperators:
     """The samples of some tables of one GPU; an `InputError` names each wrong row, and nothing is returned."""
-    found = _Rows()
+    sample_rows = _SampleRows()
     for path in paths:
-        _read(path, found)
-    if not found.rows:
+        _read_table(path, sample_rows)
+    if not sample_rows.rows:
         files = ", ".join(map(str, paths))
-        raise InvalidError(Notice(code="samples_none", value=files, params={"left_out": sum(found.left_out.values())}))
-    devices = sorted(found.gpus)
-    names = {gpu} if gpu else {found.gpus[device] for device in devices}
+        raise InvalidError(
+            Notice(code="samples_none", value=files, params={"left_out": sum(sample_rows.left_out.values())})
+        )
+    devices = sorted(sample_rows.gpus)
+    names = {gpu} if gpu else {sample_rows.gpus[device] for device in devices}
     if len(names) > 1 or (len(devices) > 1 and not gpu):
         raise InvalidError(Notice(code="samples_several_gpus", value=devices))
-    _unit(found.roofs, paths)
-    return Read(
+    _check_unit(sample_rows.roofs, paths)
+    return SampledOperators(
         gpu=catalogue().gpu(names.pop()).name,
         device=", ".join(devices),
         source=", ".join(path.name for path in paths),
-        samples=tuple(_grouped(at, rows) for at, rows in sorted(found.rows.items())),
-        left_out=dict(sorted(found.left_out.items())),
+        samples=tuple(_group_samples(at, rows) for at, rows in sorted(sample_rows.rows.items())),
+        left_out=dict(sorted(sample_rows.left_out.items())),
     )
 
 
-def catalogue_name(device: str) -> str:
+def find_catalogue_name(device: str) -> str:
     """The catalogue name of a GPU that calls itself `device`, e.g. NVIDIA H200."""
     word = device.lower().replace("nvidia", "").replace("graphics", "").strip(" -_").replace(" ", "-")
-    tries = [word, word.replace("-hbm3", "").replace("-hbm2e", ""), word.split("-")[0]]
-    for one in tries:
-        entry = catalogue().find("gpus", one) if one else None
+    candidates = [word, word.replace("-hbm3", "").replace("-hbm2e", ""), word.split("-")[0]]
+    for name in candidates:
+        entry = catalogue().find("gpus", name) if name else None
         if entry is not None:
             return entry.name
     return catalogue().gpu(word or device).name
 
 
-def _read(path: Path, found: _Rows) -> None:
+def _read_table(path: Path, sample_rows: _SampleRows) -> None:
     name, mistakes = str(path), list[Notice]()
-    reader = csv.DictReader(io.StringIO(_text(path)))
+    reader = csv.DictReader(io.StringIO(_read_text(path)))
     try:
         columns = set(reader.fieldnames or ())
-        models = set(MODEL_COLUMNS) <= columns
+        has_model_columns = set(MODEL_COLUMNS) <= columns
         missing = [column for column in KERNEL_COLUMNS if column not in columns]
-        if missing and not models:
+        if missing and not has_model_columns:
             raise InputError(Notice(code="runs_columns", value=name, params={"missing": missing}, file=name, line=1))
         for at, cells in enumerate(reader):
             if at == MAX_ROWS:
                 raise InputError(Notice(code="samples_rows", value=name, params={"limit": MAX_ROWS}, file=name))
             try:
-                (_model_row if models else _kernel_row)(cells, found)
+                (_read_model_row if has_model_columns else _read_kernel_row)(cells, sample_rows)
             except InputError as error:
                 mistakes += [notice.at(name, reader.line_num) for notice in error.notices]
             if len(mistakes) >= MOST_MISTAKES:
@@ -527,7 +556,7 @@ def _read(path: Path, found: _Rows) -> None:
         raise InvalidError(*mistakes)
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise FileError(Notice(code="samples_bytes", value=str(path), params={"limit": MAX_BYTES // 2**20}))
@@ -539,54 +568,58 @@ def _text(path: Path) -> str:
         ) from None
 
 
-def _kernel_row(cells: Mapping[str, str], found: _Rows) -> None:
+def _read_kernel_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None:
     """A row of `crosszone calibrate kernels`."""
-    op, dtype, which, mode = (_word(cells, name) for name in ("op", "dtype", "pass", "mode"))
+    op, dtype, which, mode = (_read_word(cells, name) for name in ("op", "dtype", "pass", "mode"))
     for name, value, allowed in (
         ("op", op, DIMS),
         ("dtype", dtype, DTYPE_BYTES),
         ("pass", which, list_passes(op)),
     ):
         if value not in allowed:
-            raise _not_one_of(name, value, allowed)
-    device = _word(cells, "device")
-    if device not in found.gpus:
-        found.gpus[device] = catalogue_name(device)
-    if flag := _word(cells, "flag"):
-        found.left_out[flag] += 1
+            raise _refuse_not_one_of(name, value, allowed)
+    device = _read_word(cells, "device")
+    if device not in sample_rows.gpus:
+        sample_rows.gpus[device] = find_catalogue_name(device)
+    if flag := _read_word(cells, "flag"):
+        sample_rows.left_out[flag] += 1
         return
     needed = [name for name in DIMS[op] if cells.get(name) or (op, name) not in OPTIONAL]
-    row: dict[str, Any] = {name: _number(cells, name) for name in needed}
-    for (of, name), default in OPTIONAL.items():
-        if of == op and name not in row:
+    row: dict[str, Any] = {name: _read_number(cells, name) for name in needed}
+    for (optional_op, name), default in OPTIONAL.items():
+        if optional_op == op and name not in row:
             row[name] = row[default] if isinstance(default, str) else default
-    again = _word(cells, "recompute") == "full"
-    same = (op, dtype, which, mode, device, again, tuple(row.items()))
-    if same in found.seen:
-        found.left_out["repeated"] += 1
+    recompute = _read_word(cells, "recompute") == "full"
+    sample_key = (op, dtype, which, mode, device, recompute, tuple(row.items()))
+    if sample_key in sample_rows.seen_keys:
+        sample_rows.left_out["repeated"] += 1
         return
-    found.seen.add(same)
-    row["time_us"] = _number(cells, "time_us", LEAST_US, MOST_US)
+    sample_rows.seen_keys.add(sample_key)
+    row["time_us"] = _read_number(cells, "time_us", LEAST_US, MOST_US)
     for name in ("host_us", "memory_gib"):
-        row[name] = _number(cells, name, 0.0) if cells.get(name) else math.nan
+        row[name] = _read_number(cells, name, 0.0) if cells.get(name) else math.nan
     if op in ("matmul", "attention") and cells.get("roof_us"):
-        found.roofs.append(row["time_us"] / _number(cells, "roof_us"))
-    row["again"], row["part"], row["group"] = again, _part(op, row), tuple(row[name] for name in _held(op))
-    found.rows.setdefault((op, dtype, which, mode or USUAL_MODE), []).append(row)
+        sample_rows.roofs.append(row["time_us"] / _read_number(cells, "roof_us"))
+    row["recompute"], row["part"], row["group"] = (
+        recompute,
+        _classify_part(op, row),
+        tuple(row[name] for name in _list_held_out_sizes(op)),
+    )
+    sample_rows.rows.setdefault((op, dtype, which, mode or USUAL_MODE), []).append(row)
 
 
-def _not_one_of(name: str, value: str, allowed: Iterable[str]) -> InvalidError:
-    given = list(allowed)
-    params = {"allowed": given, "nearest": nearest(value, given)[0]}
+def _refuse_not_one_of(name: str, value: str, allowed: Iterable[str]) -> InvalidError:
+    allowed_names = list(allowed)
+    params = {"allowed": allowed_names, "nearest": nearest(value, allowed_names)[0]}
     return InvalidError(Notice(code="not_one_of", field=name, value=value, params=params))
 
 
-def _held(op: str) -> tuple[str, ...]:
+def _list_held_out_sizes(op: str) -> tuple[str, ...]:
     return HELD_OUT.get(op, ("width",))
 
 
-def _part(op: str, row: Mapping[str, float]) -> str:
-    """Products by what a user may want to know apart: long ones, short ones, rows that are no multiple of 8."""
+def _classify_part(op: str, row: Mapping[str, float]) -> str:
+    """Matmuls by what a user may want to know apart: long ones, short ones, rows that are no multiple of 8."""
     if op not in ("matmul", "grouped_matmul"):
         return op
     if row["n"] % 8 or row["k"] % 8:
@@ -594,22 +627,22 @@ def _part(op: str, row: Mapping[str, float]) -> str:
     return "long" if row["time_us"] >= LONG_US else "short"
 
 
-def _word(cells: Mapping[str, str], name: str) -> str:
+def _read_word(cells: Mapping[str, str], name: str) -> str:
     return (cells.get(name) or "").strip()
 
 
-def _number(cells: Mapping[str, str], name: str, least: float = 1e-9, most: float = 1e18) -> float:
+def _read_number(cells: Mapping[str, str], name: str, low: float = 1e-9, high: float = 1e18) -> float:
     try:
         value = float(cells.get(name) or "")
     except ValueError:
         raise InvalidError(Notice(code="must_be_number", field=name, value=cells.get(name) or "-")) from None
-    if not least <= value <= most:
-        raise InvalidError(Notice(code="samples_range", field=name, value=value, params={"low": least, "high": most}))
+    if not low <= value <= high:
+        raise InvalidError(Notice(code="samples_range", field=name, value=value, params={"low": low, "high": high}))
     return value
 
 
-def _unit(roofs: Sequence[float], paths: Sequence[Path]) -> None:
-    """Refuse times that are not in microseconds: most products would beat the device or be far slower."""
+def _check_unit(roofs: Sequence[float], paths: Sequence[Path]) -> None:
+    """Refuse times that are not in microseconds: most matmuls would beat the device or be far slower."""
     if len(roofs) < 5:
         return
     ratio = float(np.median(roofs))
@@ -617,32 +650,34 @@ def _unit(roofs: Sequence[float], paths: Sequence[Path]) -> None:
         raise InvalidError(Notice(code="samples_unit", field="time_us", value=str(paths[0]), params={"ratio": ratio}))
 
 
-def _model_row(cells: Mapping[str, str], found: _Rows) -> None:
+def _read_model_row(cells: Mapping[str, str], sample_rows: _SampleRows) -> None:
     """A row of a GPUModeling25 table; time of not causal flash attention is halved, as half the scores are masked."""
-    gpu = _word(cells, "gpu")
+    gpu = _read_word(cells, "gpu")
     if gpu not in MODEL_GPUS:
-        raise _not_one_of("gpu", gpu, MODEL_GPUS)
-    found.gpus[gpu] = MODEL_GPUS[gpu]
-    if flag := _word(cells, "flag"):
-        found.left_out[flag] += 1
+        raise _refuse_not_one_of("gpu", gpu, MODEL_GPUS)
+    sample_rows.gpus[gpu] = MODEL_GPUS[gpu]
+    if flag := _read_word(cells, "flag"):
+        sample_rows.left_out[flag] += 1
         return
-    name, which = _word(cells, "op"), _word(cells, "pass")
-    given = {c: _number(cells, c) for c in ("mp", "micro_batch", "heads", "seq", "hidden", "layers") if cells.get(c)}
+    name, which = _read_word(cells, "op"), _read_word(cells, "pass")
+    row_sizes = {
+        c: _read_number(cells, c) for c in ("mp", "micro_batch", "heads", "seq", "hidden", "layers") if cells.get(c)
+    }
     try:
-        op, sizes = model_shape(name, given)
+        op, sizes = convert_model_row(name, row_sizes)
     except KeyError as missing:
         if name not in MODEL_OPS:
-            raise _not_one_of("op", name, MODEL_OPS) from None
+            raise _refuse_not_one_of("op", name, MODEL_OPS) from None
         raise InvalidError(Notice(code="must_be_number", field=str(missing.args[0]), value="-")) from None
     if which not in list_passes(op):
-        raise _not_one_of("pass", which, list_passes(op))
+        raise _refuse_not_one_of("pass", which, list_passes(op))
     row: dict[str, Any] = dict(sizes)
-    time_us = _number(cells, "time_us", LEAST_US, MOST_US)
+    time_us = _read_number(cells, "time_us", LEAST_US, MOST_US)
     row["time_us"] = time_us / 2.0 if op == "attention" else time_us
     row["host_us"] = row["memory_gib"] = math.nan
-    row["again"], row["part"], row["group"] = False, name, (given.get("hidden") or given["seq"],)
-    row["held_out"] = "hidden" if "hidden" in given else "seq"
-    found.rows.setdefault((op, "fp16", which, USUAL_MODE), []).append(row)
+    row["recompute"], row["part"], row["group"] = False, name, (row_sizes.get("hidden") or row_sizes["seq"],)
+    row["held_out"] = "hidden" if "hidden" in row_sizes else "seq"
+    sample_rows.rows.setdefault((op, "fp16", which, USUAL_MODE), []).append(row)
 
 
 MODEL_OPS = (
@@ -655,26 +690,29 @@ MODEL_OPS = (
 WITHOUT_HIDDEN = ("causal_softmax", "softmax", "mask_fill", "cross_entropy")
 
 
-def model_shape(name: str, g: Mapping[str, float]) -> tuple[str, dict[str, float]]:
+def convert_model_row(name: str, row_sizes: Mapping[str, float]) -> tuple[str, dict[str, float]]:
     """Operator and sizes on one GPU of a GPUModeling25 row: `mp` GPUs share a model of `hidden` and `heads`."""
     if name not in MODEL_OPS:
         raise KeyError(name)
-    h = g.get("hidden", 0.0) if name in WITHOUT_HIDDEN else g["hidden"]
-    mp = g.get("mp", 1.0)
+    h = row_sizes.get("hidden", 0.0) if name in WITHOUT_HIDDEN else row_sizes["hidden"]
+    mp = row_sizes.get("mp", 1.0)
     vocab = 128.0 * math.ceil(VOCABULARY / (128.0 * mp))
     if name.startswith("adam_"):
         ends = 0.0 if name == "adam_middle_stage" else vocab * h
-        return "adamw", {"params": g["layers"] * 12.0 * g["hidden"] ** 2 / mp + ends, "layers": g["layers"]}
-    tokens = g["micro_batch"] * g["seq"]
-    products = {
+        return "adamw", {
+            "params": row_sizes["layers"] * 12.0 * row_sizes["hidden"] ** 2 / mp + ends,
+            "layers": row_sizes["layers"],
+        }
+    tokens = row_sizes["micro_batch"] * row_sizes["seq"]
+    matmuls = {
         "linear_qkv": (3.0 * h / mp, h),
         "linear_attn_out": (h, h / mp),
         "linear_mlp_up": (4.0 * h / mp, h),
         "linear_mlp_down": (h, 4.0 * h / mp),
         "linear_vocab": (vocab, h),
     }
-    if name in products:
-        n, k = products[name]
+    if name in matmuls:
+        n, k = matmuls[name]
         return "matmul", {"m": tokens, "n": n, "k": k}
     if name in ("layernorm", "rmsnorm", "res_add"):
         return {"res_add": "residual_add"}.get(name, name), {"tokens": tokens, "width": h}
@@ -684,14 +722,16 @@ def model_shape(name: str, g: Mapping[str, float]) -> tuple[str, dict[str, float
         return "embedding", {"tokens": tokens, "width": h, "vocab": vocab}
     if name == "cross_entropy":
         return "cross_entropy", {"tokens": tokens, "vocab": vocab}
-    return _head_shape(name, g, g["heads"] / mp, h)
+    return _convert_head_row(name, row_sizes, row_sizes["heads"] / mp, h)
 
 
-def _head_shape(name: str, g: Mapping[str, float], heads: float, hidden: float) -> tuple[str, dict[str, float]]:
-    batch, seq = g["micro_batch"], g["seq"]
+def _convert_head_row(
+    name: str, row_sizes: Mapping[str, float], heads: float, hidden: float
+) -> tuple[str, dict[str, float]]:
+    batch, seq = row_sizes["micro_batch"], row_sizes["seq"]
     if name in ("causal_softmax", "softmax", "mask_fill"):
         return name, {"tokens": batch * heads * seq, "width": seq}
-    head_dim = hidden / g["heads"]
+    head_dim = hidden / row_sizes["heads"]
     if name == "rope":
         return "rotary", {"tokens": batch * seq, "heads": heads, "head_dim": head_dim}
     if name == "flash_attention":
@@ -700,8 +740,8 @@ def _head_shape(name: str, g: Mapping[str, float], heads: float, hidden: float) 
     return op, {"batch": batch * heads, "seq": seq, "head_dim": head_dim}
 
 
-def _grouped(at: tuple[str, str, str, str], rows: Sequence[Mapping[str, Any]]) -> Samples:
-    op, dtype, which, mode = at
+def _group_samples(fit_key: tuple[str, str, str, str], rows: Sequence[Mapping[str, Any]]) -> Samples:
+    op, dtype, which, mode = fit_key
     numbers = {group: number for number, group in enumerate(sorted({row["group"] for row in rows}))}
 
     def column(name: str) -> Floats:
@@ -716,8 +756,8 @@ def _grouped(at: tuple[str, str, str, str], rows: Sequence[Mapping[str, Any]]) -
         time_us=column("time_us"),
         host_us=column("host_us"),
         memory_gib=column("memory_gib"),
-        again=np.array([row["again"] for row in rows]),
+        recompute=np.array([row["recompute"] for row in rows]),
         group=np.array([numbers[row["group"]] for row in rows]),
-        held_out=rows[0].get("held_out") or " x ".join(_held(op)),
+        held_out=rows[0].get("held_out") or " x ".join(_list_held_out_sizes(op)),
         part=np.array([row["part"] for row in rows]),
     )

@@ -1,7 +1,7 @@
 """Operator profiles made from samples: every operator fitted, and what the cost formulas take from it.
 
-made = fitted_profile(read_samples([Path("samples.csv")]))
-made.summary(); text_of(made); own_profile(made, "my-gpu")
+profile = fit_operator_profile(read_samples([Path("samples.csv")]))
+profile.summary(); format_profile(profile); build_own_profile(profile, "my-gpu")
 
 Measured shapes that a GPU's operator profile keeps to score the step's formulas on (`cost/operator_checks.py`).
 
@@ -9,9 +9,9 @@ make_checks(read_samples([Path("samples.csv")]))["attention fp16"].time_us
 
 Coefficients of the cost formulas, each with its error, and what a software stack adds to its operators:
 
-found = coefficients_of(read, gpu)
-found.values["matmul"].value, found.values["flash"].error
-stack_coefficients(found)["eager"]["elementwise"].value
+finder = find_coefficients(read, gpu)
+finder.values["matmul"].value, finder.values["flash"].error
+find_stack_coefficients(finder)["eager"]["elementwise"].value
 
 The formulas are those of `cost/layer.py`, not the forms of single operators: there the backward pass of a matmul is
 twice the forward one, so all three matmuls of a layer are fitted together. An error is the standard error of the
@@ -32,7 +32,14 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from crosszone.calibrate.operator_fit import LEAST_SAMPLES, Read, Samples, Settings, fit_operator, not_negative
+from crosszone.calibrate.operator_fit import (
+    LEAST_SAMPLES,
+    CorrectionSettings,
+    SampledOperators,
+    Samples,
+    fit_operator,
+    solve_non_negative,
+)
 from crosszone.cost.coefficients import Coefficient
 from crosszone.cost.layer import HEAD_BLOCK, RESIDUAL_PASSES, flash_attention_s, flash_share, matmul_s
 from crosszone.cost.operator_checks import FORMULA_DIMS, MATMULS, CheckTable
@@ -60,36 +67,39 @@ PASSES = {
 ALIGNED = 8  # Of other columns the tensor cores are slower; a step has such a matmul in the head alone
 
 
-def make_checks(read: Read) -> dict[str, CheckTable]:
+def make_checks(read: SampledOperators) -> dict[str, CheckTable]:
     """Tables by operator and precision; operators and precisions with too few long kernels have none."""
     tables = {}
     for op, choices in PASSES.items():
         for dtype in ("bf16", "fp16", "fp8") if op == "matmul" else ("bf16", "fp16"):
-            found = (join_passes(read, op, dtype, passes) for passes in choices)
-            both = next((one for one in found if one is not None), None)
-            table = None if both is None else thin_shapes(op, dtype, both)
+            candidates = (join_passes(read, op, dtype, passes) for passes in choices)
+            joined_passes = next((candidate for candidate in candidates if candidate is not None), None)
+            table = None if joined_passes is None else thin_shapes(op, dtype, joined_passes)
             if table is not None:
                 tables[f"{op} {dtype}"] = table
     return tables
 
 
-def join_passes(read: Read, op: str, dtype: str, passes: tuple[str, ...]) -> Joined | None:
+def join_passes(read: SampledOperators, op: str, dtype: str, passes: tuple[str, ...]) -> JoinedPasses | None:
     """Shapes that were sampled in all of these passes."""
     if op == "unfused_attention":
         return join_unfused(read, dtype, passes)
-    return joined(read.of(op, dtype), passes)
+    return join_samples(read.select_samples(op, dtype), passes)
 
 
-def join_unfused(read: Read, dtype: str, passes: tuple[str, ...]) -> Joined | None:
+def join_unfused(read: SampledOperators, dtype: str, passes: tuple[str, ...]) -> JoinedPasses | None:
     """Both batched matmuls and the causal softmax of one shape, their times added up pass by pass."""
-    parts = [joined(read.of(op, dtype), passes) for op in ("scores_matmul", "values_matmul", "causal_softmax")]
+    parts = [
+        join_samples(read.select_samples(op, dtype), passes)
+        for op in ("scores_matmul", "values_matmul", "causal_softmax")
+    ]
     if None in parts:
         return None
     scores, values, softmax = (part for part in parts if part is not None)
-    values_at = {shape: at for at, shape in enumerate(_shapes(values, ("batch", "seq", "head_dim")))}
-    softmax_at = {shape: at for at, shape in enumerate(_shapes(softmax, ("tokens", "width")))}
+    values_at = {shape: at for at, shape in enumerate(_list_shapes(values, ("batch", "seq", "head_dim")))}
+    softmax_at = {shape: at for at, shape in enumerate(_list_shapes(softmax, ("tokens", "width")))}
     rows = []
-    for at, (batch, seq, head_dim) in enumerate(_shapes(scores, ("batch", "seq", "head_dim"))):
+    for at, (batch, seq, head_dim) in enumerate(_list_shapes(scores, ("batch", "seq", "head_dim"))):
         places = at, values_at.get((batch, seq, head_dim)), softmax_at.get((batch * seq, seq))
         if None not in places:
             rows.append(places)
@@ -99,40 +109,40 @@ def join_unfused(read: Read, dtype: str, passes: tuple[str, ...]) -> Joined | No
     times = {
         name: scores.times[name][first] + values.times[name][second] + softmax.times[name][third] for name in passes
     }
-    return Joined({name: size[first] for name, size in scores.sizes.items()}, times, scores.group[first])
+    return JoinedPasses({name: size[first] for name, size in scores.sizes.items()}, times, scores.group[first])
 
 
-def _shapes(part: Joined, names: tuple[str, ...]) -> list[tuple[float, ...]]:
+def _list_shapes(part: JoinedPasses, names: tuple[str, ...]) -> list[tuple[float, ...]]:
     return list(zip(*(part.sizes[name].tolist() for name in names), strict=True))
 
 
-def thin_shapes(op: str, dtype: str, both: Joined) -> CheckTable | None:
+def thin_shapes(op: str, dtype: str, joined_passes: JoinedPasses) -> CheckTable | None:
     """Shapes evenly taken from all of them, in the order of their times; short kernels, which time launches, are not.
 
     Which ones are taken follows from the samples alone, whatever their order.
     """
-    total_us = np.asarray(sum(both.times.values()))
-    kernels = sum(MATMULS.get(name, 1.0) for name in both.times) * (3.0 if op == "unfused_attention" else 1.0)
+    total_us = np.asarray(sum(joined_passes.times.values()))
+    kernels = sum(MATMULS.get(name, 1.0) for name in joined_passes.times) * (3.0 if op == "unfused_attention" else 1.0)
     use = total_us > LAUNCH_BOUND_US * kernels
     if op in ("matmul", "grouped_matmul"):
-        use &= (both.sizes["n"] % ALIGNED == 0) & (both.sizes["k"] % ALIGNED == 0)
+        use &= (joined_passes.sizes["n"] % ALIGNED == 0) & (joined_passes.sizes["k"] % ALIGNED == 0)
     if use.sum() < LEAST_SHAPES:
         return None
-    sizes = {name: both.sizes[name][use] for name in FORMULA_DIMS[op]}
+    sizes = {name: joined_passes.sizes[name][use] for name in FORMULA_DIMS[op]}
     time_us = total_us[use]
     order = np.lexsort((*sizes.values(), time_us))
-    taken = order[np.unique(np.linspace(0, len(order) - 1, min(MOST_SHAPES, len(order))).round().astype(np.int64))]
+    sampled = order[np.unique(np.linspace(0, len(order) - 1, min(MOST_SHAPES, len(order))).round().astype(np.int64))]
     return CheckTable(
         op=op,
         dtype=dtype,
-        passes=tuple(both.times),
+        passes=tuple(joined_passes.times),
         shapes=int(use.sum()),
-        sizes={name: _numbers(size[taken]) for name, size in sizes.items()},
-        time_us=_numbers(time_us[taken]),
+        sizes={name: _round_values(size[sampled]) for name, size in sizes.items()},
+        time_us=_round_values(time_us[sampled]),
     )
 
 
-def _numbers(values: Floats) -> tuple[float, ...]:
+def _round_values(values: Floats) -> tuple[float, ...]:
     return tuple(float(f"{value:.7g}") for value in values)
 
 
@@ -147,61 +157,61 @@ NEOX_STACKS = ("gpt-neox", "gpt-neox-partitioned", "gpt-neox-flash", "gpt-neox-f
 FOR_STACKS = ("hf-eager", "hf-compile", "ddp", "fsdp", *NEOX_STACKS)
 
 
-def fittable(read: Read) -> list[Samples]:
+def select_fittable(read: SampledOperators) -> list[Samples]:
     """Operators with samples enough."""
-    return [one for one in read.samples if one.op not in BLOCKS and len(one.time_us) >= LEAST_SAMPLES]
+    return [samples for samples in read.samples if samples.op not in BLOCKS and len(samples.time_us) >= LEAST_SAMPLES]
 
 
-def fitted_profile(
-    read: Read,
+def fit_operator_profile(
+    read: SampledOperators,
     *,
     correction: bool = True,
-    settings: Mapping[str, Settings] | None = None,
+    settings: Mapping[str, CorrectionSettings] | None = None,
     source: str = "",
     progress: Callable[[], None] | None = None,
 ) -> OperatorProfile:
     """The profile of a GPU; what the samples do not tell is not in it, and its notes say so."""
     gpu = catalogue().gpu(read.gpu)
     operators = {}
-    for one in fittable(read):
-        chosen = (settings or {}).get(one.key)
-        operators[one.key] = fit_operator(one, read.processors, correction=correction, settings=chosen)
+    for samples in select_fittable(read):
+        chosen = (settings or {}).get(samples.key)
+        operators[samples.key] = fit_operator(samples, read.processors, correction=correction, settings=chosen)
         if progress is not None:
             progress()
-    found = coefficients_of(read, gpu)
-    stacks = stack_coefficients(found)
-    few = [one.key for one in read.samples if one.op not in BLOCKS and one.key not in operators]
-    if few:
-        found.notes.append(f"fewer than {LEAST_SAMPLES} samples, not fitted: {', '.join(few)}")
+    finder = find_coefficients(read, gpu)
+    stacks = find_stack_coefficients(finder)
+    too_few = [samples.key for samples in read.samples if samples.op not in BLOCKS and samples.key not in operators]
+    if too_few:
+        finder.notes.append(f"fewer than {LEAST_SAMPLES} samples, not fitted: {', '.join(too_few)}")
     return OperatorProfile(
         gpu=gpu.name,
         device=read.device,
         source=source or read.source,
         processors=read.processors,
-        samples=read.used,
+        samples=read.used_rows,
         left_out=read.left_out,
         operators=operators,
-        coefficients=found.values,
+        coefficients=finder.values,
         stack_coefficients=stacks,
-        notes=tuple(found.notes),
+        notes=tuple(finder.notes),
         checks=make_checks(read),
     )
 
 
-def kept(profile: OperatorProfile) -> list[str]:
+def list_undetermined(profile: OperatorProfile) -> list[str]:
     """Coefficients that samples can tell and these do not: the shipped values stay."""
     return [name for name in DETERMINABLE if name not in profile.coefficients]
 
 
-def own_profile(profile: OperatorProfile, name: str) -> OwnProfile:
+def build_own_profile(profile: OperatorProfile, name: str) -> OwnProfile:
     """The same as an own profile, which predictions use: what kernels tell of the GPU.
 
     What whole layers add to their kernels (`stack_coefficients`) is not in it: a single layer in a loop is launched
     otherwise than within a model, and stacks fitted to whole steps are closer.
     """
     notes = [*profile.notes]
-    if kept(profile):
-        notes.append("kept: " + ", ".join(kept(profile)))
+    if list_undetermined(profile):
+        notes.append("kept: " + ", ".join(list_undetermined(profile)))
     return OwnProfile(
         name=name,
         source=f"samples of operators: {profile.source}",
@@ -218,7 +228,7 @@ def own_profile(profile: OperatorProfile, name: str) -> OwnProfile:
     )
 
 
-def text_of(profile: OperatorProfile) -> str:
+def format_profile(profile: OperatorProfile) -> str:
     """The profile as its file holds it: figures of a kind on one line, a tree on one line."""
     plain: dict[str, Any] = profile.model_dump(mode="json", exclude_defaults=True)
     head = (
@@ -227,34 +237,36 @@ def text_of(profile: OperatorProfile) -> str:
         "# unseen: whole sizes held out. Coefficients: what the cost formulas take from the samples.\n"
         "# Checks: some measured shapes, on which the formulas of a predicted step are scored.\n"
     )
-    return head + yaml.dump(plain, Dumper=_Lines, sort_keys=False, allow_unicode=True, width=10_000)
+    return head + yaml.dump(plain, Dumper=_CompactDumper, sort_keys=False, allow_unicode=True, width=10_000)
 
 
-class _Lines(yaml.SafeDumper):
+class _CompactDumper(yaml.SafeDumper):
     """Mappings and lists of plain numbers and words go on one line, texts of trees on one line each."""
 
     def represent_mapping(self, tag: Any, mapping: Any, flow_style: bool | None = None) -> Any:
         """A node; on one line where only numbers, words and pairs are in it."""
         node = super().represent_mapping(tag, mapping, flow_style)
-        node.flow_style = all(isinstance(one, yaml.ScalarNode) or _pair(one) for _, one in node.value)
+        node.flow_style = all(
+            isinstance(value_node, yaml.ScalarNode) or _is_pair(value_node) for _, value_node in node.value
+        )
         return node
 
     def represent_sequence(self, tag: Any, sequence: Any, flow_style: bool | None = None) -> Any:
         """A node; on one line where only words are in it."""
         node = super().represent_sequence(tag, sequence, flow_style)
-        node.flow_style = not any(" " in getattr(one, "value", "") for one in node.value)
+        node.flow_style = not any(" " in getattr(value_node, "value", "") for value_node in node.value)
         return node
 
 
-def _pair(node: yaml.Node) -> bool:
+def _is_pair(node: yaml.Node) -> bool:
     return isinstance(node, yaml.SequenceNode) and bool(node.flow_style) and len(node.value) == 2
 
 
 LAUNCH_BOUND_US = 30.0  # Shorter kernels measure launches
 LARGE_MB = 200.0  # Tensors that no cache holds
-CUTS = 10  # Parts that the jackknife leaves out in turn
+JACKKNIFE_PARTS = 10  # Parts that the jackknife leaves out in turn
 LEAST_ERROR = 0.005
-ODD_ROWS = 16_000  # Products with as many odd columns are heads
+ODD_HEAD_COLUMNS = 16_000  # Matmuls with as many odd columns are heads
 WEIGHT_TRAFFIC = 6.0  # As in `cost/replicas.py`: bytes of the optimizer's step beside its states
 # Moments, master weights and gradients of a parameter: fp32; all in bf16; fp16 with fp32 master and moments.
 STATE_BYTES = {"fp32": 12.0, "bf16": 6.0, "fp16": 14.0}
@@ -265,7 +277,7 @@ Estimate = Callable[[npt.NDArray[np.bool_]], Floats]  # Values fitted to the sam
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedPasses:
     """Samples of one shape in several passes: times added up."""
 
     sizes: dict[str, Floats]
@@ -278,54 +290,54 @@ class Joined:
         return np.asarray(sum(self.times.values())) * 1e-6
 
 
-def joined(samples: Sequence[Samples], passes: Sequence[str]) -> Joined | None:
+def join_samples(samples: Sequence[Samples], passes: Sequence[str]) -> JoinedPasses | None:
     """Shapes that were sampled in all passes; None: none was."""
-    by_pass = {one.which: one for one in samples}
+    by_pass = {samples_of_pass.which: samples_of_pass for samples_of_pass in samples}
     if not all(name in by_pass for name in passes):
         return None
     first = by_pass[passes[0]]
     names = list(first.sizes)
 
-    def shapes(one: Samples) -> list[tuple[float, ...]]:
-        return list(zip(*(one.sizes[name].tolist() for name in names), strict=True))
+    def list_shapes(samples_of_pass: Samples) -> list[tuple[float, ...]]:
+        return list(zip(*(samples_of_pass.sizes[name].tolist() for name in names), strict=True))
 
-    places = [dict(zip(shapes(by_pass[name]), range(10**9), strict=False)) for name in passes]
+    places = [dict(zip(list_shapes(by_pass[name]), range(10**9), strict=False)) for name in passes]
     common = [shape for shape in places[0] if all(shape in place for place in places)]
     if not common:
         return None
     at = [np.array([place[shape] for shape in common]) for place in places]
-    return Joined(
+    return JoinedPasses(
         {name: first.sizes[name][at[0]] for name in names},
         {name: by_pass[name].time_us[index] for name, index in zip(passes, at, strict=True)},
         first.group[at[0]],
     )
 
 
-def estimated(estimate: Estimate, group: npt.NDArray[np.int64]) -> list[tuple[float, float]]:
+def estimate_with_errors(estimate: Estimate, group: npt.NDArray[np.int64]) -> list[tuple[float, float]]:
     """Values with the standard error of their logarithms, from leaving out whole sizes in turn. [K29]
 
     Where all samples are of one size, samples are left out instead.
     """
-    every = np.ones(len(group), dtype=bool)
-    whole = estimate(every)
+    all_samples = np.ones(len(group), dtype=bool)
+    values = estimate(all_samples)
     sizes, number = np.unique(group, return_inverse=True)
-    cuts = (number if len(sizes) > 1 else np.arange(len(group))) % CUTS
-    parts = [estimate(cuts != cut) for cut in np.unique(cuts)]
+    part_of = (number if len(sizes) > 1 else np.arange(len(group))) % JACKKNIFE_PARTS
+    parts = [estimate(part_of != part) for part in np.unique(part_of)]
     logs = np.log(np.maximum(np.array(parts), 1e-12))
     count = len(parts)
     spread = np.sqrt((count - 1) / count * np.sum((logs - logs.mean(axis=0)) ** 2, axis=0))
-    return [(float(value), max(LEAST_ERROR, float(error))) for value, error in zip(whole, spread, strict=True)]
+    return [(float(value), max(LEAST_ERROR, float(error))) for value, error in zip(values, spread, strict=True)]
 
 
-def _median(values: Floats, group: npt.NDArray[np.int64]) -> tuple[float, float]:
+def _estimate_median(values: Floats, group: npt.NDArray[np.int64]) -> tuple[float, float]:
     """The median with its error."""
-    return estimated(lambda mask: np.array([np.median(values[mask])]), group)[0]
+    return estimate_with_errors(lambda mask: np.array([np.median(values[mask])]), group)[0]
 
 
-class Found:
+class CoefficientFinder:
     """Coefficients found so far; what is not yet there is taken from the shipped profile."""
 
-    def __init__(self, read: Read, gpu: Gpu):
+    def __init__(self, read: SampledOperators, gpu: Gpu):
         self.read, self.gpu = read, gpu
         self.values: dict[str, Coefficient] = {}
         self.notes: list[str] = []
@@ -334,161 +346,178 @@ class Found:
         self._shipped = Profiles.shipped().select(gpu, "generic").coefficients
         self.memory_rate = gpu.memory_gb_per_s * 1e9
 
-    def now(self, name: str) -> float:
+    def get_value(self, name: str) -> float:
         """The measured value, else the shipped one."""
         return self.values[name].value if name in self.values else float(getattr(self._shipped, name))
 
-    def put(self, name: str, value: float, error: float) -> None:
+    def set_value(self, name: str, value: float, error: float) -> None:
         """A measured value."""
         if value > 0:
             self.values[name] = Coefficient(value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured")
 
-    def peak(self, dtype: str) -> float | None:
+    def get_peak(self, dtype: str) -> float | None:
         """Dense peak in FLOP/s."""
         tflops = getattr(self.gpu.dense_tflops, dtype)
         return None if tflops is None else tflops * 1e12
 
-    def main_dtype(self, op: str) -> str | None:
+    def find_main_dtype(self, op: str) -> str | None:
         """The 16-bit precision with more samples."""
-        count = {t: sum(len(one.time_us) for one in self.read.of(op, t)) for t in ("bf16", "fp16")}
+        count = {
+            dtype: sum(len(samples.time_us) for samples in self.read.select_samples(op, dtype))
+            for dtype in ("bf16", "fp16")
+        }
         best = max(count, key=lambda t: count[t])
         return best if count[best] else None
 
 
-def coefficients_of(read: Read, gpu: Gpu) -> Found:
+def find_coefficients(read: SampledOperators, gpu: Gpu) -> CoefficientFinder:
     """All coefficients that the samples determine."""
-    found = Found(read, gpu)
-    for step in (_memory, _products, _fp8, _grouped, _unaligned, _flash, _batched, _optimizer, _loss):
-        step(found)
-    return found
+    finder = CoefficientFinder(read, gpu)
+    for step in (
+        _fit_memory,
+        _fit_matmuls,
+        _fit_fp8_matmuls,
+        _fit_grouped_gemms,
+        _fit_unaligned_matmuls,
+        _fit_flash,
+        _fit_batched_matmuls,
+        _fit_optimizer,
+        _fit_loss,
+    ):
+        step(finder)
+    return finder
 
 
-def _note(found: Found, name: str, predicted: Floats, measured: Floats) -> None:
+def _note_error(finder: CoefficientFinder, name: str, predicted: Floats, measured: Floats) -> None:
     error = 100.0 * float(np.abs(predicted / measured - 1).mean())
-    found.notes.append(f"{name}: the cost formula is off by {error:.1f} % in the mean of {len(measured)} shapes")
+    finder.notes.append(f"{name}: the cost formula is off by {error:.1f} % in the mean of {len(measured)} shapes")
 
 
-def _memory(found: Found) -> None:
+def _fit_memory(finder: CoefficientFinder) -> None:
     """The rate of large copies, else of additions and activations. [O4]"""
     for op, passes in (("copy", 1.0), ("residual_add", 3.0), ("gelu", 2.0)):
-        for one in found.read.of(op, which="step" if op == "copy" else "fwd"):
-            size = one.sizes["bytes"] if op == "copy" else one.sizes["tokens"] * one.sizes["width"]
-            traffic = size * (1.0 if op == "copy" else passes * DTYPE_BYTES[one.dtype])
+        for samples in finder.read.select_samples(op, which="step" if op == "copy" else "fwd"):
+            size = samples.sizes["bytes"] if op == "copy" else samples.sizes["tokens"] * samples.sizes["width"]
+            traffic = size * (1.0 if op == "copy" else passes * DTYPE_BYTES[samples.dtype])
             large = traffic > LARGE_MB * 1e6
             if large.sum() < 5:
                 continue
-            share = traffic[large] / (one.time_us[large] * 1e-6) / found.memory_rate
-            found.put("memory", *_median(share, one.group[large]))
+            share = traffic[large] / (samples.time_us[large] * 1e-6) / finder.memory_rate
+            finder.set_value("memory", *_estimate_median(share, samples.group[large]))
             return
 
 
-def _products(found: Found) -> None:
-    """Efficiency and tile of aligned products, all three passes together. [O1]"""
-    dtype = found.main_dtype("matmul")
-    peak = found.peak(dtype) if dtype else None
-    both = _passes(found, "matmul", dtype) if dtype else None
-    if both is None or peak is None:
+def _fit_matmuls(finder: CoefficientFinder) -> None:
+    """Efficiency and tile of aligned matmuls, all three passes together. [O1]"""
+    dtype = finder.find_main_dtype("matmul")
+    peak = finder.get_peak(dtype) if dtype else None
+    joined_passes = _join_matmul_passes(finder, "matmul", dtype) if dtype else None
+    if joined_passes is None or peak is None:
         return
-    s, total = both.sizes, both.total_s
+    s, total = joined_passes.sizes, joined_passes.total_s
     use = (s["n"] % 8 == 0) & (s["k"] % 8 == 0) & (total > 3e-6 * LAUNCH_BOUND_US)
     if use.sum() < 10:
         return
     m, n, k, time_s = s["m"][use], s["n"][use], s["k"][use], total[use]
-    matrix = np.stack([6.0 * m * n * k / peak, 6.0 * (m * k + k * n + m * n) / found.memory_rate], axis=-1)
+    matrix = np.stack([6.0 * m * n * k / peak, 6.0 * (m * k + k * n + m * n) / finder.memory_rate], axis=-1)
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        inverse, tile = not_negative(matrix[mask], time_s[mask])
+        inverse, tile = solve_non_negative(matrix[mask], time_s[mask])
         return np.array([1.0 / inverse, tile])
 
-    (share, share_error), (tile, tile_error) = estimated(fit, both.group[use])
-    found.put("matmul", share, share_error)
-    found.put("tile", tile, tile_error)
-    _note(found, "matmul", matrix @ np.array([1 / share, tile]), time_s)
+    (share, share_error), (tile, tile_error) = estimate_with_errors(fit, joined_passes.group[use])
+    finder.set_value("matmul", share, share_error)
+    finder.set_value("tile", tile, tile_error)
+    _note_error(finder, "matmul", matrix @ np.array([1 / share, tile]), time_s)
 
 
-def _passes(found: Found, op: str, dtype: str | None, mode: str = "eager") -> Joined | None:
-    """A product forward and backward: three products, or two timings that hold them."""
-    samples = found.read.of(op, dtype, mode=mode)
-    return joined(samples, ("fwd", "dgrad", "wgrad")) or joined(samples, ("fwd", "bwd"))
+def _join_matmul_passes(
+    finder: CoefficientFinder, op: str, dtype: str | None, mode: str = "eager"
+) -> JoinedPasses | None:
+    """A matmul forward and backward: three matmuls, or two timings that hold them."""
+    samples = finder.read.select_samples(op, dtype, mode=mode)
+    return join_samples(samples, ("fwd", "dgrad", "wgrad")) or join_samples(samples, ("fwd", "bwd"))
 
 
-def _fp8(found: Found) -> None:
-    """Efficiency of fp8 products, with the tile of 16-bit ones; what was sampled of the three passes is used. [O1]"""
-    peak, one = found.peak("fp8"), found.read.of("matmul", "fp8")
-    if peak is None or not one:
+def _fit_fp8_matmuls(finder: CoefficientFinder) -> None:
+    """Efficiency of fp8 matmuls, with the tile of 16-bit ones; what was sampled of the three passes is used. [O1]"""
+    peak, samples_by_pass = finder.get_peak("fp8"), finder.read.select_samples("matmul", "fp8")
+    if peak is None or not samples_by_pass:
         return
-    time_s = np.concatenate([each.time_us for each in one]) * 1e-6
-    m, n, k = (np.concatenate([each.sizes[name] for each in one]) for name in ("m", "n", "k"))
-    group = np.concatenate([each.group for each in one])
-    extra = matmul_s(m, k, n, np.inf, found.now("tile") / found.memory_rate)
-    use = (time_s > 1e-6 * LAUNCH_BOUND_US) & (time_s > 1.05 * extra)
+    time_s = np.concatenate([samples.time_us for samples in samples_by_pass]) * 1e-6
+    m, n, k = (np.concatenate([samples.sizes[name] for samples in samples_by_pass]) for name in ("m", "n", "k"))
+    group = np.concatenate([samples.group for samples in samples_by_pass])
+    tile_s = matmul_s(m, k, n, np.inf, finder.get_value("tile") / finder.memory_rate)
+    use = (time_s > 1e-6 * LAUNCH_BOUND_US) & (time_s > 1.05 * tile_s)
     if use.sum() < 10:
         return
     ideal = 2.0 * m * n * k / peak
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        return np.array([1.0 / np.median((time_s - extra)[use][mask] / ideal[use][mask])])
+        return np.array([1.0 / np.median((time_s - tile_s)[use][mask] / ideal[use][mask])])
 
-    (share, error), *_ = estimated(fit, group[use])
-    found.put("matmul_fp8", share, error)
-    _note(found, "matmul_fp8", (ideal / share + extra)[use], time_s[use])
+    (share, error), *_ = estimate_with_errors(fit, group[use])
+    finder.set_value("matmul_fp8", share, error)
+    _note_error(finder, "matmul_fp8", (ideal / share + tile_s)[use], time_s[use])
 
 
-def _grouped(found: Found) -> None:
-    """Rate of grouped products over dense ones. [O6]"""
-    dtype = found.main_dtype("grouped_matmul")
-    both = _passes(found, "grouped_matmul", dtype) if dtype else None
-    peak = found.peak(dtype) if dtype else None
-    if both is None or peak is None:
+def _fit_grouped_gemms(finder: CoefficientFinder) -> None:
+    """Rate of grouped GEMMs over dense ones. [O6]"""
+    dtype = finder.find_main_dtype("grouped_matmul")
+    joined_passes = _join_matmul_passes(finder, "grouped_matmul", dtype) if dtype else None
+    peak = finder.get_peak(dtype) if dtype else None
+    if joined_passes is None or peak is None:
         return
-    s, total = both.sizes, both.total_s
-    extra = 3.0 * matmul_s(s["m"], s["k"], s["n"], np.inf, found.now("tile") / found.memory_rate, s["groups"])
-    use = (total > 3e-6 * LAUNCH_BOUND_US) & (total > 1.05 * extra)
+    s, total = joined_passes.sizes, joined_passes.total_s
+    tile_s = 3.0 * matmul_s(s["m"], s["k"], s["n"], np.inf, finder.get_value("tile") / finder.memory_rate, s["groups"])
+    use = (total > 3e-6 * LAUNCH_BOUND_US) & (total > 1.05 * tile_s)
     if use.sum() < 10:
         return
-    ideal = 6.0 * s["m"] * s["n"] * s["k"] / (found.now("matmul") * peak)
+    ideal = 6.0 * s["m"] * s["n"] * s["k"] / (finder.get_value("matmul") * peak)
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        return np.array([1.0 / np.median((total - extra)[use][mask] / ideal[use][mask])])
+        return np.array([1.0 / np.median((total - tile_s)[use][mask] / ideal[use][mask])])
 
-    (share, error), *_ = estimated(fit, both.group[use])
-    found.put("grouped", share, error)
-    _note(found, "grouped", (ideal / share + extra)[use], total[use])
+    (share, error), *_ = estimate_with_errors(fit, joined_passes.group[use])
+    finder.set_value("grouped", share, error)
+    _note_error(finder, "grouped", (ideal / share + tile_s)[use], total[use])
 
 
-def _unaligned(found: Found) -> None:
-    """Time of products with an odd number of columns over aligned ones. [O9]"""
-    dtype = found.main_dtype("matmul")
-    both = _passes(found, "matmul", dtype) if dtype else None
-    peak = found.peak(dtype) if dtype else None
-    if both is None or peak is None:
+def _fit_unaligned_matmuls(finder: CoefficientFinder) -> None:
+    """Time of matmuls with an odd number of columns over aligned ones. [O9]"""
+    dtype = finder.find_main_dtype("matmul")
+    joined_passes = _join_matmul_passes(finder, "matmul", dtype) if dtype else None
+    peak = finder.get_peak(dtype) if dtype else None
+    if joined_passes is None or peak is None:
         return
-    s = both.sizes
-    aligned = 3.0 * matmul_s(s["m"], s["k"], s["n"], found.now("matmul") * peak, found.now("tile") / found.memory_rate)
-    odd = (s["n"] % 2 == 1) & (s["k"] % 8 == 0) & (both.total_s > 3e-6 * LAUNCH_BOUND_US)
-    heads = odd & (s["n"] >= ODD_ROWS)
+    s = joined_passes.sizes
+    aligned = 3.0 * matmul_s(
+        s["m"], s["k"], s["n"], finder.get_value("matmul") * peak, finder.get_value("tile") / finder.memory_rate
+    )
+    odd = (s["n"] % 2 == 1) & (s["k"] % 8 == 0) & (joined_passes.total_s > 3e-6 * LAUNCH_BOUND_US)
+    heads = odd & (s["n"] >= ODD_HEAD_COLUMNS)
     use = heads if heads.sum() >= 4 else odd
     if use.sum() < 4:
         return
-    ratio = (both.total_s / aligned)[use]
-    found.put("unaligned", *_median(ratio, both.group[use]))
+    ratio = (joined_passes.total_s / aligned)[use]
+    finder.set_value("unaligned", *_estimate_median(ratio, joined_passes.group[use]))
 
 
-def _flash(found: Found) -> None:
+def _fit_flash(finder: CoefficientFinder) -> None:
     """Rate of fused attention by head width and length, and its backward pass. [O2] [O11]"""
     require_extra("calibrate")
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
-    dtype = found.main_dtype("attention")
-    peak = found.peak(dtype) if dtype else None
-    forward = found.read.of("attention", dtype, "fwd") if dtype else []
+    dtype = finder.find_main_dtype("attention")
+    peak = finder.get_peak(dtype) if dtype else None
+    forward = finder.read.select_samples("attention", dtype, "fwd") if dtype else []
     if not forward or peak is None:
         return
-    usual = forward[0].sizes["head_dim"] % HEAD_BLOCK == 0
-    one = forward[0].taken(usual & (forward[0].time_us > LAUNCH_BOUND_US))
-    if len(one.time_us) < 12:
+    is_whole_block = forward[0].sizes["head_dim"] % HEAD_BLOCK == 0
+    samples = forward[0].select(is_whole_block & (forward[0].time_us > LAUNCH_BOUND_US))
+    if len(samples.time_us) < 12:
         return
-    s, time_s = one.sizes, one.time_us * 1e-6
+    s, time_s = samples.sizes, samples.time_us * 1e-6
     tokens, width = s["batch"] * s["seq"], 2.0 * s["heads"] * s["head_dim"]
 
     def formula(p: Floats) -> Floats:
@@ -502,49 +531,56 @@ def _flash(found: Found) -> None:
     limits = (np.log([0.05, 1.0, 1.0]), np.log([1.0, 2000.0, 5000.0]))
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        def rest(p: Floats) -> Floats:
+        def compute_residual(p: Floats) -> Floats:
             return np.asarray(np.log(formula(p) / time_s)[mask])
 
-        return np.asarray(np.exp(least_squares(rest, start, bounds=limits, loss="soft_l1", f_scale=0.05).x))
+        return np.asarray(np.exp(least_squares(compute_residual, start, bounds=limits, loss="soft_l1", f_scale=0.05).x))
 
-    values = estimated(fit, one.group)
+    values = estimate_with_errors(fit, samples.group)
     for name, (value, error) in zip(("flash", "flash_width", "flash_ramp"), values, strict=True):
-        found.put(name, value, error)
-    _note(found, "flash", formula(np.log([value for value, _ in values])), time_s)
-    both = joined(found.read.of("attention", dtype), ("fwd", "bwd"))
-    if both is not None:
-        use = both.times["fwd"] > LAUNCH_BOUND_US
+        finder.set_value(name, value, error)
+    _note_error(finder, "flash", formula(np.log([value for value, _ in values])), time_s)
+    joined_passes = join_samples(finder.read.select_samples("attention", dtype), ("fwd", "bwd"))
+    if joined_passes is not None:
+        use = joined_passes.times["fwd"] > LAUNCH_BOUND_US
         if use.sum() >= 5:
-            found.put("flash_backward", *_median((both.times["bwd"] / both.times["fwd"])[use], both.group[use]))
+            finder.set_value(
+                "flash_backward",
+                *_estimate_median(
+                    (joined_passes.times["bwd"] / joined_passes.times["fwd"])[use], joined_passes.group[use]
+                ),
+            )
 
 
-def _batched(found: Found) -> None:
-    """Batched products of unfused attention and the traffic of its scores, both passes together. [O3]"""
-    dtype = found.main_dtype("scores_matmul")
-    peak = found.peak(dtype) if dtype else None
-    parts = [joined(found.read.of(op, dtype), ("fwd", "bwd")) for op in ("scores_matmul", "values_matmul")]
-    softmax = joined(found.read.of("causal_softmax", dtype), ("fwd", "bwd"))
+def _fit_batched_matmuls(finder: CoefficientFinder) -> None:
+    """Batched matmuls of unfused attention and the traffic of its scores, both passes together. [O3]"""
+    dtype = finder.find_main_dtype("scores_matmul")
+    peak = finder.get_peak(dtype) if dtype else None
+    parts = [
+        join_samples(finder.read.select_samples(op, dtype), ("fwd", "bwd")) for op in ("scores_matmul", "values_matmul")
+    ]
+    softmax = join_samples(finder.read.select_samples("causal_softmax", dtype), ("fwd", "bwd"))
     if peak is None or parts[0] is None or parts[1] is None:
         return
     rates, traffic = [], []
-    for one in parts:
-        assert one is not None
-        s = one.sizes
-        use = (s["head_dim"] % 8 == 0) & (one.total_s > 2e-6 * LAUNCH_BOUND_US)
+    for part in parts:
+        assert part is not None
+        s = part.sizes
+        use = (s["head_dim"] % 8 == 0) & (part.total_s > 2e-6 * LAUNCH_BOUND_US)
         if use.sum() < 5:
             return
         scores = (s["batch"] * s["seq"] ** 2)[use]
         matrix = np.stack([6.0 * scores * s["head_dim"][use] / peak, scores], axis=-1)
-        time_s = one.total_s[use]
+        time_s = part.total_s[use]
 
         def fit_one(mask: npt.NDArray[np.bool_], x: Floats = matrix, t: Floats = time_s) -> Floats:
-            return _below_peak(x[mask], t[mask])
+            return _solve_below_peak(x[mask], t[mask])
 
-        both = estimated(fit_one, one.group[use])
-        rates.append((1.0 / both[0][0], both[0][1]))
-        traffic.append(both[1][0])
+        estimates = estimate_with_errors(fit_one, part.group[use])
+        rates.append((1.0 / estimates[0][0], estimates[0][1]))
+        traffic.append(estimates[1][0])
     share = 2.0 / sum(1.0 / value for value, _ in rates)
-    found.put("batched", share, float(np.mean([error for _, error in rates])))
+    finder.set_value("batched", share, float(np.mean([error for _, error in rates])))
     if softmax is None:
         return
     cells = softmax.sizes["tokens"] * softmax.sizes["width"]
@@ -555,56 +591,58 @@ def _batched(found: Found) -> None:
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
         seconds = float(np.median(per_score[mask])) + sum(traffic)
-        return np.array([seconds * found.now("memory") * found.memory_rate / SCORE_BYTES])
+        return np.array([seconds * finder.get_value("memory") * finder.memory_rate / SCORE_BYTES])
 
-    found.put("score_traffic", *estimated(fit, softmax.group[large])[0])
+    finder.set_value("score_traffic", *estimate_with_errors(fit, softmax.group[large])[0])
 
 
-def _below_peak(matrix: Floats, time_s: Floats) -> Floats:
+def _solve_below_peak(matrix: Floats, time_s: Floats) -> Floats:
     """Seconds per ideal second and per score; arithmetic no faster than the peak."""
-    values = not_negative(matrix, time_s)
+    values = solve_non_negative(matrix, time_s)
     if values[0] >= 1.0:
         return values
     return np.array([1.0, max(0.0, float(np.median((time_s - matrix[:, 0]) / matrix[:, 1])))])
 
 
-def _optimizer(found: Found) -> None:
+def _fit_optimizer(finder: CoefficientFinder) -> None:
     """Bytes per parameter of an optimizer whose states take 16 bytes. [O10]"""
     values: list[tuple[float, float]] = []
     for dtype, states in STATE_BYTES.items():
-        for one in found.read.of("adamw", dtype):
-            large = one.sizes["params"] > 5e7
+        for samples in finder.read.select_samples("adamw", dtype):
+            large = samples.sizes["params"] > 5e7
             if large.sum() < 5:
                 continue
-            matrix = np.stack([np.ones(large.sum()), one.sizes["layers"][large], one.sizes["params"][large]], axis=-1)
-            time_s, rate = one.time_us[large] * 1e-6, found.now("memory") * found.memory_rate
+            matrix = np.stack(
+                [np.ones(large.sum()), samples.sizes["layers"][large], samples.sizes["params"][large]], axis=-1
+            )
+            time_s, rate = samples.time_us[large] * 1e-6, finder.get_value("memory") * finder.memory_rate
 
             def fit(mask: npt.NDArray[np.bool_], x: Floats = matrix, t: Floats = time_s) -> Floats:
-                return not_negative(x[mask], t[mask])[2:]
+                return solve_non_negative(x[mask], t[mask])[2:]
 
-            (per_parameter, error), *_ = estimated(fit, one.group[large])
+            (per_parameter, error), *_ = estimate_with_errors(fit, samples.group[large])
             value = (per_parameter * rate - WEIGHT_TRAFFIC) / (states / 16.0)
-            found.notes.append(f"adamw {dtype}: {per_parameter * rate:.1f} bytes a parameter")
-            found.optimizers[dtype] = per_parameter
+            finder.notes.append(f"adamw {dtype}: {per_parameter * rate:.1f} bytes a parameter")
+            finder.optimizers[dtype] = per_parameter
             values.append((value, error))
     if values:
         logs = np.log([max(value, 1e-9) for value, _ in values])
-        apart = float(np.std(logs)) if len(values) > 1 else 0.0
-        found.put("optimizer_traffic", float(np.exp(logs.mean())), max(apart, *(error for _, error in values)))
+        spread = float(np.std(logs)) if len(values) > 1 else 0.0
+        finder.set_value("optimizer_traffic", float(np.exp(logs.mean())), max(spread, *(error for _, error in values)))
 
 
-def _loss(found: Found) -> None:
+def _fit_loss(finder: CoefficientFinder) -> None:
     """Bytes per logit of the loss, both passes. [O9]"""
-    dtype = found.main_dtype("cross_entropy")
-    both = joined(found.read.of("cross_entropy", dtype), ("fwd", "bwd")) if dtype else None
-    if both is None:
+    dtype = finder.find_main_dtype("cross_entropy")
+    joined_passes = join_samples(finder.read.select_samples("cross_entropy", dtype), ("fwd", "bwd")) if dtype else None
+    if joined_passes is None:
         return
-    cells = both.sizes["tokens"] * both.sizes["vocab"]
+    cells = joined_passes.sizes["tokens"] * joined_passes.sizes["vocab"]
     large = cells * 2.0 > LARGE_MB * 1e6
     if large.sum() < 5:
         return
-    moved = both.total_s[large] * found.now("memory") * found.memory_rate / cells[large]
-    found.put("head_traffic", *_median(moved, both.group[large]))
+    moved = joined_passes.total_s[large] * finder.get_value("memory") * finder.memory_rate / cells[large]
+    finder.set_value("head_traffic", *_estimate_median(moved, joined_passes.group[large]))
 
 
 HOST_BOUND = 0.7  # Share of its time that the host may launch while the GPU is the brake
@@ -616,159 +654,174 @@ Put = Callable[[str, float, float], None]  # Takes a coefficient's name, value a
 
 
 @dataclass(frozen=True)
-class Blocks:
+class LinearSums:
     """Layers and steps as sums: known seconds, and what is multiplied by the coefficients that are looked for."""
 
-    known_s: Floats
+    predicted_s: Floats
     matrix: Floats
     """Columns: seconds per unit of elementwise, of head_traffic, of step_s."""
     time_s: Floats
     group: npt.NDArray[np.int64]
 
 
-def stack_coefficients(found: Found) -> dict[str, dict[str, Coefficient]]:
+def find_stack_coefficients(finder: CoefficientFinder) -> dict[str, dict[str, Coefficient]]:
     """elementwise, head_traffic, optimizer_traffic, host_s, host_backward and step_s by mode (eager, compiled)."""
-    modes = sorted({one.mode for one in found.read.samples if one.op in ("layer", "train_step")})
-    return {mode: made for mode in modes if (made := _of_mode(found, mode))}
+    modes = sorted({samples.mode for samples in finder.read.samples if samples.op in ("layer", "train_step")})
+    return {mode: coefficients for mode in modes if (coefficients := _find_mode_coefficients(finder, mode))}
 
 
-def _of_mode(found: Found, mode: str) -> dict[str, Coefficient]:
-    made: dict[str, Coefficient] = {}
+def _find_mode_coefficients(finder: CoefficientFinder, mode: str) -> dict[str, Coefficient]:
+    coefficients: dict[str, Coefficient] = {}
 
     def put(name: str, value: float, error: float) -> None:
         if value > 0:
-            made[name] = Coefficient(value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured")
+            coefficients[name] = Coefficient(
+                value=float(f"{value:.4g}"), error=float(f"{error:.2g}"), origin="measured"
+            )
 
     parts = [
         part
-        for op, summed in (("layer", _layers), ("train_step", _steps))
-        for dtype, some in _by_dtype(found, op, mode).items()
-        if (part := summed(found, mode, dtype, some)) is not None
+        for op, sum_parts in (("layer", _sum_layers), ("train_step", _sum_steps))
+        for dtype, samples_of_dtype in _group_by_dtype(finder, op, mode).items()
+        if (part := sum_parts(finder, mode, dtype, samples_of_dtype)) is not None
     ]
     if parts:
-        blocks = Blocks(*(np.concatenate([getattr(one, name) for one in parts]) for name in Blocks.__annotations__))
-        _traffic(found, mode, blocks, put)
-    layers = {one.which: one for one in found.read.of("layer", mode=mode)}
+        blocks = LinearSums(
+            *(np.concatenate([getattr(samples, name) for samples in parts]) for name in LinearSums.__annotations__)
+        )
+        _fit_traffic(finder, mode, blocks, put)
+    layers = {samples.which: samples for samples in finder.read.select_samples("layer", mode=mode)}
     if all(which in layers and np.isfinite(layers[which].host_us).any() for which in ("fwd", "bwd")):
-        for name, value, error in _host(layers["fwd"], layers["bwd"]):
+        for name, value, error in _measure_host(layers["fwd"], layers["bwd"]):
             put(name, value, error)
-    if "bf16" in found.optimizers and found.read.of("train_step", "bf16", mode=mode):
-        rate = found.now("memory") * found.memory_rate
-        put("optimizer_traffic", (found.optimizers["bf16"] * rate - WEIGHT_TRAFFIC) / (STATE_BYTES["bf16"] / 16), 0.03)
-    return made
+    if "bf16" in finder.optimizers and finder.read.select_samples("train_step", "bf16", mode=mode):
+        rate = finder.get_value("memory") * finder.memory_rate
+        put("optimizer_traffic", (finder.optimizers["bf16"] * rate - WEIGHT_TRAFFIC) / (STATE_BYTES["bf16"] / 16), 0.03)
+    return coefficients
 
 
-def _by_dtype(found: Found, op: str, mode: str) -> dict[str, list[Samples]]:
+def _group_by_dtype(finder: CoefficientFinder, op: str, mode: str) -> dict[str, list[Samples]]:
     """Samples by precision; a precision of which the GPU's rate or the optimizer's states are not known is noted."""
-    some: dict[str, list[Samples]] = {}
-    for one in found.read.of(op, mode=mode):
-        peaks = found.peak(one.dtype), found.peak(_wide(one.dtype))
-        if None in peaks or (op == "train_step" and one.dtype not in STATE_BYTES):
-            what = "peak rate" if None in peaks else "size of optimizer states"
-            found.notes.append(f"{one.key}: not used, no {what} of {one.dtype} is known")
+    samples_by_dtype: dict[str, list[Samples]] = {}
+    for samples in finder.read.select_samples(op, mode=mode):
+        peaks = finder.get_peak(samples.dtype), finder.get_peak(_get_attention_dtype(samples.dtype))
+        if None in peaks or (op == "train_step" and samples.dtype not in STATE_BYTES):
+            missing = "peak rate" if None in peaks else "size of optimizer states"
+            finder.notes.append(f"{samples.key}: not used, no {missing} of {samples.dtype} is known")
         else:
-            some.setdefault(one.dtype, []).append(one)
-    return some
+            samples_by_dtype.setdefault(samples.dtype, []).append(samples)
+    return samples_by_dtype
 
 
-def _wide(dtype: str) -> str:
-    """The precision of attention and of what is between the products."""
+def _get_attention_dtype(dtype: str) -> str:
+    """The precision of attention and of what is between the matmuls."""
     return "bf16" if dtype == "fp8" else dtype
 
 
-def _traffic(found: Found, mode: str, blocks: Blocks, put: Put) -> None:
+def _fit_traffic(finder: CoefficientFinder, mode: str, blocks: LinearSums, set_value: Put) -> None:
     count = len(blocks.time_s)
     steps = int(np.sum(blocks.matrix[:, 2] > 0))
     if count < LEAST_BLOCKS:
         return
     columns = [0] if steps < LEAST_STEPS else [0, 1, 2]
-    rest = np.maximum(blocks.time_s - blocks.known_s, 0.01 * blocks.time_s)
-    weight = rest / blocks.time_s
+    remaining_s = np.maximum(blocks.time_s - blocks.predicted_s, 0.01 * blocks.time_s)
+    weight = remaining_s / blocks.time_s
 
     def fit(mask: npt.NDArray[np.bool_]) -> Floats:
-        return not_negative(blocks.matrix[mask][:, columns], rest[mask], weight[mask])
+        return solve_non_negative(blocks.matrix[mask][:, columns], remaining_s[mask], weight[mask])
 
-    values = estimated(fit, blocks.group)
+    values = estimate_with_errors(fit, blocks.group)
     for name, (value, error) in zip(("elementwise", "head_traffic", "step_s"), values, strict=False):
-        put(name, value, min(error, 1.0))
-    total = blocks.known_s + blocks.matrix[:, columns] @ np.array([value for value, _ in values])
+        set_value(name, value, min(error, 1.0))
+    total = blocks.predicted_s + blocks.matrix[:, columns] @ np.array([value for value, _ in values])
     error = 100 * float(np.abs(total / blocks.time_s - 1).mean())
-    found.notes.append(f"{mode}: {count} layers and steps within {error:.1f} % in the mean (fitted to them)")
+    finder.notes.append(f"{mode}: {count} layers and steps within {error:.1f} % in the mean (fitted to them)")
 
 
-def _host(forward: Samples, backward: Samples) -> list[tuple[str, float, float]]:
+def _measure_host(forward: Samples, backward: Samples) -> list[tuple[str, float, float]]:
     """Launch time of a layer forward, and backward over forward."""
     launch, back = forward.host_us[np.isfinite(forward.host_us)], backward.host_us[np.isfinite(backward.host_us)]
     ratio = float(np.median(back) / np.median(launch))
-    apart = [float(np.std(np.log(one)) / np.sqrt(len(one))) for one in (launch, back)]
+    error = [float(np.std(np.log(seconds)) / np.sqrt(len(seconds))) for seconds in (launch, back)]
     return [
-        ("host_s", float(np.median(launch)) * 1e-6, max(0.02, apart[0])),
-        ("host_backward", ratio, max(0.02, float(np.hypot(apart[0], apart[1])))),
+        ("host_s", float(np.median(launch)) * 1e-6, max(0.02, error[0])),
+        ("host_backward", ratio, max(0.02, float(np.hypot(error[0], error[1])))),
     ]
 
 
-def _layers(found: Found, _mode: str, dtype: str, samples: list[Samples]) -> Blocks | None:
+def _sum_layers(finder: CoefficientFinder, _mode: str, dtype: str, samples: list[Samples]) -> LinearSums | None:
     """Forward and backward passes of whole layers."""
-    both = joined(samples, ("fwd", "bwd"))
-    if both is None:
+    joined_passes = join_samples(samples, ("fwd", "bwd"))
+    if joined_passes is None:
         return None
-    host = {one.which: one for one in samples}
-    products, attention, traffic = layer_parts(found, both.sizes, dtype)
-    known = 3.0 * products + (1.0 + found.now("flash_backward")) * attention
-    time_s = both.total_s
-    launch = np.nanmedian(host["fwd"].host_us) + np.nanmedian(host["bwd"].host_us) if len(host) == 2 else 0.0
+    by_pass = {samples_of_pass.which: samples_of_pass for samples_of_pass in samples}
+    matmuls_s, attention_s, traffic_s = predict_layer_parts(finder, joined_passes.sizes, dtype)
+    predicted_s = 3.0 * matmuls_s + (1.0 + finder.get_value("flash_backward")) * attention_s
+    time_s = joined_passes.total_s
+    launch = np.nanmedian(by_pass["fwd"].host_us) + np.nanmedian(by_pass["bwd"].host_us) if len(by_pass) == 2 else 0.0
     use = ~(1e-6 * launch > HOST_BOUND * time_s)
-    matrix = np.stack([3.0 * traffic, np.zeros_like(traffic), np.zeros_like(traffic)], axis=-1)
-    return _blocks(known, matrix, time_s, both.sizes["hidden"], use)
+    matrix = np.stack([3.0 * traffic_s, np.zeros_like(traffic_s), np.zeros_like(traffic_s)], axis=-1)
+    return _select_blocks(predicted_s, matrix, time_s, joined_passes.sizes["hidden"], use)
 
 
-def _steps(found: Found, mode: str, dtype: str, samples: list[Samples]) -> Blocks | None:
+def _sum_steps(finder: CoefficientFinder, mode: str, dtype: str, samples: list[Samples]) -> LinearSums | None:
     """Whole training steps: layers, embedding, head, loss and optimizer."""
-    one = samples[0]
-    s, time_s = one.sizes, one.time_us * 1e-6
-    word, rate = DTYPE_BYTES[dtype], found.now("memory") * found.memory_rate
-    again = one.again.astype(float)
-    products, attention, traffic = layer_parts(found, s, dtype)
+    first = samples[0]
+    s, time_s = first.sizes, first.time_us * 1e-6
+    dtype_bytes, rate = DTYPE_BYTES[dtype], finder.get_value("memory") * finder.memory_rate
+    recompute = first.recompute.astype(float)
+    matmuls_s, attention_s, traffic_s = predict_layer_parts(finder, s, dtype)
     tokens = s["batch"] * s["seq"]
-    odd = np.where((s["vocab"] % 8 != 0) & (mode != "compiled"), found.now("unaligned"), 1.0)
-    byte_s = found.now("tile") / found.memory_rate
-    head = odd * matmul_s(tokens, s["hidden"], s["vocab"], _rate(found, dtype), byte_s)
+    odd = np.where((s["vocab"] % 8 != 0) & (mode != "compiled"), finder.get_value("unaligned"), 1.0)
+    byte_s = finder.get_value("tile") / finder.memory_rate
+    head_s = odd * matmul_s(tokens, s["hidden"], s["vocab"], _get_matmul_rate(finder, dtype), byte_s)
     weights = s["hidden"] * 2.0 * s["head_dim"] * (s["heads"] + s["kv_heads"]) + GATED * s["hidden"] * s["ffn"]
     params = s["layers"] * weights + 2.0 * s["vocab"] * s["hidden"]
-    usual = (found.now("optimizer_traffic") * STATE_BYTES[dtype] / 16.0 + WEIGHT_TRAFFIC) / rate
-    update = params * found.optimizers.get(dtype, usual)
-    layers = s["layers"] * ((3.0 + again) * products + (1.0 + again + found.now("flash_backward")) * attention)
-    looked_up = 3.0 * 2.0 * word * tokens * s["hidden"] / rate
-    matrix = np.stack(
-        [(3.0 + again) * s["layers"] * traffic + looked_up, tokens * s["vocab"] / rate, np.ones_like(tokens)], axis=-1
+    default_parameter_s = (finder.get_value("optimizer_traffic") * STATE_BYTES[dtype] / 16.0 + WEIGHT_TRAFFIC) / rate
+    optimizer_s = params * finder.optimizers.get(dtype, default_parameter_s)
+    layers_s = s["layers"] * (
+        (3.0 + recompute) * matmuls_s + (1.0 + recompute + finder.get_value("flash_backward")) * attention_s
     )
-    use = ~(1e-6 * one.host_us > HOST_BOUND * time_s)
-    known = layers + 3.0 * head + update
-    return _blocks(known, matrix, time_s, s["hidden"], use)
+    embedding_s = 3.0 * 2.0 * dtype_bytes * tokens * s["hidden"] / rate
+    matrix = np.stack(
+        [(3.0 + recompute) * s["layers"] * traffic_s + embedding_s, tokens * s["vocab"] / rate, np.ones_like(tokens)],
+        axis=-1,
+    )
+    use = ~(1e-6 * first.host_us > HOST_BOUND * time_s)
+    predicted_s = layers_s + 3.0 * head_s + optimizer_s
+    return _select_blocks(predicted_s, matrix, time_s, s["hidden"], use)
 
 
-def _blocks(known: Floats, matrix: Floats, time_s: Floats, hidden: Floats, use: npt.NDArray[np.bool_]) -> Blocks | None:
-    return Blocks(known[use], matrix[use], time_s[use], hidden[use].astype(np.int64)) if use.any() else None
+def _select_blocks(
+    predicted_s: Floats, matrix: Floats, time_s: Floats, hidden: Floats, use: npt.NDArray[np.bool_]
+) -> LinearSums | None:
+    return LinearSums(predicted_s[use], matrix[use], time_s[use], hidden[use].astype(np.int64)) if use.any() else None
 
 
-def _rate(found: Found, dtype: str) -> float:
-    peak = found.peak(dtype)
+def _get_matmul_rate(finder: CoefficientFinder, dtype: str) -> float:
+    peak = finder.get_peak(dtype)
     assert peak is not None  # _by_dtype left the others out
-    return found.now("matmul_fp8" if dtype == "fp8" else "matmul") * peak
+    return finder.get_value("matmul_fp8" if dtype == "fp8" else "matmul") * peak
 
 
-def layer_parts(found: Found, s: dict[str, Floats], dtype: str) -> tuple[Floats, Floats, Floats]:
-    """Seconds of a layer's products, of its attention, and of its traffic at *elementwise* 1, forward. [O7]"""
+def predict_layer_parts(finder: CoefficientFinder, s: dict[str, Floats], dtype: str) -> tuple[Floats, Floats, Floats]:
+    """Seconds of a layer's matmuls, of its attention, and of its traffic at *elementwise* 1, forward. [O7]"""
     tokens, hidden, ffn = s["batch"] * s["seq"], s["hidden"], s["ffn"]
     query, key_value = s["heads"] * s["head_dim"], 2.0 * s["kv_heads"] * s["head_dim"]
-    rate, byte_s = _rate(found, dtype), found.now("tile") / found.memory_rate
+    rate, byte_s = _get_matmul_rate(finder, dtype), finder.get_value("tile") / finder.memory_rate
     shapes = ((hidden, query + key_value), (query, hidden), (hidden, (GATED - 1.0) * ffn), (ffn, hidden))
-    products = sum(matmul_s(tokens, inner, columns, rate, byte_s) for inner, columns in shapes)
-    share = flash_share(s["head_dim"], s["seq"], found.now("flash_width"), found.now("flash_ramp"))
-    peak = found.peak(_wide(dtype)) or 0.0
-    seen = tokens_seen(s["seq"], None, causal=1.0)
-    attention = flash_attention_s(tokens, seen, 2.0 * query, share * found.now("flash") * peak)
-    moved = (
-        DTYPE_BYTES[_wide(dtype)] * tokens * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
+    matmuls_s = sum(matmul_s(tokens, inner, columns, rate, byte_s) for inner, columns in shapes)
+    share = flash_share(s["head_dim"], s["seq"], finder.get_value("flash_width"), finder.get_value("flash_ramp"))
+    peak = finder.get_peak(_get_attention_dtype(dtype)) or 0.0
+    tokens_attended = tokens_seen(s["seq"], None, causal=1.0)
+    attention_s = flash_attention_s(tokens, tokens_attended, 2.0 * query, share * finder.get_value("flash") * peak)
+    moved_bytes = (
+        DTYPE_BYTES[_get_attention_dtype(dtype)]
+        * tokens
+        * (RESIDUAL_PASSES * hidden + 2.0 * (query + 2.0 * key_value) + GATED * ffn)
     )
-    return np.asarray(products), np.asarray(attention), moved / (found.now("memory") * found.memory_rate)
+    return (
+        np.asarray(matmuls_s),
+        np.asarray(attention_s),
+        moved_bytes / (finder.get_value("memory") * finder.memory_rate),
+    )

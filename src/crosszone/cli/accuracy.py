@@ -126,7 +126,9 @@ def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targe
     paths = write_report(report, targets.csv, targets.figures)
     can_validate = cv and MAIN_FILE in scored.runs
     validations = (
-        _run_cross_validation(folder / MAIN_FILE, read_doubtful_reasons(folder / MAIN_FILE, doubtful)) if can_validate else []
+        _run_cross_validation(folder / MAIN_FILE, read_doubtful_reasons(folder / MAIN_FILE, doubtful))
+        if can_validate
+        else []
     )
     if targets.as_json:
         print_json(
@@ -188,7 +190,13 @@ def _print_validations(validations: Sequence[CrossValidation]) -> None:
 
 
 def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
-    from crosszone.calibrate.fit import Kind, build_training_rows, cross_validate, list_held_out_masks, select_usable_runs
+    from crosszone.calibrate.fit import (
+        Kind,
+        build_training_rows,
+        cross_validate,
+        list_held_out_masks,
+        select_usable_runs,
+    )
     from crosszone.calibrate.runs import read_runs
     from crosszone.cost.profile import Profiles
 

@@ -50,9 +50,9 @@ def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | No
 
         contents |= {csv / name: text.encode() for name, text in build_csv_files(report).items()}
     if figures is not None:
-        from crosszone.calibrate.figures import draw
+        from crosszone.calibrate.figures import draw_figures
 
-        pictures = draw(report, get_language())
+        pictures = draw_figures(report, get_language())
         if not pictures:
             raise InputError(Notice(code="accuracy_no_figure", value=report["folder"]))
         contents |= {figures / name: content for name, content in pictures.items()}

@@ -31,7 +31,7 @@ from crosszone.errors import InputError, InvalidError, Notice, UnknownNameError
 from crosszone.text.figures import format_amount, format_digits
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.operator_fit import Read, Search, Settings
+    from crosszone.calibrate.operator_fit import CorrectionSettings, SampledOperators, SettingsSearch
     from crosszone.cost.operator_profile import OperatorFit, OperatorProfile, OperatorTime
     from crosszone.cost.own_profiles import OwnProfile
 
@@ -64,7 +64,7 @@ def fit(
 
     Example: crosszone calibrate fit samples.csv -o my-gpu.yaml --save my-gpu
     """
-    from crosszone.calibrate.operator_profiles import kept, own_profile, text_of
+    from crosszone.calibrate.operator_profiles import build_own_profile, format_profile, list_undetermined
     from crosszone.cost import own_profiles
     from crosszone.errors import InvalidError, Notice
 
@@ -80,9 +80,9 @@ def fit(
         searched = _search_settings(read, advance) if tune and correction else {}
         chosen = {key: item.best for key, item in searched.items()}
         profile = _fit_profile(read, correction, chosen, source, advance)
-    own_profile_to_save = None if save is None else _require_values(own_profile(profile, save))
+    own_profile_to_save = None if save is None else _require_values(build_own_profile(profile, save))
     if output is not None:
-        write_file(output, text_of(profile), force)
+        write_file(output, format_profile(profile), force)
     if own_profile_to_save is not None:
         own_profiles.save(own_profile_to_save, replace=force, add=add)
     notices = [item.as_dict(get_language()) for item in _check_gpu(read, gpu)]
@@ -93,7 +93,7 @@ def fit(
             {
                 **fields,
                 "summary": profile.summary(),
-                "kept": kept(profile),
+                "kept": list_undetermined(profile),
                 "search": searches,
                 "output": output and str(output),
                 "saved": save,
@@ -101,7 +101,7 @@ def fit(
             }
         )
         return
-    _print_operator_profile(profile, kept(profile), searched)
+    _print_operator_profile(profile, list_undetermined(profile), searched)
     print_notices(notices)
     if output is not None:
         open_console().print(label("operator_profile_written", path=str(output)), soft_wrap=True)
@@ -110,12 +110,16 @@ def fit(
 
 
 def _fit_profile(
-    read: Read, correction: bool, chosen: dict[str, Settings], source: str, advance: Progress | None
+    read: SampledOperators,
+    correction: bool,
+    chosen: dict[str, CorrectionSettings],
+    source: str,
+    advance: Progress | None,
 ) -> OperatorProfile:
-    from crosszone.calibrate.operator_profiles import fittable, fitted_profile
+    from crosszone.calibrate.operator_profiles import fit_operator_profile, select_fittable
 
-    add_one = count_pieces(advance, "operators", len(fittable(read)))
-    return fitted_profile(read, correction=correction, settings=chosen, source=source, progress=add_one)
+    add_one = count_pieces(advance, "operators", len(select_fittable(read)))
+    return fit_operator_profile(read, correction=correction, settings=chosen, source=source, progress=add_one)
 
 
 def count_pieces(advance: Progress | None, what: str, of: int) -> Callable[[], None]:
@@ -133,16 +137,16 @@ def count_pieces(advance: Progress | None, what: str, of: int) -> Callable[[], N
     return add_one
 
 
-def _search_settings(read: Read, advance: Progress | None) -> dict[str, Search]:
-    from crosszone.calibrate.operator_fit import GRID, LEAST_FOR_TREES, search
-    from crosszone.calibrate.operator_profiles import fittable
+def _search_settings(read: SampledOperators, advance: Progress | None) -> dict[str, SettingsSearch]:
+    from crosszone.calibrate.operator_fit import GRID, LEAST_FOR_TREES, search_settings
+    from crosszone.calibrate.operator_profiles import select_fittable
 
-    searchable = [samples for samples in fittable(read) if len(samples.time_us) >= LEAST_FOR_TREES]
+    searchable = [samples for samples in select_fittable(read) if len(samples.time_us) >= LEAST_FOR_TREES]
     add_one = count_pieces(advance, "settings", len(searchable) * len(GRID))
-    return {samples.key: search(samples, read.processors, progress=add_one) for samples in searchable}
+    return {samples.key: search_settings(samples, read.processors, progress=add_one) for samples in searchable}
 
 
-def _build_search_answer(search: Search) -> dict[str, Any]:
+def _build_search_answer(search: SettingsSearch) -> dict[str, Any]:
     return {
         "best": search.best.as_dict(),
         "test_pct": search.test_pct,
@@ -151,7 +155,7 @@ def _build_search_answer(search: Search) -> dict[str, Any]:
     }
 
 
-def _print_operator_profile(profile: OperatorProfile, unfitted: list[str], searched: dict[str, Search]) -> None:
+def _print_operator_profile(profile: OperatorProfile, unfitted: list[str], searched: dict[str, SettingsSearch]) -> None:
     columns = (
         ("operator", "left"),
         ("samples", "right"),
@@ -413,7 +417,7 @@ UNKNOWN_NAME = "unknown_name"
 DEVICE = "device"
 
 
-def _read_samples(paths: Sequence[Path], gpu: str | None) -> Read:
+def _read_samples(paths: Sequence[Path], gpu: str | None) -> SampledOperators:
     """The samples of some files; what is wrong with many rows in the same way is said once."""
     from crosszone.calibrate.operator_fit import MOST_MISTAKES, read_samples
     from crosszone.calibrate.user_files import check_text, merge_notices
@@ -433,17 +437,17 @@ def _read_samples(paths: Sequence[Path], gpu: str | None) -> Read:
         raise (InvalidError if isinstance(error, UnknownNameError) else type(error))(*notices) from None
 
 
-def _require_samples(read: Read) -> None:
+def _require_samples(read: SampledOperators) -> None:
     """Refuse samples of which nothing can be fitted."""
     from crosszone.calibrate.operator_fit import LEAST_SAMPLES
-    from crosszone.calibrate.operator_profiles import BLOCKS, fittable
+    from crosszone.calibrate.operator_profiles import BLOCKS, select_fittable
 
-    if fittable(read):
+    if select_fittable(read):
         return
     counts = {samples.key: len(samples.time_us) for samples in read.samples if samples.op not in BLOCKS} or {"-": 0}
     operator = max(counts, key=lambda key: counts[key])
     params = {"least": LEAST_SAMPLES, "most": counts[operator], "operator": operator}
-    raise InvalidError(Notice(code="samples_few", value=read.used, params=params))
+    raise InvalidError(Notice(code="samples_few", value=read.used_rows, params=params))
 
 
 def _require_values(profile: OwnProfile) -> OwnProfile:
@@ -453,11 +457,11 @@ def _require_values(profile: OwnProfile) -> OwnProfile:
     return profile
 
 
-def _check_gpu(read: Read, gpu: str | None) -> list[Notice]:
+def _check_gpu(read: SampledOperators, gpu: str | None) -> list[Notice]:
     """A warning where --gpu names another GPU than the samples do."""
-    from crosszone.calibrate.operator_fit import MODEL_GPUS, catalogue_name
+    from crosszone.calibrate.operator_fit import MODEL_GPUS, find_catalogue_name
 
-    sampled_gpus = {MODEL_GPUS.get(device) or catalogue_name(device) for device in read.device.split(", ")}
+    sampled_gpus = {MODEL_GPUS.get(device) or find_catalogue_name(device) for device in read.device.split(", ")}
     if gpu is None or sampled_gpus == {read.gpu}:
         return []
     return [Notice(code="samples_gpu_other", level="warning", value=read.gpu, params={DEVICE: read.device})]

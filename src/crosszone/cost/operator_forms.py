@@ -1,6 +1,6 @@
 """Physical forms of single operators: what a time is a sum of, for fits to samples of a GPU.
 
-    terms("matmul", "fwd", {"m": 8192, "n": 4096, "k": 4096}, 2, 132)
+    build_basis_terms("matmul", "fwd", {"m": 8192, "n": 4096, "k": 4096}, 2, 132)
     {"launch": 1.0, "gflop": 274.9, ..., "mb": 134.2, ...}
 
 A time is the sum of coefficient x term over the terms, at least `floor`; no coefficient is negative, so a larger
@@ -19,7 +19,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Sizes = Mapping[str, Floats]
 
-# Operators that are matrix products; the last two are the batched ones of unfused attention.
+# Operators that are matrix multiplications; the last two are the batched ones of unfused attention.
 MATMUL_OPS = ("matmul", "grouped_matmul", "scores_matmul", "values_matmul")
 # Sizes that an operator has.
 DIMS: dict[str, tuple[str, ...]] = {
@@ -70,7 +70,7 @@ FAMILIES = {
 DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0}  # Bytes of a value
 TILES = ((128, 128), (128, 256), (256, 128))  # Output tiles of common matmul kernels
 HEAD_BLOCK, MOST_BLOCKS = 32, 8  # Heads are computed in blocks of this width, up to 256 wide
-HOT_GFLOP = 100.0  # Products beyond this many run long enough for the GPU to lower its clock
+HOT_GFLOP = 100.0  # Matmuls beyond this many run long enough for the GPU to lower its clock
 QUERY_TILE = 128  # Queries that one block of a fused attention kernel takes
 LONG_ROW = 1024  # A softmax over longer rows is another kernel
 # With more of them torch sorts tokens before it adds the gradient of an embedding (ATen's Embedding.cu).
@@ -126,7 +126,7 @@ def _count_traffic(op: str, which: str, s: Sizes, dtype_bytes: float) -> Floats:
 
 
 def get_matmul_shape(op: str, s: Sizes) -> tuple[Floats, Floats, Floats, Floats]:
-    """Batch, m, n, k of a product."""
+    """Batch, m, n, k of a matmul."""
     ones = np.ones(1)
     if op == "scores_matmul":
         return s["batch"], s["seq"], s["seq"], s["head_dim"]
@@ -207,7 +207,7 @@ def _build_matmul_terms(op: str, which: str, s: Sizes, least_work: OperatorWork,
 
 
 def _list_matmuls(which: str, m: Floats, n: Floats, k: Floats) -> list[tuple[Floats, Floats, Floats]]:
-    """Rows, columns and depth of the products of a pass; sizes are those of the forward one."""
+    """Rows, columns and depth of the matmuls of a pass; sizes are those of the forward one."""
     return {
         "fwd": [(m, n, k)],
         "dgrad": [(m, k, n)],
@@ -219,7 +219,7 @@ def _list_matmuls(which: str, m: Floats, n: Floats, k: Floats) -> list[tuple[Flo
 def _count_wave_gflop(
     rows: Floats, columns: Floats, depth: Floats, matmuls: Floats, tall: int, wide: int, processors: int
 ) -> Floats:
-    """GFLOP of a product whose tiles fill all processors in every wave. [K22]"""
+    """GFLOP of a matmul whose tiles fill all processors in every wave. [K22]"""
     tiles = matmuls * np.ceil(rows / tall) * np.ceil(columns / wide)
     return 2e-9 * np.ceil(tiles / processors) * processors * tall * wide * depth
 

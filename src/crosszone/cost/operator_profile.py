@@ -1,8 +1,8 @@
 """Operator profiles: times of single operators on one GPU, fitted to samples (`profiles/operators/*.yaml`).
 
-    profile = operator_profile("h200-141gb-sxm")
-    found = profile.predict("matmul", {"m": 8192, "n": 4096, "k": 4096}, dtype="bf16", which="fwd")
-    found.time_us, found.error_pct, found.outside
+    profile = load_operator_profile("h200-141gb-sxm")
+    timed = profile.predict("matmul", {"m": 8192, "n": 4096, "k": 4096}, dtype="bf16", which="fwd")
+    timed.time_us, timed.error_pct, timed.outside
     profile.summary()["matmul"]["unseen_pct"]
     profile.coefficients["matmul"].value                      # what the cost formulas take from it
 
@@ -57,10 +57,10 @@ def list_passes(op: str) -> tuple[str, ...]:
 
 
 class Trees(Value):
-    """Boosted trees of log(time / form), each a text: `2:11.5` splits by sign 2 (up to 11.5: the next), `.02` ends."""
+    """Boosted trees of log(time / form), each a text: `2:11.5` splits by feature 2 (to 11.5: the next), `.02` ends."""
 
     signs: tuple[Name, ...]
-    """What the trees look at (`operator_forms.signs`), by number."""
+    """What the trees look at (`operator_forms.build_features`), by number."""
     base: float
     """What all trees add to."""
     trees: tuple[str, ...]

@@ -39,23 +39,32 @@ def samples_job(
 ) -> bytes:
     """Kernel samples fitted: errors of every operator, and the values that the cost formulas take from them."""
     from crosszone.calibrate.operator_fit import read_samples
-    from crosszone.calibrate.operator_profiles import fittable, fitted_profile, kept, own_profile
+    from crosszone.calibrate.operator_profiles import (
+        build_own_profile,
+        fit_operator_profile,
+        list_undetermined,
+        select_fittable,
+    )
     from crosszone.web.calibrate_found import ErrorRow, FitFound, values_of
 
     tell = watched(progress, cancelled)
     tell("reading", 0, 0)
     with renamed(source):
         read = dataclasses.replace(read_samples([Path(source.path)], how["gpu"]), source=source.name)
-        counted = _counted(tell, len(fittable(read)))
-        made = fitted_profile(read, correction=how["correction"], progress=counted)
-    profile = own_profile(made, name_from(made.gpu, "samples"))
-    stay = [Notice(code="calibrate_kept", level="note", params={"fields": kept(made)})] if kept(made) else []
+        counted = _counted(tell, len(select_fittable(read)))
+        made = fit_operator_profile(read, correction=how["correction"], progress=counted)
+    profile = build_own_profile(made, name_from(made.gpu, "samples"))
+    stay = (
+        [Notice(code="calibrate_kept", level="note", params={"fields": list_undetermined(made)})]
+        if list_undetermined(made)
+        else []
+    )
     found = FitFound(
         name=source.name,
         source=read.device,
         facts={
             "gpu": made.gpu,
-            "rows": read.used,
+            "rows": read.used_rows,
             "operators": len(made.operators),
             "left_out": _counts(read.left_out),
         },
