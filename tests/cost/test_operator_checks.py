@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from crosszone.calibrate.operator_fit import read_samples
-from crosszone.calibrate.operator_profiles import MOST_SHAPES, make_checks
+from crosszone.calibrate.operator_shapes import MOST_SHAPES, make_checks
 from crosszone.cost.operator_checks import CheckTable, formula_errors, formula_s
 from crosszone.cost.operator_profile import list_sampled_gpus, load_operator_profile
 from crosszone.cost.profile import Profiles

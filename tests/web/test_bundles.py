@@ -270,7 +270,9 @@ def test_the_choices_name_everything_that_can_be_asked_for(client):
 def test_a_setting_means_what_its_docstring_says():
     schema = json_schema("launch", {"launch": LaunchSettings})
     said = {key: one["description"] for key, one in schema["properties"].items()}
-    said |= {f"training.{key}": one["description"] for key, one in schema["$defs"]["Training"]["properties"].items()}
+    said |= {
+        f"training.{key}": one["description"] for key, one in schema["$defs"]["TrainingSettings"]["properties"].items()
+    }
     for one in build_choices("en").settings:
         assert one.meaning == said[one.name], one.name
 

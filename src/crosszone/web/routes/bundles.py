@@ -279,7 +279,7 @@ def _describe(group: str, code: str, part: str, language: str) -> str:
 
 def _list_settings(language: str) -> Iterator[SettingChoice]:
     schema = json_schema("launch", {"launch": LaunchSettings})
-    training = schema["$defs"]["Training"]["properties"]
+    training = schema["$defs"]["TrainingSettings"]["properties"]
     fields = {key: field for key, field in schema["properties"].items() if key != "training"}
     fields |= {f"training.{key}": field for key, field in training.items()}
     for name, field in fields.items():
