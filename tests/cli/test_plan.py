@@ -15,7 +15,6 @@ from builders import fields
 from conftest import ROOT
 from crosszone import Scenario, load_scenario
 from crosszone.cli import output as bars
-from crosszone.cli import plans as report
 from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
@@ -23,6 +22,7 @@ from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
 from crosszone.predict.predict import build_prediction, predictor
 from crosszone.text import LANGUAGES, load_texts
+from crosszone.views import plan as report
 from predict.given import FSDP, zones
 
 SINGLE = str(ROOT / "examples" / "single-node.yaml")

@@ -12,7 +12,6 @@ import pytest
 
 from builders import fields, zone
 from conftest import ROOT
-from crosszone.cli import prediction as report
 from crosszone.cli.output import write_file
 from crosszone.cost.memory import MOMENTS, PARTS
 from crosszone.inputs.document import dump_yaml
@@ -21,7 +20,8 @@ from crosszone.predict.prediction import Bottleneck, Kind, Prediction, StageMemo
 from crosszone.schedule.trace import read_trace
 from crosszone.text import LANGUAGES, load_texts
 from crosszone.text.figures import format_digits
-from crosszone.views.words import AnswerText
+from crosszone.views import prediction as report
+from crosszone.views.answer_text import AnswerText
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 THREE = str(ROOT / "examples" / "three-cities.yaml")
@@ -119,9 +119,9 @@ def test_of_many_stages_the_first_the_last_and_the_fullest_are_shown(say, tmp_pa
 
 def test_the_fullest_stage_is_shown_wherever_it_lies():
     groups = [[StageMemory.model_construct(stage=number)] for number in range(40)]
-    shown = [group[0].stage if group else None for group in report._select_groups(groups, 20)]
+    shown = [group[0].stage if group else None for group in report.select_groups(groups, 20)]
     assert shown == [*range(8), None, 20, None, *range(32, 40)]
-    assert report._select_groups(groups[:16], 3) == groups[:16]
+    assert report.select_groups(groups[:16], 3) == groups[:16]
 
 
 def test_a_step_of_too_many_spans_has_no_trace(say, tmp_path):

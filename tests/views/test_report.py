@@ -110,8 +110,8 @@ def test_inputs_plan_and_warnings_are_there(three):
 
 def test_parts_of_the_step_add_up_to_it(three):
     found, made = three
-    rows = section(made, "What a step is made of").tables[0].rows
-    *parts, total = [float(row[1].replace(",", "")) for row in rows]
+    (table,) = section(made, "What a step is made of").tables
+    *parts, total = [float(row[1].replace(",", "")) for row in (*table.rows, *table.total)]
     assert total == pytest.approx(found.answer.prediction.step_time_s.expected, rel=1e-3)
     assert sum(parts) == pytest.approx(total, rel=2e-3)
 
@@ -127,7 +127,7 @@ def test_memory_of_every_stage_is_told(three):
 
 def test_the_file_at_the_end_is_the_scenario(three):
     _, made = three
-    assert load_scenario(THREE) == parse_scenario(made.sections[-1].code).scenario
+    assert load_scenario(THREE) == parse_scenario(made.sections[-1].blocks[0].text).scenario
 
 
 def test_a_scenario_without_a_strategy_is_reported_as_its_best_plan():
@@ -137,10 +137,10 @@ def test_a_scenario_without_a_strategy_is_reported_as_its_best_plan():
     assert found.chosen
     assert found.answer.prediction.step_time_s == best.prediction.step_time_s
     made = build_report(found, "en")
-    assert parse_scenario(made.sections[-1].code).scenario.strategy == best.strategy
-    assert [one.text for one in section(made, "Why, and what else there is").items][: len(best.reasons)] == [
-        reason["message"] for reason in best.reasons
-    ]
+    assert parse_scenario(made.sections[-1].blocks[0].text).scenario.strategy == best.strategy
+    assert [one.text for one in section(made, "Why, and what else there is").blocks[0].remarks][
+        : len(best.reasons)
+    ] == [reason["message"] for reason in best.reasons]
 
 
 def test_a_plan_that_is_given_has_the_reasons_of_that_plan():

@@ -9,18 +9,18 @@ import typer
 from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
     get_language,
-    label,
+    get_text,
     open_console,
     open_progress_bar,
     print_json,
-    print_lines,
-    print_notices,
+    print_sections,
 )
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
     from crosszone.analyse.answer import Analysis, Part
-    from crosszone.predict.answer import PredictionAnswer
+    from crosszone.predict.prediction import Prediction
+    from crosszone.views.document import Section
 
 PARTS_HELP = "traffic, suggestions, bill, rating, front, drill, marginal"
 
@@ -66,7 +66,7 @@ def analyse(
     if as_json:
         print_json(analysis.to_asked())
         return
-    _print(prediction_answer, analysis, formulas)
+    print_sections(_list_sections(prediction_answer.prediction, analysis, formulas))
 
 
 def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
@@ -81,23 +81,29 @@ def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
     return PARTS if everything else tuple(name for name in PARTS if name in part) if part else QUICK
 
 
-def _print(prediction_answer: PredictionAnswer, analysis: Analysis, formulas: bool) -> None:
-    from crosszone.cli import economy, traffic
-    from crosszone.cli.prediction import format_split, list_answer_lines
+def _list_sections(prediction: Prediction, analysis: Analysis, formulas: bool) -> list[Section]:
+    from crosszone.views import economy
+    from crosszone.views.communication import build_suggestion_sections, list_communication_blocks
+    from crosszone.views.document import Section
+    from crosszone.views.prediction import build_head_section, list_answer_facts
 
-    terminal = open_console()
-    terminal.print(prediction_answer.prediction.name, style="bold")
-    terminal.print(format_split(prediction_answer.prediction), style="dim")
-    print_lines(*list_answer_lines(prediction_answer.prediction)[:3])
+    text = get_text()
+    sections = [build_head_section(prediction, text, list_answer_facts(prediction, text)[:3])]
     if analysis.traffic is not None:
-        traffic.print_report(analysis.traffic, formulas=formulas)
+        blocks = list_communication_blocks(analysis.traffic, text, formulas=formulas)
+        sections.append(Section(title="", blocks=blocks))
     if analysis.suggestions is not None:
-        traffic.print_suggestions(analysis.suggestions)
-    for name in ("bill", "rating", "front", "drill", "marginal"):
-        part = getattr(analysis, name)
-        if part is not None:
-            terminal.print(label(f"{name}_title"), style="bold")
-            getattr(economy, f"print_{name}")(part)
-    bill_messages = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
-    warnings = [notice for notice in prediction_answer.prediction.warnings if notice["level"] != "note"]
-    print_notices(notice for notice in warnings if notice["message"] not in bill_messages)
+        sections += build_suggestion_sections(analysis.suggestions, text, open_console().width)
+    sections += [economy.build_bill_section(analysis.bill, text)] if analysis.bill is not None else []
+    sections += [economy.build_rating_section(analysis.rating, text)] if analysis.rating is not None else []
+    sections += [economy.build_front_section(analysis.front, text)] if analysis.front is not None else []
+    sections += [economy.build_drill_section(analysis.drill, text)] if analysis.drill is not None else []
+    sections += [economy.build_marginal_section(analysis.marginal, text)] if analysis.marginal is not None else []
+    # the bill repeats what the prediction warns of; a sentence is shown once
+    shown_messages = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
+    warnings = [
+        notice
+        for notice in prediction.warnings
+        if notice["level"] != "note" and notice["message"] not in shown_messages
+    ]
+    return [*sections, Section(title="", blocks=(text.list_remarks(warnings),))]

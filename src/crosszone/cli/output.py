@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crosszone.errors import InputError, InvalidError, Notice, place
+from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.text import LANGUAGES, detect_language
 from crosszone.text import label as render_label
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import TaskID
     from rich.table import Table
+
+    from crosszone.views.answer_text import AnswerText
+    from crosszone.views.document import Section
 
 
 _chosen_language: list[str] = []  # the language of this run, set once by `--lang`; empty: the user's locale
@@ -63,37 +66,32 @@ def open_console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
 
+def get_text() -> AnswerText:
+    """What answers say, in the language of this run."""
+    from crosszone.views.answer_text import AnswerText
+
+    return AnswerText(get_language())
+
+
+def print_sections(sections: Iterable[Section]) -> None:
+    """An answer as `views` makes sections of it."""
+    from crosszone.views.terminal import print_sections
+
+    print_sections(sections, open_console())
+
+
 def build_table(title: str, columns: Iterable[tuple[str, str]], *, caption: str | None = None) -> Table:
     """An empty table; a column is a label key and its alignment."""
-    from rich import box
-    from rich.table import Table
+    from crosszone.views.terminal import build_rich_table
 
-    rows = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="bold",
-        caption=caption,
-        caption_justify="left",
-    )
-    for key, align in columns:
-        rows.add_column(label(key), justify="right" if align == "right" else "left", overflow="fold")
-    return rows
+    return build_rich_table([(label(key), align) for key, align in columns], title=title, caption=caption or "")
 
 
 def print_notices(notices: Iterable[dict[str, Any]], *, stderr: bool = False) -> None:
     """Each notice (as `Notice.as_dict` gives it) with its place, level and remedy."""
-    from rich.text import Text
+    from crosszone.views.terminal import print_remarks
 
-    terminal = open_console(stderr=stderr)
-    style = {"error": "bold red", "warning": "yellow", "note": "dim"}
-    for notice in notices:
-        line = Text(place(notice["file"], notice["line"]))
-        line.append(label(f"level_{notice['level']}"), style=style[notice["level"]])
-        line.append(f" {notice['message']}")
-        terminal.print(line, soft_wrap=True)
-        if notice["hint"]:
-            terminal.print(Text(f"    {notice['hint']}", style="dim"), soft_wrap=True)
+    print_remarks(get_text().list_remarks(notices), open_console(stderr=stderr))
 
 
 def print_failure(notices: Sequence[Notice], as_json: bool) -> None:
@@ -110,17 +108,9 @@ Line = tuple[str, str, str]  # Heading, text and style
 
 def print_lines(*lines: Line) -> None:
     """Lines under each other; what is too long for the terminal goes on under the text."""
-    from rich.cells import cell_len
-    from rich.text import Text
+    from crosszone.views.terminal import print_headed_lines
 
-    terminal = open_console()
-    indent = max(cell_len(heading) for heading, _, _ in lines) + 2
-    for heading, text, style in lines:
-        lead = heading + " " * (indent - cell_len(heading))
-        for piece in Text(text).wrap(terminal, max(20, terminal.width - indent)):
-            piece.rstrip()
-            terminal.print(Text(lead) + piece, style=style, soft_wrap=True)
-            lead = " " * indent
+    print_headed_lines(lines, open_console())
 
 
 def join_words(words: Iterable[str]) -> str:

@@ -13,10 +13,12 @@ from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
+    get_text,
     label,
     open_console,
     open_progress_bar,
     print_json,
+    print_sections,
     write_file,
 )
 from crosszone.errors import InputError, InvalidError, Notice
@@ -104,13 +106,15 @@ def plan(
         print_json(plans.model_dump(mode="json"))
         return
 
-    from crosszone.cli.plans import print_crossover, print_plans, print_why
+    from crosszone.views.plan import build_comparison_section, build_crossover_section, build_plan_sections
 
-    print_plans(plans, front=front)
+    text = get_text()
+    sections = build_plan_sections(plans, text, open_console().width, front=front)
     if rank is not None and plans.why is not None:
-        print_why(plans.why, select_best(plans), rank.select(plans))
+        sections.append(build_comparison_section(plans.why, select_best(plans), rank.select(plans), text))
     if crossover:
-        print_crossover(plans.crossover)
+        sections.append(build_crossover_section(plans.crossover, text))
+    print_sections(sections)
     if output is not None:
         open_console().print(label("written", output=output), soft_wrap=True)
 

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import check_not_existing, get_language, label, open_console, print_json, write_file
-from crosszone.cli.prediction import print_prediction
+from crosszone.cli.output import (
+    check_not_existing,
+    get_language,
+    get_text,
+    label,
+    open_console,
+    print_json,
+    print_sections,
+    write_file,
+)
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
@@ -46,7 +54,10 @@ def predict(
     if as_json:
         print_json(prediction_answer.prediction.model_dump(mode="json"))
         return
-    print_prediction(prediction_answer)
+
+    from crosszone.views.prediction import build_prediction_sections
+
+    print_sections(build_prediction_sections(prediction_answer, get_text(), open_console().width))
     if trace is not None:
         open_console().print(label("written", output=trace), soft_wrap=True)
 

@@ -11,10 +11,13 @@ from crosszone.cli.options import JsonOption
 from crosszone.cli.output import (
     check_not_existing,
     get_language,
+    get_text,
     label,
     open_console,
     open_progress_bar,
     print_json,
+    print_sections,
+    write_bytes,
     write_file,
 )
 from crosszone.errors import InputError
@@ -78,16 +81,16 @@ def sweep(
     if csv is not None:
         write_file(Path(csv), outcome.to_csv(), force)
     if png is not None:
-        from crosszone.cli.picture import write_picture
+        from crosszone.views.sweep_picture import draw_sweep
 
-        write_picture(Path(png), outcome, force)
+        write_bytes(Path(png), draw_sweep(outcome, get_language()), force)
     if as_json:
         print_json(outcome.model_dump(mode="json"))
         return
 
-    from crosszone.cli.heat import print_sweep
+    from crosszone.views.sweep import build_sweep_section
 
-    print_sweep(outcome)
+    print_sections([build_sweep_section(outcome, get_text())])
     for output in (csv, png):
         if output is not None:
             open_console().print(label("written", output=output), soft_wrap=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import assert_never
 
-from crosszone.views.document import Report, Section, Table
+from crosszone.views.document import Block, Code, Facts, Paragraph, Picture, Remarks, Report, Section, Table
 
 # Characters that may be markup anywhere; an underscore only at the edge of a word.
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~&$]|(?<!\w)_|_(?!\w))")
@@ -32,25 +33,40 @@ def escape_markdown(text: str) -> str:
 
 def _render_section(section: Section) -> Iterator[str]:
     yield from (f"## {escape_markdown(section.title)}", "")
-    for line in section.lines:
-        yield from (escape_markdown(line), "")
-    for heading, text in section.facts:
-        yield f"- **{escape_markdown(heading)}**: {escape_markdown(text)}"
-    if section.facts:
-        yield ""
-    for item in section.items:
-        level = f"**{escape_markdown(item.level)}** " if item.level else ""
-        yield f"- {level}{escape_markdown(item.text)}"
-        if item.hint:
-            yield f"  {escape_markdown(item.hint)}"
-    if section.items:
-        yield ""
-    for table in section.tables:
-        yield from _render_table(table)
-    if section.code:
-        longest = max((len(run) for run in _FENCE.findall(section.code)), default=2)
-        fence = "`" * (longest + 1)
-        yield from (f"{fence}yaml", section.code.rstrip("\n"), fence, "")
+    for block in section.blocks:
+        yield from _render_block(block)
+
+
+def _render_block(block: Block) -> Iterator[str]:
+    match block:
+        case Paragraph():
+            yield from (escape_markdown(block.text), "")
+        case Facts():
+            for fact in block.facts:
+                yield f"- **{escape_markdown(fact.heading)}**: {escape_markdown(fact.text)}"
+            yield ""
+        case Remarks():
+            for remark in block.remarks:
+                level = f"**{escape_markdown(remark.level_word)}** " if remark.level else ""
+                yield f"- {level}{escape_markdown(remark.text)}"
+                if remark.hint:
+                    yield f"  {escape_markdown(remark.hint)}"
+            if block.remarks:
+                yield ""
+        case Table():
+            yield from _render_table(block)
+        case Picture():
+            yield from _render_code("".join("".join(span.text for span in line) + "\n" for line in block.lines), "")
+        case Code():
+            yield from _render_code(block.text, "yaml")
+        case _:
+            assert_never(block)
+
+
+def _render_code(text: str, language: str) -> Iterator[str]:
+    longest = max((len(run) for run in _FENCE.findall(text)), default=2)
+    fence = "`" * (longest + 1)
+    yield from (f"{fence}{language}", text.rstrip("\n"), fence, "")
 
 
 def _render_table(table: Table) -> Iterator[str]:
@@ -58,7 +74,7 @@ def _render_table(table: Table) -> Iterator[str]:
         yield from (f"### {escape_markdown(table.title)}", "")
     yield "| " + " | ".join(escape_markdown(heading) for heading, _ in table.headings) + " |"
     yield "|" + "|".join("---:" if align == "right" else "---" for _, align in table.headings) + "|"
-    for row in table.rows:
+    for row in (*table.rows, *table.total):
         yield "| " + " | ".join(escape_markdown(cell) or " " for cell in row) + " |"
     yield ""
     if table.caption:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crosszone.cli.heat import LETTERS
-from crosszone.cli.output import get_language, write_bytes
 from crosszone.extras import require_extra
 from crosszone.text import label
+from crosszone.views.sweep import LETTERS
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
@@ -23,7 +21,7 @@ LUMA = (0.2126, 0.7152, 0.0722)  # How bright red, green and blue look
 TICKS = 6  # Numbers beside the scale of colours
 
 
-def draw_sweep(sweep: Sweep) -> bytes:
+def draw_sweep(sweep: Sweep, language: str) -> bytes:
     """The picture as the bytes of a PNG file; in English where no font has the characters of another language."""
     require_extra("figures")
     os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), f"crosszone-matplotlib-{os.getuid()}"))
@@ -33,7 +31,7 @@ def draw_sweep(sweep: Sweep) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    font = _find_chinese_font() if get_language() == "zh" else None
+    font = _find_chinese_font() if language == "zh" else None
     labels = _PictureLabels("zh" if font else "en")
     with mpl.rc_context({"font.family": [font or "DejaVu Sans"], "axes.unicode_minus": False}):
         figure = Figure(figsize=(9, 6), dpi=150, layout="constrained")
@@ -42,11 +40,6 @@ def draw_sweep(sweep: Sweep) -> bytes:
         content = io.BytesIO()
         figure.savefig(content, format="png")
     return content.getvalue()
-
-
-def write_picture(path: Path, sweep: Sweep, force: bool) -> None:
-    """Write the picture whole or not at all."""
-    write_bytes(path, draw_sweep(sweep), force)
 
 
 @dataclass(frozen=True)

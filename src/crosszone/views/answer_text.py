@@ -1,13 +1,18 @@
-"""The figures of a prediction in words, in one language: what the terminal and a report both say."""
+"""Answers in words, in one language: labels, tables of them, notices, and the figures of a prediction.
+
+AnswerText("en").describe_memory(prediction.memory_gib)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from crosszone.errors import place
 from crosszone.text import label
 from crosszone.text.figures import format_amount, format_digits, format_percent
+from crosszone.views.document import Align, Remark, Remarks, Table
 
 if TYPE_CHECKING:
     from crosszone.cost.operator_checks import OperatorError
@@ -21,7 +26,7 @@ DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "r
 
 @dataclass(frozen=True)
 class AnswerText:
-    """Sentences about a prediction in one language."""
+    """What answers say, in one language."""
 
     language: str
 
@@ -32,6 +37,55 @@ class AnswerText:
     def join(self, words: Iterable[str]) -> str:
         """Words with commas between them."""
         return self.label("comma").join(words)
+
+    def build_table(
+        self,
+        columns: Iterable[tuple[str, Align]],
+        rows: Iterable[Sequence[str]],
+        *,
+        title: str = "",
+        caption: str = "",
+        total: Iterable[Sequence[str]] = (),
+        bad_rows: Iterable[int] = (),
+        uncut: Iterable[int] = (),
+        terminal_rows: int | None = None,
+    ) -> Table:
+        """A table; a column is a label key and its alignment."""
+        cells = tuple(tuple(row) for row in rows)
+        return Table(
+            headings=tuple((self.label(key), align) for key, align in columns),
+            rows=cells,
+            total=tuple(tuple(row) for row in total),
+            title=title,
+            caption=caption,
+            bad_rows=frozenset(bad_rows),
+            uncut=frozenset(uncut),
+            terminal_rows=terminal_rows,
+            more=self.count_more(len(cells), terminal_rows),
+        )
+
+    def count_more(self, count: int, terminal_rows: int | None) -> str:
+        """How many rows a terminal leaves out, in words; nothing where it shows all."""
+        hidden = 0 if terminal_rows is None else count - terminal_rows
+        return self.label("rows_more", count=format_amount(hidden)) if hidden > 0 else ""
+
+    def list_remarks(self, notices: Iterable[Mapping[str, Any]]) -> Remarks:
+        """Notices (as `Notice.as_dict` gives them) with place, level and remedy."""
+        remarks = tuple(
+            Remark(
+                text=notice["message"],
+                hint=notice["hint"],
+                level=notice["level"],
+                level_word=self.label(f"level_{notice['level']}"),
+                place=place(notice["file"], notice["line"]),
+            )
+            for notice in notices
+        )
+        return Remarks(remarks=remarks, bullet="")
+
+    def name_link(self, link: str) -> str:
+        """A tier in words; a direction between zones is named by them."""
+        return link if " > " in link else self.label(f"link_{link}")
 
     def format_range(self, triple: Triple, unit: str, factor: float = 1.0) -> str:
         """Expected value with its unit, and the range."""

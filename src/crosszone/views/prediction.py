@@ -1,0 +1,167 @@
+"""A prediction as sections: the answer first, then what it rests on, then tables and notices.
+
+`width` is that of the terminal in columns; None: a file, which has room for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from crosszone.text.figures import format_amount, format_digits, format_percent
+from crosszone.views.answer_text import SMALL, AnswerText
+from crosszone.views.document import Columns, Fact, Facts, Paragraph, Section
+
+if TYPE_CHECKING:
+    from crosszone.predict.answer import PredictionAnswer
+    from crosszone.predict.prediction import Memory, Prediction, StageMemory, Traffic
+
+WIDE = 110  # Columns of a terminal that has room for every part of the memory
+# Columns of the memory table in a narrow terminal; all else is `other`.
+NARROW = {"states": ("weights", "gradients", "optimizer"), "activations": ("activations",), "logits": ("logits",)}
+MOST_ROWS, MOST_STAGES = 60, 16  # Rows of traffic and of memory that a terminal shows; --json has all
+LARGE_GIB = 100  # From here on decimals only take room
+
+
+def build_prediction_sections(answer: PredictionAnswer, text: AnswerText, width: int | None) -> list[Section]:
+    """All that is known of a prediction."""
+    prediction = answer.prediction
+    basis = "\n".join(text.describe_basis(prediction, answer.predictor))
+    facts = (*list_answer_facts(prediction, text), Fact(heading=text.label("answer_basis"), text=basis))
+    sections = [
+        build_head_section(prediction, text, facts),
+        build_breakdown_section(prediction, text),
+        build_memory_section(prediction.memory_gib, text, width),
+    ]
+    if prediction.communication:
+        sections.append(_build_traffic_section(prediction.communication, text))
+    return [*sections, Section(title="", blocks=(text.list_remarks(prediction.warnings),))]
+
+
+def build_head_section(prediction: Prediction, text: AnswerText, facts: Sequence[Fact]) -> Section:
+    """What is predicted, how it is split, and the figures that matter most."""
+    split = Paragraph(text=text.describe_split(prediction), mark="faint", wraps=True)
+    return Section(title=prediction.name, blocks=(split, Facts(facts=tuple(facts))))
+
+
+def list_answer_facts(prediction: Prediction, text: AnswerText) -> list[Fact]:
+    """The figures that matter most: time, speed, memory, length, price, energy and what holds it up."""
+    step, memory, run = prediction.step_time_s, prediction.memory_gib, prediction.run
+    return [
+        Fact(heading=text.label("answer_step"), text=text.format_range(step, "s"), mark="strong"),
+        Fact(heading=text.label("answer_speed"), text=text.describe_speed(prediction)),
+        Fact(heading=text.label("answer_memory"), text=text.describe_memory(memory), mark="" if memory.fits else "bad"),
+        Fact(heading=text.label("answer_run"), text=text.describe_run(run)),
+        Fact(heading=text.label("answer_cost"), text=text.describe_cost(run)),
+        Fact(heading=text.label("answer_energy"), text=text.describe_energy(run)),
+        Fact(heading=text.label("answer_bottleneck"), text=text.describe_bottleneck(prediction)),
+    ]
+
+
+def build_breakdown_section(prediction: Prediction, text: AnswerText) -> Section:
+    """Parts of the step, largest first; small ones in one row; they add up to the step."""
+    step_s = prediction.step_time_s.expected
+    ordered = sorted(prediction.breakdown_s.items(), key=lambda item: -item[1])
+    large = [(name, part_s) for name, part_s in ordered if abs(part_s) >= SMALL * step_s]
+    small = [part_s for name, part_s in ordered if part_s and (name, part_s) not in large]
+    rows = [
+        (text.label(f"step_{name}"), format_digits(part_s), format_percent(part_s / step_s)) for name, part_s in large
+    ]
+    if small:
+        small_s = sum(small)
+        name = text.label("small_parts", count=len(small))
+        rows.append((name, format_digits(small_s, 2), format_percent(small_s / step_s)))
+    total = (text.label("total"), format_digits(step_s), format_percent(1.0))
+    columns: Columns = [("step_part", "left"), ("time_s", "right"), ("share_pct", "right")]
+    return Section(title=text.label("breakdown_title"), blocks=(text.build_table(columns, rows, total=[total]),))
+
+
+def build_memory_section(memory: Memory, text: AnswerText, width: int | None) -> Section:
+    """A row for each run of equal stages. Parts that no stage has are left out; a narrow terminal sums some up."""
+    stages, wide = memory.stages, width is None or width >= WIDE
+    parts = [part for part in stages[0].parts if any(stage.parts[part] for stage in stages)]
+    parts_of = {part: [part] for part in parts}
+    if not wide:
+        parts_of = {name: [part for part in parts if part in NARROW[name]] for name in NARROW}
+        parts_of["other"] = [part for part in parts if not any(part in inner for inner in NARROW.values())]
+        parts_of = {name: inner for name, inner in parts_of.items() if inner}
+    is_mixed, has_host = len({stage.gpu for stage in stages}) > 1, any(stage.host for stage in stages)
+    has_layers = wide or not is_mixed
+    columns: Columns = [("stage", "left")]
+    columns += [("gpu", "left")] if is_mixed else []
+    columns += [("layers", "right")] if has_layers else []
+    columns += [(f"mem_{name}", "right") for name in parts_of]
+    columns += [("total", "right"), ("mem_limit", "right")]
+    columns += [("mem_host", "right")] if has_host else []
+    columns += [("peak_at", "left")] if wide else []
+    rows: list[tuple[str, ...]] = []
+    over = []
+    groups = _group_equal_stages(stages)
+    for group in groups if width is None else select_groups(groups, memory.worst_stage):
+        if not group:
+            rows.append(("...", *[""] * (len(columns) - 1)))
+            continue
+        stage = group[0]
+        name = str(stage.stage) if len(group) == 1 else f"{stage.stage} - {group[-1].stage}"
+        worst = any(member.stage == memory.worst_stage for member in group)
+        cells = [name + (" *" if worst else ""), *([stage.gpu] if is_mixed else [])]
+        cells += [format_amount(stage.layers)] if has_layers else []
+        cells += [_format_gib(sum(stage.parts[part] for part in inner)) for inner in parts_of.values()]
+        cells += [_format_gib(stage.total), _format_gib(stage.limit), *([_format_gib(stage.host)] if has_host else [])]
+        cells += [text.label(f"peak_{stage.peak_at}")] if wide else []
+        if stage.total > stage.limit:
+            over.append(len(rows))
+        rows.append(tuple(cells))
+    table = text.build_table(columns, rows, caption=text.label("memory_caption"), bad_rows=over)
+    return Section(title=text.label("memory_title"), blocks=(table,))
+
+
+def _group_equal_stages(stages: Sequence[StageMemory]) -> list[list[StageMemory]]:
+    """Stages that follow each other and show the same cells."""
+
+    def list_cells(stage: StageMemory) -> tuple[object, ...]:
+        return (
+            stage.gpu,
+            stage.layers,
+            stage.peak_at,
+            *(f"{value:.2f}" for value in (*stage.parts.values(), stage.host)),
+        )
+
+    return [list(group) for _, group in groupby(stages, key=list_cells)]
+
+
+def select_groups(groups: list[list[StageMemory]], worst: int) -> list[list[StageMemory]]:
+    """The first, the last and the fullest stages where there are many; an empty list stands for those between."""
+    if len(groups) <= MOST_STAGES:
+        return groups
+    half = MOST_STAGES // 2
+    near = {number for number, group in enumerate(groups) if any(stage.stage == worst for stage in group)}
+    numbers = sorted({*range(half), *near, *range(len(groups) - half, len(groups))})
+    selected: list[list[StageMemory]] = []
+    for number, before in zip(numbers, [-1, *numbers], strict=False):
+        selected += [[]] if number > before + 1 else []
+        selected.append(groups[number])
+    return selected
+
+
+def _format_gib(gib: float) -> str:
+    return f"{gib:.2f}" if gib < LARGE_GIB else f"{gib:,.0f}"
+
+
+def _build_traffic_section(traffic: Sequence[Traffic], text: AnswerText) -> Section:
+    columns: Columns = [("traffic_kind", "left"), ("traffic_link", "left"), ("traffic_gb", "right")]
+    columns += [("traffic_messages", "right"), ("traffic_busy", "right"), ("traffic_exposed", "right")]
+    rows = [
+        (
+            text.label(f"kind_{line.kind}"),
+            text.name_link(line.link),
+            format_digits(line.bytes_per_step / 1e9),
+            format_digits(line.messages),
+            format_digits(line.busy_s),
+            format_digits(line.exposed_s),
+        )
+        for line in traffic
+    ]
+    table = text.build_table(columns, rows, caption=text.label("traffic_caption"), terminal_rows=MOST_ROWS)
+    return Section(title=text.label("traffic_title"), blocks=(table,))
