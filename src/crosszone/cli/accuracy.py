@@ -10,32 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from crosszone.cli.accuracy_table import TESTBED, Columns, print_table
 from crosszone.cli.options import JsonOption
-from crosszone.cli.output import get_language, label, open_console, print_json
+from crosszone.cli.output import (
+    check_not_existing,
+    get_language,
+    get_text,
+    label,
+    open_console,
+    print_json,
+    print_sections,
+    write_bytes,
+)
 from crosszone.errors import InputError, Notice
-from crosszone.text.figures import format_amount
+from crosszone.extras import require_extra
 
 if TYPE_CHECKING:
-    from crosszone.calibrate.accuracy import Accuracy
     from crosszone.calibrate.accuracy_report import ScoredFolder
     from crosszone.calibrate.fit import CrossValidation
-    from crosszone.calibrate.published import TwoSites
-
-MOST_ROWS = 60  # Rows of a table shown in the terminal; --json has all
-MOST_ASSUMED = 20
-SCORES = (
-    ("scored", "right"),
-    ("skipped", "right"),
-    ("mape_pct", "right"),
-    ("median_ape_pct", "right"),
-    ("within_10_pct", "right"),
-    ("within_20_pct", "right"),
-    ("bias_pct", "right"),
-    ("band_coverage_pct", "right"),
-    ("memory_rows", "right"),
-    ("memory_mape_pct", "right"),
-)
 
 
 def show_accuracy(
@@ -68,8 +59,6 @@ def show_accuracy(
 
     Example: crosszone accuracy my-runs.csv
     """
-    from crosszone.cli.accuracy_folder import check_targets, find_default_folder
-
     check_targets(force, csv, figures)
     targets = _Targets(csv, figures, as_json)
     if runs is None or runs.is_dir():
@@ -101,7 +90,6 @@ class _Targets:
         if self.csv is None and self.figures is None:
             return None
         from crosszone.calibrate.accuracy_report import build_report
-        from crosszone.cli.accuracy_folder import print_written, write_report
 
         report = build_report(scored, get_language())
         print_written(write_report(report, self.csv, self.figures))
@@ -117,7 +105,7 @@ def _refuse_files(path: Path, targets: _Targets) -> None:
 def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy_report import MAIN_FILE, RUN_FILES, build_report, count_rows, score_folder
     from crosszone.calibrate.fit import read_doubtful_reasons
-    from crosszone.cli.accuracy_folder import print_report, print_written, write_report
+    from crosszone.views.accuracy import build_folder_sections, build_validation_sections
 
     total = sum(count_rows(folder / name) for name in RUN_FILES)
     with _open_progress(label("accuracy_rows"), total) as advance:
@@ -135,8 +123,10 @@ def _score_folder(folder: Path, doubtful: Path | None, cv: bool, targets: _Targe
             {**report, "cross_validation": [validation.as_dict() for validation in validations]} if cv else report
         )
     else:
-        print_report(report)
-        _print_validations(validations)
+        text = get_text()
+        print_sections(
+            build_folder_sections(report, text, open_console().width) + build_validation_sections(validations, text)
+        )
     print_written(paths)
 
 
@@ -175,18 +165,10 @@ def _score_runs(path: Path, doubtful: Path | None, cv: bool, targets: _Targets) 
             {**answer, "cross_validation": [validation.as_dict() for validation in validations]} if cv else answer
         )
         return
-    _print_runs(accuracy_report)
-    _print_validations(validations)
+    from crosszone.views.accuracy import build_runs_sections, build_validation_sections
 
-
-def _print_validations(validations: Sequence[CrossValidation]) -> None:
-    if validations:
-        columns = (("left_out", "left"), ("folds", "right"), *SCORES[2:8])
-        lines = [
-            {"left_out": label(f"left_out_{validation.kind}"), "folds": validation.folds, **validation.scores}
-            for validation in validations
-        ]
-        print_table(label("cv_title"), columns, lines, MOST_ROWS)
+    text = get_text()
+    print_sections(build_runs_sections(accuracy_report, text) + build_validation_sections(validations, text))
 
 
 def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[CrossValidation]:
@@ -208,37 +190,10 @@ def _run_cross_validation(path: Path, doubtful: Mapping[str, str]) -> list[Cross
     return [validation for validation in validations if validation is not None]
 
 
-def _print_runs(accuracy_report: Accuracy) -> None:
-    first = (("source", "left"),)
-    total = {"source": label("total"), **accuracy_report.summary}
-    print_table(label("accuracy_title"), (*first, *SCORES), [*accuracy_report.by_source, total], MOST_ROWS)
-    lines = [{"subset": label(f"subset_{name}"), **values} for name, values in accuracy_report.subsets.items()]
-    if accuracy_report.doubtful["rows"]:
-        lines.append({"subset": label("subset_doubtful"), **accuracy_report.doubtful})
-    print_table(label("subsets_title"), (("subset", "left"), SCORES[0], *SCORES[2:8]), lines, MOST_ROWS)
-    ranking = accuracy_report.ranking
-    if ranking.mean_regret is not None:
-        line = label(
-            "ranking_line",
-            groups=ranking.groups,
-            regret=f"{ranking.mean_regret:.3f}",
-            worst=f"{ranking.max_regret:.3f}",
-            pairs=ranking.pairs,
-            right=format_amount(ranking.pairs_right_pct, 3),
-        )
-        open_console().print(line, soft_wrap=True)
-    if accuracy_report.assumed:
-        columns = (("source", "left"), ("rows", "right"), ("assumed", "left"))
-        print_table(label("assumed_title"), columns, accuracy_report.assumed, MOST_ASSUMED)
-    if accuracy_report.skipped:
-        columns = (("source", "left"), ("rows", "right"), ("reason", "left"))
-        print_table(label("skipped_title"), columns, accuracy_report.skipped, MOST_ROWS)
-
-
 def _score_components(path: Path, targets: _Targets) -> None:
     from crosszone.calibrate.accuracy_report import build_report, score_file
     from crosszone.calibrate.components import build_component_table, compute_iteration_shares
-    from crosszone.cli.accuracy_folder import print_jobs
+    from crosszone.views.accuracy import build_components_sections
 
     scored = score_file(path)
     report = targets.write(scored) or build_report(scored, get_language())
@@ -252,15 +207,7 @@ def _score_components(path: Path, targets: _Targets) -> None:
         )
         print_json({**answer, "components": component_table.as_dict(), "shares": [item.as_dict() for item in shares]})
         return
-    print_jobs(report)
-    columns: Columns = (("part", "left"), ("jobs", "right"), ("mape_pct", "right"), ("median_error_pct", "right"))
-    print_table(label("parts_error_title"), columns, answer["by_part"], MOST_ROWS)
-    if report["skipped"]:
-        print_table(
-            label("skipped_title"),
-            (("run", "left"), ("source", "left"), ("reason", "left")),
-            [{"run": item["id"], **item} for item in report["skipped"]],
-        )
+    print_sections(build_components_sections(report, answer["by_part"], get_text(), open_console().width))
 
 
 def _score_testbed(path: Path, as_json: bool) -> None:
@@ -289,7 +236,10 @@ def _score_testbed(path: Path, as_json: bool) -> None:
         ]
         print_json({"summaries": lines, "rows": rows, "skipped": skipped})
         return
-    print_table(label("rig_title"), TESTBED, lines, MOST_ROWS)
+
+    from crosszone.views.accuracy import build_testbed_section
+
+    print_sections(build_testbed_section(lines, get_text()))
 
 
 def _compare_published(path: Path, as_json: bool) -> None:
@@ -309,42 +259,10 @@ def _compare_published(path: Path, as_json: bool) -> None:
         sites_answer = sites and sites.model_dump()
         print_json({"families": families, "grid": cells._asdict(), "two_sites": sites_answer, "rows": rows})
         return
-    columns: Columns = (("family", "left"), ("rows", "right"), ("predicted", "right"), *SCORES[3:6])
-    print_table(label("published_summary_title"), columns, families, MOST_ROWS)
-    if cells.cells:
-        open_console().print(label("published_cells", **cells._asdict()), soft_wrap=True)
-    if sites is not None:
-        _print_sites(sites)
-    columns = (
-        ("family", "left"),
-        ("published_case", "left"),
-        ("published_figure", "right"),
-        ("published_prediction", "right"),
-        ("published_difference_pct", "right"),
-    )
-    lines = [
-        {
-            "family": item["family"],
-            "published_case": item["case"],
-            "published_figure": f"{format_amount(item['published'], 4)} {item['unit']}",
-            "published_prediction": item["reason"] or f"{format_amount(item['predicted'], 4)} {item['unit']}",
-            "published_difference_pct": item["error_pct"],
-        }
-        for item in rows
-    ]
-    print_table(label("published_title"), columns, lines, len(lines))
 
+    from crosszone.views.accuracy import build_published_sections
 
-def _print_sites(sites: TwoSites) -> None:
-    if sites.least_gbps is None:
-        line = label("published_two_sites_never", target=format_amount(sites.target_pct, 3))
-    else:
-        gbps = format_amount(float(f"{sites.least_gbps:.3g}"))
-        line = label("published_two_sites", target=format_amount(sites.target_pct, 3), gbps=gbps)
-    open_console().print(line, soft_wrap=True)
-    lines = [{"gbps": format_amount(at), "published_efficiency_pct": pct} for at, pct in sites.efficiency_pct.items()]
-    columns: Columns = (("gbps", "right"), ("published_efficiency_pct", "right"))
-    print_table(label("published_two_sites_title"), columns, lines, MOST_ROWS)
+    print_sections(build_published_sections(families, cells._asdict(), sites, rows, get_text()))
 
 
 def _localize_reason(reason: str) -> str:
@@ -360,3 +278,61 @@ def _open_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
     with Progress(console=open_console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
         yield lambda done: bar.advance(task, done)
+
+
+# --- files
+
+
+def find_default_folder() -> Path:
+    """The folder with measured runs; where there is none, the one that they are looked for in first."""
+    from crosszone.calibrate.accuracy_report import find_measurements, list_measurement_folders
+
+    return find_measurements() or list_measurement_folders()[0]
+
+
+def check_targets(force: bool, csv: Path | None, figures: Path | None) -> None:
+    """Refuse before long work what cannot be written: a folder that is a file, or files that exist already."""
+    from crosszone.calibrate.accuracy_report import TABLE_FILES as TABLES
+    from crosszone.calibrate.figures import NAMES as DRAWN
+
+    if figures is not None:
+        require_extra("figures")
+    for folder, names in ((csv, TABLES), (figures, DRAWN)):
+        if folder is None:
+            continue
+        if folder.exists() and not folder.is_dir():
+            params = {"reason": label("not_a_folder")}
+            raise InputError(Notice(code="output_unwritable", value=str(folder), params=params))
+        for name in names:
+            check_not_existing(folder / name, force)
+
+
+def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | None) -> list[Path]:
+    """Write tables and pictures; all are made before the first is written."""
+    contents: dict[Path, bytes] = {}
+    if csv is not None:
+        from crosszone.calibrate.accuracy_report import build_csv_files
+
+        contents |= {csv / name: text.encode() for name, text in build_csv_files(report).items()}
+    if figures is not None:
+        from crosszone.calibrate.figures import draw_figures
+
+        pictures = draw_figures(report, get_language())
+        if not pictures:
+            raise InputError(Notice(code="accuracy_no_figure", value=report["folder"]))
+        contents |= {figures / name: content for name, content in pictures.items()}
+    for path, content in contents.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            params = {"reason": error.strerror or str(error)}
+            raise InputError(Notice(code="output_unwritable", value=str(path.parent), params=params)) from None
+        write_bytes(path, content, force=True)
+    return list(contents)
+
+
+def print_written(paths: Sequence[Path]) -> None:
+    """Say what lies where now."""
+    if paths:
+        names = ", ".join(str(path) for path in paths)
+        open_console(stderr=True).print(label("accuracy_written", count=len(paths), files=names), soft_wrap=True)
