@@ -8,8 +8,20 @@ from rich.console import Console
 from conftest import ROOT
 from crosszone.inputs.scenario import read_scenario
 from crosszone.predict.answer import answer
+from crosszone.views.accuracy import build_jobs_sections
 from crosszone.views.answer_text import AnswerText
-from crosszone.views.document import Fact, Facts, Paragraph, Picture, Remark, Remarks, Report, Section, Span, Table
+from crosszone.views.document import (
+    ColoredText,
+    Fact,
+    Facts,
+    Paragraph,
+    Picture,
+    Remark,
+    Remarks,
+    Report,
+    Section,
+    Table,
+)
 from crosszone.views.html import render_html
 from crosszone.views.markdown import render_markdown
 from crosszone.views.prediction import build_prediction_sections
@@ -40,7 +52,12 @@ BLOCKS = {
         ["Parts", "part", "host", "total", "2"],
     ),
     "a picture": (
-        Picture(lines=((Span(text="p ", color="#000000", background="#ffffff"), Span(text="f")), (Span(text="rtt"),))),
+        Picture(
+            lines=(
+                (ColoredText(text="p ", color="#000000", background="#ffffff"), ColoredText(text="f")),
+                (ColoredText(text="rtt"),),
+            )
+        ),
         ["p ", "f", "rtt"],
     ),
 }
@@ -93,3 +110,19 @@ def test_a_narrow_terminal_has_fewer_columns_of_memory():
     wide, narrow = (build_prediction_sections(predicted, text, width)[2].tables[0] for width in (None, 80))
     assert len(narrow.headings) < len(wide.headings)
     assert narrow.headings[0] == wide.headings[0]
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_a_narrow_terminal_leaves_jobs_out_before_it_cuts_an_error(width):
+    jobs = [{"cluster": "perlmutter", "name": "GPT_20B 4-4-8", "id": str(n), "fastest": True} for n in range(12)]
+    means = {"perlmutter": {"all_pct": 1.0, "fastest_pct": 2.0}}
+    rows = [{"name": "layer, forward", "errors_pct": [-13.6] * len(jobs), "means": means}]
+    components = {"jobs": jobs, "clusters": ["perlmutter"], "rows": rows}
+    scored = {"components": components, "clusters": [], "shares": []}
+    (section,) = build_jobs_sections(scored, AnswerText("en"), width)
+    shown = len(section.tables[0].headings) - 3
+    assert 1 <= shown <= 10
+    text = print_text([section], width)
+    assert text.count("-13.6") == shown
+    assert f"the first {shown} of 12 jobs" in " ".join(text.split())
+    assert "…" not in text

@@ -109,6 +109,7 @@ def main() -> None:
     except OSError as error:  # a full disk, say
         sys.stderr.write(f"crosszone: {error.strerror or error}\n")
         status = 1
+    # Python flushes once more when it ends, and would print an error of its own
     _drop_unwritten()
     sys.exit(status)
 
@@ -143,6 +144,7 @@ def _move_language_first(arguments: list[str]) -> list[str]:
 @cache
 def _build_command(verb: str) -> Any:
     """Build the command of one verb, or of all when there is no such verb: all sixty take as long as a prediction."""
+    # typer builds every option of every command it is given, whichever of them then runs
     single = copy(app)
     single.registered_commands = [command for command in app.registered_commands if command.name == verb]
     single.registered_groups = [group for group in app.registered_groups if group.name == verb]
@@ -170,6 +172,7 @@ def run(arguments: list[str]) -> int:
         else:
             print_failure([Notice(code="usage", params={"reason": message})], as_json)
         return 2
+    # `main` tells a closed pipe from a full disk
     except OSError:
         raise
     except Exception as error:

@@ -138,6 +138,7 @@ def _detect_kind(path: Path) -> str:
 
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
+            # a file without line ends must not be read whole to find out what it is
             columns = {name.strip().strip('"') for name in file.readline(100_000).split(",")}
     except OSError:
         return "runs"
@@ -321,6 +322,7 @@ def write_report(report: Mapping[str, Any], csv: Path | None, figures: Path | No
         if not pictures:
             raise InputError(Notice(code="accuracy_no_figure", value=report["folder"]))
         contents |= {figures / name: content for name, content in pictures.items()}
+    # all pictures and tables exist in memory by now, so that a failure leaves no half of them
     for path, content in contents.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

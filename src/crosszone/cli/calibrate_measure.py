@@ -234,6 +234,7 @@ def _choose_process_count(python: str, backend: str) -> int:
     gpus = _count_torch_gpus(python)
     if gpus == 1 and backend != "gloo":
         raise InvalidError(Notice(code="collectives_one_gpu", field="--nproc", value=1))
+    # one process has nobody to talk to, and two are enough to try Gloo
     return gpus if gpus > 1 and backend != "gloo" else 2
 
 
@@ -272,6 +273,7 @@ def _run_collectives(python: str, count: int, output: Path, options: list[str], 
     """Start the sampler here; gives what it left out and why. Its budget counts from `began`, seconds since 1970."""
     program = str(files("crosszone.calibrate.sampling").joinpath(COLLECTIVES_SCRIPT))
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), program]
+    # the sampler writes its progress to standard output, which --json needs for itself
     shows_progress = sys.stderr.isatty() and not quiet
     done = subprocess.run(
         [*command, "-o", str(output), *options],
@@ -533,6 +535,7 @@ def _run_kernels(output: Path, options: Sequence[str], python: str | None) -> No
 
     chosen = _find_python(python)
     with tempfile.TemporaryDirectory(prefix="crosszone-") as folder:
+        # as one file, for a Python with torch need not have CrossZone
         sampler = Path(folder) / "kernels.py"
         sampler.write_text(build_kernel_script(), encoding="utf-8")
         status = subprocess.run([chosen, sampler, *options, "-o", output], stdout=STDERR, check=False).returncode
@@ -567,6 +570,7 @@ def _find_python(requested: str | None) -> str:
 def _has_torch(python: str) -> bool:
     import subprocess
 
+    # `import torch` would take seconds for each Python that is tried
     ask = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
     try:
         return subprocess.run([python, "-c", ask], capture_output=True, check=False).returncode == 0

@@ -144,10 +144,12 @@ def _save_run(
     """Keep it among the saved results; what of it is told, and its id."""
     from crosszone.store.table import MAX_DOCUMENT
 
+    # a saved result is compared with others later, when nobody remembers which rows it lacks
     if run.bad_rows and not skip_bad:
         warnings = [notice for notice in run.notices if notice.level == "warning"]
         raise InvalidError(Notice(code="trace_not_saved", value=name, params={"count": run.bad_rows}), *warnings)
     text = None if scenario is None or scenario == "-" else Path(scenario).read_text("utf-8")
+    # a profiler's timeline of a whole run may be larger than a document of the store
     shortened = run.trim_timeline(run.get_step(iteration).step, MAX_DOCUMENT)
     with open_database(store) as database:
         added = database.results.add(**shortened.to_result(name=name, scenario=text)).id

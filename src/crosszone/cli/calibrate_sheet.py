@@ -127,6 +127,7 @@ def _read_book(path: Path) -> bytes:
 
     try:
         with path.open("rb") as file:
+            # one byte more than is allowed, by which the reader tells a workbook that is too large
             return file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         raise FileError(Notice(code="file_missing", value=str(path), file=str(path))) from None

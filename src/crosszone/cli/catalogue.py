@@ -266,6 +266,7 @@ def _print_entry(kind: Kind, entry: Entry) -> None:
         _print_pairs(entry.name)
     if getattr(entry, "notes", ""):
         terminal.print(getattr(entry, "notes", ""), soft_wrap=True)
+    # figures share sources: each is written out once, in the order of the rows
     for source in dict.fromkeys(figure["source"] for figure in entry_figures if figure["source"]):
         about = catalogue().sources.get(source, {})
         details = ", ".join(str(about[key]) for key in ("publisher", "year", "url") if about.get(key))

@@ -266,6 +266,7 @@ def _read_model(model: str) -> str | dict[str, Any]:
     document = read_document(model)
     if isinstance(document.value, dict) and "model_type" in document.value:
         return read_hf_config(model).to_plain()
+    # a scenario's model section and a bare mapping of fields are both called a model file
     at = ("model",) if isinstance(document.value, dict) and "model" in document.value else ()
     fields = document.value["model"] if at else document.value
     parse(Model, catalogue().resolve("models", fields), document, at=at)

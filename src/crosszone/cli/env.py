@@ -173,6 +173,7 @@ def show(
     if as_json:
         print_json({**_dump_entry(entry), "links": [measured.model_dump(mode="json") for measured in links]})
     elif as_yaml:
+        # facts are what a probe saw: a file that is imported elsewhere must not claim them
         fields = {key: value for key, value in entry.value.to_plain().items() if key != "facts"}
         typer.echo(dump_yaml({"environments": [{"id": entry.id, **fields}]}), nl=False)
     else:
@@ -254,6 +255,7 @@ def probe(
             try:
                 probed.append(service.probe(id))
             except MachineError as error:
+                # one machine out of reach must not hide what the others said
                 failures += error.notices
     if as_json:
         print_json({"entries": [_dump_entry(entry) for entry in probed], "errors": _localize(failures)})
@@ -347,6 +349,7 @@ def _choose_ids(entries: Sequence[Entry[Environment]], ids: list[str] | None, ev
     """The ids that are meant; `--all` leaves those out that only a scheduler reaches."""
     environments = {entry.id: entry.value for entry in entries}
     if every:
+        # a scheduler grants nodes for a job, so there is no machine to ask before one runs
         return [id for id, environment in environments.items() if environment.runner in ("local", "ssh")]
     if not ids:
         raise InvalidError(Notice(code="env_none_named", params={"known": list(environments)[:20]}))

@@ -49,6 +49,7 @@ def open_service(store: str | None) -> Iterator[Service]:
 
 def parse_assignments(lines: Sequence[str] | None, option: str = "--set") -> dict[str, Any]:
     """`FIELD=VALUE` lines as fields, values as YAML would read them."""
+    # `8` is a number and `null` nothing, as in a file
     from crosszone.inputs.document import scalar
 
     fields: dict[str, Any] = {}

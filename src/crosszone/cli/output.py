@@ -55,6 +55,7 @@ def is_json_asked(arguments: Sequence[str]) -> bool:
 
 def print_json(value: Any) -> None:
     """One JSON document on standard output."""
+    # NaN is no JSON: `allow_nan` would write a document that browsers refuse
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -62,6 +63,7 @@ def open_console(*, stderr: bool = False) -> Console:
     """The terminal; text is printed as it is, and lines are wide enough not to be cut when nobody looks."""
     from rich.console import Console
 
+    # rich takes 80 columns for a pipe, and would fold lines that a script reads
     width = None if (sys.stderr if stderr else sys.stdout).isatty() else 200
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)
 
@@ -140,6 +142,7 @@ def open_progress_bar() -> Iterator[Progress | None]:
     def advance(what: str, done: int, of: int) -> None:
         if time.monotonic() - began < PATIENCE_S:
             return
+        # only with the first task: an empty bar would flash for answers that are just not instant
         if not tasks:
             bar.start()
         if what not in tasks:
@@ -174,6 +177,7 @@ def write_bytes(path: Path, content: bytes, force: bool) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return
+        # beside the target, for only within one file system is a rename atomic; a link keeps pointing to its file
         target = path.resolve()
         unfinished = target.with_name(f".{target.name}.{os.getpid()}")
         try:

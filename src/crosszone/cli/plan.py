@@ -93,6 +93,7 @@ def plan(
     pins = pin or []
     loaded = _read(file, pins)
     scenario = loaded.scenario
+    # the plan that is asked about must be among those that the search keeps
     count = top if rank is None else max(top, rank.number)
     options = {"objective": objective, "top": count, "front": front, "budget_s": budget, "crossover": crossover}
     plans = _search(loaded, pins, why=None if rank is None else rank.select, **options)
@@ -142,6 +143,7 @@ def _read(file: str, pins: Sequence[str]) -> Loaded:
     if not pins or not isinstance(document.value, Mapping):
         return read_scenario(document)
     fields, notices = upgraded(document)  # an older file has its degrees elsewhere
+    # pins go in before the file is checked: they may complete a strategy that is not legal alone
     merged = replace(document, value=merge_pins(fields, pins))
     try:
         loaded = read_scenario(merged)

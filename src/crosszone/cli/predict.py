@@ -45,6 +45,7 @@ def predict(
     if trace is not None:
         check_not_existing(Path(trace), force)
 
+    # imported here: numpy and pydantic take longer than a refusal of an option
     from crosszone.inputs.scenario import read_scenario
     from crosszone.predict.answer import answer
 

@@ -81,6 +81,7 @@ def convert(
     fields = scenario_fields if part == "scenario" else {part: scenario_fields.get(part)}
     text = dump_json(fields) if form == "json" else dump_yaml(fields)
     localized = [notice.as_dict(get_language()) for notice in notices]
+    # standard output is the converted file, which may go into a pipe
     if not as_json:
         print_notices(localized, stderr=True)
     if output is None or output == "-":

@@ -73,6 +73,7 @@ def create(
         open_console().print(label("task_drive_hint", id=task.id), style="dim", soft_wrap=True)
 
 
+# typer reads options from the signature, which `wraps` hands on: `run` takes what `create` takes
 @wraps(create)
 def _run(**flags: Any) -> None:
     from crosszone.cli.task_view import watch_task
@@ -266,6 +267,7 @@ def _create(service: Service, flags: dict[str, Any], *, as_json: bool = False, q
     request = build_request(flags)
     checked(request, service.known())
     chosen = service.choose(request, get_language())
+    # refused before the store: a task that cannot be planned would fail on its machines an hour later
     if any(notice["level"] == "error" for notice in chosen.notices):
         _exit_unplannable(chosen, flags["as_json"])
     task, request_stored, is_new = service.create(request, key=flags["key"])

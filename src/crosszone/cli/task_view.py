@@ -93,6 +93,7 @@ class TaskView:
         """What happened since, above all else."""
         for event in self._service.store.tasks.events(self._id, after=self._event):
             self._event = event.number
+            # dozens of good checks would push what matters off the screen
             if event.kind == "check" and not event.about.get("notice"):
                 self._good += 1  # `task events` has each of them
                 continue
@@ -106,6 +107,7 @@ class TaskView:
             return
         begin = time.monotonic()
         self._twin = read_comparison(self._service, self._id) or self._twin
+        # a comparison reads the logs of every node: at most a sixth of the time goes into it
         self._twin_at = time.monotonic() + max(TWIN_S, 5 * (time.monotonic() - begin))
 
     # --- line by line -------------------------------------------------------------------------------------------------
@@ -241,6 +243,7 @@ def drive_meanwhile(service: Service, id: str) -> Iterator[None]:
     """Drive one task meanwhile, unless another does; it goes on by itself afterwards."""
     stop = threading.Event()
     drive = service.engine().run_until
+    # a daemon: Ctrl-C ends the watching, not the task; the next driver goes on from the store
     thread = threading.Thread(target=drive, args=(stop,), kwargs={"only": id}, name="driver", daemon=True)
     thread.start()
     try:
@@ -551,6 +554,7 @@ def print_logs(
             return
         time.sleep(PAUSE_S)
         seen_keys = {(item.file.node, item.file.name) for item in readings}
+        # a restart writes new files; those must be followed too
         new_files = [
             item
             for item in select_logs(service.logs(id), rank, node, strict=False)
@@ -594,6 +598,7 @@ def _print_text(reading: Reading, text: str, last: Reading | None, *, alone: boo
     """Text as it is, under a heading where it is another log's than before; control characters are left out."""
     if reading is not last and not alone:
         open_console().print(f"==> {reading.file.environment}, {reading.file.name} <==", style="bold", soft_wrap=True)
+    # a log may hold escape sequences that would rewrite the terminal of whoever reads it
     printable = "".join(c for c in text if c.isprintable() or c in "\n\t")
     sys.stdout.write(printable if printable.endswith("\n") or alone else printable + "\n")
     sys.stdout.flush()

@@ -139,18 +139,18 @@ def build_published_sections(
     return sections + _build_section("published_title", columns, lines, text)
 
 
-def _list_columns(left: Sequence[str], right: Sequence[str]) -> Columns:
-    return [*((key, "left") for key in left), *((key, "right") for key in right)]
+def _list_columns(names: Sequence[str], figures: Sequence[str]) -> Columns:
+    return [*((key, "left") for key in names), *((key, "right") for key in figures)]
 
 
 def _build_section(
-    title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], text: AnswerText, most: int | None = None
+    title: str, columns: Columns, lines: Sequence[Mapping[str, Any]], text: AnswerText, terminal_rows: int | None = None
 ) -> list[Section]:
     """A table of mappings under labelled columns; nothing where there are no rows."""
     if not lines:
         return []
     rows = ([_format_cell(line.get(key)) for key, _ in columns] for line in lines)
-    table = text.build_table(columns, rows, terminal_rows=most)
+    table = text.build_table(columns, rows, terminal_rows=terminal_rows)
     return [Section(title=text.label(title), blocks=(table,))]
 
 

@@ -112,6 +112,7 @@ class AnswerText:
         )
         share = self.label("speed_mfu", mfu=format_percent(prediction.mfu.expected))
         words = [self.format_range(prediction.tokens_per_s, "tokens_s"), per_gpu, share]
+        # without recomputation both are the same number
         if prediction.hfu.expected > prediction.mfu.expected * (1 + SMALL):
             words.append(self.label("speed_hfu", hfu=format_percent(prediction.hfu.expected)))
         return self.join(words)
@@ -130,6 +131,7 @@ class AnswerText:
         """Length of the whole run."""
         if run.steps is None or run.days is None or run.gpu_hours is None:
             return self.label("run_unknown")
+        # 0.4 days says less than 10 hours
         short = run.days.expected < 1
         length = self.format_range(run.days, "hours", 24) if short else self.format_range(run.days, "days")
         counts = self.label(

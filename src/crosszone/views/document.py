@@ -89,7 +89,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class ColoredText:
     """A piece of a line, in colours."""
 
     text: str
@@ -102,7 +102,7 @@ class Span:
 class Picture:
     """Lines of characters in colours: a heat map."""
 
-    lines: tuple[tuple[Span, ...], ...]
+    lines: tuple[tuple[ColoredText, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)

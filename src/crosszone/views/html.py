@@ -16,6 +16,7 @@ def render_html(report: Report) -> str:
 
 @cache
 def _load_template() -> Template:
+    # names come from the user's file: everything is escaped, and a missing field is an error
     loader = PackageLoader("crosszone.views", ".")
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True

@@ -64,6 +64,7 @@ def _render_block(block: Block) -> Iterator[str]:
 
 
 def _render_code(text: str, language: str) -> Iterator[str]:
+    # a fence must be longer than any in the text
     longest = max((len(run) for run in _FENCE.findall(text)), default=2)
     fence = "`" * (longest + 1)
     yield from (f"{fence}{language}", text.rstrip("\n"), fence, "")

@@ -140,6 +140,7 @@ def _describe_crossing(plan: Plan, text: AnswerText) -> str:
 
 def _list_options(strategy: Strategy) -> Iterator[str]:
     """What else is not as it would be by itself, by its key in a file."""
+    # 1F1B is what a pipeline does unless told otherwise
     for key, field in type(strategy).model_fields.items():
         value = getattr(strategy, key)
         if key in SPLIT or value in (None, field.default) or (key, value) == ("schedule", "1f1b"):
@@ -192,6 +193,7 @@ def build_ranking(plans: Sequence[Plan], objective: str, text: AnswerText, width
     """A row for each plan; a terminal that is too narrow has all options in one cell, and fewer numbers."""
     rank = Column("rank", "left", format_rank)
     columns = [rank, *_list_split_columns(plans, text), *_list_number_columns(plans, objective, _format_gib_of_limit)]
+    # a folded number cannot be compared with the one below it, so the options give way first
     if width is not None and (width < WIDE or _measure_width(columns, plans, text) > width):
         compact = Column("plan", "left", lambda plan: _format_compact(plan, text))
         numbers = _list_number_columns(plans, objective, _format_gib)

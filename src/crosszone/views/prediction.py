@@ -97,6 +97,7 @@ def build_memory_section(memory: Memory, text: AnswerText, width: int | None) ->
     columns += [("peak_at", "left")] if wide else []
     rows: list[tuple[str, ...]] = []
     over = []
+    # a pipeline of 64 stages has three or four kinds of them
     groups = _group_equal_stages(stages)
     for group in groups if width is None else select_groups(groups, memory.worst_stage):
         if not group:
@@ -125,6 +126,7 @@ def _group_equal_stages(stages: Sequence[StageMemory]) -> list[list[StageMemory]
             stage.gpu,
             stage.layers,
             stage.peak_at,
+            # as the cells are rounded: stages that differ in the third digit are one row
             *(f"{value:.2f}" for value in (*stage.parts.values(), stage.host)),
         )
 

@@ -78,6 +78,7 @@ def build_study(
             predicted_answer(loaded, language),
         )  # first: it tells what is wrong with the file
         try:
+            # what could be had instead, which the report puts beside the given strategy
             free = plan(scenario.replace(strategy=None, placement=None), language=language, **options)
         except InputError as error:
             refused = tuple(notice.as_dict(language) for notice in error.notices)
@@ -105,6 +106,7 @@ def _list_reasons(prediction_answer: PredictionAnswer, free: Plans | None, langu
         if identity == (predicted.framework.name, predicted.strategy, predicted.predictor.site.placement):
             return ranked.reasons
     best = select_best(free).prediction if free is not None else None
+    # the plan is given: nobody chose it for its framework or layers
     left_out = CHOSEN if predicted.tp_together else (*CHOSEN, "reason_tp")
     reasons = (
         notice for notice in explain_plan(predicted, prediction_answer.prediction, best) if notice.code not in left_out

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from crosszone.text.figures import format_amount, format_digits
 from crosszone.views.answer_text import AnswerText
-from crosszone.views.document import Align, Block, Paragraph, Picture, Section, Span, Table
+from crosszone.views.document import Align, Block, ColoredText, Paragraph, Picture, Section, Table
 
 if TYPE_CHECKING:
     from crosszone.analyse.sweep import Sweep
@@ -64,6 +64,7 @@ def pick_shade(cell: SweepCell, low: float, high: float) -> int | None:
         return None
     if high <= low:
         return 0
+    # by the logarithm, since a sweep of rates spans steps of seconds and of hours
     share = math.log(cell.step_time_s.expected / low) / math.log(high / low)
     return min(len(SCALE) - 1, int(share * len(SCALE)))
 
@@ -82,20 +83,21 @@ def _draw_grid(sweep: Sweep) -> Picture:
     times = _list_times(sweep) or [1.0]
     names = [_format_axis_value(value, 3) for value in sweep.y.values]
     indent = max(map(len, names)) + 1
-    lines: list[tuple[Span, ...]] = [(Span(text=sweep.y.field, mark="faint"),)]
+    lines: list[tuple[ColoredText, ...]] = [(ColoredText(text=sweep.y.field, mark="faint"),)]
     for row in reversed(range(len(sweep.y.values))):
-        spans = [Span(text=names[row].rjust(indent - 1) + " ")]
+        spans = [ColoredText(text=names[row].rjust(indent - 1) + " ")]
         for column in range(len(sweep.x.values)):
             cell = sweep.cell(column, row)
             shade = pick_shade(cell, min(times), max(times))
             color = LIGHT if shade in LIGHT_TEXT else DARK
             background = "" if shade is None else SCALE[shade]
-            spans.append(Span(text=f"{LETTERS[cell.kind]} ", color=color, background=background))
+            spans.append(ColoredText(text=f"{LETTERS[cell.kind]} ", color=color, background=background))
         lines.append(tuple(spans))
     first, last = (_format_axis_value(value, 3) for value in (sweep.x.values[0], sweep.x.values[-1]))
+    # the last value ends under the last column
     width = 2 * len(sweep.x.values)
     ends = " " * indent + first + last.rjust(max(len(last) + 1, width - len(first)))
-    lines += [(Span(text=ends),), (Span(text=" " * indent + sweep.x.field, mark="faint"),)]
+    lines += [(ColoredText(text=ends),), (ColoredText(text=" " * indent + sweep.x.field, mark="faint"),)]
     return Picture(lines=tuple(lines))
 
 

@@ -24,6 +24,7 @@ TICKS = 6  # Numbers beside the scale of colours
 def draw_sweep(sweep: Sweep, language: str) -> bytes:
     """The picture as the bytes of a PNG file; in English where no font has the characters of another language."""
     require_extra("figures")
+    # Matplotlib writes its font cache into the home folder, which a service may not have
     os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), f"crosszone-matplotlib-{os.getuid()}"))
     import io
 
@@ -90,6 +91,7 @@ def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
             for column, x in enumerate(across):
                 kind = sweep.cell(column, row).kind
                 shade = picture.cmap(picture.norm(grid[row, column]))
+                # letters must be readable on yellow and on dark blue alike
                 light = sum(w * part for w, part in zip(LUMA, shade, strict=False)) > 0.5
                 ink = "#111827" if light else "#f9fafb"
                 axes.text(x, y, LETTERS[kind], ha="center", va="center", fontsize=7, color=ink)
@@ -111,6 +113,7 @@ def _draw(axes: Any, figure: Any, sweep: Sweep, labels: _PictureLabels) -> None:
 
 def _strip_markup(name: str, language: str) -> str:
     """The name without what the font cannot draw, and without signs that start a formula."""
+    # a dollar sign starts a formula in Matplotlib, and an unpaired one is an error
     safe = name.replace("$", "")
     return safe if language == "zh" else safe.encode("ascii", "replace").decode()
 

@@ -68,6 +68,7 @@ def print_headed_lines(lines: Sequence[tuple[str, str, str]], console: Console) 
     from rich.cells import cell_len
     from rich.text import Text
 
+    # Chinese characters take two columns each
     indent = max(cell_len(heading) for heading, _, _ in lines) + 2
     for heading, text, style in lines:
         lead = heading + " " * (indent - cell_len(heading))

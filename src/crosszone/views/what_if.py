@@ -70,6 +70,7 @@ def _build_figures_table(comparison: WhatIf, text: AnswerText) -> Table:
 
     def add_row(key: str, read_figure: Callable[[Prediction], float | None], factor: float = 1.0) -> None:
         first, second = read_figure(before), read_figure(after)
+        # a scenario without a length or a price has no such figure, before or after
         if first is None or second is None:
             return
         change = f"{format_signed(100 * (second / first - 1), 3)} %" if first else format_signed(factor * second)
