@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from page_requests import answer_of, asks_for
+
 pytestmark = pytest.mark.browser
 
 CONFIG = """{"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -87,18 +89,18 @@ def test_a_gpu_is_added_used_changed_kept_and_removed(page, serving):
     expects(page.locator(".entry tbody tr", has_text="Price, $/hour").locator("td.value")).to_have_text("0")
 
     page.get_by_label("Where to use it").select_option(index=1)
-    with page.expect_response(lambda answer: "/scenarios/describe" in answer.url) as described:
+    with page.expect_response(asks_for("describe")) as described:
         page.get_by_role("button", name="Use in the scenario").click()
-    zones = described.value.json()["cluster"]["zones"]
+    zones = answer_of(described.value, "describe")["cluster"]["zones"]
     assert [zone["gpu_kinds"] for zone in zones] == [["a100-80gb-sxm"], ["my-gpu"], ["a100-80gb-sxm"]]
 
     page.goto(f"{serving.address}/?place=catalogue&entry=my-gpu")
     page.get_by_role("button", name="Edit").click()
     expects(page.locator("#entry-name")).to_have_attribute("readonly", "")
     fill(page, memory_gib="96")
-    with page.expect_response(lambda answer: "/scenarios/describe" in answer.url) as described:
+    with page.expect_response(asks_for("describe")) as described:
         save(page)
-    assert described.value.json()["cluster"]["zones"][1]["memory_gib"] == 32 * 96
+    assert answer_of(described.value, "describe")["cluster"]["zones"][1]["memory_gib"] == 32 * 96
 
     serving.stop()
     serving.start()

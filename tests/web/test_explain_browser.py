@@ -1,10 +1,9 @@
 """A number on the page opens to its formula, goes on to what it follows from, and the radar's axes open too."""
 
-import json
-
 import pytest
 
 from arithmetic import worked_out
+from page_requests import answer_of, asks_for
 
 pytestmark = pytest.mark.browser
 
@@ -66,10 +65,10 @@ def test_every_figure_on_the_plan_place_can_be_opened(open_page):
     paths = page.eval_on_selector_all("button.figure", "all => [...new Set(all.map(one => one.dataset.path))]")
     assert len(paths) > 8
     for path in paths:
-        with page.expect_response("**/api/v1/explain*") as answered:
+        with page.expect_response(asks_for("explain")) as answered:
             panel = opened(page, path)
         assert answered.value.status == 200, path
-        found = json.loads(answered.value.text())
+        found = answer_of(answered.value, "explain")
         shown = float(panel.locator(".explained-value data").get_attribute("value"))
         assert shown == pytest.approx(found["value"], rel=1e-12)
         page.keyboard.press("Escape")

@@ -378,7 +378,7 @@ def test_late_answers_never_replace_newer_ones(open_page):
         else:
             route.continue_()
 
-    page.route("**/scenarios/describe*", slow)
+    page.route("**/api/v1/answers*", slow)
     field(page, "job.global_batch").fill("512")
     page.wait_for_timeout(300)
     field(page, "job.global_batch").fill("2048")
@@ -422,7 +422,7 @@ def test_an_unknown_example_is_said_and_another_can_be_chosen(open_page):
 def test_a_server_that_is_gone_is_said_and_the_fields_stay(open_page):
     page = open_page("/?step=job")
     field(page, "job.global_batch").wait_for()
-    page.route("**/scenarios/describe*", lambda route: route.abort())
+    page.route("**/api/v1/answers*", lambda route: route.abort())
     field(page, "job.global_batch").fill("512")
     expects(page.locator("#step-reason")).to_contain_text("The server does not answer.")
     expects(field(page, "job.global_batch")).to_have_value("512")

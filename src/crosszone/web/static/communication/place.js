@@ -40,7 +40,7 @@ export function CommunicationPlace({ address, change }) {
       <${HeatMap} address=${address} change=${change} applying=${applying} />
       <${Economy} body=${body} />
       <${Links} traffic=${traffic} />
-      <${Hosts} settings=${suggested.answer?.suggestions.host ?? []} />
+      <${Hosts} settings=${suggested.answer?.host ?? []} />
       <${OnDemand} />
     </div>`;
 }

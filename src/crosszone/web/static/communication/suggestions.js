@@ -1,25 +1,22 @@
 import { html } from "../lib/dom.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { Card } from "../components/card.js";
 import { More } from "../components/more.js";
 import { useText } from "../lib/text.js";
 import { LongControl, Refused, useLong } from "./long.js";
 import { useWords } from "./words.js";
 
-const PAUSE_MS = 120;
-
 /** Switches that help, for the way shown. @param {any} body */
 export function useSuggestions(body) {
   const { language } = useText();
-  return useAsked(body, (sent, signal) => postJson("analyse", { ...sent, parts: ["suggestions"] }, language, signal), { pause: PAUSE_MS, also: [language] });
+  return usePart("suggestions", body, language);
 }
 
 /** What would help, the best first: each predicted with only that changed, each to be applied. */
 export function Suggestions({ suggested, body, applying }) {
   const { t, label } = useText();
   const { said } = useWords();
-  const found = suggested.answer?.suggestions;
+  const found = suggested.answer;
   const title = t("communication.suggest.heading");
   return html`
     <${Card} id="suggestions" title=${title} aside=${found && label(`bound_${found.boundness}`)}>

@@ -1,6 +1,5 @@
 import { html, useEffect, useMemo, useState } from "../lib/dom.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { Card } from "../components/card.js";
 import { useText } from "../lib/text.js";
 import { SwitchRow } from "./switch-row.js";
@@ -11,10 +10,10 @@ export function Switches({ body, applying }) {
   const { t, language } = useText();
   const [turned, setTurned] = useState({});
   const any = Object.keys(turned).length > 0;
-  const question = useMemo(() => body && (any ? { ...body, switches: turned } : body), [body, turned]);
-  const listed = useAsked(question, (sent, signal) => postJson("what-if/switches", sent, language, signal), { also: [language] });
-  const asked = useAsked(any ? question : null, (sent, signal) => postJson("what-if", sent, language, signal), { also: [language] });
-  useEffect(() => setTurned({}), [body]); // another scenario or way: its switches stand as they are
+  const question = useMemo(() => body && { ...body, options: { switches: turned } }, [body, turned]);
+  const listed = usePart("switches", question, language);
+  const asked = usePart("what_if", any ? question : null, language);
+  useEffect(() => setTurned((old) => (Object.keys(old).length ? {} : old)), [body]); // another scenario or way: its switches stand as they are
 
   const turn = (name, value) =>
     setTurned((old) => {

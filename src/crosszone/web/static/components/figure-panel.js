@@ -1,7 +1,6 @@
 import { html, useEffect, useMemo, useRef, useState } from "../lib/dom.js";
 import { useAnswers } from "../lib/answers.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { useText } from "../lib/text.js";
 import { Explanation } from "./explanation.js";
 
@@ -16,8 +15,8 @@ export function FigurePanel({ path, close }) {
   const dialog = useRef(null);
   const heading = useRef(null);
   const figure = trail[trail.length - 1];
-  const question = useMemo(() => body && { ...body, figure }, [body, figure]);
-  const { answer, asked, notices, failed } = useAsked(question, (sent, signal) => postJson("explain", sent, language, signal), { also: [language] });
+  const question = useMemo(() => body && { ...body, options: { figure } }, [body, figure]);
+  const { answer, asked, notices, failed } = usePart("explain", question, language);
   const found = answer?.figure === figure || asked === question ? answer : null;
 
   useEffect(() => {

@@ -2,6 +2,7 @@ import { html, useEffect, useMemo, useState } from "../lib/dom.js";
 import { useAnswers } from "../lib/answers.js";
 import { fetchJson, streamJson } from "../lib/api.js";
 import { useAsked } from "../lib/asked.js";
+import { runAlone } from "../lib/requests.js";
 import { useScenario } from "../lib/scenario.js";
 import { useText } from "../lib/text.js";
 import { Notices } from "../components/notices.js";
@@ -45,7 +46,8 @@ export function DeployPlace({ address, change }) {
     () => body && choices && { ...body, framework, launcher, template, settings: settings.sent },
     [body, Boolean(choices), framework, launcher, template, settings.sent],
   );
-  const made = useAsked(question, (sent, signal) => streamJson("bundles/preview", sent, language, { signal }), { pause: PAUSE_MS, also: [language] });
+  const preview = (sent, signal) => runAlone(() => streamJson("bundles/preview", sent, language, { signal }), signal);
+  const made = useAsked(question, preview, { pause: PAUSE_MS, also: [language] });
   const fresh = made.asked === question && !made.busy;
   const bundles = useBundles(language);
   const id = useMemo(() => address.bundle && { id: address.bundle }, [address.bundle]);

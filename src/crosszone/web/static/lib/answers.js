@@ -1,9 +1,10 @@
 // What the server answers for the scenario being edited: the ranked plans, the way that is chosen, and what to expect of it.
 // A change is answered twice: at once for the way shown so far, then for the best way under the new circumstances.
 import { createContext, useContext, useMemo, useRef, useState } from "./dom.js";
-import { postJson, streamJson } from "./api.js";
+import { streamJson } from "./api.js";
 import { useAsked } from "./asked.js";
 import { movedText, movedWay, readMoved } from "./moved.js";
+import { runAlone, usePart } from "./requests.js";
 
 /** Milliseconds without a change until plans are looked for. */
 const PLAN_PAUSE_MS = 40;
@@ -61,7 +62,7 @@ export function useAnswersState(scenario, address, change, language) {
       signal.addEventListener("abort", () => own.abort());
       stop.current = () => own.abort();
       setPlanning({ what: "scoring", done: 0, of: 1 });
-      return streamJson("plan", sent, language, { onProgress: setPlanning, signal: own.signal }).finally(
+      return runAlone(() => streamJson("plan", sent, language, { onProgress: setPlanning, signal: own.signal }), own.signal).finally(
         () => !signal.aborted && setPlanning(null),
       );
     },
@@ -80,11 +81,8 @@ export function useAnswersState(scenario, address, change, language) {
     () => (scenario.body && (way || given) ? (way ? { ...scenario.body, way } : scenario.body) : null),
     [scenario.body, way, given],
   );
-  const shown = useAsked(
-    body,
-    (sent, signal) => postJson("analyse", { ...sent, parts: ["traffic"] }, language, signal),
-    { also: [language] },
-  );
+  const predicted = usePart("predict", body, language);
+  const reported = usePart("traffic", body, language);
   return {
     plans,
     planning,
@@ -94,11 +92,11 @@ export function useAnswersState(scenario, address, change, language) {
     own,
     way,
     body,
-    prediction: shown.answer?.prediction ?? null,
-    traffic: shown.answer?.traffic ?? null,
-    stale: shown.answer !== null && (shown.asked !== body || searched.asked !== question),
-    busy: shown.busy || planning !== null,
-    notices: searched.busy ? [] : shown.notices, // the way shown so far may not fit what was changed; a new one is on its way
+    prediction: predicted.answer,
+    traffic: reported.answer,
+    stale: predicted.answer !== null && (predicted.asked !== body || reported.asked !== body || searched.asked !== question),
+    busy: predicted.busy || reported.busy || planning !== null,
+    notices: searched.busy ? [] : predicted.notices.length ? predicted.notices : reported.notices, // the way shown so far may not fit what was changed; a new one is on its way
     objective,
     choose: (id) => change({ plan: id }, { step: false }),
     move: (moved) => change({ plan: OWN, moved: movedText(moved) }, { step: false }),

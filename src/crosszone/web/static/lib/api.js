@@ -47,6 +47,27 @@ export const streamJson = (path, body, language, how = {}) =>
 export const streamFetch = (path, language, how = {}) =>
   call(path, language, { headers: { Accept: STREAM }, signal: how.signal }).then((answer) => lastOf(answer, how));
 
+/**
+ * Answers that come line by line, each a JSON value.
+ * @param {string} path
+ * @param {unknown} body
+ * @param {string} language
+ * @param {(line: any) => void} onLine
+ * @param {AbortSignal} [signal]
+ */
+export async function postLines(path, body, language, onLine, signal) {
+  const answer = await send("POST", path, body, language, signal, { Accept: LINES });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop();
+    for (const line of lines) onLine(JSON.parse(line));
+  }
+}
+
 /** Hands a file to the server as it is; the answer names it. @param {File} file @param {string} language @param {AbortSignal} [signal] @returns {Promise<{id: string, name: string, bytes: number}>} */
 export const uploadFile = (file, language, signal) =>
   call(`calibrate/files?name=${encodeURIComponent(file.name.slice(-200))}`, language, {
@@ -54,6 +75,7 @@ export const uploadFile = (file, language, signal) =>
   }).then((answer) => answer.json());
 
 const STREAM = "text/event-stream";
+const LINES = "application/x-ndjson";
 
 /** What a stream ends with; its progress is told on the way. @param {Response} answer @param {{onProgress?: (progress: any) => void}} how */
 async function lastOf(answer, { onProgress }) {

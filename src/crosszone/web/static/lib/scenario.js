@@ -6,10 +6,10 @@ import { dropDraft, readDraft, writeDraft } from "./draft.js";
 import { pathText, withField } from "./fields.js";
 import { useHistory } from "./history.js";
 import { packed, unpacked } from "./link.js";
+import { askPart, usePart } from "./requests.js";
 
-/** Milliseconds after the last change until the address carries it, and until the text is written anew. */
+/** Milliseconds after the last change until the address carries it. */
 const LINK_PAUSE_MS = 300;
-const TEXT_PAUSE_MS = 120;
 const EMPTY = { default: null, examples: [] };
 const SAVED = "saved:";
 
@@ -136,16 +136,15 @@ export function useScenarioState(address, change, language) {
   });
 
   const body = useMemo(() => draft && (draft.text === null ? { scenario: draft.fields } : { text: draft.text }), [draft]);
-  const asked = useAsked(body, (sent, signal) => postJson("scenarios/describe", sent, language, signal), { also: [language] });
+  const asked = usePart("describe", body, language);
   const described = asked.asked === body;
   // a text with mistakes still has fields, unless it is no YAML at all
   const broken = draft && draft.text !== null && asked.notices.length > 0 ? body : null;
   const parsed = useAsked(broken, (sent, signal) => postJson("scenarios/fields", sent, language, signal));
   const readable = draft !== null && (draft.text === null || described || (parsed.asked === body && !parsed.notices.length));
   const fields = draft?.text === null ? draft.fields : ((parsed.asked === body ? parsed.answer?.fields : asked.answer?.fields) ?? null);
-  const rewritten = useMemo(() => (draft?.text === null ? { text: draft.base ?? "", scenario: draft.fields } : null), [draft]);
-  const rewrite = (sent, signal) => postJson("scenarios/edit", sent, language, signal);
-  const written = useAsked(rewritten, rewrite, { pause: TEXT_PAUSE_MS });
+  const rewritten = useMemo(() => (draft?.text === null ? { scenario: draft.fields, options: { text: draft.base ?? "" } } : null), [draft]);
+  const written = usePart("edit", rewritten, language);
   const lastText = useRef(null);
   lastText.current = draft?.text ?? (written.asked === rewritten ? written.answer?.text : null) ?? lastText.current;
   const edited = draft !== null && (draft.text === null || draft.text !== opened.text);
@@ -185,7 +184,7 @@ export function useScenarioState(address, change, language) {
     fields,
     readable,
     text: lastText.current,
-    writtenText: async () => (rewritten ? (await rewrite(rewritten, undefined)).text : draft.text),
+    writtenText: async () => (rewritten ? (await askPart("edit", rewritten, language)).text : draft.text),
     body,
     edited,
     description: asked.answer,

@@ -1,13 +1,9 @@
 import { html, useMemo } from "../lib/dom.js";
 import { planId, useAnswers } from "../lib/answers.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
-import { useScenario } from "../lib/scenario.js";
+import { usePart } from "../lib/requests.js";
 import { useText } from "../lib/text.js";
 import { TableFrame } from "../components/table-frame.js";
 import { usePlanWords } from "./words.js";
-
-const COMPARE_PAUSE_MS = 100;
 
 /** Layers moved from stage to stage, and blocks of GPUs put in another order: the result is predicted at once. @param {{places: any}} given */
 export function MoveStages({ places }) {
@@ -58,13 +54,12 @@ export function MoveStages({ places }) {
 function Against() {
   const { t, amount, language } = useText();
   const { own, body } = useAnswers();
-  const { body: scenario } = useScenario();
   const { nameOf } = usePlanWords();
   const question = useMemo(() => {
     const { framework, strategy, placement } = own.plan;
-    return body && { items: [{ ...scenario, way: { framework, strategy, placement } }, body] };
-  }, [own, body, scenario]);
-  const { answer, asked } = useAsked(question, (sent, signal) => postJson("compare", sent, language, signal), { pause: COMPARE_PAUSE_MS, also: [language] });
+    return body && { ...body, options: { items: [{ way: { framework, strategy, placement } }, { way: body.way ?? null }] } };
+  }, [own, body]);
+  const { answer, asked } = usePart("compare", question, language);
   if (!answer || asked !== question) return null;
   const { difference, verdict } = answer.figures.find(({ name }) => name === "step_time_s").cells[1];
   const words = t("plan.move.against", { seconds: `${difference > 0 ? "+" : ""}${amount(difference)}`, plan: nameOf(own.moved.base) });

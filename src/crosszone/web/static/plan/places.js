@@ -1,7 +1,6 @@
 import { useMemo } from "../lib/dom.js";
 import { useAnswers } from "../lib/answers.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { useScenario } from "../lib/scenario.js";
 import { useText } from "../lib/text.js";
 
@@ -12,5 +11,5 @@ export function usePlaces() {
   const { fields } = useScenario();
   const key = JSON.stringify([way, fields?.strategy, fields?.model, fields?.job, fields?.cluster?.zones]);
   const question = useMemo(() => body, [key, body === null]);
-  return useAsked(question, (sent, signal) => postJson("places", sent, language, signal)).answer;
+  return usePart("places", question, language).answer;
 }

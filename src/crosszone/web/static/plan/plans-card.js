@@ -1,7 +1,6 @@
 import { html, useState } from "../lib/dom.js";
 import { GIVEN, OWN, planId, useAnswers } from "../lib/answers.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { useScenario } from "../lib/scenario.js";
 import { useText } from "../lib/text.js";
 import { Card } from "../components/card.js";
@@ -10,8 +9,6 @@ import { PlanDetails } from "./plan-details.js";
 import { PlanRow } from "./plan-row.js";
 import { usePlanWords } from "./words.js";
 
-/** Milliseconds without a change until the strategy as written is predicted too. */
-const GIVEN_PAUSE_MS = 150;
 const WORDS = ["rank", "crossing", "framework", "degrees"];
 const HEADS = [...WORDS, "step", "tokens", "usd", "memory", "chance"];
 
@@ -23,7 +20,7 @@ export function PlansCard({ places }) {
   const { plans, chosen, own, prediction, objective } = answers;
   const { short } = usePlanWords();
   const written = fields?.strategy && chosen !== GIVEN ? body : null;
-  const given = useAsked(written, (sent, signal) => postJson("predict", sent, language, signal), { pause: GIVEN_PAUSE_MS });
+  const given = usePart("written", written, language);
   const [open, setOpen] = useState(false);
   if (!plans && !fields?.strategy) return null;
 

@@ -2,6 +2,7 @@ import { html, useMemo } from "../lib/dom.js";
 import { planId, useAnswers } from "../lib/answers.js";
 import { postJson } from "../lib/api.js";
 import { useAsked } from "../lib/asked.js";
+import { runAlone, usePart } from "../lib/requests.js";
 import { useScenario } from "../lib/scenario.js";
 import { useText } from "../lib/text.js";
 import { useTokens } from "../lib/tokens.js";
@@ -45,16 +46,16 @@ function useRadar() {
   const { language } = useText();
   const { body, plans, plan, planning } = useAnswers();
   const { body: scenario } = useScenario();
-  const ask = (sent, signal) => postJson("radar", sent, language, signal);
+  const search = (sent, signal) => runAlone(() => postJson("radar", sent, language, signal), signal);
   const first = useMemo(() => body && { ...body, ways: [], families: true }, [scenario, body === null]);
-  const families = useAsked(planning ? null : first, ask, { pause: PAUSE_MS, also: [language] });
+  const families = useAsked(planning ? null : first, search, { pause: PAUSE_MS, also: [language] });
   const found = families.answer?.entries.filter(({ name }) => FAMILIES.includes(name)) ?? null;
   const next = plans?.plans.find((one) => !plan || planId(one) !== planId(plan));
   const question = useMemo(() => {
     if (!body || !found) return null;
     const runnerUp = next ? [{ name: "runner_up", way: { framework: next.framework, strategy: next.strategy, placement: next.placement } }] : [];
-    return { ...body, families: false, ways: [...found.filter(({ way }) => way).map(({ name, way }) => ({ name, way })), ...runnerUp] };
-  }, [body, families.answer, next]);
-  const { answer, busy } = useAsked(question, ask, { also: [language] });
+    return { ...body, options: { ways: [...found.filter(({ way }) => way).map(({ name, way }) => ({ name, way })), ...runnerUp] } };
+  }, [body, families.answer, JSON.stringify(next && [next.framework, next.strategy, next.placement])]);
+  const { answer, busy } = usePart("radar", question, language);
   return { answer, missing: (found ?? []).filter(({ way }) => !way), busy: busy || families.busy };
 }

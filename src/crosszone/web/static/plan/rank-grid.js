@@ -1,7 +1,6 @@
 import { html, useMemo, useState } from "../lib/dom.js";
-import { postJson } from "../lib/api.js";
 import { useAnswers } from "../lib/answers.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { useText } from "../lib/text.js";
 import { useTokens } from "../lib/tokens.js";
 import { Card } from "../components/card.js";
@@ -9,15 +8,12 @@ import { Facts } from "../components/facts.js";
 import { RankGrid as Grid } from "../charts/rank-grid.js";
 import { zoneColour } from "../charts/zone-colours.js";
 
-/** Milliseconds without a change until ranks are asked for: a slider moves none of them. */
-const PAUSE_MS = 150;
-
 /** Every rank of the way shown, once: its coordinates, zone, node, GPU and layers. */
 export function RankGrid() {
   const { t, language, amount } = useText();
   const tokens = useTokens();
   const { body } = useAnswers();
-  const asked = useAsked(body, (sent, signal) => postJson("ranks", sent, language, signal), { pause: PAUSE_MS, also: [language] });
+  const asked = usePart("ranks", body, language);
   const [chosen, setChosen] = useState(null);
   const [pointed, setPointed] = useState(null);
   const ranks = asked.answer;

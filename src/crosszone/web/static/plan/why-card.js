@@ -1,7 +1,6 @@
 import { html, useMemo, useState } from "../lib/dom.js";
 import { GIVEN, planId, useAnswers } from "../lib/answers.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { useScenario } from "../lib/scenario.js";
 import { useText } from "../lib/text.js";
 import { useTokens } from "../lib/tokens.js";
@@ -9,8 +8,6 @@ import { Card } from "../components/card.js";
 import { Chart } from "../components/chart.js";
 import { waterfallOption } from "../charts/waterfall.js";
 import { usePlanWords } from "./words.js";
-
-const PAUSE_MS = 200;
 
 /** Why the shown plan takes as long as it does: part by part against another, and the reasons the planner gives. */
 export function WhyCard() {
@@ -46,14 +43,14 @@ export const Sentences = ({ told }) => html`<ul class="sentences">${told.map((on
 function Waterfall({ other, plan }) {
   const { t, label, amount, language } = useText();
   const { body, chosen } = useAnswers();
-  const { body: scenario } = useScenario();
   const { nameOf, percent1 } = usePlanWords();
   const tokens = useTokens();
+  const planKey = JSON.stringify(plan && [plan.framework, plan.strategy, plan.placement]); // a new search may find the same plan
   const question = useMemo(() => {
     const way = plan && { framework: plan.framework, strategy: plan.strategy, placement: plan.placement };
-    return body && { items: [body, way ? { ...scenario, way } : scenario] };
-  }, [body, plan, scenario]);
-  const { answer, notices } = useAsked(question, (sent, signal) => postJson("compare", sent, language, signal), { pause: PAUSE_MS, also: [language] });
+    return body && { ...body, options: { items: [{ way: body.way ?? null }, { way }] } };
+  }, [body, planKey]);
+  const { answer, notices } = usePart("compare", question, language);
   const bars = useMemo(() => answer && barsOf(answer, [nameOf(chosen), nameOf(other)], (part) => label(`step_${part}`)), [answer, label]);
   const option = useMemo(() => bars && waterfallOption({ bars, tokens, written: amount }), [bars, tokens, amount]);
   if (notices.length) return html`<p class="empty">${notices[0].message} <span class="hint">${notices[0].hint}</span></p>`;

@@ -1,6 +1,5 @@
 import { html, useMemo } from "../lib/dom.js";
-import { postJson } from "../lib/api.js";
-import { useAsked } from "../lib/asked.js";
+import { usePart } from "../lib/requests.js";
 import { useText } from "../lib/text.js";
 import { useTime } from "../lib/time.js";
 import { Card } from "../components/card.js";
@@ -20,8 +19,8 @@ const LANES = ["stages", "links"];
 export function MicroBatch({ number, body, view, open }) {
   const { t, language, percent, amount } = useText();
   const { time, range } = useTime();
-  const question = useMemo(() => ({ ...body, micro_batch: number }), [body, number]);
-  const asked = useAsked(question, (sent, signal) => postJson("timeline", sent, language, signal), { also: [language] });
+  const question = useMemo(() => ({ ...body, options: { micro_batch: number } }), [body, number]);
+  const asked = usePart("micro_batch", question, language);
   const found = asked.answer?.micro_batch;
   const most = (view?.micro_batches ?? asked.answer?.micro_batches ?? 1) - 1;
   const bounds = useMemo(() => found && [found.start_s, found.end_s], [found]);

@@ -2,6 +2,7 @@ import { html, useMemo, useRef, useState } from "../lib/dom.js";
 import { postJson } from "../lib/api.js";
 import { useAnswers } from "../lib/answers.js";
 import { useAsked } from "../lib/asked.js";
+import { runAlone, usePart } from "../lib/requests.js";
 import { useText } from "../lib/text.js";
 import { Differences } from "./differences.js";
 import { Drawing } from "./drawing.js";
@@ -25,11 +26,12 @@ export function TimelinePlace({ address, change }) {
   const zoom = useMemo(() => rangeOf(address.zoom), [address.zoom]);
   const chart = useRef(null);
 
-  const question = useMemo(() => body && { ...body, from_s: fromS }, [body, fromS]);
-  const drawn = useAsked(question, (sent, signal) => postJson("timeline", sent, language, signal), { also: [language] });
+  const question = useMemo(() => body && { ...body, options: { from_s: fromS } }, [body, fromS]);
+  const drawn = usePart("timeline", question, language);
   const view = drawn.answer;
   const measuredQuestion = useMemo(() => trace && { ...(body ?? {}), trace: trace.text, ...(trace.step === null ? {} : { step: trace.step }) }, [trace, body]);
-  const measured = useAsked(measuredQuestion, (sent, signal) => postJson("timeline/measured", sent, language, signal), { also: [language] });
+  const readTrace = (sent, signal) => runAlone(() => postJson("timeline/measured", sent, language, signal), signal);
+  const measured = useAsked(measuredQuestion, readTrace, { also: [language] });
   const beside = trace && measured.asked?.trace === trace.text ? measured.answer : null;
 
   const openMicro = (number) => change({ micro: number === null ? null : String(number) }, { step: false });
