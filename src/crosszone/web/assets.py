@@ -96,7 +96,7 @@ class _Module:
 
 
 @dataclass
-class _Builder:
+class _AssetBuilder:
     folder: Path
     modules: dict[str, _Module] = field(default_factory=dict)
     files: dict[str, Asset] = field(default_factory=dict)
@@ -227,7 +227,7 @@ class _Builder:
 
 def build_assets(folder: Path) -> PageAssets:
     """Join the files of a page; `ValueError` says which file cannot be joined, and why."""
-    builder = _Builder(folder)
+    builder = _AssetBuilder(folder)
     index = builder.write_index().encode()
     return PageAssets(Asset(index, "text/html; charset=utf-8"), builder.files)
 
@@ -244,10 +244,10 @@ def _parse_module(path: str, source: str) -> _Module:
     reexported = [
         part.split(" as ")[-1].strip() for match in _REEXPORT.finditer(source) for part in match[1].split(",")
     ]
-    rest = source
+    remainder = source
     for pattern in (_IMPORT, _REEXPORT, _EXPORT, _DYNAMIC_IMPORT):
-        rest = pattern.sub("", rest)
-    unread = _UNREADABLE.search(rest)
+        remainder = pattern.sub("", remainder)
+    unread = _UNREADABLE.search(remainder)
     if unread is not None:
         raise ValueError(f"{path}: cannot join {unread[0].strip()!r}; write it as the other modules do")
     return _Module(

@@ -178,24 +178,24 @@ def values_of(profile: OwnProfile, stack: str | None = None) -> tuple[ValueRow, 
     now = Profiles.load()
     beside = stack or next(iter((*profile.for_stacks, *profile.stacks)), GENERIC)
     rows = []
-    for name, given in profile.gpus.items():
+    for name, coefficients in profile.gpus.items():
         family = now.gpu_profile(catalogue().gpu(name))[0]
-        rows += _rows(name, given, now.coefficients([family], [beside]))
-    for name, given in profile.stacks.items():
-        rows += _rows(name, given, now.coefficients([GENERIC], [name]))
+        rows += _rows(name, coefficients, now.coefficients([family], [beside]))
+    for name, coefficients in profile.stacks.items():
+        rows += _rows(name, coefficients, now.coefficients([GENERIC], [name]))
     return tuple(rows)
 
 
-def _rows(home: str, given: dict[str, Any], now: Any) -> list[ValueRow]:
+def _rows(home: str, coefficients: dict[str, Any], now: Any) -> list[ValueRow]:
     return [
         ValueRow(
             home=home,
             field=field,
             before=float(np.ravel(getattr(now, field))[0]),
-            after=one.value,
+            after=coefficient.value,
             unit=UNITS.get(field, "s" if field.endswith("_s") else "ratio"),
-            error_pct=round(100.0 * one.error, 2),
-            origin=one.origin,
+            error_pct=round(100.0 * coefficient.error, 2),
+            origin=coefficient.origin,
         )
-        for field, one in given.items()
+        for field, coefficient in coefficients.items()
     ]

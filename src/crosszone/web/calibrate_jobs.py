@@ -52,20 +52,17 @@ def samples_job(
     with renamed(source):
         read = dataclasses.replace(read_samples([Path(source.path)], how["gpu"]), source=source.name)
         counted = _counted(tell, len(select_fittable(read)))
-        made = fit_operator_profile(read, correction=how["correction"], progress=counted)
-    profile = build_own_profile(made, name_from(made.gpu, "samples"))
-    stay = (
-        [Notice(code="calibrate_kept", level="note", params={"fields": list_undetermined(made)})]
-        if list_undetermined(made)
-        else []
-    )
-    found = FitFound(
+        fitted = fit_operator_profile(read, correction=how["correction"], progress=counted)
+    profile = build_own_profile(fitted, name_from(fitted.gpu, "samples"))
+    undetermined = list_undetermined(fitted)
+    stay = [Notice(code="calibrate_kept", level="note", params={"fields": undetermined})] if undetermined else []
+    answer = FitFound(
         name=source.name,
         source=read.device,
         facts={
-            "gpu": made.gpu,
+            "gpu": fitted.gpu,
             "rows": read.used_rows,
-            "operators": len(made.operators),
+            "operators": len(fitted.operators),
             "left_out": _counts(read.left_out),
         },
         errors=tuple(
@@ -76,19 +73,19 @@ def samples_job(
                 median_pct=fit.median_pct,
                 unseen_pct=fit.unseen_pct,
             )
-            for key, fit in made.operators.items()
+            for key, fit in fitted.operators.items()
         ),
         values=values_of(profile),
         step=None,
         iterations=None,
-        unknown=(*made.notes, *_said(stay, language)),
+        unknown=(*fitted.notes, *_said(stay, language)),
         untold=(),
         next=(),
         next_runs=(),
         profile=profile.model_dump(mode="json") if profile.gpus or profile.stacks else None,
         notices=(),
     )
-    return json_bytes(found.model_dump(mode="json"))
+    return json_bytes(answer.model_dump(mode="json"))
 
 
 def collectives_job(
@@ -112,18 +109,18 @@ def collectives_job(
             notices += changed.notices
         except InputError as error:
             notices += [dataclasses.replace(notice, level="warning") for notice in error.notices]
-    found = LinksFound(
+    answer = LinksFound(
         name=source.name,
         rows=len(read.rows),
         left_out=dict(read.flagged),
         fits=tuple(fit.as_dict() for fit in fits),
-        together=tuple(one.as_dict() for one in measure_concurrency(read.rows)),
-        few=tuple(dataclasses.asdict(one) for one in few),
+        together=tuple(topology.as_dict() for topology in measure_concurrency(read.rows)),
+        few=tuple(dataclasses.asdict(topology) for topology in few),
         changes=tuple(dataclasses.asdict(change) for change in changed.changes) if changed else (),
         text=changed.text if changed else None,
         notices=told(notices, source, language),
     )
-    return json_bytes(found.model_dump(mode="json"))
+    return json_bytes(answer.model_dump(mode="json"))
 
 
 def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
@@ -135,17 +132,22 @@ def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Prog
     tell("reading", 0, 1)
     with renamed(source):
         name = name_from(Path(source.name).stem)
-        found = calibrate_single_run(Path(source.path), loaded.scenario, name=name, progress=tell)
-        iterations = _iterations(Path(source.path), loaded, found.format, tell)
-    measured, before, after = (one["step"] for one in (found.measured_s, found.before_s, found.after_s))
-    apart = {code: [one for one in found.notices if one.code == code] for code in ("log_untold", "log_next_run")}
-    rest = [one for one in found.notices if one.code not in (*apart, "log_moved")]
+        calibration = calibrate_single_run(Path(source.path), loaded.scenario, name=name, progress=tell)
+        iterations = _iterations(Path(source.path), loaded, calibration.format, tell)
+    measured, before, after = (
+        seconds["step"] for seconds in (calibration.measured_s, calibration.before_s, calibration.after_s)
+    )
+    apart = {
+        code: [notice for notice in calibration.notices if notice.code == code]
+        for code in ("log_untold", "log_next_run")
+    }
+    others = [notice for notice in calibration.notices if notice.code not in (*apart, "log_moved")]
     answer = FitFound(
         name=source.name,
-        source=found.profile.source,
-        facts=_log_facts(found),
-        errors=_part_errors(found, language),
-        values=values_of(found.profile, found.stack),
+        source=calibration.profile.source,
+        facts=_log_facts(calibration),
+        errors=_part_errors(calibration, language),
+        values=values_of(calibration.profile, calibration.stack),
         step=StepFound(
             measured_s=measured,
             before_s=before,
@@ -155,25 +157,27 @@ def log_job(source: SourceFile, loaded: Loaded, language: str, *, progress: Prog
         ),
         iterations=iterations,
         unknown=_said(apart["log_untold"], language),
-        untold=tuple(dataclasses.asdict(one) for one in found.untold),
+        untold=tuple(dataclasses.asdict(coefficient) for coefficient in calibration.untold),
         next=_said(apart["log_next_run"], language),
-        next_runs=tuple(dataclasses.asdict(one) for one in found.next_runs),
-        profile=found.profile.model_dump(mode="json") if found.profile.gpus or found.profile.stacks else None,
-        notices=told(rest, source, language),
+        next_runs=tuple(dataclasses.asdict(run) for run in calibration.next_runs),
+        profile=calibration.profile.model_dump(mode="json")
+        if calibration.profile.gpus or calibration.profile.stacks
+        else None,
+        notices=told(others, source, language),
     )
     return json_bytes(answer.model_dump(mode="json"))
 
 
-def _log_facts(found: SingleRunCalibration) -> dict[str, Any]:
-    steady = found.steady
-    facts: dict[str, Any] = {"format": found.format, "steps_used": steady.used, "steps": steady.of}
+def _log_facts(calibration: SingleRunCalibration) -> dict[str, Any]:
+    steady = calibration.steady
+    facts: dict[str, Any] = {"format": calibration.format, "steps_used": steady.used, "steps": steady.of}
     facts |= {"warm_up": steady.warm_up, "outliers": steady.outliers}
-    if found.memory_gib is not None:
-        facts |= {"memory_measured": found.memory_gib[0], "memory_predicted": found.memory_gib[1]}
+    if calibration.memory_gib is not None:
+        facts |= {"memory_measured": calibration.memory_gib[0], "memory_predicted": calibration.memory_gib[1]}
     return facts
 
 
-def _part_errors(found: SingleRunCalibration, language: str) -> tuple[ErrorRow, ...]:
+def _part_errors(calibration: SingleRunCalibration, language: str) -> tuple[ErrorRow, ...]:
     """Errors of the parts that a log tells apart, before and after."""
     from crosszone.text import label
     from crosszone.web.calibrate_found import ErrorRow
@@ -181,11 +185,11 @@ def _part_errors(found: SingleRunCalibration, language: str) -> tuple[ErrorRow, 
     return tuple(
         ErrorRow(
             name=label(f"log_part_{part}", language),
-            samples=found.steady.used,
-            before_pct=100.0 * abs(found.before_s[part] / seconds - 1.0),
-            after_pct=100.0 * abs(found.after_s[part] / seconds - 1.0),
+            samples=calibration.steady.used,
+            before_pct=100.0 * abs(calibration.before_s[part] / seconds - 1.0),
+            after_pct=100.0 * abs(calibration.after_s[part] / seconds - 1.0),
         )
-        for part, seconds in found.measured_s.items()
+        for part, seconds in calibration.measured_s.items()
     )
 
 
@@ -204,12 +208,12 @@ def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> Iterat
         return None
     case = predictor_of(loaded)
     job, gpus = case.case.job, case.strategy.ranks
-    given = LogContext(file=str(path), gpus=gpus, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step)
-    steps = read_log(path, given, form, progress=tell).steps
-    numbers = tuple(at if one.step is None else one.step for at, one in enumerate(steps, 1))
-    columns = StepColumns(step=numbers, seconds=tuple(one.seconds for one in steps))
-    found = measure_stability(dict(enumerate(columns.seconds)))
-    statistics = found.model_copy(update={"best_step": numbers[found.best_step]})
+    context = LogContext(file=str(path), gpus=gpus, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step)
+    steps = read_log(path, context, form, progress=tell).steps
+    numbers = tuple(at if step.step is None else step.step for at, step in enumerate(steps, 1))
+    columns = StepColumns(step=numbers, seconds=tuple(step.seconds for step in steps))
+    stability = measure_stability(dict(enumerate(columns.seconds)))
+    statistics = stability.model_copy(update={"best_step": numbers[stability.best_step]})
     return IterationsFound(steps=columns, statistics=statistics)
 
 
@@ -239,19 +243,19 @@ def watched(progress: Progress, cancelled: IsCancelled) -> Progress:
 
 
 def _renamed(notice: Notice, source: SourceFile) -> Notice:
-    own = Path(source.path).name
+    stored_name = Path(source.path).name
 
     def name(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        return source.name if value == own else value.replace(source.path, source.name)
+        return source.name if value == stored_name else value.replace(source.path, source.name)
 
     params = {key: name(value) for key, value in notice.params.items()}
     return dataclasses.replace(notice, value=name(notice.value), file=name(notice.file), params=params)
 
 
 def _said(notices: Sequence[Notice], language: str) -> tuple[str, ...]:
-    return tuple(f"{one.message(language)} {one.hint(language)}".strip() for one in notices)
+    return tuple(f"{notice.message(language)} {notice.hint(language)}".strip() for notice in notices)
 
 
 def _counts(counts: dict[str, int]) -> str:
@@ -288,11 +292,11 @@ def run_job(
     """A trace or a workbook looked at: its iterations, one of them drawn, beside the prediction where there is one."""
     from crosszone.calibrate.imported import check_same_run, compare_with_prediction
 
-    form, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
-    one = found.get_step(iteration)
+    form, run = _read(source, what, iteration, loaded, watched(progress, cancelled))
+    step = run.get_step(iteration)
     view = predicted = against = None
-    if found.timeline is not None:
-        timeline, _ = found.read_timelines().timeline(one.step)
+    if run.timeline is not None:
+        timeline, _ = run.read_timelines().timeline(step.step)
         view = {**build_view(timeline), "micro_batch": None}
         if loaded is not None:
             predictor = predictor_of(loaded)
@@ -301,23 +305,23 @@ def run_job(
                 {**build_view(ours), "micro_batch": None},
                 compare_with_prediction(ours, timeline, pipeline=True),
             )
-            differs = check_same_run(found, predictor, timeline, ours) if found.kind == "measured" else []
-            found = found.model_copy(update={"notices": (*differs, *found.notices)})
+            differs = check_same_run(run, predictor, timeline, ours) if run.kind == "measured" else []
+            run = run.model_copy(update={"notices": (*differs, *run.notices)})
     answered = RunFound(
-        name=found.name,
-        kind=found.kind,
+        name=run.name,
+        kind=run.kind,
         format=form,
-        steps=StepColumns(step=tuple(found.seconds), seconds=tuple(found.seconds.values())),
-        statistics=found.statistics,
-        step=one.step,
-        phases_s=one.phases_s or found.phases_s,
-        figures=found.figures,
-        meta={key: value for key, value in found.meta.items() if isinstance(value, str | int | float)},
-        bad_rows=found.bad_rows,
+        steps=StepColumns(step=tuple(run.seconds), seconds=tuple(run.seconds.values())),
+        statistics=run.statistics,
+        step=step.step,
+        phases_s=step.phases_s or run.phases_s,
+        figures=run.figures,
+        meta={key: value for key, value in run.meta.items() if isinstance(value, str | int | float)},
+        bad_rows=run.bad_rows,
         view=view,
         predicted=predicted,
         difference=against,
-        notices=told(found.trim_timeline(one.step, MAX_DOCUMENT).notices, source, language),
+        notices=told(run.trim_timeline(step.step, MAX_DOCUMENT).notices, source, language),
     )
     return json_bytes(answered.model_dump(mode="json"))
 
@@ -337,22 +341,22 @@ def kept_job(
 
     Where its timeline is too large to be kept whole, the note of the result says so.
     """
-    _, found = _read(source, what, iteration, loaded, watched(progress, cancelled))
-    if found.bad_rows:
-        wrong = [notice for notice in found.notices if notice.level != "note"]
+    _, run = _read(source, what, iteration, loaded, watched(progress, cancelled))
+    if run.bad_rows:
+        wrong = [notice for notice in run.notices if notice.level != "note"]
         with renamed(source):
             raise InvalidError(
-                Notice(code="trace_not_saved", value=source.name, params={"count": found.bad_rows}), *wrong
+                Notice(code="trace_not_saved", value=source.name, params={"count": run.bad_rows}), *wrong
             )
-    short = found.trim_timeline(found.get_step(iteration).step, MAX_DOCUMENT)
-    kept = short.to_result(**about)
-    for lost in short.notices[len(found.notices) :]:
-        note = f"{kept['note']}\n{lost.message(language)} {lost.hint(language)}".strip()
-        kept["note"] = note if len(note.encode()) <= MAX_NOTE else kept["note"]
+    short = run.trim_timeline(run.get_step(iteration).step, MAX_DOCUMENT)
+    fields = short.to_result(**about)
+    for lost in short.notices[len(run.notices) :]:
+        note = f"{fields['note']}\n{lost.message(language)} {lost.hint(language)}".strip()
+        fields["note"] = note if len(note.encode()) <= MAX_NOTE else fields["note"]
     if loaded is not None:
-        said = headline_of(outcome_of(answer(loaded, language).prediction))
-        kept["headline"] |= {"predicted": {key: said[key] for key in SHOWN}}
-    return json_bytes(kept)
+        headline = headline_of(outcome_of(answer(loaded, language).prediction))
+        fields["headline"] |= {"predicted": {key: headline[key] for key in SHOWN}}
+    return json_bytes(fields)
 
 
 def sheet_job(loaded: Loaded, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
@@ -383,11 +387,11 @@ def _read(
         return form, read_run([path], form, name=name, iteration=iteration, degrees=degrees, progress=progress)
 
 
-def key_of(folder: Path, *asked: str) -> Hashable:
+def key_of(folder: Path, *question: str) -> Hashable:
     """What a report depends on: the files, the profile in use, and what was asked."""
     from crosszone.calibrate.accuracy_report import get_folder_state
 
-    return (folder, get_folder_state(folder), Profiles.load(), *asked)  # the same profiles are one object
+    return (folder, get_folder_state(folder), Profiles.load(), *question)  # the same profiles are one object
 
 
 def accuracy_job(folder: str, language: str, *, progress: Progress, cancelled: IsCancelled) -> bytes:
@@ -410,22 +414,22 @@ def parts_job(folder: str, language: str, *, progress: Progress, cancelled: IsCa
 
     watched(progress, cancelled)("parts", 0, 1)
     home = Path(folder)
-    there = (home / COMPONENTS_FILE).is_file()
-    found = (
+    has_components = (home / COMPONENTS_FILE).is_file()
+    scored = (
         score_file(home / COMPONENTS_FILE)
-        if there
+        if has_components
         else ScoredFolder(folder=home, missing=(), own_profile=Profiles.load().own)
     )
     if (home / ITERATIONS_FILE).is_file():
-        found = replace(found, stability=read_stability_table(home / ITERATIONS_FILE))
-    return _answer(build_report(found, language))
+        scored = replace(scored, stability=read_stability_table(home / ITERATIONS_FILE))
+    return _answer(build_report(scored, language))
 
 
 def _answer(report: dict[str, Any]) -> bytes:
     from crosszone.calibrate.accuracy_report import FILES
 
-    told = {key: value for key, value in report.items() if key != "folder"}
-    return json_bytes({"present": True, "variable": FOLDER_VARIABLE, "files": list(FILES), "report": told})
+    public = {key: value for key, value in report.items() if key != "folder"}
+    return json_bytes({"present": True, "variable": FOLDER_VARIABLE, "files": list(FILES), "report": public})
 
 
 def _found(folder: Path, tell: Progress) -> Any:
@@ -443,9 +447,9 @@ def _found(folder: Path, tell: Progress) -> Any:
             done = min(done + more, of)
             tell("scoring", done, of)
 
-        found = score_folder(folder, count)
+        scored = score_folder(folder, count)
         _last.clear()
-        _last[key] = found
+        _last[key] = scored
     return _last[key]
 
 

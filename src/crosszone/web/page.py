@@ -94,11 +94,13 @@ class PageFiles(StaticFiles):
 
     def _compressed(self, path: str, plain: FileResponse) -> Response:
         tag = plain.headers["etag"]  # of the time of change and the size
-        known = self._packed.get(path)
-        if known is None or known[0] != tag:
-            known = self._packed[path] = (tag, gzip.compress(Path(path).read_bytes(), compresslevel=6, mtime=0))
-        kept: dict[str, Any] = {name: plain.headers[name] for name in ("etag", "last-modified", "vary", "content-type")}
-        return Response(known[1], headers={**kept, "Content-Encoding": "gzip"})
+        cached = self._packed.get(path)
+        if cached is None or cached[0] != tag:
+            cached = self._packed[path] = (tag, gzip.compress(Path(path).read_bytes(), compresslevel=6, mtime=0))
+        headers: dict[str, Any] = {
+            name: plain.headers[name] for name in ("etag", "last-modified", "vary", "content-type")
+        }
+        return Response(cached[1], headers={**headers, "Content-Encoding": "gzip"})
 
 
 def _respond(asset: Asset, scope: Scope, cache_control: str) -> Response:
@@ -108,7 +110,9 @@ def _respond(asset: Asset, scope: Scope, cache_control: str) -> Response:
     headers = {"ETag": f'"{tag}-gzip"' if packs else f'"{tag}"', "Cache-Control": cache_control}
     if asset.is_compressible:
         headers["Vary"] = "Accept-Encoding"
-    if headers["ETag"] in (known.strip().removeprefix("W/") for known in request.get("if-none-match", "").split(",")):
+    if headers["ETag"] in (
+        tag_sent.strip().removeprefix("W/") for tag_sent in request.get("if-none-match", "").split(",")
+    ):
         return Response(status_code=304, headers=headers)
     if packs:
         headers["Content-Encoding"] = "gzip"

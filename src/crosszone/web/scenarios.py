@@ -64,8 +64,8 @@ class ScenarioReader:
             loaded = read_scenario(document)
         except InputError as error:
             raise self._renamed(error) from None
-        named = Document(document.value, TEXT, document.lines)
-        return Loaded(loaded.scenario, [self._own(notice) for notice in loaded.notices], named)
+        placed = Document(document.value, TEXT, document.lines)
+        return Loaded(loaded.scenario, [self._own(notice) for notice in loaded.notices], placed)
 
     def apply_changes(self, body: ChangeBody) -> dict[str, Any]:
         """The scenario of a request with fields at some paths set, as it would be written; read before it is answered.
@@ -101,16 +101,16 @@ class ScenarioReader:
 
     def _check_reference(self, document: Document, path: tuple[str, str]) -> None:
         outer = document.value.get(path[0]) if isinstance(document.value, Mapping) else None
-        named = outer.get(path[1]) if isinstance(outer, Mapping) else None
-        if not isinstance(named, str):
+        path_text = outer.get(path[1]) if isinstance(outer, Mapping) else None
+        if not isinstance(path_text, str):
             return
         base = self.base.resolve()
         try:
-            inside = (base / named).resolve().is_relative_to(base)
+            inside = (base / path_text).resolve().is_relative_to(base)
         except (OSError, ValueError, RuntimeError):
             inside = False
         if not inside:
-            notice = Notice(code="file_outside", field=field_text(path), value=named)
+            notice = Notice(code="file_outside", field=field_text(path), value=path_text)
             raise InvalidError(notice.at(document.file, document.line(path)))
 
     def _renamed(self, error: InputError) -> InputError:
@@ -201,9 +201,9 @@ def _apply_override(value: Any, override: StrategyOverride) -> Any:
     job = value.get("job")
     if override.framework is not None and isinstance(job, Mapping):
         job = {**job, "framework": override.framework}
-    rest = {key: inner for key, inner in value.items() if key not in ("strategy", "placement")}
+    fields = {key: inner for key, inner in value.items() if key not in ("strategy", "placement")}
     placed = {} if override.placement is None else {"placement": override.placement}
-    return {**rest, "job": job, "strategy": _drop_defaults(override.strategy, _DEFAULTS), **placed}
+    return {**fields, "job": job, "strategy": _drop_defaults(override.strategy, _DEFAULTS), **placed}
 
 
 def _drop_defaults(strategy: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,9 +224,9 @@ def _remove_field(value: Any, steps: list[str]) -> Any:
     """The fields without the one at the end of the steps, nor what only held that."""
     if not isinstance(value, Mapping) or steps[0] not in value:
         return value
-    rest = {key: inner for key, inner in value.items() if key != steps[0]}
+    fields = {key: inner for key, inner in value.items() if key != steps[0]}
     inner = _remove_field(value[steps[0]], steps[1:]) if len(steps) > 1 else None
-    return {**value, steps[0]: inner} if inner else rest
+    return {**value, steps[0]: inner} if inner else fields
 
 
 def _apply_pins(value: Any, pins: Mapping[str, Any]) -> Any:

@@ -165,13 +165,13 @@ async def _read_bounded_body(headers: Headers, receive: Receive, *, keep: bool) 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the body once, then waits for the client to leave."""
-    given = False
+    was_replayed = False
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal was_replayed
+        if was_replayed:
             return await receive()
-        given = True
+        was_replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay

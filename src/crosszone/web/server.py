@@ -85,8 +85,8 @@ def choose_token(host: str, *, new_token: bool) -> ServerToken | None:
 
 
 def build_address(host: str, port: int, token: ServerToken | None) -> ServerAddress:
-    shown = find_own_address(host) if host in ("0.0.0.0", "::") else host
-    address = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
+    display_host = find_own_address(host) if host in ("0.0.0.0", "::") else host
+    address = f"http://{f'[{display_host}]' if ':' in display_host else display_host}:{port}"
     fresh = token.fresh if token is not None else None
     return ServerAddress(
         address=f"{address}/#token={fresh}" if fresh else address, token=fresh, guarded=token is not None

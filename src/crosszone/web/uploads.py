@@ -65,7 +65,7 @@ class Uploads:
 
     most_bytes: int = MOST_BYTES
     most_kept: int = MOST_KEPT
-    _kept: dict[str, tuple[UploadedFile, float]] = field(default_factory=dict)
+    _files: dict[str, tuple[UploadedFile, float]] = field(default_factory=dict)
     _coming: dict[str, int] = field(default_factory=dict)
     """Bytes that are on disk of files on their way."""
     _folder: Path | None = None
@@ -94,7 +94,7 @@ class Uploads:
         upload = upload.replace(bytes=size)
         with self._lock:
             self._coming.pop(id, None)
-            self._kept[id] = (upload, monotonic())
+            self._files[id] = (upload, monotonic())
         self._sweep()
         return upload
 
@@ -102,10 +102,10 @@ class Uploads:
         """What is known of a file; asked for, it stays for another while."""
         self._sweep()
         with self._lock:
-            if id not in self._kept:
+            if id not in self._files:
                 raise UnknownNameError(Notice(code="upload_unknown", field="file", value=id))
-            upload = self._kept[id][0]
-            self._kept[id] = (upload, monotonic())
+            upload = self._files[id][0]
+            self._files[id] = (upload, monotonic())
         return upload
 
     def path(self, id: str) -> Path:
@@ -116,13 +116,13 @@ class Uploads:
         """Forget a file; `UnknownNameError` when there is none."""
         path = self.path(id)
         with self._lock:
-            self._kept.pop(id, None)
+            self._files.pop(id, None)
         path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Forget all files."""
         with self._lock:
-            self._kept.clear()
+            self._files.clear()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -151,7 +151,7 @@ class Uploads:
         with self._lock:
             self._coming[id] = size
             coming = sum(self._coming.values())
-            over = coming + sum(upload.bytes for upload, _ in self._kept.values()) > self.most_kept
+            over = coming + sum(upload.bytes for upload, _ in self._files.values()) > self.most_kept
         if over:
             self._sweep()
         return coming <= self.most_kept
@@ -169,7 +169,7 @@ class Uploads:
     def _sweep(self) -> None:
         """Drop what is old, and the oldest of what is too much."""
         with self._lock:
-            rows = sorted(self._kept.values(), key=lambda row: row[1])
+            rows = sorted(self._files.values(), key=lambda row: row[1])
             total = sum(upload.bytes for upload, _ in rows) + sum(self._coming.values())
             expired = list[UploadedFile]()
             for upload, asked_at in rows:
@@ -178,7 +178,7 @@ class Uploads:
                     expired.append(upload)
                     total -= upload.bytes
             for upload in expired:
-                del self._kept[upload.id]
+                del self._files[upload.id]
             folder = self._folder
         for upload in expired:
             if folder is not None:

@@ -25,12 +25,12 @@ def run_worker(pipe: Connection) -> None:
     preload_data()
     while True:
         try:
-            asked = pipe.recv()
+            message = pipe.recv()
         except (EOFError, OSError):
             return
-        if asked == STOP:  # came after the work it was meant for had ended
+        if message == STOP:  # came after the work it was meant for had ended
             continue
-        job, arguments = asked
+        job, arguments = message
         stopped = False
 
         def cancelled() -> bool:

@@ -127,7 +127,7 @@ class WorkerProcess:
             raise refuse(422, "work_died") from None
 
     def _answer(self, work: WorkItem) -> bytes:
-        asked, waited, heard = False, 0.0, monotonic()
+        is_stopping, waited, heard = False, 0.0, monotonic()
         while True:
             if self._pipe.poll(LOOK_S):
                 heard = monotonic()
@@ -138,7 +138,7 @@ class WorkerProcess:
                     return bytes(value)
                 else:
                     raise value
-            elif asked:
+            elif is_stopping:
                 waited += LOOK_S
                 if waited > PATIENCE_S:
                     self.end()
@@ -146,9 +146,9 @@ class WorkerProcess:
             if monotonic() - heard > SILENCE_S:
                 self.end()
                 raise refuse(422, "work_silent", seconds=int(SILENCE_S))
-            if work.cancelled.is_set() and not asked:
+            if work.cancelled.is_set() and not is_stopping:
                 self._pipe.send(STOP)
-                asked = True
+                is_stopping = True
 
     def end(self) -> None:
         """End the process."""

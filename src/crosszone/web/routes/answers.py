@@ -159,18 +159,18 @@ async def answer_parts(body: AnswersBody, request: Request, state: State, langua
     With `Accept: application/x-ndjson` each part is a line of its own, {part, answer} or {part, error}, sent when it
     is there, quick ones first. A scenario that no part can do with is refused as a whole.
     """
-    asked = RequestScenario(state.reader, body, language)
-    await run_in_threadpool(_refuse_unreadable, asked, body.parts)
+    request_scenario = RequestScenario(state.reader, body, language)
+    await run_in_threadpool(_refuse_unreadable, request_scenario, body.parts)
     if LINES in request.headers.get("accept", ""):
-        lines = ({"part": name, **part} async for name, part in _answer_each(request, state, asked, body))
+        lines = ({"part": name, **part} async for name, part in _answer_each(request, state, request_scenario, body))
         return stream_lines(request, lines)
-    return Json({name: part async for name, part in _answer_each(request, state, asked, body)})
+    return Json({name: part async for name, part in _answer_each(request, state, request_scenario, body)})
 
 
-def _refuse_unreadable(asked: RequestScenario, parts: Iterable[PartName]) -> None:
+def _refuse_unreadable(request_scenario: RequestScenario, parts: Iterable[PartName]) -> None:
     """Raise why the scenario cannot be read, where none of the parts can be answered for that."""
     errors = []
-    for variant in {_select_scenario(name, asked): name for name in parts if name != "edit"}:
+    for variant in {_select_scenario(name, request_scenario): name for name in parts if name != "edit"}:
         try:
             _ = variant.loaded
         except InputError as error:
@@ -181,12 +181,12 @@ def _refuse_unreadable(asked: RequestScenario, parts: Iterable[PartName]) -> Non
         raise errors[0]
 
 
-def _select_scenario(name: PartName, asked: RequestScenario) -> RequestScenario:
-    return asked.written if name in WRITTEN_PARTS else asked
+def _select_scenario(name: PartName, request_scenario: RequestScenario) -> RequestScenario:
+    return request_scenario.written if name in WRITTEN_PARTS else request_scenario
 
 
 async def _answer_each(
-    request: Request, state: AppState, asked: RequestScenario, body: AnswersBody
+    request: Request, state: AppState, request_scenario: RequestScenario, body: AnswersBody
 ) -> AsyncIterator[tuple[PartName, dict[str, Any]]]:
     """The parts one after another, until the one who asked hangs up."""
     paused = False
@@ -198,50 +198,56 @@ async def _answer_each(
             await asyncio.sleep(SLOW_PAUSE_S)
         if await request.is_disconnected():
             return
-        yield name, await _answer_part(request, state, asked, name, body.options)
+        yield name, await _answer_part(request, state, request_scenario, name, body.options)
 
 
 async def _answer_part(
-    request: Request, state: AppState, asked: RequestScenario, name: PartName, options: PartOptions
+    request: Request, state: AppState, request_scenario: RequestScenario, name: PartName, options: PartOptions
 ) -> dict[str, Any]:
     """One part: its answer, or the error that its own route answers."""
     try:
         if name in ANALYSIS_PARTS:
-            return {"answer": await _analyse_part(request, state, asked, name)}
-        return {"answer": await run_in_threadpool(_compute_part, state, asked, name, options)}
+            return {"answer": await _analyse_part(request, state, request_scenario, name)}
+        return {"answer": await run_in_threadpool(_compute_part, state, request_scenario, name, options)}
     except (InputError, StoreError) as error:
-        return {"error": error_body(error.notices, asked.language)}
+        return {"error": error_body(error.notices, request_scenario.language)}
     except Exception as error:
         return {"error": failure_body(request, error)}
 
 
-async def _analyse_part(request: Request, state: AppState, asked: RequestScenario, name: AnalysisPart) -> Any:
+async def _analyse_part(
+    request: Request, state: AppState, request_scenario: RequestScenario, name: AnalysisPart
+) -> Any:
     """One part of an analysis, done by a worker where the cluster makes it long."""
-    predicted = await run_in_threadpool(lambda: asked.predicted)
-    if is_quick(name, asked.loaded):
-        analysed = await run_in_threadpool(analyse, asked.loaded, asked.language, parts=[name], base=predicted)
+    predicted = await run_in_threadpool(lambda: request_scenario.predicted)
+    if is_quick(name, request_scenario.loaded):
+        analysed = await run_in_threadpool(
+            analyse, request_scenario.loaded, request_scenario.language, parts=[name], base=predicted
+        )
         return analysed.analysis.to_asked()[name]
     options = {"parts": [name]}
-    return json.loads(await finish_job(request, state.workers, analyse_job, asked.loaded, options, asked.language))[
-        name
-    ]
+    return json.loads(
+        await finish_job(
+            request, state.workers, analyse_job, request_scenario.loaded, options, request_scenario.language
+        )
+    )[name]
 
 
-def _compute_part(state: AppState, asked: RequestScenario, name: PartName, options: PartOptions) -> Any:
+def _compute_part(state: AppState, request_scenario: RequestScenario, name: PartName, options: PartOptions) -> Any:
     compute: dict[PartName, Callable[[], Any]] = {
-        "predict": lambda: predict_step(asked),
-        "describe": lambda: describe_loaded(asked.written.loaded, asked.language),
-        "edit": lambda: edit_document(asked.document, _require(options.edit, "edit", "text").text),
-        "written": lambda: predict_step(asked.written),
-        "places": lambda: list_zone_places(asked),
-        "ranks": lambda: list_rank_columns(asked),
-        "timeline": lambda: draw_predicted(asked, options.timeline),
-        "micro_batch": lambda: draw_predicted(asked, options.micro_batch),
-        "explain": lambda: explain_predicted(asked, _require(options.explain, "explain", "figure")),
-        "compare": lambda: compare_alternatives(state, asked, _require(options.compare, "compare", "items")),
-        "radar": lambda: draw_alternatives(asked, options.radar),
-        "what_if": lambda: predict_changes(asked, options.what_if),
-        "switches": lambda: read_switches(asked, options.switches),
+        "predict": lambda: predict_step(request_scenario),
+        "describe": lambda: describe_loaded(request_scenario.written.loaded, request_scenario.language),
+        "edit": lambda: edit_document(request_scenario.document, _require(options.edit, "edit", "text").text),
+        "written": lambda: predict_step(request_scenario.written),
+        "places": lambda: list_zone_places(request_scenario),
+        "ranks": lambda: list_rank_columns(request_scenario),
+        "timeline": lambda: draw_predicted(request_scenario, options.timeline),
+        "micro_batch": lambda: draw_predicted(request_scenario, options.micro_batch),
+        "explain": lambda: explain_predicted(request_scenario, _require(options.explain, "explain", "figure")),
+        "compare": lambda: compare_alternatives(state, request_scenario, _require(options.compare, "compare", "items")),
+        "radar": lambda: draw_alternatives(request_scenario, options.radar),
+        "what_if": lambda: predict_changes(request_scenario, options.what_if),
+        "switches": lambda: read_switches(request_scenario, options.switches),
     }
     return compute[name]()
 

@@ -136,24 +136,28 @@ async def sweep_scenario(body: SweepBody, request: Request, state: State, langua
 )
 async def compare_alternatives(body: RadarBody, request: Request, state: State, language: Language) -> Response:
     """Compare alternatives, 0 to 1 on every axis; each axis states its formula and the number behind it."""
-    asked = RequestScenario(state.reader, body, language)
+    request_scenario = RequestScenario(state.reader, body, language)
     if not body.families:
-        return Json(await run_in_threadpool(draw_alternatives, asked, body))
+        return Json(await run_in_threadpool(draw_alternatives, request_scenario, body))
     # The best of each family is searched for, which takes a worker.
-    scenario, alternatives = await run_in_threadpool(_read_alternatives, asked, body)
+    scenario, alternatives = await run_in_threadpool(_read_alternatives, request_scenario, body)
     return await run_job(request, state.workers, radar_job, scenario, alternatives, language)
 
 
-def draw_alternatives(asked: RequestScenario, options: RadarOptions) -> dict[str, Any]:
+def draw_alternatives(request_scenario: RequestScenario, options: RadarOptions) -> dict[str, Any]:
     """Alternatives on every axis, without a search for others."""
-    scenario, alternatives = _read_alternatives(asked, options)
-    return radar(scenario, alternatives, language=asked.language, families=False).model_dump(mode="json")
+    scenario, alternatives = _read_alternatives(request_scenario, options)
+    return radar(scenario, alternatives, language=request_scenario.language, families=False).model_dump(mode="json")
 
 
-def _read_alternatives(asked: RequestScenario, options: RadarOptions) -> tuple[Scenario, list[tuple[str, Scenario]]]:
+def _read_alternatives(
+    request_scenario: RequestScenario, options: RadarOptions
+) -> tuple[Scenario, list[tuple[str, Scenario]]]:
     """The scenario as it is written, and each alternative by its name."""
-    others = [(other.name, asked.with_way(other.way).loaded.scenario) for other in options.ways]
-    return asked.written.loaded.scenario, [(CHOSEN, asked.loaded.scenario), *others]
+    alternatives = [
+        (alternative.name, request_scenario.with_way(alternative.way).loaded.scenario) for alternative in options.ways
+    ]
+    return request_scenario.written.loaded.scenario, [(CHOSEN, request_scenario.loaded.scenario), *alternatives]
 
 
 def _read_axis(name: str, text: str) -> SweepAxis:

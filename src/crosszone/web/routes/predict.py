@@ -111,44 +111,46 @@ def explain_figure(body: ExplainBody, state: State, language: Language) -> Json:
     return Json(explain_predicted(RequestScenario(state.reader, body, language), body))
 
 
-def predict_step(asked: RequestScenario) -> dict[str, Any]:
+def predict_step(request_scenario: RequestScenario) -> dict[str, Any]:
     """The prediction of a step."""
-    return asked.predicted.prediction.model_dump(mode="json")
+    return request_scenario.predicted.prediction.model_dump(mode="json")
 
 
-def predict_changes(asked: RequestScenario, options: WhatIfOptions) -> dict[str, Any]:
+def predict_changes(request_scenario: RequestScenario, options: WhatIfOptions) -> dict[str, Any]:
     """A what-if, and its figures beside those of the scenario."""
     changed = what_if(
-        asked.loaded.scenario,
+        request_scenario.loaded.scenario,
         options.changes,
         list(options.switches.items()),
-        base=asked.predicted.predictor,
-        before=asked.predicted.prediction,
-        language=asked.language,
+        base=request_scenario.predicted.predictor,
+        before=request_scenario.predicted.prediction,
+        language=request_scenario.language,
     )
     sides = [Compared("", "predicted", outcome_of(prediction)) for prediction in (changed.before, changed.after)]
-    figures = [row.model_dump(mode="json") for row in compare(sides, asked.language).figures]
+    figures = [row.model_dump(mode="json") for row in compare(sides, request_scenario.language).figures]
     return {**changed.model_dump(mode="json"), "figures": figures}
 
 
-def read_switches(asked: RequestScenario, options: WhatIfOptions) -> Any:
+def read_switches(request_scenario: RequestScenario, options: WhatIfOptions) -> Any:
     """The switches as they stand once the changes are made."""
-    scenario = asked.loaded.scenario
+    scenario = request_scenario.loaded.scenario
     # Without the plan's strategy: what the scenario itself says is what a switch is turned back to.
-    written_strategy = asked.written.loaded.document.value.get("strategy")
-    current = asked.predictor
+    written_strategy = request_scenario.written.loaded.document.value.get("strategy")
+    current = request_scenario.predictor
     if options.changes or options.switches:
         fields = turned_changes(scenario, options.changes, list(options.switches.items()), current)
         scenario = changed_scenario(scenario, fields, current)
         current = predictor(scenario)
-    switches = available(scenario, current, written_strategy or {}, asked.language)
+    switches = available(scenario, current, written_strategy or {}, request_scenario.language)
     return _SWITCHES.dump_python(switches, mode="json")
 
 
-def explain_predicted(asked: RequestScenario, options: ExplainOptions) -> dict[str, Any]:
+def explain_predicted(request_scenario: RequestScenario, options: ExplainOptions) -> dict[str, Any]:
     """One number of the prediction, opened."""
-    answered = asked.predicted
-    return explain(answered.predictor, answered.prediction, options.figure, asked.language).model_dump(mode="json")
+    answered = request_scenario.predicted
+    return explain(answered.predictor, answered.prediction, options.figure, request_scenario.language).model_dump(
+        mode="json"
+    )
 
 
 @router.get("/formulas", tags=["explain"], response_model=list[Formula], responses=errors_documented(403))

@@ -117,11 +117,11 @@ def list_places(body: ScenarioBody, state: State, language: Language) -> Json:
     return Json(list_zone_places(RequestScenario(state.reader, body, language)))
 
 
-def list_rank_columns(asked: RequestScenario) -> dict[str, Any]:
+def list_rank_columns(request_scenario: RequestScenario) -> dict[str, Any]:
     """Every rank with its place."""
-    return ranks_of(asked.predictor, asked.language)
+    return ranks_of(request_scenario.predictor, request_scenario.language)
 
 
-def list_zone_places(asked: RequestScenario) -> dict[str, Any]:
+def list_zone_places(request_scenario: RequestScenario) -> dict[str, Any]:
     """What each zone holds."""
-    return places_of(asked.predictor)
+    return places_of(request_scenario.predictor)

@@ -265,15 +265,15 @@ def compare_results(body: CompareBody, state: State, language: Language) -> Json
     return Json(compare(sides, language).model_dump(mode="json"))
 
 
-def compare_alternatives(state: AppState, asked: RequestScenario, options: CompareOptions) -> dict[str, Any]:
+def compare_alternatives(state: AppState, request_scenario: RequestScenario, options: CompareOptions) -> dict[str, Any]:
     """Other ways to do one scenario, and saved results, beside each other."""
     sides = [
-        build_compared(asked.with_way(item.way).predicted.prediction, item.name)
+        build_compared(request_scenario.with_way(item.way).predicted.prediction, item.name)
         if item.result is None
         else _open_compared(state, item.result, item.name)
         for item in options.items
     ]
-    return compare(sides, asked.language).model_dump(mode="json")
+    return compare(sides, request_scenario.language).model_dump(mode="json")
 
 
 def read_saved_scenario(result: Result) -> ScenarioBody:

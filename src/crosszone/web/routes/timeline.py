@@ -241,10 +241,10 @@ def draw_measured_step(body: MeasuredBody, state: State, language: Language) -> 
     return Json({**about, **_build_view(timeline, body.micro_batch, body.from_s), "difference": difference})
 
 
-def draw_predicted(asked: RequestScenario, options: TimelineOptions) -> dict[str, Any]:
+def draw_predicted(request_scenario: RequestScenario, options: TimelineOptions) -> dict[str, Any]:
     """The predicted step to draw."""
-    predictor = asked.predictor
-    view = _build_view(predictor.timeline(asked.language), options.micro_batch, options.from_s)
+    predictor = request_scenario.predictor
+    view = _build_view(predictor.timeline(request_scenario.language), options.micro_batch, options.from_s)
     return {"name": predictor.name, "framework": predictor.framework.name, **view}
 
 

@@ -90,11 +90,11 @@ async def list_events(
     last_number = max(after, _parse_event_id(last_event_id))
     last_progress: dict[str, Any] | None = None
 
-    def read_events(behind: int, most: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def read_events(behind: int, limit: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         with map_store_errors():
             # The task before its events: one that ends in between is told to be live, and looked at once more.
             entry = build_task_entry(tasks.get(id), language)
-            return [localize_event(event, language) for event in tasks.events(id, after=behind, limit=most)], entry
+            return [localize_event(event, language) for event in tasks.events(id, after=behind, limit=limit)], entry
 
     def read_update() -> Update:
         nonlocal last_number, last_progress
