@@ -10,7 +10,7 @@
 `state` is a nested dict (or list) of tensors and plain values. Files go to a `.partial` folder, are forced to disk, and
 the folder is renamed when all ranks are done: `OUT/checkpoints/step-00000012`. No shared file system is needed: whole
 states are written once for each copy and sent to the other ranks when loading; of sharded ones a node keeps the parts
-of its ranks. `save_alone`, `load_alone`, `list_steps` do the same for one process without torch.distributed.
+of its ranks. Without torch.distributed (Horovod) rank 0 alone makes and calls it.
 """
 
 from __future__ import annotations
@@ -121,22 +121,6 @@ class Checkpoints:
             copied = partial / f".metadata.{self.run.rank}"
             copied.write_bytes(text[0] or b"")
             copied.replace(index)
-
-
-def save_alone(folder: Path, step: int, state: dict[str, Any], run: TrainerRun) -> None:
-    """Save the state of one process alone under `folder`."""
-    partial = get_partial_folder(folder, step)
-    remove_checkpoint(folder / format_step_name(step))
-    partial.mkdir(parents=True, exist_ok=True)
-    write_file(partial / "copy-0.pt", state)
-    finish_checkpoint(folder, step, describe_run(run))
-    remove_old_checkpoints(folder, run.training["keep"])
-
-
-def load_alone(folder: Path, step: int, run: TrainerRun) -> dict[str, Any]:
-    """The state that `save_alone` wrote."""
-    check_same_run(run, folder / format_step_name(step))
-    return read_file(folder / format_step_name(step) / "copy-0.pt")
 
 
 def list_steps(folder: Path) -> list[int]:

@@ -78,9 +78,7 @@ class ShardedStates:
         return step
 
     def save(self, step: int) -> None:
-        """Write a checkpoint; what zones have under way arrives first."""
-        if self.average is not None:
-            self.average.finish(step)
+        """Write a checkpoint."""
         self.checkpoints.save(step, self.collect_state())
 
     def collect_state(self) -> dict[str, Any]:

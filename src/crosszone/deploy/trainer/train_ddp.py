@@ -14,26 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from checkpoint import (
-    ABOUT,
-    Checkpoints,
-    get_random_state,
-    is_checkpoint_due,
-    make_unreadable_error,
-    read_file,
-    restore_random_state,
-)
-from data import iter_batches
+from checkpoint import Checkpoints, get_random_state, make_unreadable_error, restore_random_state
+from loop import FrameworkTrainer, build_replica, train
 from metrics import StepMetrics
-from model import build, compute_loss, init_weights, load_huggingface, set_recompute
-from optimiser import build_optimizer, clip_gradients, compute_rate, set_learning_rate
+from optimiser import build_optimizer, clip_gradients
 from outer import OuterOptimizer
 from run import Refusal, TrainerRun, run_guarded, start_run
 from torch import nn
@@ -47,98 +35,75 @@ def main() -> None:
     """Train from the last checkpoint, or the beginning, to the last step."""
     run = start_run(sys.argv[1:])
     check_supported(run)
-    local = run.strategy["local_update"] is not None
-    # With local updates gradients stay inside the zone; the zones meet in `outer`.
-    together = run.zone_of_rank if local else [0] * run.world
-    group = run.split_ranks(together)
-    checkpoints = Checkpoints(run, copies=together if local else None)
-
-    model = build_model(run)
-    optimizer = build_optimizer(run, model)
-    scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
-    outer = OuterOptimizer(run, model) if local else None
-    stateful = {"model": model, "optimizer": optimizer, "scaler": scaler} | ({"outer": outer} if outer else {})
-
-    done = checkpoints.find_latest() or 0
-    if done:
-        resume(run, checkpoints, done, stateful)
-    ddp = wrap_model(run, model, group, done)
-    # DDP divides the sum of gradients by the ranks of the group; each sample is to weigh 1 / samples of the group.
-    micro_batches = run.strategy["replica_micro_batches"]
-    ranks = [rank for rank in range(run.world) if together[rank] == together[run.rank]]
-    weight = len(ranks) / sum(micro_batches[run.get_coordinates(rank)["dp"]] for rank in ranks)
-    share = run.strategy["micro_batch"] / run.job["global_batch"]
-
-    metrics = StepMetrics(run)
-    embedded = BackwardEnd(metrics, model)
-    stream = iter_batches(run, done + 1)
-    waiting: deque[Any] = deque()
-    step, stop = done, done >= run.steps
-    while not stop:
-        step += 1
-        metrics.begin(step)
-        lr = compute_rate(run, step)
-        set_learning_rate(optimizer, lr)
-        loss_sum = compute_gradients(run, ddp, scaler, stream, metrics, weight, embedded if len(ranks) > 1 else None)
-        with metrics.record_span("optimizer"):
-            scaler.unscale_(optimizer)
-            norm = clip_gradients(model.parameters(), run.training["clip"])
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad(set_to_none=True)
-        for name, turn in outer.list_exchanges(step) if outer else []:
-            with metrics.record_span("gradients", name=name):
-                turn()
-        # One sum over all ranks: the loss, and whether any of them was asked to stop. Zones that train on their own do
-        # not wait for it: they look at it one step later.
-        waiting.append((metrics.close(), lr, norm, run.start_sum_over_ranks([loss_sum * share, float(run.stop_asked)])))
-        if not outer or len(waiting) > 1:
-            stop = write_step(metrics, *waiting.popleft())
-        stop = stop or step >= run.steps
-        if is_checkpoint_due(run, step, stop):
-            save(run, checkpoints, step, stateful)
-    for entry in waiting:
-        write_step(metrics, *entry)
-    run.print_line(f"done: step {step} of {run.steps}; {checkpoints.get_path(step)}")
+    train(DDPTrainer(run))
     run.end()
 
 
-def compute_gradients(
-    run: TrainerRun,
-    ddp: DistributedDataParallel,
-    scaler: torch.amp.GradScaler,
-    stream: Iterator[tuple[torch.Tensor, torch.Tensor]],
-    metrics: StepMetrics,
-    weight: float,
-    embedded: BackwardEnd | None,
-) -> torch.Tensor:
-    """Forward and backward of all micro-batches of a step; the last one reduces. Returns the sum of their losses."""
-    loss_sum = torch.zeros((), device=run.device)
-    for number in range(run.micro_batches):
-        with metrics.record_span("data", micro_batch=number):
-            inputs, targets = next(stream)
-        last = number == run.micro_batches - 1
-        with contextlib.nullcontext() if last else ddp.no_sync():
-            with metrics.record_span("forward", micro_batch=number), run.apply_autocast():
-                loss = compute_loss(ddp(inputs), targets)
-            begun = metrics.mark()
-            scaler.scale(loss * weight).backward()
-            ended = metrics.mark()
-        computed = embedded.mark if embedded and last else None
-        metrics.add("backward", begun, computed or ended, micro_batch=number)
+class DDPTrainer(FrameworkTrainer):
+    """Gradients reduced by DDP's buckets; zones with local updates meet in the outer optimizer."""
+
+    def __init__(self, run: TrainerRun) -> None:
+        is_local = run.strategy["local_update"] is not None
+        # With local updates gradients stay inside the zone.
+        copies = run.zone_of_rank if is_local else [0] * run.world
+        group = run.split_ranks(copies)
+        self.checkpoints = Checkpoints(run, copies=copies if is_local else None)
+        model = build_replica(run)
+        optimizer = build_optimizer(run, model)
+        self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
+        self.outer = OuterOptimizer(run, model) if is_local else None
+        self.stateful = {"model": model, "optimizer": optimizer, "scaler": self.scaler}
+        self.stateful |= {"outer": self.outer} if self.outer else {}
+        steps_done = self.checkpoints.find_latest() or 0
+        if steps_done:
+            self.resume(run, steps_done)
+        super().__init__(run, wrap_model(run, model, group, steps_done), optimizer, steps_done)
+        # DDP divides the sum of gradients by the ranks of the group; each sample is to weigh 1 / samples of the group.
+        micro_batches = run.strategy["replica_micro_batches"]
+        ranks = [rank for rank in range(run.world) if copies[rank] == copies[run.rank]]
+        self.weight = len(ranks) / sum(micro_batches[run.get_coordinates(rank)["dp"]] for rank in ranks)
+        self.backward_end = BackwardEnd(self.metrics, model) if len(ranks) > 1 else None
+
+    def reduce_gradients(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """DDP reduces in the backward pass, unless told not to."""
+        return contextlib.nullcontext() if is_last else self.model.no_sync()
+
+    def run_backward(self, loss: torch.Tensor, number: int) -> None:
+        """Of the last micro-batch what follows the embedding's gradient is waiting for the reduction."""
+        start = self.metrics.mark()
+        self.scaler.scale(loss * self.weight).backward()
+        end = self.metrics.mark()
+        is_last = number == self.run.micro_batches - 1
+        computed = self.backward_end.mark if self.backward_end and is_last else None
+        self.metrics.add("backward", start, computed or end, micro_batch=number)
         if computed:
-            metrics.add("gradients", computed, ended)
-        loss_sum += loss.detach()
-    return loss_sum
+            self.metrics.add("gradients", computed, end)
 
+    def apply_gradients(self) -> torch.Tensor:
+        """The optimizer's step; with fp16 only where no gradient overflowed."""
+        with self.metrics.record_span("optimizer"):
+            self.scaler.unscale_(self.optimizer)
+            norm = clip_gradients(self.model.parameters(), self.run.training["clip"])
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad(set_to_none=True)
+        return norm
 
-def write_step(
-    metrics: StepMetrics, row: dict[str, Any], lr: float, norm: torch.Tensor, totals: Callable[[], list[float]]
-) -> bool:
-    """Write and print a step when its sums are there; True when a rank was asked to stop."""
-    loss, stop_requests = totals()
-    metrics.write(row, loss=loss, lr=lr, grad_norm=norm)
-    return stop_requests > 0
+    def save(self, step: int) -> None:
+        """Write everything as it is after a step."""
+        state = {name: part.state_dict() for name, part in self.stateful.items()}
+        self.checkpoints.save(step, state | {"step": step, "random": get_random_state(self.run)})
+
+    def resume(self, run: TrainerRun, step: int) -> None:
+        """Set everything as it was after a step."""
+        state, path = self.checkpoints.load(step), self.checkpoints.get_path(step)
+        try:
+            for name, part in self.stateful.items():
+                part.load_state_dict(state[name])
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise make_unreadable_error(path, error) from None
+        restore_random_state(run, state["random"])
+        run.print_line(f"resumed after step {step} from {path}")
 
 
 def check_supported(run: TrainerRun) -> None:
@@ -154,27 +119,6 @@ def check_supported(run: TrainerRun) -> None:
         kind = communication["compression"]
         raise Refusal(f"communication.compression {kind}: DDP has none, fp16, bf16 and powersgd; choose one of them")
     run.compute_dtype  # noqa: B018 - refuses a precision this trainer does not have
-
-
-def build_model(run: TrainerRun) -> nn.Module:
-    """The model on the device: the seed's weights, published ones, or those of another run's checkpoint."""
-    model = build(run.model)
-    init_weights(model, run.seed, device=run.device)
-    init_from = run.data["init_from"]
-    if init_from is not None:
-        folder = Path(init_from)
-        if not folder.is_dir():
-            raise Refusal(f"the weights {folder} are not on this machine; give --init-from a folder", this_machine=True)
-        try:
-            if (folder / ABOUT).exists():
-                model.load_state_dict(read_file(folder / "copy-0.pt")["model"])
-            else:
-                load_huggingface(model, folder)
-        except (OSError, ValueError, RuntimeError, KeyError) as error:
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise Refusal(f"the weights of {folder} are not for this model: {text}; give others, or none") from None
-    set_recompute(model, run.strategy["recompute"])
-    return model.to(run.weight_dtype)
 
 
 def wrap_model(run: TrainerRun, model: nn.Module, group: dist.ProcessGroup, done: int) -> DistributedDataParallel:
@@ -216,26 +160,6 @@ def compress_bf16(group, bucket):  # Without types: DDP takes them for wrong whe
     wire = bucket.buffer().to(torch.bfloat16).div_(group.size())
     reduced = dist.all_reduce(wire, group=group, async_op=True).get_future()
     return reduced.then(lambda future: bucket.buffer().copy_(future.value()[0]))
-
-
-def save(run: TrainerRun, checkpoints: Checkpoints, step: int, stateful: dict[str, Any]) -> None:
-    """Write everything as it is after a step; what zones have under way arrives first."""
-    if "outer" in stateful:
-        stateful["outer"].finish(step)
-    state = {name: part.state_dict() for name, part in stateful.items()}
-    checkpoints.save(step, state | {"step": step, "random": get_random_state(run)})
-
-
-def resume(run: TrainerRun, checkpoints: Checkpoints, done: int, stateful: dict[str, Any]) -> None:
-    """Set everything as it was after step `done`."""
-    state = checkpoints.load(done)
-    try:
-        for name, part in stateful.items():
-            part.load_state_dict(state[name])
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise make_unreadable_error(checkpoints.get_path(done), error) from None
-    restore_random_state(run, state["random"])
-    run.print_line(f"resumed after step {done} from {checkpoints.get_path(done)}")
 
 
 class BackwardEnd:

@@ -11,6 +11,7 @@ Accumulation, reduction, clipping and sharding are the engine's; the learning ra
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -30,16 +31,15 @@ from checkpoint import (
     finish_checkpoint,
     format_step_name,
     get_partial_folder,
-    is_checkpoint_due,
     list_steps,
     move_aside,
     remove_old_checkpoints,
     remove_partial_checkpoints,
 )
-from data import iter_batches
+from loop import FrameworkTrainer, train
 from metrics import StepMetrics
 from model import build, compute_loss, init_weights, load_huggingface, read_config, set_recompute
-from optimiser import Lamb, Lion, compute_rate, set_learning_rate
+from optimiser import Lamb, Lion
 from run import Refusal, TrainerRun, run_guarded, start_run
 from torch import nn
 from verify import find_unmet
@@ -65,73 +65,70 @@ def main() -> None:
     """Train."""
     run = start_run(sys.argv[1:])
     deepspeed = import_deepspeed(run)
-    config = read_config_file(run)
-    checkpoints = DeepSpeedCheckpoints(run, config)
-    done = checkpoints.find_latest()
-    pipelined = run.strategy["pp"] > 1
-    module = build_pipeline(run, deepspeed, done) if pipelined else build_whole_model(run, deepspeed, config, done)
-    client = None if "optimizer" in config else partial(build_own_optimizer, run)
-    # AutoTP makes its groups later than the batch is checked: until then it is told how many replicas there are.
-    mpu = SimpleNamespace(get_data_parallel_world_size=lambda: run.strategy["dp"]) if run.strategy["tp"] > 1 else None
-    engine, *_ = deepspeed.initialize(
-        model=module, optimizer=client, model_parameters=build_parameter_groups(run, module), config=config, mpu=mpu
-    )
-    if run.strategy["tp"] > 1:
-        set_first_heads(run, module)
-    if is_mics(config):
-        checkpoints.share_states(engine)
-    if done is not None:
-        checkpoints.load(engine, done)
-    first = (done or 0) + 1
-    data, metrics = iter_batches(run, first_step=first), StepMetrics(run)
-    one_step = run_pipeline_step if pipelined else run_plain_step
-    if pipelined:
-        time_pipeline(engine, metrics)
-    for step in range(first, run.steps + 1):
-        metrics.begin(step)
-        lr = compute_rate(run, step)
-        set_learning_rate(engine.optimizer, lr)
-        set_balance(run, engine, module)
-        loss = one_step(run, engine, data, metrics)
-        total, stop_requests = run.sum_over_ranks([loss, run.stop_asked])
-        metrics.end(loss=total / run.world, lr=lr, grad_norm=engine.get_global_grad_norm())
-        if is_checkpoint_due(run, step, stop_requests > 0):
-            checkpoints.save(engine, step)
-        if stop_requests:
-            run.print_note(f"stopped as asked after step {step}")
-            break
-    engine.destroy()
+    trainer = DeepSpeedTrainer(run, deepspeed, read_config_file(run))
+    train(trainer)
+    trainer.model.destroy()
     run.end()
 
 
-# ---- one step ----
+class DeepSpeedTrainer(FrameworkTrainer):
+    """DeepSpeed's engine does the optimizer step, and with a pipeline the whole step."""
 
+    def __init__(self, run: TrainerRun, deepspeed: Any, config: dict[str, Any]) -> None:
+        self.checkpoints = DeepSpeedCheckpoints(run, config)
+        done, tp = self.checkpoints.find_latest(), run.strategy["tp"]
+        self.is_pipelined = run.strategy["pp"] > 1
+        build_module = build_pipeline if self.is_pipelined else partial(build_whole_model, config=config)
+        self.module = build_module(run, deepspeed, done)
+        client = None if "optimizer" in config else partial(build_own_optimizer, run)
+        # AutoTP makes its groups later than the batch is checked: until then it is told how many replicas there are.
+        mpu = SimpleNamespace(get_data_parallel_world_size=lambda: run.strategy["dp"]) if tp > 1 else None
+        groups = build_parameter_groups(run, self.module)
+        engine, *_ = deepspeed.initialize(
+            model=self.module, optimizer=client, model_parameters=groups, config=config, mpu=mpu
+        )
+        if tp > 1:
+            set_first_heads(run, self.module)
+        if is_mics(config):
+            self.checkpoints.share_states(engine)
+        if done is not None:
+            self.checkpoints.load(engine, done)
+        super().__init__(run, engine, engine.optimizer, done or 0)
+        if self.is_pipelined:
+            time_pipeline(engine, self.metrics)
 
-def run_plain_step(run: TrainerRun, engine: Any, data: Iterator[Any], metrics: StepMetrics) -> torch.Tensor:
-    """The micro-batches of a step; the engine reduces and updates after the last. Returns this rank's mean loss."""
-    total = torch.zeros((), device=run.device)
-    for number in range(run.micro_batches):
-        with metrics.record_span("data", micro_batch=number):
-            inputs, targets = next(data)
-        with metrics.record_span("forward", micro_batch=number):
-            loss = compute_loss(engine(inputs), targets)
-        with metrics.record_span("backward", micro_batch=number):
-            engine.backward(loss)
-        if number + 1 == run.micro_batches:
-            with metrics.record_span("optimizer"):
-                engine.step()
-        else:
-            engine.step()
-        total += loss.detach()
-    return total / run.micro_batches
+    def compute_gradients(self) -> torch.Tensor:
+        """The whole step: the engine updates after the last micro-batch; a pipeline gives its mean on all ranks."""
+        set_balance(self.run, self.model, self.module)
+        if not self.is_pipelined:
+            return self.run_micro_batches() / self.run.micro_batches / self.run.world
+        if self.run.coordinates["pp"] in (0, self.run.strategy["pp"] - 1):
+            return self.model.train_batch(data_iter=self.batches) / self.run.world
+        return self.model.train_batch() / self.run.world
 
+    def run_forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The engine casts by itself."""
+        return compute_loss(self.model(inputs), targets)
 
-def run_pipeline_step(run: TrainerRun, engine: Any, data: Iterator[Any], metrics: StepMetrics) -> torch.Tensor:
-    """One step of DeepSpeed's 1F1B schedule; the mean loss comes back on every rank."""
-    del metrics
-    if run.coordinates["pp"] not in (0, run.strategy["pp"] - 1):
-        return engine.train_batch()
-    return engine.train_batch(data_iter=data)
+    def run_backward(self, loss: torch.Tensor, number: int) -> None:
+        """The engine counts its steps and updates at the last one of a batch."""
+        with self.metrics.record_span("backward", micro_batch=number):
+            self.model.backward(loss)
+        is_last = number == self.run.micro_batches - 1
+        with self.metrics.record_span("optimizer") if is_last else contextlib.nullcontext():
+            self.model.step()
+
+    def apply_gradients(self) -> Any:
+        """The engine has: the norm of what it applied."""
+        return self.model.get_global_grad_norm()
+
+    def save(self, step: int) -> None:
+        """By the engine."""
+        self.checkpoints.save(self.model, step)
+
+    def get_checkpoint_path(self, step: int) -> Path:
+        """A folder of DeepSpeed's own files."""
+        return self.checkpoints.folder / format_step_name(step)
 
 
 def time_pipeline(engine: Any, metrics: StepMetrics) -> None:
@@ -175,7 +172,7 @@ def get_precision(run: TrainerRun) -> str:
     return "bf16" if planned == "fp16" and run.device.type == "cpu" else planned
 
 
-def build_whole_model(run: TrainerRun, deepspeed: Any, config: dict[str, Any], done: int | None) -> nn.Module:
+def build_whole_model(run: TrainerRun, deepspeed: Any, done: int | None, config: dict[str, Any]) -> nn.Module:
     """The whole model: on the device, under ZeRO-3 a shard of each weight, for AutoTP in the host's memory."""
     zero, tp = run.strategy["zero"], run.strategy["tp"]
     source = run.data["init_from"]

@@ -9,20 +9,20 @@ Started again, it goes on from the last checkpoint in --out (see `python3 train.
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from checkpoint import is_checkpoint_due
 from context import ContextShard
 from data import iter_batches
+from loop import FrameworkTrainer, train
 from metrics import StepMetrics
 from model import build, init_weights, set_recompute
-from optimiser import build_optimizer, compute_rate, set_learning_rate
+from optimiser import build_optimizer
 from parallel import RankMesh, build_mesh, clip_sharded_gradients, get_stream_dtype, set_copy_exchange, shard_model
 from pipeline import Pipeline, check_schedule, list_layers, list_places
 from run import Refusal, TrainerRun, run_guarded, start_run
@@ -35,89 +35,73 @@ def main() -> None:
     """Train as settings.json says."""
     run = start_run(sys.argv[1:])
     check_supported(run)
-    grid = build_mesh(run)
-    causal, cp = run.model["kind"] == "decoder", run.strategy["cp"]
-    context = ContextShard(
-        run.job["seq_len"], cp, run.coordinates["cp"], run.create_group("cp") if cp > 1 else None, causal
-    )
-    chunks = build_chunks(run, grid, context)
-    parameters = {name: weight for chunk in chunks.values() for name, weight in chunk.named_parameters()}
-    optimizer = group_by_mesh(build_optimizer(run, nn.ModuleList(chunks.values())))
-    tied = TiedTables(run, chunks)
-    average = ZoneAverage(run, grid, parameters) if run.strategy["local_update"] else None
-    states = ShardedStates(run, grid, parameters, optimizer, average)
-    first = states.resume() + 1
-
-    loss_of = WeightedLoss(run, grid, states)
-    data, metrics = (
-        ([context.take_part(tokens) for tokens in pair] for pair in iter_batches(run, first)),
-        StepMetrics(run),
-    )
-    piped = build_pipeline(run, grid, chunks, loss_of, metrics) if run.strategy["pp"] > 1 else None
-    copies = grid.count_ranks("replicate") > 1
-    waiting: deque[Any] = deque()
-    step, stop = first - 1, first > run.steps
-    while not stop:
-        step += 1
-        metrics.begin(step)
-        lr = compute_rate(run, step)
-        set_learning_rate(optimizer, lr)
-        if piped is not None:
-            with metrics.record_span("data"):
-                pairs = [next(data) for _ in range(run.micro_batches)]
-            losses = piped.run_step([inputs for inputs, _ in pairs], [targets for _, targets in pairs])
-        else:
-            losses = run_passes(run, chunks[0], loss_of, data, metrics, copies)
-        with metrics.record_span("gradients"):
-            tied.add_up()
-            norm = clip_sharded_gradients(
-                parameters, run.training["clip"], grid, scale=states.scale, counted=parameters.keys() - tied.copies
-            )
-        with metrics.record_span("optimizer"):
-            if states.is_accepted(norm):
-                optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        for name, turn in average.list_exchanges(step) if average else []:
-            with metrics.record_span("gradients", name=name):
-                turn()
-        # One sum over all ranks: the loss, and whether any of them was asked to stop. Zones that train on their own do
-        # not wait for it: they look at it one step later.
-        waiting.append(
-            (
-                metrics.close(),
-                lr,
-                norm,
-                run.start_sum_over_ranks([loss_of.compute_share(losses), float(run.stop_asked)]),
-            )
-        )
-        stop = step >= run.steps
-        while len(waiting) > (1 if average and not stop else 0):
-            row, its_lr, its_norm, totals = waiting.popleft()
-            mean, stop_requests = totals()
-            metrics.write(row, loss=mean, lr=its_lr, grad_norm=its_norm)
-            stop = stop or stop_requests > 0
-        if is_checkpoint_due(run, step, stop):
-            states.save(step)
-    run.print_line(f"done: step {step} of {run.steps}; {states.checkpoints.get_path(step)}")
+    train(FSDPTrainer(run))
     run.end()
 
 
-def run_passes(
-    run: TrainerRun, model: nn.Module, loss_of: WeightedLoss, data: Iterator, metrics: StepMetrics, copies: bool
-) -> list[Tensor]:
-    """Forward and backward pass of every micro-batch of a step; the losses. `copies`: states have copies (HSDP)."""
-    losses = []
-    for number in range(run.micro_batches):
-        with metrics.record_span("data", micro_batch=number):
-            inputs, targets = next(data)
-        if copies:
-            set_copy_exchange(model, number == run.micro_batches - 1)
-        with metrics.record_span("forward", micro_batch=number):
-            loss = loss_of(model(inputs), targets)
-        with metrics.record_span("backward", micro_batch=number):
-            loss.backward()
-        losses.append(loss.detach())
-    return losses
+class FSDPTrainer(FrameworkTrainer):
+    """Sharded states on a mesh of ranks; with a pipeline its schedule runs the micro-batches."""
+
+    def __init__(self, run: TrainerRun) -> None:
+        self.grid = build_mesh(run)
+        causal, cp = run.model["kind"] == "decoder", run.strategy["cp"]
+        group = run.create_group("cp") if cp > 1 else None
+        self.context = ContextShard(run.job["seq_len"], cp, run.coordinates["cp"], group, causal)
+        chunks = build_chunks(run, self.grid, self.context)
+        self.parameters = {name: weight for chunk in chunks.values() for name, weight in chunk.named_parameters()}
+        optimizer = group_by_mesh(build_optimizer(run, nn.ModuleList(chunks.values())))
+        self.tied = TiedTables(run, chunks)
+        self.outer = ZoneAverage(run, self.grid, self.parameters) if run.strategy["local_update"] else None
+        self.states = ShardedStates(run, self.grid, self.parameters, optimizer, self.outer)
+        self.loss = WeightedLoss(run, self.grid, self.states)
+        super().__init__(run, chunks.get(0), optimizer, self.states.resume())
+        self.pipeline = (
+            build_pipeline(run, self.grid, chunks, self.loss, self.metrics) if run.strategy["pp"] > 1 else None
+        )
+
+    def iter_batches(self, step: int) -> Iterator[Any]:
+        """The tokens of each sequence that this rank holds."""
+        return ([self.context.take_part(tokens) for tokens in pair] for pair in iter_batches(self.run, step))
+
+    def compute_gradients(self) -> Tensor | float:
+        """By the pipeline's schedule, where there is one."""
+        if self.pipeline is None:
+            return self.loss.compute_share(self.run_micro_batches())
+        with self.metrics.record_span("data"):
+            pairs = [next(self.batches) for _ in range(self.run.micro_batches)]
+        losses = self.pipeline.run_step([inputs for inputs, _ in pairs], [targets for _, targets in pairs])
+        return self.loss.compute_share(torch.stack(losses).double().sum()) if losses else 0.0
+
+    def reduce_gradients(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """FSDP scatters every time, so that none ever holds all gradients; copies (HSDP) exchange once a step."""
+        if self.grid.count_ranks("replicate") > 1:
+            set_copy_exchange(self.model, is_last)
+        return contextlib.nullcontext()
+
+    def run_forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """FSDP casts by itself."""
+        return self.loss(self.model(inputs), targets)
+
+    def apply_gradients(self) -> float:
+        """The optimizer's step; with fp16 only where no gradient overflowed."""
+        with self.metrics.record_span("gradients"):
+            self.tied.add_up()
+            norm = clip_sharded_gradients(
+                self.parameters,
+                self.run.training["clip"],
+                self.grid,
+                scale=self.states.scale,
+                counted=self.parameters.keys() - self.tied.copies,
+            )
+        with self.metrics.record_span("optimizer"):
+            if self.states.is_accepted(norm):
+                self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        return norm
+
+    def save(self, step: int) -> None:
+        """Each rank its part."""
+        self.states.save(step)
 
 
 # ---- what this trainer can do ----
@@ -263,12 +247,10 @@ class WeightedLoss:
             total = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
         return total * (self.weight * self.states.scale / self.counted)
 
-    def compute_share(self, losses: list[Tensor]) -> Tensor | float:
+    def compute_share(self, loss_sum: Tensor) -> Tensor:
         """What this rank adds to the mean loss of the step."""
-        if not losses:
-            return 0.0
         sample_share = self.run.strategy["micro_batch"] / self.run.job["global_batch"] / self.mesh.size()
-        return torch.stack(losses).double().sum() * (sample_share / self.weight / self.states.used)
+        return loss_sum * (sample_share / self.weight / self.states.used)
 
 
 def build_pipeline(

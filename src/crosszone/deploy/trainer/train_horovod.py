@@ -11,24 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import torch
-from checkpoint import (
-    get_random_state,
-    is_checkpoint_due,
-    list_steps,
-    load_alone,
-    move_aside,
-    remove_partial_checkpoints,
-    restore_random_state,
-    save_alone,
-)
-from data import iter_batches
-from metrics import StepMetrics
-from model import build, compute_loss, init_weights, load_huggingface, set_recompute
-from optimiser import OptimizerGroup, build_optimizer, clip_gradients, compute_rate, set_learning_rate
+from checkpoint import Checkpoints, get_random_state, restore_random_state
+from loop import FrameworkTrainer, build_replica, train
+from optimiser import OptimizerGroup, build_optimizer, clip_gradients
 from run import Refusal, TrainerRun, run_guarded, start_run
 
 
@@ -37,45 +27,91 @@ def main() -> None:
     hvd = import_horovod()
     hvd.init()
     run = start_run(sys.argv[1:], distributed=False, rank=hvd.rank(), world=hvd.size(), local_rank=hvd.local_rank())
-    model = init_weights(build(run.model), run.seed, run.device).to(run.weight_dtype)
-    if run.data["init_from"]:
-        load_huggingface(model, run.data["init_from"])
-    set_recompute(model, run.strategy["recompute"])
-    optimizer = wrap_optimizer(hvd, run, model, build_optimizer(run, model))
-    scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
-    first = resume(hvd, run, model, optimizer, scaler)
-    data, count = iter_batches(run, first), run.micro_batches
-    hvd.barrier()
-    metrics = StepMetrics(run)
-    for step in range(first, run.steps + 1):
-        metrics.begin(step)
-        set_learning_rate(optimizer, compute_rate(run, step))
-        total = torch.zeros((), device=run.device)
-        for number in range(count):
-            with metrics.record_span("data", micro_batch=number):
-                inputs, targets = next(data)
-            with metrics.record_span("forward", micro_batch=number), run.apply_autocast():
-                loss = compute_loss(model(inputs), targets) / count
-            with metrics.record_span("backward", micro_batch=number):
-                scaler.scale(loss).backward()
-            total += loss.detach()
-        with metrics.record_span("gradients"):
-            for part in optimizer.optimizers:
-                part.synchronize()
-        with metrics.record_span("optimizer"):
-            norm = apply_gradients(model, optimizer, scaler, run.training["clip"])
-        row = metrics.close()
-        # One small reduction carries the loss and whether any rank was asked to stop.
-        sums = torch.stack([total.double(), torch.tensor(float(run.stop_asked)).to(total)])
-        mean, stop = hvd.allreduce(sums, name="loss", op=hvd.Average).tolist()
-        metrics.write(row, loss=mean, lr=optimizer.param_groups[0]["lr"], grad_norm=norm)
-        if is_checkpoint_due(run, step, stop > 0):
-            save(run, step, model, optimizer, scaler)
-            hvd.barrier()
-        if stop > 0:
-            run.print_note(f"asked to stop: saved after step {step}")
-            break
+    train(HorovodTrainer(run, hvd))
     hvd.shutdown()
+
+
+class HorovodTrainer(FrameworkTrainer):
+    """Gradients averaged by DistributedOptimizer; rank 0 keeps the checkpoints, for all ranks hold the same."""
+
+    def __init__(self, run: TrainerRun, hvd: ModuleType) -> None:
+        self.hvd = hvd
+        model = build_replica(run)
+        optimizer = wrap_optimizer(hvd, run, model, build_optimizer(run, model))
+        self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
+        self.checkpoints = Checkpoints(run) if run.rank == 0 else None
+        super().__init__(run, model, optimizer, self.resume(run, model, optimizer))
+
+    def iter_batches(self, step: int) -> Iterator[Any]:
+        """Ready on all ranks, so that times count from the same moment."""
+        batches = super().iter_batches(step)
+        self.hvd.barrier()
+        return batches
+
+    def compute_gradients(self) -> torch.Tensor:
+        """All ranks have as many micro-batches."""
+        return self.run_micro_batches() / self.run.micro_batches / self.run.world
+
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """Horovod averages over ranks, not over the micro-batches of one."""
+        return self.scaler.scale(loss / self.run.micro_batches)
+
+    def apply_gradients(self) -> torch.Tensor:
+        """Wait for the averaged gradients, then step; with fp16 only where none overflowed."""
+        parts = self.optimizer.optimizers
+        with self.metrics.record_span("gradients"):
+            for part in parts:
+                part.synchronize()
+        with self.metrics.record_span("optimizer"):
+            with contextlib.ExitStack() as without:
+                for part in parts:
+                    self.scaler.unscale_(part)
+                    without.enter_context(part.skip_synchronize())
+                norm = clip_gradients(self.model.parameters(), self.run.training["clip"])
+                for part in parts:
+                    self.scaler.step(part)
+                self.scaler.update()
+            for part in parts:
+                part.zero_grad()
+        return norm
+
+    def start_sum(self, values: list[Any]) -> Callable[[], list[float]]:
+        """One small reduction; Horovod matches tensors by name."""
+        numbers = torch.stack([torch.as_tensor(value, dtype=torch.float64).to(self.run.device) for value in values])
+        return lambda: self.hvd.allreduce(numbers, name="loss", op=self.hvd.Sum).tolist()
+
+    def save(self, step: int) -> None:
+        """Rank 0 writes, the others wait."""
+        if self.checkpoints is not None:
+            parts = {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}
+            state = {name: part.state_dict() for name, part in parts.items()}
+            self.checkpoints.save(step, state | {"random": get_random_state(self.run)})
+        self.hvd.barrier()
+
+    def resume(self, run: TrainerRun, model: torch.nn.Module, optimizer: OptimizerGroup) -> int:
+        """The steps done; rank 0 reads its last checkpoint and sends it to all."""
+        hvd, scale = self.hvd, {}
+        step = hvd.broadcast_object(self.checkpoints and self.checkpoints.find_latest(), root_rank=0, name="last")
+        if step is None:
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            return 0
+        if self.checkpoints is not None:
+            state = self.checkpoints.load(step)
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            restore_random_state(run, state["random"])
+            scale = state["scaler"]
+        # Ranks without a state make one by a step without gradient, so weights are sent after it.
+        for part in optimizer.optimizers:
+            hvd.broadcast_optimizer_state(part, root_rank=0)
+            part.zero_grad()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        self.scaler.load_state_dict(hvd.broadcast_object(scale, root_rank=0, name="scale"))
+        run.print_line(f"going on after step {step}")
+        return step
+
+
+# ---- Horovod ----
 
 
 def import_horovod() -> ModuleType:
@@ -135,56 +171,6 @@ def make_copyable(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
     optimizer.__class__ = type(kind.__name__, (kind,), {"__init__": made, "step": step})
     return optimizer
-
-
-def apply_gradients(model: torch.nn.Module, optimizer: OptimizerGroup, scaler: Any, limit: float) -> torch.Tensor:
-    """Clip and apply the averaged gradients; their norm."""
-    with contextlib.ExitStack() as without:
-        for part in optimizer.optimizers:
-            scaler.unscale_(part)
-            without.enter_context(part.skip_synchronize())
-        norm = clip_gradients(model.parameters(), limit)
-        for part in optimizer.optimizers:
-            scaler.step(part)
-        scaler.update()
-    for part in optimizer.optimizers:
-        part.zero_grad()
-    return norm
-
-
-def save(run: TrainerRun, step: int, model: torch.nn.Module, optimizer: OptimizerGroup, scaler: Any) -> None:
-    """Write a checkpoint on rank 0: all ranks hold the same."""
-    if run.rank == 0:
-        parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
-        save_alone(run.out / "checkpoints", step, parts | {"random": get_random_state(run)}, run)
-
-
-def resume(hvd: ModuleType, run: TrainerRun, model: torch.nn.Module, optimizer: OptimizerGroup, scaler: Any) -> int:
-    """The step to begin with; rank 0 reads its last checkpoint and sends it to all."""
-    folder, last, scale = run.out / "checkpoints", None, {}
-    if run.rank == 0:
-        if run.args.no_resume:
-            move_aside(folder)
-        remove_partial_checkpoints(folder)
-        last = max(list_steps(folder), default=None)
-    last = hvd.broadcast_object(last, root_rank=0, name="last")
-    if last is None:
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        return 1
-    if run.rank == 0:
-        state = load_alone(folder, last, run)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        restore_random_state(run, state["random"])
-        scale = state["scaler"]
-    # Ranks without a state make one by a step without gradient, so weights are sent after it.
-    for part in optimizer.optimizers:
-        hvd.broadcast_optimizer_state(part, root_rank=0)
-        part.zero_grad()
-    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    scaler.load_state_dict(hvd.broadcast_object(scale, root_rank=0, name="scale"))
-    run.print_line(f"going on after step {last}")
-    return last + 1
 
 
 if __name__ == "__main__":

@@ -16,16 +16,17 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
 from averaging import QUANTIZED, Averaging
-from checkpoint import Checkpoints, is_checkpoint_due
+from checkpoint import Checkpoints
 from data import iter_batches
-from metrics import StepMetrics
-from model import Transformer, build, compute_loss, init_weights, load_huggingface, set_recompute
-from optimiser import build_optimizer, clip_gradients, compute_rate, set_learning_rate
+from loop import FrameworkTrainer, build_replica, train
+from model import Transformer
+from optimiser import build_optimizer, clip_gradients
 from run import (
     AXES,
     Refusal,
@@ -49,67 +50,82 @@ def main() -> None:
     """Train from the last checkpoint, or the beginning, to the last step."""
     zone = int(os.environ.get("REPLICA_GROUP_ID", "0"))
     plan, run = start_zone(zone)
-    model = build_model(run)
-    wrapped = model if run.strategy["zero"] else replicate_model(run, model)
-    optimizer = build_optimizer(run, model)
-    zones = Averaging(run, model, optimizer, zone)
-    checkpoints = Checkpoints(run, sharded=run.strategy["zero"] > 0)
-    done = checkpoints.find_latest()
-    if done is not None:
-        zones.load(checkpoints.load(done, zones.get_state(room=True)))
-        run.print_line(f"resumed after step {done} from {checkpoints.get_path(done)}")
-    metrics = StepMetrics(run)
-    # Ranks average their gradients; each micro-batch of the zone is to weigh the same.
-    weight = run.world / sum(run.strategy["replica_micro_batches"])
-    stepped: deque[Any] = deque(maxlen=1)
-    zones.inner[-1].register_step_post_hook(lambda *_: stepped.append(metrics.mark()))  # runs before DiLoCo's
-    stream, expected = None, 0
-    save, stop = False, zones.step >= run.steps
-    with zones.diloco:
-        while not stop:
-            step = zones.step + 1
-            if step != expected:  # the first, or another zone has brought this one up to date
-                stream = iter_batches(plan, step)
-            metrics.begin(step)
-            set_learning_rate(optimizer, compute_rate(run, step))
-            loss_sum = compute_gradients(run, wrapped, stream, metrics, weight)
-            begun = metrics.mark()
-            norm = clip_gradients(model.parameters(), run.training["clip"])
-            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-            zones.step, expected = step, step + 1
-            optimizer.step()  # and with it, when it is time, the averaging: see the hooks of DiLoCo
-            metrics.add("optimizer", begun, stepped[-1])
-            if zones.has_exchanged:
-                metrics.add("gradients", stepped[-1], metrics.mark(), name="averaging")
-            optimizer.zero_grad()
-            row = metrics.close()
-            mean, stop_requests = run.sum_over_ranks([loss_sum * weight / run.world, float(run.stop_asked)])
-            metrics.write(row, loss=mean, lr=optimizer.param_groups[0]["lr"], grad_norm=norm)
-            stop = stop_requests > 0 or zones.step >= run.steps
-            save = save or is_checkpoint_due(run, step, stop)
-            if save and (stop or not zones.is_exchanging):
-                checkpoints.save(zones.step, zones.get_state())
-                save = False
-    run.print_line(f"done: step {zones.step} of {run.steps}; {checkpoints.get_path(zones.step)}")
-    zones.end()
+    trainer = TorchftTrainer(run, plan, zone)
+    with trainer.zones.diloco:
+        train(trainer)
+    trainer.zones.end()
     run.end()
 
 
-def compute_gradients(
-    run: TrainerRun, wrapped: nn.Module, stream: Iterator[Any], metrics: StepMetrics, weight: float
-) -> torch.Tensor:
-    """Forward and backward of all micro-batches of a step; the sum of their losses."""
-    loss_sum = torch.zeros((), device=run.device)
-    for number in range(run.micro_batches):
-        with metrics.record_span("data", micro_batch=number):
-            inputs, targets = next(stream)
-        with reduce_on_last(wrapped, last=number == run.micro_batches - 1):
-            with metrics.record_span("forward", micro_batch=number), run.apply_autocast():
-                loss = compute_loss(wrapped(inputs), targets)
-            with metrics.record_span("backward", micro_batch=number):
-                (loss * weight).backward()
-        loss_sum += loss.detach()
-    return loss_sum
+class TorchftTrainer(FrameworkTrainer):
+    """One zone: DDP or FSDP2 inside, DiLoCo's hooks on the optimizer to the others."""
+
+    def __init__(self, run: TrainerRun, plan: TrainerRun, zone: int) -> None:
+        self.plan = plan
+        model = build_replica(run, partial(shard_replica, run) if run.strategy["zero"] else None)
+        wrapped = model if run.strategy["zero"] else replicate_model(run, model)
+        optimizer = build_optimizer(run, model)
+        self.zones = Averaging(run, model, optimizer, zone)
+        self.checkpoints = Checkpoints(run, sharded=run.strategy["zero"] > 0)
+        step = self.checkpoints.find_latest()
+        if step is not None:
+            self.zones.load(self.checkpoints.load(step, self.zones.get_state(room=True)))
+            run.print_line(f"resumed after step {step} from {self.checkpoints.get_path(step)}")
+        super().__init__(run, wrapped, optimizer, self.zones.step)
+        # Ranks average their gradients; each micro-batch of the zone is to weigh the same.
+        self.weight = run.world / sum(run.strategy["replica_micro_batches"])
+        self.stepped: deque[Any] = deque(maxlen=1)
+        # Runs before DiLoCo's own hook, so that the mark lies between step and averaging.
+        self.zones.inner[-1].register_step_post_hook(lambda *_: self.stepped.append(self.metrics.mark()))
+
+    @property
+    def steps_done(self) -> int:
+        """Another zone's count where this one was brought up to date by it."""
+        return self.zones.step
+
+    @steps_done.setter
+    def steps_done(self, step: int) -> None:
+        self.zones.step = step
+
+    def iter_batches(self, step: int) -> Iterator[Any]:
+        """The planned run knows the samples of this rank, not the zone as a run of its own."""
+        return iter_batches(self.plan, step)
+
+    def compute_gradients(self) -> torch.Tensor:
+        """The mean is one over the zone."""
+        return self.run_micro_batches() * (self.weight / self.run.world)
+
+    def reduce_gradients(self, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """DDP must not reduce before the last micro-batch, FSDP2 is told whether to."""
+        if isinstance(self.model, DistributedDataParallel) and not is_last:
+            return self.model.no_sync()
+        if hasattr(self.model, "set_requires_gradient_sync"):  # FSDP2
+            self.model.set_requires_gradient_sync(is_last)
+        return contextlib.nullcontext()
+
+    def scale_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        """Each micro-batch of the zone weighs the same."""
+        return loss * self.weight
+
+    def apply_gradients(self) -> torch.Tensor:
+        """The optimizer's step and with it, when it is time, the averaging: see the hooks of DiLoCo."""
+        start = self.metrics.mark()
+        norm = clip_gradients(self.model.parameters(), self.run.training["clip"])
+        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+        self.optimizer.step()
+        self.metrics.add("optimizer", start, self.stepped[-1])
+        if self.zones.has_exchanged:
+            self.metrics.add("gradients", self.stepped[-1], self.metrics.mark(), name="averaging")
+        self.optimizer.zero_grad()
+        return norm
+
+    def can_save(self) -> bool:
+        """A fragment that was sent and not yet taken is in no state."""
+        return not self.zones.is_exchanging
+
+    def save(self, step: int) -> None:
+        """Weights, optimizers and what was last averaged."""
+        self.checkpoints.save(step, self.zones.get_state())
 
 
 # ---- the zone as a run of its own ----
@@ -171,19 +187,7 @@ def check_supported(run: TrainerRun) -> None:
 # ---- inside a zone ----
 
 
-def build_model(run: TrainerRun) -> Transformer:
-    """The model on the device, sharded where planned, with the seed's weights or published ones."""
-    model = build(run.model).to(run.weight_dtype)
-    if run.strategy["zero"]:
-        shard_model(run, model)
-    init_weights(model, run.seed, device=run.device)
-    if run.data["init_from"]:
-        load_huggingface(model, run.data["init_from"])
-    set_recompute(model, run.strategy["recompute"])
-    return model
-
-
-def shard_model(run: TrainerRun, model: Transformer) -> None:
+def shard_replica(run: TrainerRun, model: Transformer) -> None:
     """FSDP2 over the ranks of the zone, or of each of its nodes, block by block."""
     strategy, talk = run.strategy, run.strategy["communication"]
     ranks = torch.arange(run.world, dtype=torch.int)
@@ -222,18 +226,6 @@ def replicate_model(run: TrainerRun, model: Transformer) -> nn.Module:
     elif kind == "bf16" and run.backend == "nccl":  # torch's hook refuses Gloo
         ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
     return ddp
-
-
-@contextlib.contextmanager
-def reduce_on_last(wrapped: nn.Module, *, last: bool) -> Iterator[None]:
-    """Gradients add up on each rank and are reduced with those of the last micro-batch."""
-    if isinstance(wrapped, DistributedDataParallel) and not last:
-        with wrapped.no_sync():
-            yield
-        return
-    if hasattr(wrapped, "set_requires_gradient_sync"):  # FSDP2
-        wrapped.set_requires_gradient_sync(last)
-    yield
 
 
 if __name__ == "__main__":
