@@ -74,7 +74,7 @@ def _print_bundle(bundle: Bundle, output: str | None) -> None:
     """What was made and how to start it."""
     from rich.markup import escape
 
-    from crosszone.deploy.readme import name_framework
+    from crosszone.deploy.deploy import name_framework
 
     terminal = open_console()
     head = label(

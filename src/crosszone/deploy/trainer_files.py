@@ -12,9 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from crosszone.deploy.frameworks import load_framework
+from crosszone.deploy.frameworks import get_wire_compression, load_framework
 from crosszone.deploy.launch import Launch
-from crosszone.deploy.pytorch import get_wire_compression
 from crosszone.inputs.python_source import parsed
 from crosszone.predict.batch import chunk_layers
 

@@ -12,7 +12,7 @@ from pathlib import Path
 warnings.simplefilter("error")
 sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[1])]
 
-import experts  # noqa: E402
+import model as model_file  # noqa: E402
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
 from model import build, compute_loss, init_weights, set_recompute  # noqa: E402
@@ -94,16 +94,16 @@ def check_the_grouped_product_equals_the_loop():
         x = torch.randn(200, 256, device="cuda").bfloat16()
         results = []
         for grouped in (True, False):
-            chosen, experts._has_grouped = experts._has_grouped, lambda _, grouped=grouped: grouped
+            chosen, model_file._has_grouped = model_file._has_grouped, lambda _, grouped=grouped: grouped
             y = x.clone().requires_grad_()
             out = block(y, counts)
             out.float().square().sum().backward()
             results.append({"out": out.detach().float(), "x": y.grad.float()})
             results[-1] |= {name: p.grad.float() for name, p in block.named_parameters()}
             block.zero_grad()
-            experts._has_grouped = chosen
+            model_file._has_grouped = chosen
         close(results[0], results[1], 0.02)
-        assert experts._has_grouped(x) and not experts._has_grouped(x.float())
+        assert model_file._has_grouped(x) and not model_file._has_grouped(x.float())
 
 
 def check_plain_and_sink_layers_run_on_flash_kernels():

@@ -19,10 +19,10 @@ sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[1])]
 
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
-from huggingface import WeightsError  # noqa: E402
 from model import build, load_huggingface, read_config  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 from settings_example import MODEL  # noqa: E402
+from weights import WeightsError  # noqa: E402
 
 SMALL = MODEL | {"layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "ffn_hidden": 48, "vocab": 61}
 SMALL |= {"embedding_width": 32}

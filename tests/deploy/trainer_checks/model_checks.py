@@ -14,7 +14,7 @@ warnings.simplefilter("error")
 sys.path[:0] = [sys.argv[1], str(Path(__file__).parents[1])]
 
 import attention as core  # noqa: E402
-import experts  # noqa: E402
+import model as model_file  # noqa: E402
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from checks import run_checks  # noqa: E402
@@ -358,8 +358,8 @@ def check_a_padded_vocabulary_has_the_same_logits_and_more_rows():
 
 def check_activations_are_what_they_are_called():
     x = torch.tensor([-1.0, 0.0, 2.0])
-    same(experts.ACTIVATIONS["squared-relu"](x), torch.tensor([0.0, 0.0, 4.0]))
-    same(experts.ACTIVATIONS["gelu"](x), x * 0.5 * (1 + torch.erf(x / 2**0.5)))
+    same(model_file.ACTIVATIONS["squared-relu"](x), torch.tensor([0.0, 0.0, 4.0]))
+    same(model_file.ACTIVATIONS["gelu"](x), x * 0.5 * (1 + torch.erf(x / 2**0.5)))
     mlp = stirred({"activation": "reglu"}).layers["0"].mlp
     y = torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
     same(mlp(y), ((y @ mlp.gate.weight.T).clamp(min=0) * (y @ mlp.up.weight.T)) @ mlp.down.weight.T)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from crosszone.deploy.bundle import Option
+from crosszone.deploy.frameworks import list_local_update_options, list_pytorch_options, list_wire_options
 from crosszone.deploy.launch import Agent, Launch, build_torchrun
-from crosszone.deploy.pytorch import list_local_update_options, list_pytorch_options, list_wire_options
 from crosszone.deploy.shell import Raw
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from crosszone.deploy.bundle import Option
+from crosszone.deploy.frameworks import build_argument, list_local_update_options, list_pytorch_options
 from crosszone.deploy.launch import Agent, Launch, build_torchrun, unsupported
-from crosszone.deploy.pytorch import build_argument, list_local_update_options, list_pytorch_options
 from crosszone.deploy.shell import Raw
 
 # torch.distributed.pipelining's classes.

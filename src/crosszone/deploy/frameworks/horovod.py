@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from crosszone.deploy.bundle import Option, build_option
+from crosszone.deploy.frameworks import build_argument, get_wire_compression, list_pytorch_options
 from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, unsupported
-from crosszone.deploy.pytorch import build_argument, get_wire_compression, list_pytorch_options
 from crosszone.deploy.shell import Raw
 
 VERSION = "0.28.1"  # The release whose flags these are; the last one

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from crosszone.deploy.bundle import Option, build_option
 from crosszone.deploy.environment import check_variable_name
+from crosszone.deploy.frameworks import build_argument, get_wire_compression, list_pytorch_options, list_wire_options
 from crosszone.deploy.launch import PASSED_ARGUMENTS, Agent, Launch, Node, unsupported
-from crosszone.deploy.pytorch import build_argument, get_wire_compression, list_pytorch_options, list_wire_options
 from crosszone.deploy.shell import Raw, command_line, comment
 from crosszone.text import label
 

@@ -142,7 +142,7 @@ def get_window(model, layer):
 def build_rotary_table(positions, width, theta=10_000.0, scaling=None):
     """Cosines and sines of rotary positions, each [..., sequence, width / 2] in fp32.
 
-    `positions` is [sequence] or [batch, sequence]; `scaling` maps the frequencies (see huggingface.py).
+    `positions` is [sequence] or [batch, sequence]; `scaling` maps the frequencies (see weights.py).
     """
     steps = torch.arange(0, width // 2 * 2, 2, device=positions.device, dtype=torch.float32)
     frequencies = theta ** (-steps / width)
