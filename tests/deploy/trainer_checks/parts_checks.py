@@ -27,6 +27,7 @@ import numpy as np  # noqa: E402
 import optimiser  # noqa: E402
 import torch  # noqa: E402
 from checks import run_checks  # noqa: E402
+from loop import FrameworkTrainer, train  # noqa: E402
 from metrics import StepMetrics  # noqa: E402
 from metrics_file import is_cut_off  # noqa: E402
 from model import build, compute_loss, init_weights  # noqa: E402
@@ -347,6 +348,90 @@ def check_metrics_tell_a_checkpoints_time_and_stay_within_their_bound():
     assert [row["step"] for row in rows][:3] == [1, 2, 3] and rows[-1]["step"] == 100
     assert {row["step"] for row in rows[-4:] if row.get("checkpoint_s", 0) >= 0.001} == {97, 99}
     assert "kinds_s" in rows[0] and "spans" in rows[-1]
+
+
+class CountingTrainer(FrameworkTrainer):
+    """Notes what the loop asks for; `at_step`: what happens in the optimizer's step, by step."""
+
+    def __init__(self, run, outer=None, at_step=None, saves_from=0):
+        self.outer, self.at_step, self.saves_from = outer, at_step or {}, saves_from
+        self.events = []
+        run.out.mkdir(exist_ok=True)
+        super().__init__(run, None, Namespace(param_groups=[{"lr": 0.0}]), 0)
+
+    def iter_batches(self, step):
+        self.events.append(f"data {step}")
+
+    def compute_gradients(self):
+        return float(self.steps_done + 1)
+
+    def apply_gradients(self):
+        self.at_step.get(self.steps_done, lambda: None)()
+        return 1.0
+
+    def start_sum(self, values):
+        step = self.steps_done
+
+        def wait():
+            self.events.append(f"sum {step}")
+            return values
+
+        return wait
+
+    def can_save(self):
+        return self.steps_done >= self.saves_from
+
+    def save(self, step):
+        self.events.append(f"save {step}")
+
+
+class CountingOuter:
+    """An averaging between zones that notes its ends."""
+
+    def __init__(self):
+        self.finished = []
+
+    def list_exchanges(self, _step):
+        return []
+
+    def finish(self, step):
+        self.finished.append(step)
+
+
+def check_the_loop_reads_each_sum_in_its_step_and_saves_when_due():
+    trainer = CountingTrainer(run_of(out="loop", training={"checkpoint_every": 2}))
+    train(trainer)
+    assert trainer.events == ["data 1", "sum 1", "sum 2", "save 2", "sum 3", "sum 4", "save 4", "sum 5", "save 5"]
+    rows = [json.loads(line) for line in (FOLDER / "loop" / "metrics-stage-0.jsonl").read_text().splitlines()[1:]]
+    assert [row["loss"] for row in rows] == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def check_zones_on_their_own_read_sums_a_step_later_and_all_of_them_at_the_end():
+    outer = CountingOuter()
+    trainer = CountingTrainer(run_of(out="zones", training={"checkpoint_every": 2}), outer=outer)
+    train(trainer)
+    assert trainer.events == ["data 1", "sum 1", "save 2", "sum 2", "sum 3", "save 4", "sum 4", "sum 5", "save 5"]
+    assert outer.finished == [2, 4, 5]  # what is under way arrives before each checkpoint
+
+
+def check_a_request_to_stop_ends_the_run_after_a_checkpoint():
+    run = run_of(out="stopped", training={"checkpoint_every": 100})
+    trainer = CountingTrainer(run, at_step={2: lambda: setattr(run, "stop_asked", True)})
+    train(trainer)
+    assert trainer.events == ["data 1", "sum 1", "sum 2", "save 2"]
+
+
+def check_a_checkpoint_that_cannot_be_written_yet_is_written_later():
+    trainer = CountingTrainer(run_of(out="late", training={"checkpoint_every": 2}), saves_from=3)
+    train(trainer)
+    assert [event for event in trainer.events if event.startswith("save")] == ["save 3", "save 4", "save 5"]
+
+
+def check_a_run_that_another_zone_brings_up_to_date_goes_on_with_that_steps_data():
+    trainer = CountingTrainer(run_of(out="caught-up", training={"checkpoint_every": 100}))
+    trainer.at_step[2] = lambda: setattr(trainer, "steps_done", 4)
+    train(trainer)
+    assert trainer.events == ["data 1", "sum 1", "sum 4", "data 5", "sum 5", "save 5"]
 
 
 def check_the_learning_rate_warms_up_and_falls_along_a_cosine():
