@@ -125,6 +125,7 @@ class Bundle(Value):
         try:
             if folder.exists() and not _is_replaceable(folder, force):
                 raise InvalidError(Notice(code="output_exists", value=str(folder)))
+            # Written beside its place and renamed, so that a crash leaves no half of a bundle under the name asked for.
             half = folder.resolve().with_name(f".{folder.resolve().name}.{os.getpid()}")
             try:
                 for file in self.files:
@@ -178,6 +179,7 @@ def pack_upload(bundle: Bundle) -> BundleUpload:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for file in bundle.files:
+            # TarInfo has time and owner 0, so that equal bundles have equal checksums.
             member = tarfile.TarInfo(file.path)
             data = file.text.encode()
             member.size, member.mode = len(data), 0o755 if file.executable else 0o644

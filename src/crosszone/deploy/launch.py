@@ -158,6 +158,7 @@ def list_nodes(predictor: Predictor, *, template: bool = False) -> tuple[Node, .
     """The machines of a placed strategy in rank order, with the launcher processes each one runs."""
     site = predictor.site
     located = site.placement.located(site.cluster)
+    # One number for each machine: node numbers begin anew in every group and stay below a million.
     machine = located["group"] * 1_000_000 + located["node"]
     starts = np.flatnonzero(np.diff(machine, prepend=-1)).tolist()
     ends = [*starts[1:], len(machine)]

@@ -73,6 +73,7 @@ def build_trainer_settings(launch: Launch) -> dict[str, Any]:
     zones = list(dict.fromkeys(located["zone"].tolist()))
     node_of = {rank: agent.node for agent in launch.agents for rank in agent.ranks}
     training = settings.training.model_dump(mode="json")
+    # A short run would end before the warm-up does.
     training["warmup_steps"] = min(training["warmup_steps"], launch.steps // 10)
     expected = launch.prediction
     return {

@@ -134,6 +134,7 @@ class TokenFile:
                 "give more data or plan with a smaller global_batch or seq_len",
                 this_machine=True,
             )
+        # Mapped, not read: ranks of a node share the pages, and a corpus may be larger than the memory.
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
         largest = int(self.tokens[:LOOKED_AT].max())
         if largest >= vocab:

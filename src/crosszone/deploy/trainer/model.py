@@ -211,8 +211,6 @@ def _apply_norm(x, norm):
 
 # ---- the MLP, and experts ----
 
-# Experts: the MLP, and mixtures of many of them.
-#
 # A mixture is dropless: tokens are sorted by expert, each expert takes however many it got. Weights of all routed
 # experts are stacked, [experts, in, out], so that one grouped product does them all and tensor parallelism can cut
 # the inner width.

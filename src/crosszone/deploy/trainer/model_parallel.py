@@ -266,8 +266,6 @@ class _VocabularyLoss(torch.autograd.Function):
 
 # ---- context parallelism ----
 
-# Context parallelism: each rank of a cp group holds two pieces of every sequence and attends to all keys and values.
-#
 # A causal sequence is cut into 2c pieces and rank r holds the r-th from the front and the r-th from the end, so that
 # all ranks have the same work. Keys and values are gathered over the group before each attention, their gradients
 # scattered back; queries never move. Works with NCCL and Gloo alike.

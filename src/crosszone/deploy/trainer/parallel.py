@@ -196,10 +196,8 @@ def _count_shards(tensor: Tensor) -> int:
     return math.prod(size for size, how in placed if not how.is_replicate())
 
 
-# ---- the pipeline ----
+# ---- the pipeline: the chunks of a rank, and the schedule that runs micro-batches through them ----
 
-# Pipeline: the chunks of the model that a rank holds, and the schedule that runs micro-batches through them.
-#
 # Built on torch.distributed.pipelining (PyTorch 2.13). Shapes between stages are known beforehand, so no trial pass is
 # made. Inside a stage FSDP keeps the gathered weights from the first to the last micro-batch of a step and reduces the
 # gradients once, after the last: torch's stages do so whatever the ZeRO stage.

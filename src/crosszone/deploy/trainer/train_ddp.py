@@ -53,6 +53,7 @@ class DDPTrainer(FrameworkTrainer):
         self.scaler = torch.amp.GradScaler(run.device.type, enabled=run.job["precision"] == "fp16")
         self.outer = OuterOptimizer(run, model) if is_local else None
         self.stateful = {"model": model, "optimizer": optimizer, "scaler": self.scaler}
+        # Common weights differ from the zone's own between two averagings, so they are saved beside them.
         self.stateful |= {"outer": self.outer} if self.outer else {}
         steps_done = self.checkpoints.find_latest() or 0
         if steps_done:

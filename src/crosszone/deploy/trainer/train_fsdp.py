@@ -319,10 +319,8 @@ class TiedTables:
             gradients[0].copy_(total)
 
 
-# ---- states that ranks hold in parts ----
+# ---- what a run carries from step to step where every rank holds a part of it ----
 
-# States: what a run carries from step to step where every rank holds a part of it: optimizer, loss scale, checkpoints.
-#
 # A checkpoint (torch.distributed.checkpoint) holds one entry for each set of states: where states have copies (HSDP) or
 # zones train on their own, every copy writes its own, so that no node needs the files of another zone. What is a rank's
 # own is stored under its number.

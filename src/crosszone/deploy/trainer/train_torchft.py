@@ -234,8 +234,6 @@ def replicate_model(run: TrainerRun, model: Transformer) -> nn.Module:
 
 # ---- averaging between zones ----
 
-# Averaging between zones by torchft: fragments of the model, their outer optimizers, and the state of both.
-#
 #     zones = Averaging(run, model, optimizer, zone)
 #     with zones.diloco: ...                        # optimizer.step() now averages a fragment when it is time
 #     zones.load(checkpoints.load(step, zones.get_state(room=True)))

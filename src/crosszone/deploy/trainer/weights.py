@@ -93,10 +93,8 @@ def _to_signed(value):
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-# ---- published weights ----
+# ---- published weights, in safetensors files with LLaMA's family of names ----
 
-# Hugging Face: weights from a local folder in safetensors format, LLaMA's family of names.
-#
 #     Llama-3.1-8B/config.json                         model_type, rope_theta, rms_norm_eps and the sizes
 #     Llama-3.1-8B/model.safetensors.index.json        which file has which tensor (or one model.safetensors)
 #
