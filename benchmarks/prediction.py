@@ -88,7 +88,7 @@ def build_strategies(count: int, stages: int) -> tuple[Batch, LayerCost, npt.NDA
         sequence_parallel=(tp > 1) * 1.0,
         recompute=rng.integers(0, 3, (count, 1)) * 1.0,
         zero=rng.integers(0, 2, (count, 1)) * 1.0,
-        **{"path": 16.0, "weight_bytes": 2.0, "gradient_bytes": 4.0, "wire_bytes": 2.0, "optimizer_bytes": 12.0},
+        **{"path": 16.0, "weight_bytes": 2.0, "gradient_bytes": 4.0, "grad_comm_bytes": 2.0, "optimizer_bytes": 12.0},
         **{"overlap_tensor": 1.0, "overlap_gradients": 1.0, "overlap_parameters": 1.0, "overlap": np.nan},
     )
     runs = min(stages, 3)

@@ -34,9 +34,9 @@ from crosszone.cost.replicas import stage_parameters
 from crosszone.cost.stages import StageLayers, stage_layers
 from effort import examples
 
-ADAM = {"weight_bytes": 2, "gradient_bytes": 2, "wire_bytes": 2, "optimizer_bytes": 12}
-MEGATRON = ADAM | {"gradient_bytes": 4, "wire_bytes": 4}
-FSDP = {"weight_bytes": 4, "gradient_bytes": 4, "wire_bytes": 4, "optimizer_bytes": 8, "zero": 3}
+ADAM = {"weight_bytes": 2, "gradient_bytes": 2, "grad_comm_bytes": 2, "optimizer_bytes": 12}
+MEGATRON = ADAM | {"gradient_bytes": 4, "grad_comm_bytes": 4}
+FSDP = {"weight_bytes": 4, "gradient_bytes": 4, "grad_comm_bytes": 4, "optimizer_bytes": 8, "zero": 3}
 
 
 def work(**given: Any) -> WorkColumns:
@@ -116,7 +116,7 @@ def test_megatron_keeps_18_bytes_and_6_plus_12_over_d_with_its_distributed_optim
 
 def test_gradients_summed_in_fp32_are_kept_beside_the_16_bit_ones():
     """[M2] BLOOM's bf16 optimizer: 2 + 4 bytes of gradients."""
-    assert memory("llama-2-7b", exact(), **(ADAM | {"wire_bytes": 4})).gradients.item() == 6 * 6_738_415_616
+    assert memory("llama-2-7b", exact(), **(ADAM | {"grad_comm_bytes": 4})).gradients.item() == 6 * 6_738_415_616
 
 
 def test_experts_are_sharded_over_their_own_replicas():

@@ -44,7 +44,7 @@ def test_gradients_are_reduced_in_a_ring():
     """[X7] d = 4: 2 x 3/4 x 3072 x 2 bytes = 9216 at 10 bytes/s; fp32 twice that; an overhead of 1.5 half as much again."""
     assert exchanged(dp=4).reduce.tolist() == pytest.approx([921.6])
     assert exchanged(dp=4).reduce_bytes.tolist() == pytest.approx([9216])
-    assert exchanged(dp=4, wire_bytes=4).reduce.tolist() == pytest.approx([1843.2])
+    assert exchanged(dp=4, grad_comm_bytes=4).reduce.tolist() == pytest.approx([1843.2])
     assert exchanged(dp=4, k={"dp_traffic": 1.5}).reduce.tolist() == pytest.approx([1382.4])
     assert exchanged(dp=4).gather.tolist() == [0.0]
 
@@ -58,7 +58,7 @@ def test_one_replica_exchanges_nothing():
 
 def test_sharded_states_scatter_gradients_and_gather_weights():
     """[X7] ZeRO: half of the all-reduce each way, 3/4 x 6144 = 4608 bytes; weights have 2 bytes whatever gradients have."""
-    sent = exchanged(dp=4, zero=1, wire_bytes=4)
+    sent = exchanged(dp=4, zero=1, grad_comm_bytes=4)
     assert sent.reduce.tolist() == pytest.approx([921.6])
     assert sent.gather.tolist() == pytest.approx([460.8])
     assert sent.gather_bytes.tolist() == pytest.approx([4608])
@@ -130,7 +130,7 @@ def test_zones_that_train_on_their_own_exchange_nothing_every_step():
 def test_bytes_follow_the_ring_factor_and_time_never_beats_the_best_link(dp, tp, zero, data):
     """[X6] [X7] All-reduce 2 (d-1)/d, scatter (d-1)/d of what a GPU holds; never quicker than over the fast link alone."""
     wire = data.draw(st.sampled_from([0.5, 2.0, 4.0]))
-    sent = exchanged(dp=dp, tp=tp, zero=zero, wire_bytes=wire)
+    sent = exchanged(dp=dp, tp=tp, zero=zero, grad_comm_bytes=wire)
     held = 3072 / tp * wire
     passes = 1 if zero and dp > 1 else 2
     assert float(sent.reduce_bytes[0]) == pytest.approx(passes * (dp - 1) / dp * held)

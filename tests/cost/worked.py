@@ -26,7 +26,7 @@ MODEL = {
 EXPERTS = {"moe_layers": 4, "experts": 4, "top_k": 2, "expert_ffn": 16, "expert_params": 256, "shared_params": 32}
 WORK = {
     "seq": 16, "global_batch": 1, "interleave": 1, "sequence_parallel": 0, "recompute": 0, "zero": 0, "path": 16,
-    "weight_bytes": 2, "gradient_bytes": 2, "wire_bytes": 2, "optimizer_bytes": 12, "overlap_tensor": 0,
+    "weight_bytes": 2, "gradient_bytes": 2, "grad_comm_bytes": 2, "optimizer_bytes": 12, "overlap_tensor": 0,
     "overlap_gradients": 0, "overlap_parameters": 0, "overlap": np.nan,
 }  # fmt: skip
 GPU = {

@@ -404,7 +404,7 @@ def test_fully_sharded_weights_are_gathered_twice_a_micro_batch():
 def test_compression_leaves_so_many_bytes_of_a_gradient(options, expected):
     """[V4] fp32 gradients of DDP: 4 bytes; 16-bit types 2; PowerSGD of rank r sends 2 r / h of a square matrix, never more."""
     p = placed({"dp": 8, "communication": options}, job=DDP, cluster=one_zone(8))
-    assert p.batch.work.wire_bytes == pytest.approx(expected)
+    assert p.batch.work.grad_comm_bytes == pytest.approx(expected)
 
 
 def test_one_bit_adam_sends_an_eighth_of_a_byte():
@@ -413,4 +413,4 @@ def test_one_bit_adam_sends_an_eighth_of_a_byte():
     p = placed(
         {"dp": 8, "zero": 0, "communication": options}, job=MEGATRON | {"framework": "deepspeed"}, cluster=one_zone(8)
     )
-    assert p.batch.work.wire_bytes == 0.125
+    assert p.batch.work.grad_comm_bytes == 0.125

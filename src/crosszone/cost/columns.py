@@ -109,7 +109,7 @@ class WorkColumns:
     """Bits of the linear layers' tensor path: 32, 16, 8, 4 (7, 6: fp8 with block or row scales)."""
     weight_bytes: Numbers
     gradient_bytes: Numbers
-    wire_bytes: Numbers
+    grad_comm_bytes: Numbers
     """Bytes of a gradient on the wire."""
     optimizer_bytes: Numbers
     """Master weights and moments."""
@@ -124,17 +124,17 @@ class WorkColumns:
     """How gradients are all-reduced: 0 as is quicker (between zones in a ring), 1 in a tree, -1 in a ring."""
     rounds: Numbers = 1.0
     """Collectives one after the other for each bucket."""
-    word: Numbers = 2.0
-    """Bytes of an activation."""
-    gathered: Numbers = 2.0
-    """Bytes of a gathered weight on the wire."""
-    folded: Numbers = 0.0
-    """1: the pipeline is folded (V), so that the head lies on the first stage."""
-    ahead: Numbers = 0.0
+    dtype_bytes: Numbers = 2.0
+    """Bytes of an activation value."""
+    param_comm_bytes: Numbers = 2.0
+    """Bytes of a parameter on the wire when sharded weights are gathered."""
+    v_shaped: Numbers = 0.0
+    """1: the schedule is V-shaped, so that the head lies on the first stage."""
+    extra_warmup: Numbers = 0.0
     """Micro-batches more in flight than 1F1B has."""
-    split: Numbers = 0.0
+    splits_weight_grad: Numbers = 0.0
     """1: the weights' half of the backward pass may come later."""
-    room: Numbers = 1.0
+    overlap_window: Numbers = 1.0
     """Factor on the passes that may hide a reduction or a gather: more than 1 for a bound of slower ones."""
     fills: Numbers = 1.0
     """0: filling and draining the pipeline is left out, for a bound of any schedule."""

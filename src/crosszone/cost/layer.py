@@ -244,7 +244,7 @@ class LayerCost:
         self.measured = measured
         self.tokens = named("tokens", work.micro_batch * work.seq / work.cp)
         """Tokens of a micro-batch on this GPU, before sequence parallelism."""
-        self.byte_s = k.tile / gpu.memory_bytes_per_s * work.word / 2.0
+        self.byte_s = k.tile / gpu.memory_bytes_per_s * work.dtype_bytes / 2.0
         self.memory_rate = named("rate.memory", k.memory * gpu.memory_bytes_per_s)
         self.pcie_rate = named("rate.pcie", k.pcie * gpu.pcie_bytes_per_s)
         self.link_rate = named("rate.link", k.link * gpu.link_bytes_per_s)
@@ -255,7 +255,7 @@ class LayerCost:
         spread = 1.0 + k.nic_spread * np.log2(np.maximum(gpu.nodes, 1.0))
         self.nic_rate = named("rate.network", k.nic * gpu.nic_bytes_per_s / spread)
         """Bytes/s a GPU's share of the network reaches, less over many nodes. [X2]"""
-        self.cast = np.where(as_array(work.path) < 16, k.cast, 0.0) * self.work.word
+        self.cast = np.where(as_array(work.path) < 16, k.cast, 0.0) * self.work.dtype_bytes
         """Bytes moved to quantise one value that goes into a linear layer."""
         self.split = np.where(work.sequence_parallel > 0, 1.0 / work.tp, 1.0)
         """Share of what tensor parallelism leaves whole that this GPU holds."""
@@ -272,7 +272,7 @@ class LayerCost:
             if np.any(as_array(model.moe_layers) > 0)
             else self.dense
         )
-        looked_up = k.elementwise * 2.0 * self.work.word * self.tokens * model.hidden
+        looked_up = k.elementwise * 2.0 * self.work.dtype_bytes * self.tokens * model.hidden
         self.embedding_s = named("embedding_s", traffic_s(looked_up, self.memory_rate))
         """Look-up: a row read and written for each token. [O8]"""
         self.head_s, self.loss_s = self._estimate_head()
@@ -373,8 +373,8 @@ class LayerCost:
         unfused = (self.stack.unfused > 0) | (as_array(m.sinks) > 0)
         inner_width = query / t + 2 * key_value
         passes_over = named("residual_passes", RESIDUAL_PASSES) * m.hidden * self.split
-        traffic = self.work.word * tokens * (passes_over + 2.0 * inner_width)
-        written = k.written_out * m.written * self.work.word * tokens * m.hidden * self.split
+        traffic = self.work.dtype_bytes * tokens * (passes_over + 2.0 * inner_width)
+        written = k.written_out * m.written * self.work.dtype_bytes * tokens * m.hidden * self.split
         cast = self.cast * tokens * (m.hidden + value / t)
         return _Parts(
             matmul=matmul,
@@ -395,7 +395,7 @@ class LayerCost:
         up = named("matmul.up_s", matmul_s(tokens, m.hidden, (m.matrices - 1) * inner, self.linear_rate, self.byte_s))
         down = named("matmul.down_s", matmul_s(tokens, inner, m.hidden, self.linear_rate, self.byte_s))
         cast = self.cast * tokens * (m.hidden + inner)
-        traffic = k.elementwise * self.work.word * tokens * m.matrices * inner + cast
+        traffic = k.elementwise * self.work.dtype_bytes * tokens * m.matrices * inner + cast
         return _Parts(
             matmul=block.matmul + up + down,
             attention=block.attention,
@@ -421,6 +421,7 @@ class LayerCost:
         shared = named("matmul.shared_up_s", shared_up) + named("matmul.shared_down_s", shared_down)
         width = m.matrices * (routed * inner + tokens * shared_inner)
         cast = self.cast * (routed * (m.hidden + inner) + tokens * shared_inner)
+        moved_bytes = k.elementwise * self.work.dtype_bytes * width + cast
         graphed = np.where(self.stack.graphed > 0, k.graphed, 1.0)
         age = named("release_factor", np.exp(-k.release_decay * self.stack.release) * graphed)
         permuted = age * k.permute * named("routed_bytes", ROUTED_BYTES) * tokens * m.top_k * m.hidden / w.tp
@@ -428,10 +429,7 @@ class LayerCost:
             matmul=block.matmul + up + down + shared,
             attention=block.attention,
             attention_back=block.attention_back,
-            elementwise=block.elementwise
-            + named(
-                "elementwise.experts_s", traffic_s(k.elementwise * self.work.word * width + cast, self.memory_rate)
-            ),
+            elementwise=block.elementwise + named("elementwise.experts_s", traffic_s(moved_bytes, self.memory_rate)),
             routing=traffic_s(permuted, self.memory_rate),
             ep=np.minimum(age * k.a2a_exposed, 1.0) * self.all_to_all.seconds,
             excess=np.maximum(age * k.a2a_exposed - 1.0, 0.0) * self.all_to_all.seconds,
@@ -447,7 +445,7 @@ class LayerCost:
     def all_to_all(self) -> CollectiveCost:
         """Dispatch and combine of the tokens of one pass through an MoE layer. [X3]"""
         m, w, g = self.model, self.work, self.gpu
-        size, timed = self.work.word * self.tokens * m.hidden / w.tp, None
+        size, timed = self.work.dtype_bytes * self.tokens * m.hidden / w.tp, None
         if self.measured is not None:
             group = Group(w.ep, w.expert_tp, g)
             timed = self.measured.tier(("all_to_all",), group, size * m.top_k, Tier(self.link_rate, 0.0))
@@ -467,7 +465,7 @@ class LayerCost:
         g, t = self.gpu, self.work.tp
         rate = ring_rate(t, 1.0, g.domain, self.link_rate, self.nic_rate)
         layout = Layout(t, 1.0, g.fast_gpus, g.domain, "tensor")
-        size = self.work.word * self.tokens * self.model.hidden
+        size = self.work.dtype_bytes * self.tokens * self.model.hidden
         is_measured, link = self.ring_link("all_reduce", t, 1.0, size, Tier(rate, 0.0))
         start_s = np.where(is_measured, 0.0, self.k.tp_message_s) if np.any(is_measured) else self.k.tp_message_s
         ring = Ring(ranks=t, link=link, layout=layout, start_s=start_s)
@@ -484,7 +482,7 @@ class LayerCost:
         """Gather of the activations kept in parts before they are recomputed, where the stack cuts them. [X9]"""
         link = self.tensor.ring.link if self.tensor.ring else Tier(self.link_rate, 0.0)
         ring = Ring(ranks=self.work.tp, link=link, layout=self.tensor.ring.layout if self.tensor.ring else None)
-        return all_gather(self.stack.partitioned * self.work.word * self.tokens * self.model.hidden, ring)
+        return all_gather(self.stack.partitioned * self.work.dtype_bytes * self.tokens * self.model.hidden, ring)
 
     def _sum_layer(self, kind: str, parts: _Parts) -> Layer:
         """Forward, backward and recomputation with launches and exposed collectives. [O7]"""
@@ -555,7 +553,7 @@ class LayerCost:
         near = w.tp * w.cp <= g.domain
         link = Tier(np.where(near, self.link_rate, self.nic_rate), 0.0)
         # each rank hands its block to the next over one connection, so no further NIC of the node helps
-        size = self.work.word * self.tokens * kv
+        size = self.work.dtype_bytes * self.tokens * kv
         _, link = self.ring_link("all_gather", w.cp, w.tp, size * w.cp, link)
         ring = Ring(ranks=w.cp, link=link, layout=Layout(w.cp, w.tp, g.fast_gpus, g.domain, "context"), single=True)
         return ring_exchange(size, ring)

@@ -126,9 +126,9 @@ def layer_memory(
     block = tokens * (_estimate_unsplit(m, w, k) + _estimate_attention(m, w))
     scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
-    dense = block + w.word * tokens * copies * m.ffn / w.tp
+    dense = block + w.dtype_bytes * tokens * copies * m.ffn / w.tp
     sparse = block + _estimate_experts(m, w, k, tokens, copies)
-    entry = w.word * tokens * m.hidden * undivided(w)
+    entry = w.dtype_bytes * tokens * m.hidden * undivided(w)
     return _estimate_layer("dense", dense, scores, entry, w, k), _estimate_layer("moe", sparse, scores, entry, w, k)
 
 
@@ -147,10 +147,10 @@ def _estimate_layer(
 def _estimate_unsplit(m: ModelColumns, w: WorkColumns, k: MemoryCoefficients) -> Numbers:
     """Bytes per token of what tensor parallelism leaves whole: norms, inputs of the products, dropout masks."""
     share = undivided(w)
-    norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.word)
+    norms = np.where(as_array(m.matrices) > 2, k.norm_bytes, w.dtype_bytes)
     inputs = np.where(as_array(k.gathered_inputs) > 0, 1.0, share)
     blocks = 2.0 - m.parallel_residual
-    return m.hidden * (blocks * (norms * share + w.word * inputs) + 2.0 * k.dropout * share)
+    return m.hidden * (blocks * (norms * share + w.dtype_bytes * inputs) + 2.0 * k.dropout * share)
 
 
 def _estimate_attention(m: ModelColumns, w: WorkColumns) -> Numbers:
@@ -158,7 +158,7 @@ def _estimate_attention(m: ModelColumns, w: WorkColumns) -> Numbers:
     query, value = m.heads * m.qk_dim / w.tp, m.heads * m.v_dim / w.tp
     groups = np.where(as_array(m.latent) > 0, m.heads / w.tp, np.maximum(m.kv_heads / w.tp, 1.0))
     latents = m.latent * (2.0 * m.q_rank + 2.0 * m.kv_rank + m.rope_dim)
-    return w.word * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
+    return w.dtype_bytes * (query + groups * (m.qk_dim + m.v_dim) + value + latents)
 
 
 def _estimate_experts(
@@ -166,9 +166,9 @@ def _estimate_experts(
 ) -> Numbers:
     """Bytes of routed and shared experts: every token is copied to each of its experts. [M10]"""
     routed = tokens * m.top_k / w.tp * w.expert_tp
-    permuted = k.routed_copies * w.word * routed * m.hidden
-    inner = w.word * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
-    router = 2.0 * w.word * tokens * undivided(w) * m.experts
+    permuted = k.routed_copies * w.dtype_bytes * routed * m.hidden
+    inner = w.dtype_bytes * copies * (routed * m.expert_ffn / w.expert_tp + tokens * m.shared_ffn / w.tp)
+    router = 2.0 * w.dtype_bytes * tokens * undivided(w) * m.experts
     return permuted + inner + router
 
 
@@ -260,7 +260,9 @@ class _Peak:
         once = _Transient(model, w, stages, k, params_per_rank)
         dense, moe = layer_memory(model, w, stack, k)
         micro_batch = stages.dense * dense.retained + stages.moe * moe.retained
-        head = named("memory.head_inputs", stages.last * 2.0 * w.word * tokens_held(w) * model.hidden * undivided(w))
+        head = named(
+            "memory.head_inputs", stages.last * 2.0 * w.dtype_bytes * tokens_held(w) * model.hidden * undivided(w)
+        )
         activations = named("memory.in_flight", alive * micro_batch) + head
         unrecomputed: Numbers = np.where(stages.moe > 0, moe.unrecomputed, dense.unrecomputed)
         retained: Numbers = np.where(stages.moe > 0, moe.retained, dense.retained)
@@ -347,7 +349,7 @@ class _States:
         sharded = (zero >= 3) | ((zero == 2) & casts(w))
         weights = named("memory.weights", w.weight_bytes * np.where(sharded, local, total))
         gradients = named("memory.gradients_kept", w.gradient_bytes * np.where(zero >= 2, local, total))
-        wider = np.where((zero < 2) & (as_array(w.wire_bytes) > w.gradient_bytes), w.wire_bytes, 0.0)
+        wider = np.where((zero < 2) & (as_array(w.grad_comm_bytes) > w.gradient_bytes), w.grad_comm_bytes, 0.0)
         away, all_away = moved >= 1, (moved >= 2) & (zero >= 3)
         copies = named("memory.gradient_copies", np.where(zero < 3, k.gradient_copy_bytes + wider, 0.0) * total)
         self.gradients = gradients + copies
@@ -387,12 +389,14 @@ class _Transient:
         layers = np.minimum(k.gathered_layers, stages.layers) * (dense + experts)
         gathered = np.where(pipelined, params_per_rank.total, layers + params_per_rank.embedding)
         accumulated_bytes = np.where(
-            pipelined & (as_array(w.micro_batches) > 1), w.wire_bytes * params_per_rank.total, 0.0
+            pipelined & (as_array(w.micro_batches) > 1), w.grad_comm_bytes * params_per_rank.total, 0.0
         )
         copied = named("memory.cast_copy", np.where(casts(w), HALF * params_per_rank.total, 0.0))
-        self.gathered = named("memory.gathered", np.where(zero >= 3, w.word * gathered + accumulated_bytes, copied))
-        wider = np.maximum(w.gradient_bytes, w.wire_bytes) > w.word
-        bytes_per_param = np.where(zero >= 2, w.word + w.wire_bytes, np.where(wider, w.word, 0.0))
+        self.gathered = named(
+            "memory.gathered", np.where(zero >= 3, w.dtype_bytes * gathered + accumulated_bytes, copied)
+        )
+        wider = np.maximum(w.gradient_bytes, w.grad_comm_bytes) > w.dtype_bytes
+        bytes_per_param = np.where(zero >= 2, w.dtype_bytes + w.grad_comm_bytes, np.where(wider, w.dtype_bytes, 0.0))
         self.layer = named("memory.layer_gradients", bytes_per_param * (dense + np.where(zero >= 2, experts, 0.0)))
         self.head = named("memory.head_gradient", bytes_per_param * head)
         self.embedding = named("memory.embedding_gradient", bytes_per_param * embedding)
@@ -406,7 +410,7 @@ def _estimate_logits(m: ModelColumns, w: WorkColumns, stages: StageLayers, k: Me
 
 def _estimate_messages(m: ModelColumns, w: WorkColumns) -> Numbers:
     """Activations on their way: one sent and one received between stages, one gathered over the sequence. [M9]"""
-    size = w.word * tokens_held(w) * m.hidden
+    size = w.dtype_bytes * tokens_held(w) * m.hidden
     gathered = np.where(as_array(w.sequence_parallel) > 0, 1.0 - 1.0 / w.tp, 0.0)
     sent = named("memory.messages", size * np.where(as_array(w.pp) > 1, 2.0 * undivided(w), 0.0))
     return sent + named("memory.gathered_input", size * gathered)

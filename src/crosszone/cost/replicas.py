@@ -186,31 +186,31 @@ def exchange(
         "buckets", np.maximum(params_per_rank.shared * (w.gradient_bytes / w.bucket_bytes), params_per_rank.shared > 0)
     )
     bus = np.where(one_ring, group.zone_bus, group.inner_bus)
-    bucket = params_per_rank.shared * w.wire_bytes / np.maximum(buckets, 1.0)
+    bucket = params_per_rank.shared * w.grad_comm_bytes / np.maximum(buckets, 1.0)
     timed, ring = _select_ring(cost, "shared", members, w.dp_stride, bucket, Tier(bus, inside * hop), inside)
     all_reduced = (as_array(cost.stack.zero1_all_reduce) > 0) & (as_array(w.zero) == 1)
     passes = np.where(sharded & ~all_reduced, 1.0, 2.0)  # scattered where sharded, and the weights gathered later
     buckets_sent: dict[str, Numbers] = {"items": params_per_rank.shared, "calls": buckets * w.rounds}
-    reduced = [ring_pass(w.wire_bytes, ring, passes=passes, **buckets_sent)]
+    reduced = [ring_pass(w.grad_comm_bytes, ring, passes=passes, **buckets_sent)]
     reduce = reduced[0].seconds
     # a timed all-reduce is what the library chose, trees included
     trees = ~sharded & (group.zone > 1) & (as_array(w.tree) >= 0) & ~as_array(timed)
     if np.any(trees):
-        tree = tree_all_reduce(w.wire_bytes, ring, **buckets_sent)
+        tree = tree_all_reduce(w.grad_comm_bytes, ring, **buckets_sent)
         reduce = faster(reduced[0], tree, allowed=trees, forced=as_array(w.tree) > 0)
-    gathered_bytes, usual = sharded * w.gathered, Tier(bus, sharded * k.shard_message_s)
+    gathered_bytes, usual = sharded * w.param_comm_bytes, Tier(bus, sharded * k.shard_message_s)
     size = params_per_rank.shared * gathered_bytes
     _, gather_ring = _select_ring(cost, "shared", members, w.dp_stride, size, usual, inside, "all_gather")
     gathered = [ring_pass(gathered_bytes, gather_ring, items=params_per_rank.shared, calls=params_per_rank.shared > 0)]
     gather = gathered[0].seconds
     if np.ndim(params_per_rank.experts):
-        usual, size = Tier(group.expert_bus, 0.0), params_per_rank.experts * w.wire_bytes
+        usual, size = Tier(group.expert_bus, 0.0), params_per_rank.experts * w.grad_comm_bytes
         _, experts = _select_ring(cost, "experts", group.experts, w.ep * w.expert_tp, size, usual, inside)
-        reduced.append(ring_pass(w.wire_bytes, experts, passes=passes, items=params_per_rank.experts))
+        reduced.append(ring_pass(w.grad_comm_bytes, experts, passes=passes, items=params_per_rank.experts))
         gathered.append(ring_pass(gathered_bytes, experts, items=params_per_rank.experts))
         reduce, gather = reduce + reduced[1].seconds, gather + gathered[1].seconds
     sets = np.where(one_ring, 1.0, named("replicas.sets", group.zone / group.inner))
-    shard_bytes, usual = w.wire_bytes / group.inner, Tier(cost.nic_rate, 0.0)
+    shard_bytes, usual = w.grad_comm_bytes / group.inner, Tier(cost.nic_rate, 0.0)
     _, sets_ring = _select_ring(
         cost, "outer", sets, group.inner * w.dp_stride, params_per_rank.shared * shard_bytes, usual
     )
@@ -218,7 +218,8 @@ def exchange(
     if np.any(as_array(w.offload) > 1):  # sharded weights come from host memory first
         gather = (
             gather
-            + np.where(as_array(w.offload) > 1, w.word / group.inner / cost.pcie_rate, 0.0) * params_per_rank.shared
+            + np.where(as_array(w.offload) > 1, w.dtype_bytes / group.inner / cost.pcie_rate, 0.0)
+            * params_per_rank.shared
         )
     between = _exchange_between_zones(cost, params_per_rank, group, links, sharded, all_reduced, repeats)
     wan_reduce, wan_gather = between["wan_reduce"], between["wan_gather"]
@@ -303,13 +304,13 @@ def _exchange_between_zones(
     if np.any(links.gloo):
         largest = np.where(crosses, params_per_rank.shared, 0.0).max(axis=-1, keepdims=True)
         shards = np.where(as_array(links.flat) > 0, 1.0, group.zone)
-        size = largest * w.wire_bytes / np.maximum(most_buckets, 1.0) / shards
+        size = largest * w.grad_comm_bytes / np.maximum(most_buckets, 1.0) / shards
         share = rate * np.maximum(largest, 1.0) / np.maximum(total, 1.0) / shards
         trips = GlooBuckets(size_bytes=size, bytes_per_s=share, used=as_array(links.gloo) > 0)
     parts = (total, members), (experts, copies)
     calls: dict[str, Any] = {"buckets": most_buckets, "gloo": trips}
-    reduced = zone_ring_pass(parts, w.wire_bytes, ring, passes=passes, rounds=w.rounds, name="reduce", **calls)
-    gathered = zone_ring_pass(parts, w.gathered, ring, passes=again, name="gather", **calls)
+    reduced = zone_ring_pass(parts, w.grad_comm_bytes, ring, passes=passes, rounds=w.rounds, name="reduce", **calls)
+    gathered = zone_ring_pass(parts, w.param_comm_bytes, ring, passes=again, name="gather", **calls)
     return {
         "wan_reduce": reduced.seconds,
         "wan_gather": gathered.seconds,
@@ -357,5 +358,5 @@ def optimizer_s(cost: LayerCost, params_per_rank: StageParameters, group: Replic
     if not np.any(away):
         return on_gpu
     local = params_per_rank.shared / shards + params_per_rank.experts / expert_shards
-    copies = local * (w.gradient_bytes + w.word) / cost.pcie_rate
+    copies = local * (w.gradient_bytes + w.dtype_bytes) / cost.pcie_rate
     return np.where(away, local * cost.gpu.node_gpus / k.host_update_per_s + copies, on_gpu)

@@ -56,7 +56,7 @@ from crosszone.plan.search_nodes import (
 from crosszone.predict.batch import (
     Batch,
     buckets,
-    gradient_wire_bytes,
+    count_grad_comm_bytes,
     group_columns,
     job_columns,
     layer_counts,
@@ -70,18 +70,18 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 SHARD_SCOPE = {"all": 0.0, "zone": 1.0, "node": 2.0}
 # Columns of an option that memory depends on.
-MEMORY_COLUMNS = ("zero", "within", "sequence_parallel", "recompute", "offload", "wire_bytes")
+MEMORY_COLUMNS = ("zero", "within", "sequence_parallel", "recompute", "offload", "grad_comm_bytes")
 # Columns of work that are an option's own.
 OPTION_COLUMNS = (
     "zero",
     "sequence_parallel",
     "recompute",
     "offload",
-    "wire_bytes",
+    "grad_comm_bytes",
     "overlap_gradients",
     "overlap_parameters",
     "overlap_tensor",
-    "room",
+    "overlap_window",
 )
 # Ways a layer may run at one micro-batch: sequence parallelism (2), recomputation (3), overlap of its collectives (2).
 LAYER_OPTIONS = 12
@@ -215,29 +215,29 @@ class StrategyColumns:
             return np.concatenate([table.get_column(field, numbers) for table in self.options])
 
         dtypes = {value for table in self.options for value in table.values["communication.gradient_dtype"]}
-        wire_bytes = {value: self._count_wire_bytes(value, states.gradients) for value in dtypes}
+        grad_comm_bytes = {value: self._count_wire_bytes(value, states.gradients) for value in dtypes}
         columns = {
             "zero": join_tables("zero"),
             "within": join_tables("shard_within", SHARD_SCOPE),
             "sequence_parallel": join_tables("sequence_parallel"),
             "recompute": join_tables("recompute", dict(RECOMPUTE)),
             "offload": join_tables("offload", dict(OFFLOAD)),
-            "wire_bytes": join_tables("communication.gradient_dtype", wire_bytes),
+            "grad_comm_bytes": join_tables("communication.gradient_dtype", grad_comm_bytes),
             "overlap_gradients": join_tables("communication.overlap_gradients"),
             "overlap_parameters": join_tables("communication.overlap_parameters"),
             "overlap_tensor": join_tables("communication.overlap_tensor"),
             "flat": join_tables("communication.reduce", {"flat": 1.0, "hierarchical": 0.0}),
         }
-        columns["room"] = np.ones(len(columns["zero"]))
+        columns["overlap_window"] = np.ones(len(columns["zero"]))
         group_options = (
             np.concatenate([groups.first for groups in self.option_groups])
             if self.option_groups
             else np.zeros(0, dtype=np.int64)
         )
         largest = {name: values.max(initial=0.0) for name, values in columns.items()}
-        fastest = {"recompute": 0.0, "offload": 0.0, "wire_bytes": min(wire_bytes.values())}
+        fastest = {"recompute": 0.0, "offload": 0.0, "grad_comm_bytes": min(grad_comm_bytes.values())}
         fastest |= {n: largest[n] for n in ("sequence_parallel", "overlap_tensor")}
-        fastest |= {"overlap_gradients": 1.0, "overlap_parameters": 1.0, "room": MAX_PASS_RATIO}
+        fastest |= {"overlap_gradients": 1.0, "overlap_parameters": 1.0, "overlap_window": MAX_PASS_RATIO}
         small_memory = fastest | {"offload": largest["offload"]}
         extremes = [fastest, small_memory, small_memory | {"recompute": largest["recompute"]}]
         if self.small_memory_rows > SMALL_MEMORY_ROWS:
@@ -269,7 +269,7 @@ class StrategyColumns:
 
     def _count_wire_bytes(self, dtype: str | None, grad_bytes: float) -> float:
         communication = self.settings.pinned.communication
-        return gradient_wire_bytes(
+        return count_grad_comm_bytes(
             self.settings.model,
             communication if dtype is None else communication.replace(gradient_dtype=dtype),
             grad_bytes,
@@ -281,11 +281,13 @@ class StrategyColumns:
         schedules = self.schedules
         return {
             "interleave": np.array([x.virtual_stages for x in schedules], dtype=float),
-            "folded": np.array([x.v_shaped for x in schedules], dtype=float),
-            "split": np.array([x.name in SPLITS_WEIGHT_GRAD for x in schedules], dtype=float),
+            "v_shaped": np.array([x.v_shaped for x in schedules], dtype=float),
+            "splits_weight_grad": np.array([x.name in SPLITS_WEIGHT_GRAD for x in schedules], dtype=float),
             "dual": np.array([x.name == "dualpipev" for x in schedules], dtype=float),
             "fills": np.array([not x.is_any for x in schedules], dtype=float),
-            "ahead": np.array([self.settings.job.global_batch * (x.name == "gpipe") for x in schedules], dtype=float),
+            "extra_warmup": np.array(
+                [self.settings.job.global_batch * (x.name == "gpipe") for x in schedules], dtype=float
+            ),
         }
 
     @part
@@ -367,7 +369,8 @@ class StrategyColumns:
         }
         columns |= {n: by_option[n][option][:, None] for n in OPTION_COLUMNS}
         columns |= {
-            n: by_schedule[n][nodes.schedule][:, None] for n in ("interleave", "folded", "ahead", "split", "fills")
+            n: by_schedule[n][nodes.schedule][:, None]
+            for n in ("interleave", "v_shaped", "extra_warmup", "splits_weight_grad", "fills")
         }
         columns["micro_batch"] = nodes.micro_batch[:, None].astype(float)
         columns["micro_batches"] = nodes.micro_batches[:, None].astype(float)
@@ -576,7 +579,7 @@ class BoundTable(StrategyColumns):
             stage_table.column("counts"),
             *layers,
             stage_table.column("repeats"),
-            work.folded,
+            work.v_shaped,
             stage_table.column("moe_counts"),
         )
         in_flight = self._count_in_flight(nodes, work, stage_table.column("starts"))
@@ -593,8 +596,8 @@ class BoundTable(StrategyColumns):
         in_flight_XR = np.minimum(m, later_stages_XR + 1.0)
         by_schedule = self.by_schedule
         interleaved = by_schedule["interleave"][nodes.schedule] > 1
-        splits_weight_grad = by_schedule["split"][nodes.schedule] > 0
-        forward_first = by_schedule["ahead"][nodes.schedule] > 0
+        splits_weight_grad = by_schedule["splits_weight_grad"][nodes.schedule] > 0
+        forward_first = by_schedule["extra_warmup"][nodes.schedule] > 0
         if interleaved.any():
             codes, where = np.unique((p * (m.max() + 1.0) + m)[:, 0], return_inverse=True)
             pairs = np.divmod(codes, m.max() + 1.0)
@@ -605,7 +608,7 @@ class BoundTable(StrategyColumns):
         if forward_first.any():
             in_flight_XR = np.where(forward_first[:, None], m, in_flight_XR)
         if splits_weight_grad.any():  # all stages hold as much; of a V-shaped one the last of a run counts
-            v_shaped, max_in_flight = work.folded > 0, 2.0 * p + by_schedule["dual"][nodes.schedule][:, None]
+            v_shaped, max_in_flight = work.v_shaped > 0, 2.0 * p + by_schedule["dual"][nodes.schedule][:, None]
             run_end_XR = np.minimum(np.concatenate([starts_XR[:, 1:], p], axis=1), p)
             split_XR = np.where(
                 v_shaped, np.minimum(np.minimum(m + run_end_XR, 2.0 * m), max_in_flight) / 2.0, np.minimum(m, p)

@@ -117,8 +117,8 @@ def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dic
         "bucket_room": bucket_room(model, c.bucket_mb, framework, states.gradients),
         "tree": {"auto": 0.0, "ring": -1.0, "tree": 1.0}[c.algorithm],
         "rounds": ROUNDS.get(c.compression, 1.0),
-        "word": dtype_bytes,
-        "gathered": GATHERED_BYTES.get(c.weight_compression, dtype_bytes),
+        "dtype_bytes": dtype_bytes,
+        "param_comm_bytes": GATHERED_BYTES.get(c.weight_compression, dtype_bytes),
         "overlap": np.nan if c.overlap is None else c.overlap,
     }
 
@@ -143,14 +143,14 @@ def work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int
         zero=s.zero or 0,
         shard_ranks=shard_ranks,
         dp_stride=dp_stride,
-        wire_bytes=gradient_wire_bytes(case.model, c, common["gradient_bytes"]),
+        grad_comm_bytes=count_grad_comm_bytes(case.model, c, common["gradient_bytes"]),
         overlap_tensor=float(c.overlap_tensor),
         overlap_gradients=float(c.overlap_gradients),
         overlap_parameters=float(c.overlap_parameters),
         bucket_bytes=buckets(case.model, c.bucket_mb, framework, common["gradient_bytes"], s.tp, case.dp),
-        folded=float(s.pipeline_schedule in V_SHAPED),
-        ahead=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
-        split=float(s.pipeline_schedule in SPLITS_WEIGHT_GRAD),
+        v_shaped=float(s.pipeline_schedule in V_SHAPED),
+        extra_warmup=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
+        splits_weight_grad=float(s.pipeline_schedule in SPLITS_WEIGHT_GRAD),
         offload=OFFLOAD[s.offload],
     )
 
@@ -184,7 +184,7 @@ def bucket_room(model: Model, asked_mb: float | None, framework: str, gradient_b
     return max(0.0, 1e6 * asked_mb - float(buckets(model, None, framework, gradient_bytes, 1, 1)))
 
 
-def gradient_wire_bytes(model: Model, c: Communication, kept_share: float) -> float:
+def count_grad_comm_bytes(model: Model, c: Communication, kept_share: float) -> float:
     """Bytes of a gradient on the wire: its type, and what compression leaves of it. [V4]
 
     PowerSGD sends r (rows + columns) values of a matrix; the model's square matrices stand for all.

@@ -75,7 +75,7 @@ def fullest_of(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
     """Bytes of every row and stage, and of each stage the kind of replica whose GPU comes nearest to its limit."""
     b, site = p.batch, p.site
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
-    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.folded, b.sparse)
+    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.sparse)
     stage_bytes = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p))
     room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.kinds[0], 0, 0].T]
     return stage_bytes, np.argmax(

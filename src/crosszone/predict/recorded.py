@@ -37,7 +37,7 @@ from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import routes
-from crosszone.predict.batch import buckets, chunk_layers, gradient_wire_bytes, group_columns, work_columns
+from crosszone.predict.batch import buckets, chunk_layers, count_grad_comm_bytes, group_columns, work_columns
 from crosszone.predict.parts import kept
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
@@ -346,7 +346,7 @@ def _record_work_columns(site: _Site, p: Predictor) -> Any:
         micro_batch=micro_batch,
         micro_batches=count,
         bucket_bytes=bucket,
-        wire_bytes=gradient_wire_bytes(case.model, s.communication, kept_bytes),
+        grad_comm_bytes=count_grad_comm_bytes(case.model, s.communication, kept_bytes),
     )
 
 

@@ -105,7 +105,7 @@ def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) 
     w, g, m = batch.work, batch.gpu, batch.model
     cost = layer or LayerCost(m, w, g, batch.stack, k, batch.measured)
     kinds = (m.first_dense, m.moe_every, m.moe_layers)
-    layers = stage_layers(batch.counts, *kinds, batch.repeats, w.folded, batch.sparse)
+    layers = stage_layers(batch.counts, *kinds, batch.repeats, w.v_shaped, batch.sparse)
     per = StageCost(cost, layers)
     present = layers.layers > 0
     (send_bytes, send_back_bytes), (send, send_back), inside = _estimate_sends(batch, cost, k)
@@ -151,10 +151,12 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     each_gather = alone & (as_array(w.zero) >= 3)
     met = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)  # replicas that share nothing reduce once a step
     each_reduce = alone & (as_array(w.zero) >= 2) & met
-    gather = exposed_s(sent.gather, w.room * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
+    gather = exposed_s(sent.gather, w.overlap_window * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
     again = sent.gather * each_gather + sent.reduce * each_reduce
-    room = np.maximum(0.0, w.room * per.backward_s - again)  # sharded gradients, and weights gathered again, go first
+    room = np.maximum(
+        0.0, w.overlap_window * per.backward_s - again
+    )  # sharded gradients, and weights gathered again, go first
     window = np.minimum(room, once * (1.0 - sent.last_bucket))
     reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = p.forward, p.backward, 0.0
@@ -209,7 +211,7 @@ def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pai
     """
     w, links = batch.work, batch.links
     cut = np.where(batch.stack.p2p_scatter > 0, 1.0 / w.tp, cost.split)
-    size = w.interleave * w.word * cost.tokens * batch.model.hidden * cut
+    size = w.interleave * w.dtype_bytes * cost.tokens * batch.model.hidden * cut
     fast = as_array(links.boundary_fast)
     inside = np.where(fast > 0, cost.link_rate, cost.nic_rate)
     inside = np.where(fast > 1, np.maximum(inside, cost.nic_rate), inside)
@@ -225,7 +227,7 @@ def _estimate_sends(batch: Batch, cost: LayerCost, k: Coefficients) -> tuple[Pai
         inside, latency_s = np.where(some, timed, inside), np.where(some, timed_latency_s, latency_s)
     masked = size
     if np.any(as_array(batch.stack.p2p_mask) > 0):
-        masked = size + w.interleave * batch.stack.p2p_mask * named("mask_bytes", w.word * w.seq * w.seq)
+        masked = size + w.interleave * batch.stack.p2p_mask * named("mask_bytes", w.dtype_bytes * w.seq * w.seq)
 
     def time(bytes_sent: Numbers, rate: Numbers) -> Numbers:
         link = Tier(np.minimum(inside, rate), latency_s)
@@ -302,8 +304,10 @@ def pipeline_bounds_s(batch: Batch, t: Passes) -> tuple[Numbers, Numbers]:
         w.pp,
         back_s=backward_hop_s,
         repeats=batch.repeats,
-        extra_warmup=w.ahead,
-        late_s=np.where(as_array(w.split) > 0, t.cost.weight_s, 0.0) if np.any(w.split) else 0.0,
+        extra_warmup=w.extra_warmup,
+        late_s=np.where(as_array(w.splits_weight_grad) > 0, t.cost.weight_s, 0.0)
+        if np.any(w.splits_weight_grad)
+        else 0.0,
         fills=w.fills * _has_even_chunks(batch),
         busy_s=busy,
         busy_back_s=busy_back,
@@ -315,12 +319,12 @@ def _has_even_chunks(batch: Batch) -> Numbers:
     """1 where all chunks of a stage are alike but for its ends, so that a pipeline fills in a chunk's share of them."""
     m, w = batch.model, batch.work
     unlike = (as_array(m.moe_layers) > 0) & ((as_array(m.first_dense) > 0) | (as_array(m.moe_every) > 1))
-    return np.where((as_array(w.folded) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
+    return np.where((as_array(w.v_shaped) > 0) | (unlike & (as_array(w.interleave) > 1)), 0.0, 1.0)
 
 
 def bounded_s(t: StageTimes, span: Numbers, ready_s: Numbers) -> Numbers:
     """The step where its pipeline takes at least `span`, and each stage's gradients are whole at `own` or later."""
-    late = (as_array(t.layer.work.split) > 0) | (as_array(t.layer.work.fills) == 0)
+    late = (as_array(t.layer.work.splits_weight_grad) > 0) | (as_array(t.layer.work.fills) == 0)
     first = as_array(t.layers.first) > 0
     ready = np.where(first & ~late, span, ready_s)  # the first stage ends last, unless weights' gradients come late
     reduced, updated = tail_s(t, ready)
