@@ -26,7 +26,7 @@ from crosszone.analyse.what_if import what_if
 from crosszone.calibrate.published import PublishedResult, compare_cells
 from crosszone.calibrate.testbed import build_transfer_report
 from crosszone.inputs.scenario import load_scenario
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from prediction import measure_cpu_s
 from results import write_section
 
@@ -41,7 +41,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 def measure_speed() -> list[str]:
     """Rows of times."""
     scenario = load_scenario(ROOT / "examples" / "three-cities.yaml")
-    base = predictor(scenario)
+    base = build_predictor(scenario)
     before = build_prediction(base)
     rows = []
     for name, change in CHANGES.items():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from crosszone import load_scenario
 from crosszone.analyse.explain import Explanation, explain, figures
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "docs" / "formulas.md"
@@ -53,7 +53,7 @@ def _examples() -> Iterator[tuple[str, Explanation]]:
 
 def _opened(scenario: str) -> Iterator[Explanation]:
     """All figures of a prediction, and what they come from, as a reader would open them one by one."""
-    p = predictor(load_scenario(str(ROOT / "examples" / f"{scenario}.yaml")))
+    p = build_predictor(load_scenario(str(ROOT / "examples" / f"{scenario}.yaml")))
     prediction = build_prediction(p)
     waiting, seen = deque(figures(prediction)), set[str]()
     while waiting:

@@ -12,8 +12,8 @@ from builders import scenario
 from crosszone.analyse.bill import Bill, bill, trades
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan
-from crosszone.predict.predict import build_prediction, predictor
-from crosszone.predict.run import goodput_of
+from crosszone.predict.predict import build_prediction, build_predictor
+from crosszone.predict.run import predict_goodput
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
 
@@ -137,8 +137,8 @@ def test_each_step_along_the_front_says_what_a_day_more_buys():
     assert len(got) == len(front) - 1 > 0
 
     def per_day(point):
-        p = predictor(apply_plan(asked, point))
-        return point.usd_per_step * 86400 * goodput_of(p.site, p.framework.name).share / point.step_s
+        p = build_predictor(apply_plan(asked, point))
+        return point.usd_per_step * 86400 * predict_goodput(p.site, p.framework.name).share / point.step_s
 
     for trade, (faster, slower) in zip(got, reversed(list(pairwise(front))), strict=True):
         assert trade.usd_per_day == pytest.approx(per_day(slower))

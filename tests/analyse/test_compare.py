@@ -19,7 +19,7 @@ from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import read_scenario
 from crosszone.inputs.value import parse
 from crosszone.plan.comparison import estimate_win_probability
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.schedule.measured import read_measured
 
 TEXT = """
@@ -37,7 +37,7 @@ strategy: {{tp: 2, pp: {pp}, micro_batch: 1, zero: 1}}
 
 def predicted(name, *, gbps=10, pp=2, batch=64):
     text = TEXT.format(gbps=gbps, pp=pp, batch=batch)
-    found = predictor(read_scenario(parse_document(text, "x.yaml")).scenario)
+    found = build_predictor(read_scenario(parse_document(text, "x.yaml")).scenario)
     prediction = build_prediction(found)
     return Compared(name, "predicted", outcome_of(prediction, phases_s(found.timeline())), prediction)
 

@@ -16,8 +16,8 @@ from crosszone.errors import InvalidError
 from crosszone.plan.plan import Point
 from crosszone.plan.planner import plan
 from crosszone.plan.search import CancelledError
-from crosszone.predict.predict import predictor
-from crosszone.predict.run import goodput_share
+from crosszone.predict.predict import build_predictor
+from crosszone.predict.run import compute_goodput_share
 from predict.given import MEGATRON, one_zone, zones
 
 JOB = MEGATRON | {"tokens": 1e10}
@@ -53,7 +53,9 @@ def test_the_best_interval_is_the_best_of_those_around_it():
 def test_no_interval_beats_youngs(write, mtbf, restart, factor):
     """[A17]"""
     best = (2 * write * mtbf) ** 0.5
-    assert goodput_share(write, best * factor, mtbf, restart) <= goodput_share(write, best, mtbf, restart) * (1 + 1e-12)
+    assert compute_goodput_share(write, best * factor, mtbf, restart) <= compute_goodput_share(
+        write, best, mtbf, restart
+    ) * (1 + 1e-12)
 
 
 def test_a_plan_in_two_zones_falls_back_to_the_one_left():
@@ -101,7 +103,7 @@ def test_each_zone_fetches_the_stages_it_holds_and_transfers_share_the_uplink():
 
     def seconds(order: list[str]) -> float:
         asked = scenario(job=MEGATRON, cluster=fields, strategy=strategy, placement={"order": order, "blocks": blocks})
-        settled = predictor(asked)
+        settled = build_predictor(asked)
         way = Point(
             framework="megatron",
             strategy=settled.strategy,

@@ -15,7 +15,7 @@ from crosszone.analyse.explain import explain, figures, formulas, value_of
 from crosszone.analyse.explain.description import rules
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.text import load_texts
 from effort import examples
 from predict.given import predictors
@@ -60,7 +60,7 @@ def works_out(p):
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_figure_of_an_example_opens_and_works_out(name):
     """F83: [V3] [V6] [M7] [A1] [E1] [E2] [E3] by hand."""
-    prediction, found = works_out(predictor(load_scenario(ROOT / "examples" / f"{name}.yaml")))
+    prediction, found = works_out(build_predictor(load_scenario(ROOT / "examples" / f"{name}.yaml")))
     assert {f"breakdown_s.{part}" for part in prediction.breakdown_s} <= set(found)
     assert len(found) > 100
 
@@ -96,12 +96,12 @@ def test_every_figure_of_any_scenario_works_out(p):
 def test_other_models_precisions_and_splits_work_out_too(model, job, strategy):
     zones = [{"name": "a", "nodes": [{"count": 4, "gpus": 8, "gpu": "h100-sxm", "memory_gib": 2000.0}]}]
     job = {"seq_len": 4096, "global_batch": 256, "tokens": 1e11} | job
-    works_out(predictor(scenario(model=model, job=job, strategy=strategy, cluster={"zones": zones})))
+    works_out(build_predictor(scenario(model=model, job=job, strategy=strategy, cluster={"zones": zones})))
 
 
 def test_mfu_by_hand():
     """[V6] A step of 4096 x 64 tokens of LLaMA-2-7B on 8 A100 of 312 TFLOP/s."""
-    p = predictor(scenario(strategy={"zero": 3, "recompute": "full"}, job={"seq_len": 4096, "global_batch": 64}))
+    p = build_predictor(scenario(strategy={"zero": 3, "recompute": "full"}, job={"seq_len": 4096, "global_batch": 64}))
     prediction = build_prediction(p)
     one = explain(p, prediction, "mfu")
     inputs = {part.name: part for part in one.inputs}
@@ -118,7 +118,7 @@ def test_mfu_by_hand():
 
 
 def test_inputs_say_where_they_come_from():
-    p = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
+    p = build_predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
     _, found = opened(p, ["breakdown_s.matmul", "run.usd", "memory_gib.peak"])
     every = {part.name: part for one in found.values() for part in one.inputs}
     assert (every["tp"].origin, every["tp"].where) == ("scenario", "strategy.tp")
@@ -130,7 +130,7 @@ def test_inputs_say_where_they_come_from():
 
 
 def test_what_is_simulated_says_so():
-    p = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
+    p = build_predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
     one = explain(p, build_prediction(p), "breakdown_s.bubble")
     (span,) = (part for part in one.inputs if part.origin == "simulated")
     assert "[S3]" in span.where
@@ -140,7 +140,7 @@ def test_what_is_simulated_says_so():
 
 def test_sums_of_rows_by_kind_tier_and_link():
     """[A1]"""
-    p = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
+    p = build_predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
     prediction = build_prediction(p)
     rows = [row for row in prediction.communication if " > " in row.link]
     one = explain(p, prediction, "traffic.tiers.between zones.busy_s")
@@ -154,7 +154,7 @@ def test_experts_whose_stages_lie_in_one_zone_or_two_send_their_own_copies():
     job = {"seq_len": 4096, "global_batch": 1024}
     given_ = load_scenario(ROOT / "examples" / "three-cities.yaml").to_fields()
     fields = {**given_, "model": "gpt-oss-20b", "job": job, "strategy": {"tp": 4, "pp": 2, "zero": 1}}
-    p = predictor(load_scenario(fields))
+    p = build_predictor(load_scenario(fields))
     rows = [f"communication[{at}].bytes_per_step" for at, _ in enumerate(build_prediction(p).communication)]
     _, found = opened(p, rows)
     assert all(close(one.result, one.value, one) for one in found.values())
@@ -178,14 +178,14 @@ def test_experts_whose_stages_lie_in_one_zone_or_two_send_their_own_copies():
     ],
 )
 def test_an_unknown_figure_is_refused(figure):
-    p = predictor(scenario(strategy={"zero": 3}))
+    p = build_predictor(scenario(strategy={"zero": 3}))
     with pytest.raises(InvalidError) as refused:
         explain(p, build_prediction(p), figure)
     assert refused.value.notices[0].code == "figure_unknown"
 
 
 def test_both_languages_have_every_label():
-    p = predictor(load_scenario(ROOT / "examples" / "mixtral.yaml"))
+    p = build_predictor(load_scenario(ROOT / "examples" / "mixtral.yaml"))
     prediction = build_prediction(p)
     for path in figures(prediction):
         english, chinese = (explain(p, prediction, path, language) for language in ("en", "zh"))

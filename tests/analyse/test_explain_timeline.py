@@ -8,12 +8,12 @@ from conftest import ROOT
 from crosszone.analyse.explain import explain, formulas
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.schedule.timeline import build_micro_batch_view, build_view
 
 
 def case(name):
-    p = predictor(read_scenario(ROOT / "examples" / f"{name}.yaml").scenario)
+    p = build_predictor(read_scenario(ROOT / "examples" / f"{name}.yaml").scenario)
     return p, build_prediction(p), build_view(p.timeline())
 
 

@@ -9,7 +9,7 @@ from crosszone.analyse.bill import bill
 from crosszone.analyse.radar import AXES, radar
 from crosszone.inputs.parameters import parameters
 from crosszone.plan.planner import plan
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from predict.given import MEGATRON, zones
 
 WAY = {"tp": 2, "pp": 2, "zero": 1, "recompute": "selective"}
@@ -33,7 +33,7 @@ def entry(answer, name):
 def test_every_axis_is_what_its_formula_says(found):
     """F77: [Y1] [Y2] [Y3] [Y4] [Y5] [Y6] [Y7] from the predictions of the ways shown."""
     one, other, answer = found
-    p = predictor(one)
+    p = build_predictor(one)
     prediction, chosen = build_prediction(p), entry(answer, "chosen")
     fastest = max(one.raw["speed"] for one in answer.entries)
     assert chosen.values["speed"] == pytest.approx(prediction.tokens_per_s.expected / fastest)
@@ -53,7 +53,7 @@ def test_every_axis_is_what_its_formula_says(found):
     cheapest = min(one.raw["price"] for one in answer.entries)
     assert chosen.values["price"] == pytest.approx(cheapest / bill(p).usd_per_million_tokens)
     assert entry(answer, "runner_up").raw["speed"] == pytest.approx(
-        build_prediction(predictor(other)).tokens_per_s.expected
+        build_prediction(build_predictor(other)).tokens_per_s.expected
     )
 
 

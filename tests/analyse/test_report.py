@@ -9,7 +9,7 @@ from arithmetic import worked_out
 from builders import scenario
 from crosszone.analyse.communication import boundness_of, communication_report, crossing_groups
 from crosszone.analyse.communication import one_zone as together
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predictors, zones
 
@@ -94,7 +94,7 @@ def test_efficiency_is_throughput_over_that_of_the_smaller_world():
     scaling = communication_report(p).scaling
     near = placed(strategy, cluster=together(p.site.cluster).model_dump(mode="json", exclude_unset=True))
     assert scaling.one_zone == pytest.approx(near.step_s[1] / p.step_s[1], rel=1e-6)
-    alone = predictor(
+    alone = build_predictor(
         scenario(strategy={"dp": 1}, job=MEGATRON | {"global_batch": 4}, cluster=one_zone(1, nic_gbps_per_gpu=200))
     )
     each = 4 * 4096 / alone.step_s[1]

@@ -11,7 +11,7 @@ from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.host import host_settings
 from crosszone.analyse.suggest import suggestions
 from crosszone.analyse.what_if import what_if
-from crosszone.predict.predict import predict, predictor
+from crosszone.predict.predict import build_predictor, predict
 from predict.given import MEGATRON, one_zone, placed, zones
 
 APART = {"order": ["tp", "cp", "pp", "dp"], "blocks": [{"zone": z, "count": 8} for z in "ab"]}
@@ -86,7 +86,7 @@ def test_a_collective_may_take_three_times_as_long_as_predicted_before_it_is_giv
     slow = placed({"tp": 8, "dp": 2}, cluster=zones(2, 8, gbps=0.1), placement=APART)
     setting = {one.name: one for one in host_settings(slow)}["timeout"].setting
     assert int(setting.removeprefix("--distributed-timeout-minutes ")) == pytest.approx(112, abs=3)
-    near = predictor(
+    near = build_predictor(
         scenario(strategy={"tp": 8, "dp": 2}, job=MEGATRON, cluster=zones(2, 8, gbps=100), placement=APART)
     )
     assert {one.name: one for one in host_settings(near)}["timeout"].setting == "--distributed-timeout-minutes 10"

@@ -194,7 +194,10 @@ class TestTogether:
         _, one = search_plans(problems[0])[1][0]
         assert one.crossing == "pp"
         site = one.predictor.site
-        sites = [site.on(problem.cluster, problem.wan_links.links, problem.wan_links.crossings) for problem in problems]
+        sites = [
+            site.with_links(problem.cluster, problem.wan_links.links, problem.wan_links.crossings)
+            for problem in problems
+        ]
         found = simulate_over_links(one.predictor, sites).tolist()
         plans = [cities.replace(cluster=p.cluster, strategy=one.strategy, placement=one.placement) for p in problems]
         assert found == [predict(scenario).step_time_s.expected for scenario in plans]

@@ -20,7 +20,7 @@ from crosszone.analyse.switches import (
 from crosszone.analyse.what_if import what_if
 from crosszone.errors import InputError
 from crosszone.inputs.frameworks import frameworks
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from crosszone.text import load_texts
 from predict.given import zones
 
@@ -81,11 +81,11 @@ def test_no_switch_is_dead(name, value, framework):
     averages = name in ("fragments", "delay", "update_type")
     if averages and not frameworks()[framework].local_update:
         with pytest.raises(InputError):
-            changes_of(name, value, predictor(far(framework)))
+            changes_of(name, value, build_predictor(far(framework)))
         return
     more = DILOCO if averages else {}
     base = far(framework, CLUSTERS.get(name), **more)
-    now = predictor(base)
+    now = build_predictor(base)
     try:
         answer = what_if(base, turn=[(name, value)])
     except InputError as error:
@@ -106,7 +106,8 @@ def test_no_switch_is_dead(name, value, framework):
 
 def test_deepspeed_gathers_ahead_at_stage_3_only():
     told = {
-        zero: option_of("prefetch", predictor(far("deepspeed", zero=zero, shard_within="all"))) for zero in range(4)
+        zero: option_of("prefetch", build_predictor(far("deepspeed", zero=zero, shard_within="all")))
+        for zero in range(4)
     }
     assert told == dict.fromkeys(range(3)) | {3: "zero_optimization.stage3_prefetch_bucket_size: 50000000"}
     (note,) = what_if(far("deepspeed", zero=1, shard_within="all"), turn=[("prefetch", False)]).notices
@@ -172,7 +173,7 @@ def test_a_factor_on_the_micro_batches_keeps_the_shares_of_replicas():
     """[A3] Replicas with 4, 4, 12 and 12 micro-batches twice over: 8, 8, 24, 24, and 64 samples in place of 32."""
     strategy = {"dp": 4, "replica_micro_batches": [4, 4, 12, 12]}
     job = {"seq_len": 4096, "global_batch": 32, "framework": "ddp"}
-    base = predictor(scenario(strategy=strategy, job=job, cluster=zones(2, 2)))
+    base = build_predictor(scenario(strategy=strategy, job=job, cluster=zones(2, 2)))
     assert changes_of("accumulation", "x2", base) == {
         "job.global_batch": 64,
         "strategy.replica_micro_batches": [8, 8, 24, 24],
@@ -212,7 +213,7 @@ def test_options_carry_the_value():
 
 def test_the_best_bucket_is_between_many_messages_and_one_late_one():
     """[A4] F70: tiny buckets pay the latency between zones often, one bucket hides nothing: both are slower."""
-    base = predictor(far("megatron"))
+    base = build_predictor(far("megatron"))
     best = best_bucket_mb(base)
     sizes = [with_bucket(base, size).step_s[1] for size in (0.5, best, best * 1.5, best / 1.5, 25.0)]
     assert min(sizes) == sizes[1]
@@ -224,7 +225,7 @@ def test_the_best_bucket_is_between_many_messages_and_one_late_one():
              "overlap=maybe", "overlap_coefficient=1.5", "primitive=broadcast", "nothing=1", "accumulation=-1"],
 )  # fmt: skip
 def test_a_switch_that_cannot_be_turned_so_is_refused(text):
-    base = predictor(far("megatron"))
+    base = build_predictor(far("megatron"))
 
     def turned():
         name, value = read_switch(text)
@@ -238,7 +239,7 @@ def test_a_switch_that_cannot_be_turned_so_is_refused(text):
 def test_how_switches_stand_is_what_they_would_be_turned_to():
     """Turning a switch to where it stands changes nothing."""
     base = far("megatron")
-    now = predictor(base)
+    now = build_predictor(base)
     for name in ("compression", "overlap", "sharding", "flows", "congestion", "accumulation", "tensor_overlap"):
         answer = what_if(base, turn=[(name, value_of(name, now))])
         assert answer.gain == pytest.approx(0, abs=1e-12)

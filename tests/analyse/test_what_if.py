@@ -10,7 +10,7 @@ from builders import scenario
 from crosszone.analyse.fields import scenario_with
 from crosszone.analyse.what_if import between_zones, what_if
 from crosszone.errors import IllegalError, InputError
-from crosszone.predict.predict import build_prediction, predict, predictor
+from crosszone.predict.predict import build_prediction, build_predictor, predict
 from effort import examples
 from predict.given import DDP, FSDP, MEGATRON, strategies, zones
 
@@ -72,14 +72,14 @@ def test_halving_a_link_changes_only_what_uses_it(strategy, pair):
     """F07: three zones; a strategy whose traffic does not cross the pair takes exactly as long as before."""
     base = scenario(strategy=strategy, job=MEGATRON, cluster=zones(3, 8))
     try:
-        before = predictor(base)
+        before = build_predictor(base)
     except IllegalError:
         assume(False)
     first, second = pair.split(",")
     used = any(
         row.link in (f"{first} > {second}", f"{second} > {first}") for row in build_prediction(before).communication
     )
-    after = predictor(scenario_with(base, {f"cluster.links[{pair}].gbps": 5}))
+    after = build_predictor(scenario_with(base, {f"cluster.links[{pair}].gbps": 5}))
     if not used:
         assert after.step_s[1] == before.step_s[1]
     assert after.step_s[1] >= before.step_s[1] / ROUNDING

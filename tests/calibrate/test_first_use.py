@@ -12,7 +12,7 @@ from conftest import ROOT
 from crosszone.calibrate.user_files import HEAD_BYTES, check_head, merge_notices
 from crosszone.cost import own_profiles
 from crosszone.errors import FileError, Notice
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from crosszone.text import LANGUAGES
 
 SCENARIO = ROOT / "examples" / "single-node.yaml"
@@ -201,7 +201,7 @@ def test_a_log_of_warm_up_steps_alone_is_called_so(say, tmp_path):
 def test_what_moved_is_not_said_to_stay_and_the_tables_are_not_repeated(say, tmp_path):
     from crosszone.inputs.scenario import load_scenario
 
-    step_s = 0.95 * predictor(load_scenario(SCENARIO)).step_time.expected
+    step_s = 0.95 * build_predictor(load_scenario(SCENARIO)).step_time.expected
     path = logged(tmp_path, *[step_s] * 8)
     status, out, _ = say("log", path, "--scenario", SCENARIO, "--json")
     told = json.loads(out)

@@ -18,7 +18,7 @@ from crosszone.calibrate.sheet.workbook import MOST_PASSES, read_example
 from crosszone.errors import InvalidError
 from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.answer import answer, predictor_of
+from crosszone.predict.answer import answer, build_predictor_from
 from crosszone.predict.predict import build_prediction
 from effort import mostly_long
 
@@ -151,7 +151,7 @@ def test_a_changed_width_or_rate_moves_everything_that_follows_from_it(cell):
 
 def test_a_changed_coefficient_comes_to_the_prediction_with_that_coefficient():
     scenario = read_example()
-    p = predictor_of(scenario)
+    p = build_predictor_from(scenario)
     k = p.coefficients.matmul
     found = read_workbook(edited(build_workbook(scenario), {"k_matmul": 0.9 * k}), "book.xlsx")
     p.parts["coefficients"] = replace(p.coefficients, matmul=0.9 * k)

@@ -37,7 +37,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import InvalidError
 from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 
 SCENARIO = ROOT / "examples" / "single-node.yaml"
 TOKENS, GPUS = 128 * 4096, 8
@@ -157,18 +157,18 @@ def test_variations_keep_the_number_of_gpus():
 
 def test_parts_of_a_predicted_step():
     """[K37] Forward, backward and optimizer leave little of the step: its fixed time and jitter."""
-    case = predictor(load_scenario(SCENARIO).replace(strategy=Strategy(micro_batch=2, zero=2)))
+    case = build_predictor(load_scenario(SCENARIO).replace(strategy=Strategy(micro_batch=2, zero=2)))
     result = predict_observed_s(case, ["forward", "backward", "optimizer", "forward_backward"])
     assert result["forward"] + result["backward"] == pytest.approx(result["forward_backward"])
     assert 0.97 * result["step"] < result["forward_backward"] + result["optimizer"] <= result["step"]
     assert 1.5 < result["backward"] / result["forward"] < 3.5
     assert "forward" not in predict_observed_s(
-        predictor(load_scenario(SCENARIO)), ["forward"]
+        build_predictor(load_scenario(SCENARIO)), ["forward"]
     )  # weights are sharded there
 
 
 def test_factors_on_coefficients_change_the_case_and_nothing_else():
-    case = predictor(load_scenario(SCENARIO))
+    case = build_predictor(load_scenario(SCENARIO))
     slower = scale_coefficients(case, {"matmul": 0.5})
     assert slower.step_time.expected > 1.2 * case.step_time.expected
     assert scale_coefficients(slower, {"matmul": 2.0}).step_time.expected == pytest.approx(case.step_time.expected)
@@ -177,10 +177,10 @@ def test_factors_on_coefficients_change_the_case_and_nothing_else():
 @pytest.mark.parametrize("factor", [0.9, 1.0, 1.25])
 def test_a_log_is_met_within_three_percent_through_its_own_profile(tmp_path, factor):
     scenario = load_scenario(SCENARIO)
-    before = predictor(scenario, profiles=Profiles.shipped()).step_time.expected
+    before = build_predictor(scenario, profiles=Profiles.shipped()).step_time.expected
     result = calibrate_single_run(titan(tmp_path, factor * before), scenario, name="mine", profiles=Profiles.shipped())
     own = result.profile
-    after = predictor(scenario, profiles=Profiles.shipped().with_own(own)).step_time.expected
+    after = build_predictor(scenario, profiles=Profiles.shipped().with_own(own)).step_time.expected
     assert after == pytest.approx(factor * before, rel=0.03)
     assert after == pytest.approx(result.after_s["step"], rel=1e-3)
     assert own.scores["error_after_pct"] == pytest.approx(100.0 * (after / (factor * before) - 1.0), abs=0.1)
@@ -194,7 +194,7 @@ def test_a_log_is_met_within_three_percent_through_its_own_profile(tmp_path, fac
 
 
 def default_strategy(scenario):
-    return predictor(scenario).strategy
+    return build_predictor(scenario).strategy
 
 
 def test_a_step_faster_than_the_peak_and_one_that_nothing_explains_are_refused(tmp_path):
@@ -211,7 +211,7 @@ def test_the_command_saves_uses_and_says_what_it_did(tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert document["saved"] == "mine" and document["format"] == "torchtitan"
     assert own_profiles.default() == "mine"
-    assert predictor(load_scenario(SCENARIO)).step_time.expected == pytest.approx(18.0, rel=0.03)
+    assert build_predictor(load_scenario(SCENARIO)).step_time.expected == pytest.approx(18.0, rel=0.03)
     assert _run(["calibrate", "log", str(path), "--scenario", str(SCENARIO)]) == 0
     shown = capsys.readouterr().out
     assert "torchtitan" in shown and "median of" in shown
@@ -231,7 +231,7 @@ def test_a_log_that_is_called_as_no_profile_may_be_gives_one_all_the_same(tmp_pa
     result = calibrate_single_run(titan(tmp_path, 18.0, name="default.log"), load_scenario(SCENARIO))
     assert result.profile.name == "default-measured"
     assert datetime.strptime(result.profile.created, "%Y-%m-%dT%H:%M:%S%z").tzinfo
-    assert result.stack == result.as_dict()["stack"] == predictor(load_scenario(SCENARIO)).stack
+    assert result.stack == result.as_dict()["stack"] == build_predictor(load_scenario(SCENARIO)).stack
 
 
 @pytest.mark.parametrize("name", ["default", "Not A Name", "taken"])
@@ -250,7 +250,7 @@ def test_a_name_that_cannot_be_kept_is_refused_before_the_work(tmp_path, capsys,
 def test_a_run_that_links_between_zones_decide_is_not_blamed_on_the_gpu(tmp_path):
     """660 s of which nearly all are spent on links: no coefficient of a GPU or a stack explains half as much again."""
     scenario = load_scenario(ROOT / "examples" / "three-cities.yaml")
-    step_s = 1.5 * predictor(scenario).step_time.expected
+    step_s = 1.5 * build_predictor(scenario).step_time.expected
     line = " iteration {:8d}/     100 | elapsed time per iteration (ms): {:.1f} | global batch size: {:5d} |"
     path = tmp_path / "three.log"
     path.write_text("\n".join(line.format(n, 1e3 * step_s, scenario.job.global_batch) for n in range(1, 9)))
@@ -261,7 +261,7 @@ def test_a_run_that_links_between_zones_decide_is_not_blamed_on_the_gpu(tmp_path
 
 def test_a_timer_of_another_thing_is_left_out_and_told(tmp_path):
     scenario = load_scenario(SCENARIO).replace(strategy=Strategy(micro_batch=2, zero=2))
-    case = predictor(scenario)
+    case = build_predictor(scenario)
     step, forward = case.step_time.expected, predict_observed_s(case, ["forward"])["forward"]
     path = tmp_path / "ds.log"
     rate = scenario.job.global_batch / step

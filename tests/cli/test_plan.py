@@ -20,7 +20,7 @@ from crosszone.inputs.document import dump_yaml
 from crosszone.inputs.placement import packed
 from crosszone.plan.layouts import Crossing
 from crosszone.plan.plan import OBJECTIVES, IdleGpus, Plan, Plans, Point, Rejected
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.text import LANGUAGES, load_texts
 from crosszone.views import plan as report
 from predict.given import FSDP, zones
@@ -38,7 +38,7 @@ def told(code: str, **params: Any) -> dict[str, Any]:
 
 def made(scenario: Scenario, rank: int, kind: str = "synchronous", **more: Any) -> Plan:
     """A plan as the search gives it, of a scenario that has a strategy."""
-    found = predictor(scenario)
+    found = build_predictor(scenario)
     place = {"placement": packed(scenario.cluster, found.strategy)[0], "zones": ("a", "b"), "crossing": "dp"}
     rest = {"chance": None, "idle": (), "reasons": (), "value": 1.0} | place | more
     common = {"framework": found.framework.name, "strategy": found.strategy, "prediction": build_prediction(found)}

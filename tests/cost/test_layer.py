@@ -141,17 +141,17 @@ def test_launches_count_where_kernels_are_shorter_than_they():
 def test_full_recomputation_repeats_the_forward_pass():
     """[O7] 20.48 s more, its collectives and its launches too."""
     none, full = (cost(w=work(recompute=r, tp=2), elementwise=0.3).dense for r in (0, 2))
-    assert float(none.again) == 0
-    assert float(full.again) == pytest.approx(float(none.forward.gpu))
+    assert float(none.recompute_s) == 0
+    assert float(full.recompute_s) == pytest.approx(float(none.forward.gpu))
     assert float(full.backward_s) == pytest.approx(float(none.backward_s) + float(none.forward.total))
 
 
 def test_selective_recomputation_repeats_unfused_scores_and_what_the_stack_says():
     """[O7] Fused scores are repeated inside the kernel anyway; half of the products where the stack keeps every second."""
     w = work(recompute=1)
-    assert float(cost(w=w).dense.again) == 0
-    assert float(cost(w=w, s=stack(unfused=1.0)).dense.again) == pytest.approx(8.192 + 61.44)
-    assert float(cost(w=w, selective_share=0.5).dense.again) == pytest.approx(16.384 / 2)
+    assert float(cost(w=w).dense.recompute_s) == 0
+    assert float(cost(w=w, s=stack(unfused=1.0)).dense.recompute_s) == pytest.approx(8.192 + 61.44)
+    assert float(cost(w=w, selective_share=0.5).dense.recompute_s) == pytest.approx(16.384 / 2)
 
 
 def test_a_tensor_parallel_collective_is_a_ring_of_the_activations():

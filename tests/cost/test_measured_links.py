@@ -20,7 +20,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.document import dump_yaml
 from crosszone.plan.planner import plan
 from crosszone.plan.problem import PlanCache
-from crosszone.predict.predict import build_prediction, predict, predictor
+from crosszone.predict.predict import build_prediction, build_predictor, predict
 from crosszone.predict.recorded import record_prediction
 from effort import examples
 from plan.exhaustive import compared, small_problem
@@ -45,7 +45,7 @@ def laid(*collectives: MeasuredCollective) -> Profiles:
 
 @pytest.fixture
 def gpu():
-    return predictor(scenario(strategy={"tp": 8, "dp": 2}, job=MEGATRON, cluster=one_zone())).batch.gpu
+    return build_predictor(scenario(strategy={"tp": 8, "dp": 2}, job=MEGATRON, cluster=one_zone())).batch.gpu
 
 
 def found(links: CollectiveTimings, ranks, stride, gpu, size=1e7, ops=("all_reduce",)):
@@ -91,7 +91,7 @@ def test_another_gpu_kind_was_not_timed(gpu):
 def test_a_tensor_parallel_sum_takes_what_was_timed():
     """[C2] Eight ranks, 2 x 4096 x 4096 bytes: 14 steps of 10 us, and 7/4 of the bytes at 100 GB/s; no launch on top."""
     given_ = scenario(strategy={"tp": 8, "dp": 2, "micro_batch": 1}, job=MEGATRON, cluster=one_zone())
-    cost = predictor(given_, profiles=laid(timed())).step.times.layer.tensor
+    cost = build_predictor(given_, profiles=laid(timed())).step.times.layer.tensor
     hidden = given_.model.hidden
     assert float(np.ravel(cost.seconds)[0]) == pytest.approx(14 * 10e-6 + 1.75 * 2 * 4096 * hidden / 100e9)
 
@@ -103,7 +103,7 @@ def test_a_send_between_stages_takes_what_was_timed():
         cluster=one_zone(),
     )  # fmt: skip
     links = laid(timed("send_recv", nodes=2, gpus=1, gb_per_s=5.0, latency_us=40.0))
-    times = predictor(given_, profiles=links).step.times
+    times = build_predictor(given_, profiles=links).step.times
     (size,) = {float(x) for x in np.ravel(times.send_bytes)}
     assert float(np.ravel(times.send)[0]) == pytest.approx(40e-6 + size / 5e9)
 
@@ -113,7 +113,7 @@ def test_experts_exchange_at_the_timed_rate_of_an_all_to_all():
     given_ = scenario(
         model="mixtral-8x7b", strategy={"tp": 1, "ep": 8, "dp": 16, "micro_batch": 1}, job=MEGATRON, cluster=one_zone()
     )
-    cost = predictor(given_, profiles=laid(timed("all_to_all"))).step.times.layer.all_to_all
+    cost = build_predictor(given_, profiles=laid(timed("all_to_all"))).step.times.layer.all_to_all
     size = 2 * 4096 * given_.model.hidden * 2
     assert float(np.ravel(cost.seconds)[0]) == pytest.approx(2 * (10e-6 + size * 7 / 8 / 100e9))
 
@@ -134,7 +134,7 @@ def test_a_faster_timed_link_never_hurts(rate, more, split):
 @pytest.mark.parametrize("strategy", [{"tp": 8, "dp": 2}, {"tp": 4, "pp": 2, "dp": 2, "zero": 1}])
 def test_a_recorded_prediction_with_timed_links_is_the_prediction(strategy):
     links = laid(timed(gpus=4), timed(), timed(nodes=2, gpus=1), timed("send_recv", nodes=2, gpus=1))
-    p = predictor(scenario(strategy=strategy, job=MEGATRON, cluster=one_zone()), profiles=links)
+    p = build_predictor(scenario(strategy=strategy, job=MEGATRON, cluster=one_zone()), profiles=links)
     recorded = record_prediction(p).prediction
     assert float(recorded.step_time_s.expected) == pytest.approx(build_prediction(p).step_time_s.expected, rel=1e-12)
 

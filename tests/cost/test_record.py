@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from arithmetic import worked_out
 from crosszone.cost.expression import RecordedEntry, expression
 from crosszone.cost.record import Recorded, as_array, named, plain, recording
-from crosszone.predict.step import stage_times
+from crosszone.predict.step import build_stage_times
 from effort import examples
 from predict.given import predictors
 
@@ -149,7 +149,7 @@ def test_recorded_formulas_give_the_numbers_of_the_cost_model(p, all_branches):
     batch, plainly = p.batch, p.step.times
     with recording(all_branches=all_branches) as tape:
         leaves = {name: as_leaves(tape, getattr(batch, name)) for name in ("model", "work", "gpu", "stack", "links")}
-        recorded = stage_times(replace(batch, **leaves), as_leaves(tape, p.coefficients))
+        recorded = build_stage_times(replace(batch, **leaves), as_leaves(tape, p.coefficients))
     for name in ("forward", "backward", "reduce", "gather", "update", "jitter", "send", "send_back", "gathers"):
         np.testing.assert_allclose(plain(getattr(recorded, name)), getattr(plainly, name), rtol=1e-12, err_msg=name)
     for node in tape.names.values():

@@ -17,7 +17,7 @@ from conftest import ROOT
 from crosszone.deploy.frameworks import megatron
 from crosszone.deploy.launch import Launch, list_nodes
 from crosszone.deploy.settings import LaunchSettings
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 
 CHECKS = ROOT / "tests/deploy/megatron_checks.py"
 ONE = {"zones": [zone("a", count=8)]}
@@ -126,7 +126,7 @@ def launched(language: str = "en", settings: dict[str, Any] | None = None, **cha
 
 
 def of_scenario(given: Any, language: str = "en", **settings: Any) -> Launch:
-    p = predictor(given.replace(job=given.job.replace(framework="megatron")))
+    p = build_predictor(given.replace(job=given.job.replace(framework="megatron")))
     return Launch(
         scenario=given.replace(strategy=p.strategy, placement=p.site.placement),
         predictor=p,

@@ -24,7 +24,7 @@ from crosszone.deploy.launchers import LAUNCHERS
 from crosszone.deploy.settings import LaunchSettings
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from deploy.conftest import scenario
 
 TWO = scenario(zones=2, gpus=2, strategy={"dp": 4}, job={"framework": "ddp"})
@@ -53,7 +53,7 @@ def test_the_files_of_a_bundle_are_those_its_manifest_counts():
 
 def test_the_plan_in_a_bundle_predicts_the_same_step():
     made = bundle(TWO)
-    again = build_prediction(predictor(load_scenario(yaml.safe_load(made.file("plan.yaml")))))
+    again = build_prediction(build_predictor(load_scenario(yaml.safe_load(made.file("plan.yaml")))))
     assert json.loads(made.file("settings.json"))["predicted"]["step_s"] == again.step_time_s.model_dump()
 
 

@@ -7,12 +7,12 @@ import pytest
 from crosszone import load_scenario
 from crosszone.deploy.launch import list_nodes
 from crosszone.errors import InvalidError
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from deploy.conftest import scenario
 
 
 def found(**fields):
-    return list_nodes(predictor(load_scenario(scenario(**fields))))
+    return list_nodes(build_predictor(load_scenario(scenario(**fields))))
 
 
 def test_each_node_runs_one_process_for_all_its_gpus():
@@ -61,7 +61,7 @@ def test_addresses_and_interfaces_are_nothing_else(field, value):
     fields = scenario(zones=2, strategy={"dp": 4}, job={"framework": "ddp"})
     fields["cluster"]["zones"][1]["nodes"][0]["hosts"][0][field] = value
     with pytest.raises(InvalidError) as caught:
-        list_nodes(predictor(load_scenario(fields)))
+        list_nodes(build_predictor(load_scenario(fields)))
     assert caught.value.notices[0].code == f"launch_bad_{field}"
     assert caught.value.notices[0].value == value
 
@@ -70,4 +70,4 @@ def test_addresses_and_interfaces_are_nothing_else(field, value):
 def test_names_and_addresses_of_both_kinds_are_good(address):
     fields = scenario(strategy={"dp": 2}, job={"framework": "ddp"})
     fields["cluster"]["zones"][0]["nodes"][0]["hosts"][0]["address"] = address
-    assert list_nodes(predictor(load_scenario(fields)))[0].address == address
+    assert list_nodes(build_predictor(load_scenario(fields)))[0].address == address

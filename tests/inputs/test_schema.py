@@ -14,7 +14,7 @@ from crosszone.inputs.scenario import load_scenario
 from crosszone.inputs.schema import file_name, json_schema, key_tables
 from crosszone.plan.planner import plan
 from crosszone.plan.schema import ROOTS
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from effort import examples
 from inputs.scenarios import scenario_fields
 
@@ -38,7 +38,7 @@ def test_every_example_meets_the_schema(path):
 
 
 def test_a_prediction_and_its_timeline_meet_their_schemas():
-    found = predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
+    found = build_predictor(load_scenario(ROOT / "examples" / "three-cities.yaml"))
     jsonschema.validate(json.loads(build_prediction(found).model_dump_json()), json_schema("prediction", ROOTS))
     jsonschema.validate(json.loads(found.timeline().to_trace("a step").to_json()), json_schema("trace", ROOTS))
 

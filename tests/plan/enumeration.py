@@ -13,8 +13,8 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.plan.layouts import Chain, StageMap
 from crosszone.plan.options import MIN_TOKENS_PER_RANK
 from crosszone.plan.problem import Problem, compute_rank_bucket_mb
+from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.site import Site
 
 ORDERS = (("tp", "cp", "dp", "pp"), ("tp", "cp", "pp", "dp"))
 Chains = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
@@ -186,7 +186,7 @@ def effect_of(
         return None
     if case.placement.check(case.cluster, case.strategy):
         return None
-    site = Site(case=case.on(framework), placement=case.placement, links=problem.scenario.links, banded=False)
+    site = PlacedStrategy(case=case.on(framework), placement=case.placement, links=problem.scenario.links, banded=False)
     try:
         site.check()
     except IllegalError:
@@ -208,7 +208,7 @@ def beaten_alone(effect: Effect, others: Iterable[Effect]) -> bool:
     return cp == dp == 1 and any(all(x <= y for x, y in zip(one, own, strict=True)) for one in here)
 
 
-def _even_over_nodes(site: Site) -> bool:
+def _even_over_nodes(site: PlacedStrategy) -> bool:
     """All nodes hold equally many replicas of every stage, several but not all."""
     counts = set()
     for stage in site._shard_domains:

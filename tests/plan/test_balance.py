@@ -16,7 +16,7 @@ from crosszone.plan.layout_table import (
     balance_micro_batches,
     estimate_head_layers,
 )
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 
 SECONDS = st.floats(0.1, 4.0)
 
@@ -81,7 +81,7 @@ def test_a_balanced_split_is_the_faster_one_when_it_is_simulated():
     split = balance_layers_by_speed(even.model, [1.0] * 4)
     other = scenario(model=wide, strategy={**strategy, "layers_per_stage": list(split)})
     assert split[-1] < 8 < max(split)
-    assert predictor(other).step_time.expected < predictor(even).step_time.expected
+    assert build_predictor(other).step_time.expected < build_predictor(even).step_time.expected
 
 
 def test_replicas_take_micro_batches_by_their_speed():

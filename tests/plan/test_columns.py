@@ -30,7 +30,7 @@ def searched(grid: Any, core: int, option: int) -> Batch:
         kept.append(batch)
         return np.zeros(len(batch.counts))
 
-    with patch.object(bounds, "least_step_s", kept_step_s):
+    with patch.object(bounds, "bound_step_s", kept_step_s):
         grid.bound_per_stage_s(grid.search_nodes.take(np.array([core])), np.array([option]))
     (batch,) = kept
     return batch

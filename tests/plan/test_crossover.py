@@ -12,7 +12,7 @@ from builders import scenario
 from crosszone import InputError, Scenario
 from crosszone.inputs.links import zone_links
 from crosszone.plan.crossover import Crossover, find_crossover, scale_zone_links
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from effort import examples
 from predict.given import FSDP, one_zone, zones
 
@@ -31,7 +31,7 @@ def plan(cluster: dict[str, Any], *, steps: int | None = None, overlap: float | 
 
 
 def seconds(plan: Scenario, factor: float) -> float:
-    return predictor(plan.replace(cluster=scale_zone_links(plan.cluster, factor))).step_time.expected
+    return build_predictor(plan.replace(cluster=scale_zone_links(plan.cluster, factor))).step_time.expected
 
 
 def test_the_flip_is_where_two_lines_meet():

@@ -15,7 +15,7 @@ from crosszone.cost.memory import GIB
 from crosszone.inputs.placement import Placement
 from crosszone.plan.comparison import compare_predictions, estimate_win_probability
 from crosszone.plan.crossover import find_crossover, scale_zone_links
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from crosszone.text import LANGUAGES, load_texts
 from predict.given import FSDP, MEGATRON, one_zone, traffic, zones
 
@@ -274,7 +274,7 @@ def test_44_layers_over_4_stages_with_a_heavy_head_are_split_as_brute_force_woul
     best = plan(of).plans[0]
 
     def seconds(layers: tuple[int, ...]) -> float:
-        return predictor(
+        return build_predictor(
             as_planned(of, best, strategy=best.strategy.replace(layers_per_stage=layers))
         ).step_time.expected
 
@@ -294,7 +294,7 @@ def test_replicas_of_a_slower_zone_take_fewer_micro_batches():
     half = len(counts) // 2
     assert set(counts[:half]).isdisjoint(counts[half:]) and counts[0] > counts[-1]
     equal = best.strategy.replace(replica_micro_batches=None)
-    assert step_s(best) < 0.9 * predictor(as_planned(of, best, strategy=equal)).step_time.expected
+    assert step_s(best) < 0.9 * build_predictor(as_planned(of, best, strategy=equal)).step_time.expected
 
 
 # F34: framework advice

@@ -14,7 +14,7 @@ from crosszone.errors import IllegalError
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.rules import Case, broken_rules, refusals
 from crosszone.plan.plan import OBJECTIVES, Plan
-from crosszone.predict.site import Site
+from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.text import LANGUAGES
 from effort import examples
 from plan.given import Pick, profiles
@@ -106,7 +106,7 @@ def is_legal(of: Scenario, one: Plan) -> None:
     assert not broken_rules(case, framework)
     assert not refusals(case, framework)
     assert not one.placement.check(of.cluster, one.strategy)
-    Site(case=case.on(framework), placement=one.placement, links=of.links).check()
+    PlacedStrategy(case=case.on(framework), placement=one.placement, links=of.links).check()
 
 
 def uses_every_gpu_or_says_why(of: Scenario, one: Plan) -> None:

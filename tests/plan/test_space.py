@@ -16,7 +16,7 @@ from crosszone.plan.candidates import Candidate
 from crosszone.plan.options import FIELDS, GRADIENTS, MIN_TOKENS_PER_RANK, OVERLAPS
 from crosszone.plan.problem import Problem
 from crosszone.plan.search import PlanSearch
-from crosszone.predict.step import too_long
+from crosszone.predict.step import check_step_length
 from effort import examples, mostly_long
 from plan.enumeration import beaten_alone, described, effects
 from plan.given import SHOWN_AS_FOUND, candidates, grids, problem_of, problems
@@ -133,7 +133,7 @@ def test_every_strategy_is_legal(problem, data):
             assert refusals(case, framework) == []
             assert one.predictor.site.placement.check(case.cluster, case.strategy) == []
             one.predictor.site.check()
-            assert too_long(case.strategy, case.job.global_batch) is None
+            assert check_step_length(case.strategy, case.job.global_batch) is None
 
 
 @examples(25, phases=SHOWN_AS_FOUND)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from builders import fields, scenario, zone
 from crosszone.errors import IllegalError
-from crosszone.predict.predict import predict, predictor
+from crosszone.predict.predict import build_predictor, predict
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 
@@ -42,7 +42,7 @@ def predicted(strategy: dict[str, Any], **changes: Any) -> Prediction:
 
 
 def placed(strategy: dict[str, Any], **changes: Any) -> Predictor:
-    return predictor(scenario(strategy=strategy, **{"job": MEGATRON, "cluster": one_zone()} | changes))
+    return build_predictor(scenario(strategy=strategy, **{"job": MEGATRON, "cluster": one_zone()} | changes))
 
 
 def step(strategy: dict[str, Any], **changes: Any) -> float:

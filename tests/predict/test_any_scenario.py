@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone import InputError, load_scenario
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from effort import examples
 from inputs.scenarios import scenario_fields
 from predict.given import MEGATRON, predicted, zones
@@ -51,7 +51,7 @@ def _rounded(link: dict[str, Any]) -> dict[str, Any]:
 def test_every_scenario_gives_finite_numbers_that_add_up_or_a_reason(fields, chosen):
     """[V3] [S10]"""
     try:
-        found = predictor(load_scenario(likely(fields, chosen)))
+        found = build_predictor(load_scenario(likely(fields, chosen)))
     except InputError as error:
         assert error.notices
         assert all(notice.message("en") and notice.message("zh") for notice in error.notices)

@@ -11,24 +11,31 @@ from builders import case, scenario
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.batch import chunk_layers, join_batches, layer_counts, sparse_layers, stage_counts, stage_sums
-from crosszone.predict.predict import build_prediction, measured_predictor, predictor
+from crosszone.predict.batch import (
+    count_moe_layers,
+    count_stage_layers,
+    join_batches,
+    list_virtual_stage_layers,
+    split_layers,
+    sum_virtual_stages,
+)
+from crosszone.predict.predict import build_measured_predictor, build_prediction, build_predictor
 from crosszone.predict.step import step_s
 from predict.given import MEGATRON, one_zone, placed
 
 
 def test_layers_left_over_go_to_the_stages_after_the_first():
     """[R3] 32 over 4: 8 each. 33: the second takes one more. 35: all but the first. 126 over 16 (llama-3.1-405b): 7, 14 x 8, 7."""
-    assert layer_counts(32, 4) == [8, 8, 8, 8]
-    assert layer_counts(33, 4) == [8, 9, 8, 8]
-    assert layer_counts(35, 4) == [9, 9, 9, 8]
-    assert layer_counts(126, 16) == [7, *[8] * 14, 7]
+    assert split_layers(32, 4) == [8, 8, 8, 8]
+    assert split_layers(33, 4) == [8, 9, 8, 8]
+    assert split_layers(35, 4) == [9, 9, 9, 8]
+    assert split_layers(126, 16) == [7, *[8] * 14, 7]
 
 
 @given(st.integers(1, 200), st.integers(1, 64))
 def test_all_layers_are_dealt_out_evenly(layers, chunks):
     """[R3]"""
-    found = layer_counts(layers, chunks)
+    found = split_layers(layers, chunks)
     assert sum(found) == layers
     assert max(found) - min(found) <= 1
     assert len(found) == chunks
@@ -36,12 +43,12 @@ def test_all_layers_are_dealt_out_evenly(layers, chunks):
 
 def test_a_stage_holds_all_its_chunks():
     """[R3] 32 layers in 4 stages of two chunks; given splits stand in pipeline order, a V turns back at the last stage."""
-    assert stage_counts(case({"pp": 4, "interleave": 2})) == [8, 8, 8, 8]
+    assert count_stage_layers(case({"pp": 4, "interleave": 2})) == [8, 8, 8, 8]
     split = [1, 2, 3, 4, 4, 5, 6, 7]
-    assert stage_counts(case({"pp": 4, "interleave": 2, "layers_per_stage": split})) == [5, 7, 9, 11]
+    assert count_stage_layers(case({"pp": 4, "interleave": 2, "layers_per_stage": split})) == [5, 7, 9, 11]
     folded = case({"pp": 4, "interleave": 2, "schedule": "zbv", "layers_per_stage": split})
-    assert stage_counts(folded) == [8, 8, 8, 8]
-    assert chunk_layers(folded) == split
+    assert count_stage_layers(folded) == [8, 8, 8, 8]
+    assert list_virtual_stage_layers(folded) == split
 
 
 def test_many_cases_stacked_give_what_each_gives_alone():
@@ -54,7 +61,7 @@ def test_many_cases_stacked_give_what_each_gives_alone():
         ]
     ]  # fmt: skip
     profiles = Profiles.load()
-    batches = [measured_predictor("one", one, frameworks()["megatron"], profiles).batch for one in many]
+    batches = [build_measured_predictor("one", one, frameworks()["megatron"], profiles).batch for one in many]
     rows = [len(batch.counts) for batch in batches]
     together = step_s(join_batches(batches), profiles.coefficients(["a100"] * sum(rows), ["megatron-core"] * sum(rows)))
     alone = [
@@ -67,11 +74,11 @@ def test_many_cases_stacked_give_what_each_gives_alone():
 def test_replicas_of_several_kinds_stay_rows_of_their_own():
     """Three stages of 3 replicas of t = 2 on nodes of eight: some boundaries lie inside a node, others do not."""
     one = case({"tp": 2, "pp": 3, "dp": 3}, cluster=one_zone(24), job=MEGATRON | {"global_batch": 12})
-    torn = measured_predictor("torn", one, frameworks()["megatron"])
-    assert len(torn.site.kinds[0]) > 1
-    whole = measured_predictor("whole", case({"tp": 8, "dp": 1}), frameworks()["megatron"])
+    torn = build_measured_predictor("torn", one, frameworks()["megatron"])
+    assert len(torn.site.replica_classes[0]) > 1
+    whole = build_measured_predictor("whole", case({"tp": 8, "dp": 1}), frameworks()["megatron"])
     joined = join_batches([torn.batch, whole.batch])
-    assert joined.counts.shape == (len(torn.site.kinds[0]) + 1, 3)
+    assert joined.counts.shape == (len(torn.site.replica_classes[0]) + 1, 3)
     assert joined.counts[-1].tolist() == [32, 0, 0]
     assert joined.links.boundary_fast[:-1].tolist() == torn.batch.links.boundary_fast.tolist()
 
@@ -107,7 +114,7 @@ def test_the_slowest_replica_sets_the_step():
     )
     assert quick.step_time.expected < 0.7 * mixed.step_time.expected
     assert mixed.step_time.expected == pytest.approx(slow.step_time.expected, rel=0.02)
-    assert len(mixed.site.kinds[0]) == 2
+    assert len(mixed.site.replica_classes[0]) == 2
     assert np.argmax(mixed.step.total_s[:2]) == mixed.slowest == 1
 
 
@@ -135,13 +142,13 @@ def test_chunks_bring_their_layers_with_experts_to_their_stages():
     model = scenario(model="mixtral-8x7b").model
     moe = model.moe.replace(first_dense=4)
     model = model.replace(layers=8, moe=moe)
-    assert sparse_layers(model, [2, 2, 2, 2]) == [0, 0, 2, 2]
-    assert sparse_layers(model.replace(moe=moe.replace(first_dense=1, every=2)), [3, 5]) == [1, 2]
-    assert sparse_layers(scenario(model="llama-2-7b").model, [3, 5]) == [0, 0]
-    assert stage_sums(Strategy(pp=2, interleave=2), [0, 0, 2, 2]) == [2, 2]
-    assert stage_sums(Strategy(pp=2, interleave=2, schedule="zbv"), [0, 0, 2, 2]) == [2, 2]
-    assert stage_sums(Strategy(pp=2), [0, 4]) == [0, 4]
+    assert count_moe_layers(model, [2, 2, 2, 2]) == [0, 0, 2, 2]
+    assert count_moe_layers(model.replace(moe=moe.replace(first_dense=1, every=2)), [3, 5]) == [1, 2]
+    assert count_moe_layers(scenario(model="llama-2-7b").model, [3, 5]) == [0, 0]
+    assert sum_virtual_stages(Strategy(pp=2, interleave=2), [0, 0, 2, 2]) == [2, 2]
+    assert sum_virtual_stages(Strategy(pp=2, interleave=2, schedule="zbv"), [0, 0, 2, 2]) == [2, 2]
+    assert sum_virtual_stages(Strategy(pp=2), [0, 4]) == [0, 4]
     chunked = scenario(
         model=model, job=MEGATRON | {"global_batch": 8}, cluster=one_zone(2), strategy={"pp": 2, "interleave": 2}
     )
-    assert predictor(chunked).step.times.layers.moe.tolist() == [[2.0, 2.0]]
+    assert build_predictor(chunked).step.times.layers.moe.tolist() == [[2.0, 2.0]]

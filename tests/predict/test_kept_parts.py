@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from conftest import ROOT
 from crosszone.analyse.explain import explain
 from crosszone.inputs.links import Band
-from crosszone.predict.parts import kept, part
+from crosszone.predict.parts import cached_part, select_parts
+from crosszone.predict.placed_strategy import Crossings
 from crosszone.predict.predict import build_prediction
-from crosszone.predict.site import Crossings
 from effort import examples
 from predict.given import predictors
 
@@ -23,7 +23,7 @@ class Count:
         self.parts: dict[str, int] = {}
         self.made = 0
 
-    @part
+    @cached_part
     def once(self) -> int:
         """Computed once."""
         self.made += 1
@@ -33,7 +33,7 @@ class Count:
 def test_a_part_is_computed_once_until_it_is_dropped():
     counted = Count()
     assert (counted.once, counted.once, counted.parts) == (1, 1, {"once": 1})
-    counted.parts = kept(counted.parts, without=("once",))
+    counted.parts = select_parts(counted.parts, without=("once",))
     assert counted.once == 2
     assert Count.once.__doc__ == "Computed once."
 
@@ -47,8 +47,8 @@ def test_a_prediction_over_other_links_is_that_of_a_new_predictor(p, gbps, rtt_m
         for pair, link in p.site.links.items()
     }
     known = Crossings(p.site.cluster, links, p.site.transport)
-    site = p.site.on(p.site.cluster, links, known)
-    moved = p.on("moved", site, ())
+    site = p.site.with_links(p.site.cluster, links, known)
+    moved = p.with_links("moved", site, ())
     new = replace(p, name="moved", site=replace(p.site, links=links, shared_crossings=known), notices=())
     assert build_prediction(moved) == build_prediction(new)
     assert p.memory() == moved.memory()

@@ -15,7 +15,7 @@ from crosszone.inputs.catalogue import catalogue
 from crosszone.inputs.rules import Case
 from crosszone.inputs.scenario import parse_scenario
 from crosszone.predict.answer import answer
-from crosszone.predict.evidence import unsampled
+from crosszone.predict.evidence import list_unsampled_operators
 
 A100 = "a100-80gb-sxm"
 TEXT = """
@@ -121,7 +121,7 @@ def sizes_flagged(precision="bf16", ffn=8192, moe=None):
     given = parse_scenario(text).scenario
     model = given.model.replace(moe=given.model.moe.replace(**moe)) if moe else given.model.replace(ffn_hidden=ffn)
     case = Case(model=model, job=given.job, cluster=given.cluster, strategy=given.strategy)
-    return [one.params["sizes"] for one in unsampled(case, ["h200-141gb-sxm"])]
+    return [one.params["sizes"] for one in list_unsampled_operators(case, ["h200-141gb-sxm"])]
 
 
 def test_sizes_are_flagged_in_the_precision_of_the_job():

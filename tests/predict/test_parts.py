@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, bottleneck_of
+from crosszone.predict.breakdown import COMMUNICATION, COMPUTE, HOST, find_bottleneck
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
 from effort import examples
@@ -123,11 +123,11 @@ def test_each_degree_alone_has_its_own_communication_and_no_other():
 
 def test_the_class_that_takes_most_of_the_step_is_its_bottleneck():
     """[V7] 6 s of products and 3 s of sends: compute, two thirds; swapped numbers swap the label."""
-    kind, shares = bottleneck_of(NOTHING | {"matmul": 6.0, "pipeline": 3.0})
+    kind, shares = find_bottleneck(NOTHING | {"matmul": 6.0, "pipeline": 3.0})
     assert (kind, shares["compute"], shares["communication"]) == ("compute", pytest.approx(2 / 3), pytest.approx(1 / 3))
-    assert bottleneck_of(NOTHING | {"matmul": 3.0, "pipeline": 6.0})[0] == "communication"
-    assert bottleneck_of(NOTHING | {"matmul": 3.0, "bubble": 6.0})[0] == "pipeline"
-    assert bottleneck_of(NOTHING | {"matmul": 3.0, "host": 6.0})[0] == "host"
+    assert find_bottleneck(NOTHING | {"matmul": 3.0, "pipeline": 6.0})[0] == "communication"
+    assert find_bottleneck(NOTHING | {"matmul": 3.0, "bubble": 6.0})[0] == "pipeline"
+    assert find_bottleneck(NOTHING | {"matmul": 3.0, "host": 6.0})[0] == "host"
 
 
 def test_a_slow_line_is_bound_by_communication_and_one_zone_with_a_big_batch_by_compute():

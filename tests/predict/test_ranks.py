@@ -6,12 +6,12 @@ import pytest
 
 from conftest import ROOT
 from crosszone.inputs.scenario import read_scenario
-from crosszone.predict.predict import predictor
-from crosszone.predict.ranks import ranks_of
+from crosszone.predict.predict import build_predictor
+from crosszone.predict.ranks import build_ranks
 
 
 def ranks(name, **more):
-    return ranks_of(predictor(read_scenario(ROOT / "examples" / f"{name}.yaml").scenario), **more)
+    return build_ranks(build_predictor(read_scenario(ROOT / "examples" / f"{name}.yaml").scenario), **more)
 
 
 @pytest.mark.parametrize("name", ["three-cities", "fourteen-gpus", "mixed-gpus", "mixtral", "four-zones-405b"])
@@ -47,7 +47,7 @@ def test_an_interleaved_stage_holds_several_runs_of_layers():
     """[R3] 2 stages of 2 chunks over 80 layers: the first holds 0-19 and 40-59."""
     loaded = read_scenario(ROOT / "examples" / "three-cities.yaml").scenario
     strategy = loaded.strategy.replace(pp=2, dp=8, interleave=2, schedule="interleaved")
-    found = ranks_of(predictor(loaded.replace(strategy=strategy)))
+    found = build_ranks(build_predictor(loaded.replace(strategy=strategy)))
     assert [one["runs"] for one in found["stages"]] == [[[0, 19], [40, 59]], [[20, 39], [60, 79]]]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crosszone.predict.predict import build_prediction
-from crosszone.predict.run import power_figures
+from crosszone.predict.run import read_power_figures
 from effort import examples
 from predict.given import MEGATRON, one_zone, placed, predicted, traffic, zones
 
@@ -84,7 +84,7 @@ def test_power_is_that_of_the_gpus_with_their_hosts_and_site():
     cluster = one_zone(16)
     cluster["zones"][0] |= {"pue": 1.2, "carbon_g_per_kwh": 500}
     got = predicted({"tp": 8, "dp": 2}, job=JOB, cluster=cluster)
-    figures = power_figures()
+    figures = read_power_figures()
     busy = (
         figures["idle_share"]
         + (figures["busy_share"] - figures["idle_share"]) * got.shares["compute"]

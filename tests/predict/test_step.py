@@ -14,7 +14,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.step import exposed_s, simulated_step, stage_times, step_s
+from crosszone.predict.step import build_stage_times, compute_exposed_s, simulate_step, step_s
 from effort import examples
 from predict.given import FSDP, MEGATRON, one_zone, placed, predicted, predictors, step, strategies, zones
 
@@ -35,22 +35,22 @@ def simulated(p: Predictor) -> float:
 def test_communication_that_is_switched_off_from_overlap_adds_all_of_itself():
     """[V1] 3 s beside 10 s of compute, off: 3. On: what contention leaves, 0.2 x 3. With x = 0.5: 3 - 1.5."""
     nan = np.nan
-    assert exposed_s(3.0, 10.0, 0.0, 0.2, nan) == 3.0
-    assert exposed_s(3.0, 10.0, 1.0, 0.2, nan) == pytest.approx(0.6)
-    assert exposed_s(3.0, 10.0, 1.0, 0.2, 0.5) == pytest.approx(1.5)
+    assert compute_exposed_s(3.0, 10.0, 0.0, 0.2, nan) == 3.0
+    assert compute_exposed_s(3.0, 10.0, 1.0, 0.2, nan) == pytest.approx(0.6)
+    assert compute_exposed_s(3.0, 10.0, 1.0, 0.2, 0.5) == pytest.approx(1.5)
 
 
 def test_communication_longer_than_its_window_shows():
     """[V1] 12 s beside 10: 2 and a fifth of 10; x = 1 hides exactly the window; x = 0 nothing at all."""
-    assert exposed_s(12.0, 10.0, 1.0, 0.2, np.nan) == pytest.approx(4.0)
-    assert exposed_s(12.0, 10.0, 1.0, 0.2, 1.0) == pytest.approx(2.0)
-    assert exposed_s(12.0, 10.0, 1.0, 0.2, 0.0) == 12.0
+    assert compute_exposed_s(12.0, 10.0, 1.0, 0.2, np.nan) == pytest.approx(4.0)
+    assert compute_exposed_s(12.0, 10.0, 1.0, 0.2, 1.0) == pytest.approx(2.0)
+    assert compute_exposed_s(12.0, 10.0, 1.0, 0.2, 0.0) == 12.0
 
 
 @given(seconds, seconds, st.booleans(), st.floats(0, 1), st.none() | st.floats(0, 1))
 def test_overlapped_time_is_never_below_the_longer_of_the_two_nor_above_both(comm, window, on, contention, overlap):
     """[V1] F49."""
-    added = float(exposed_s(comm, window, float(on), contention, np.nan if overlap is None else overlap))
+    added = float(compute_exposed_s(comm, window, float(on), contention, np.nan if overlap is None else overlap))
     assert max(comm, window) * (1 - 1e-12) <= window + added <= (comm + window) * (1 + 1e-12)
 
 
@@ -84,22 +84,22 @@ def test_a_send_is_the_activations_of_a_micro_batch():
     or the sequence is; 2 s a message; two chunks send twice.
     """
     fast = paper_batch([2, 2], links(boundary_fast=1.0), pp=2)
-    assert np.ravel(stage_times(fast, neutral(p2p_message_s=2.0)).send)[0] == pytest.approx(27.6)
+    assert np.ravel(build_stage_times(fast, neutral(p2p_message_s=2.0)).send)[0] == pytest.approx(27.6)
     slow = paper_batch([2, 2], pp=2, interleave=2)
-    assert np.ravel(stage_times(slow, neutral(p2p_message_s=2.0)).send)[0] == pytest.approx(2 * 258)
+    assert np.ravel(build_stage_times(slow, neutral(p2p_message_s=2.0)).send)[0] == pytest.approx(2 * 258)
     cut = replace(paper_batch([2, 2], pp=2, tp=2), stack=stack(p2p_scatter=1.0))
-    assert np.ravel(stage_times(cut, neutral()).send)[0] == pytest.approx(128)
+    assert np.ravel(build_stage_times(cut, neutral()).send)[0] == pytest.approx(128)
     split = paper_batch([2, 2], pp=2, tp=2, sequence_parallel=1)
-    assert np.ravel(stage_times(split, neutral()).send)[0] == pytest.approx(128)
+    assert np.ravel(build_stage_times(split, neutral()).send)[0] == pytest.approx(128)
 
 
 def test_a_send_between_zones_is_no_quicker_than_either_link():
     """[X8] Forward at 0.5 bytes/s, back at 0.25; a line of 50 bytes/s still has the network's 1 at its ends."""
-    t = stage_times(
+    t = build_stage_times(
         paper_batch([2, 2], links(boundary_bytes_per_s=0.5, boundary_back_bytes_per_s=0.25), pp=2), neutral()
     )
     assert (np.ravel(t.send)[0], np.ravel(t.send_back)[0]) == pytest.approx((512, 1024))
-    wide = stage_times(paper_batch([2, 2], links(boundary_bytes_per_s=50.0), pp=2), neutral())
+    wide = build_stage_times(paper_batch([2, 2], links(boundary_bytes_per_s=50.0), pp=2), neutral())
     assert np.ravel(wide.send)[0] == pytest.approx(256)
 
 
@@ -111,7 +111,7 @@ def test_a_stack_that_waits_for_its_sends_pays_for_the_line_between_zones(wait, 
     they have arrived: 3 s more, which then delay nobody again.
     """
     line = links(boundary_bytes_per_s=0.5, boundary_back_bytes_per_s=0.25, boundary_latency_s=3.0)
-    t = stage_times(replace(paper_batch([2, 2], line, pp=2), stack=stack(p2p_wait=float(wait))), neutral())
+    t = build_stage_times(replace(paper_batch([2, 2], line, pp=2), stack=stack(p2p_wait=float(wait))), neutral())
     added = (t.forward - t.cost.forward_s, t.backward - t.cost.backward_s)
     assert (np.ravel(added[0])[0], np.ravel(added[1])[1]) == pytest.approx((forward, backward))
     assert np.ravel(t.latency)[0] == pytest.approx(left)
@@ -132,7 +132,7 @@ def test_the_update_waits_for_every_stages_gradients():
         )[0]
         for on in (0, 1)
     )
-    stages = stage_times(paper_batch([2, 2], links(boundary_fast=1.0), pp=2, micro_batches=4, dp=2), neutral())
+    stages = build_stage_times(paper_batch([2, 2], links(boundary_fast=1.0), pp=2, micro_batches=4, dp=2), neutral())
     assert np.ravel(stages.reduce).tolist() == pytest.approx([307.2, 307.2])
     assert bare == pytest.approx(base + 307.2, rel=1e-4)
     assert hidden == pytest.approx(base + 307.2 - min(307.2, float(np.ravel(stages.cost.backward_s)[0])), rel=1e-3)
@@ -171,7 +171,7 @@ def test_the_quick_form_is_the_simulated_step_for_equal_stages():
         expected = (8 + len(counts) - 1) * (f + b) + 6 * 512 * (counts[0] + 1) / 100
         strategy = Strategy(pp=len(counts), dp=1)
         assert step_s(batch, neutral())[0] == pytest.approx(expected, rel=1e-9)
-        assert simulated_step(batch, counts, strategy, neutral()).total_s[0] == pytest.approx(expected, rel=1e-9)
+        assert simulate_step(batch, counts, strategy, neutral()).total_s[0] == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("pp", [2, 4, 8])

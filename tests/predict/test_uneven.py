@@ -15,7 +15,7 @@ from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import Batch
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.step import MAX_OPERATIONS, simulated_step, step_s, too_long
+from crosszone.predict.step import MAX_OPERATIONS, check_step_length, simulate_step, step_s
 from effort import examples
 from predict.given import DDP, FSDP, one_zone, placed, predicted, traffic, zones
 
@@ -57,11 +57,11 @@ def test_rows_of_one_batch_each_have_their_own_micro_batches():
     columns = {"work": work(micro_batches=counts), "gpu": gpu(), "stack": stack(), "links": links()}
     alone = Batch(model=model(), counts=np.full((2, 1), 4.0), **columns)
     expected = [10 * 294.912 + 184.32, 5 * 294.912 + 184.32]
-    assert simulated_step(alone, [4], Strategy(dp=1), neutral()).total_s == pytest.approx(expected)
+    assert simulate_step(alone, [4], Strategy(dp=1), neutral()).total_s == pytest.approx(expected)
     assert step_s(alone, neutral()) == pytest.approx(expected)
     columns |= {"work": work(micro_batches=counts, pp=2), "links": links(boundary_perfect=1.0)}
     two = Batch(model=model(vocab=0), counts=np.full((2, 2), 2.0), **columns)
-    found = simulated_step(two, [2, 2], Strategy(pp=2, dp=1), neutral())
+    found = simulate_step(two, [2, 2], Strategy(pp=2, dp=1), neutral())
     expected = [11 * 122.88 + 92.16, 6 * 122.88 + 92.16]
     assert found.total_s == pytest.approx(expected)
     assert step_s(two, neutral()) == pytest.approx(expected)
@@ -162,7 +162,7 @@ def test_parts_and_timeline_of_uneven_replicas_add_up(counts, stages, rate):
     """[R2] [V3] [S10] The step is the longest row; parts and the timeline are of the replica that takes it."""
     p = piped(list(counts), stages, cluster=fast_and_slow(stages, gbps=rate))
     found = build_prediction(p)
-    assert p.step_s[1] == max(p.step.total_s[p.row - p.slowest :][: len(p.site.kinds[0])])
+    assert p.step_s[1] == max(p.step.total_s[p.row - p.slowest :][: len(p.site.replica_classes[0])])
     assert sum(found.breakdown_s.values()) == pytest.approx(found.step_time_s.expected, rel=1e-9)
     assert min(found.breakdown_s.values()) >= 0
     trace = p.timeline()
@@ -194,7 +194,7 @@ def test_replicas_that_share_states_need_equally_many_micro_batches():
         strategy = {"zero": 3, "shard_within": within, "replica_micro_batches": counts}
         return placed(strategy, job=FSDP | {"global_batch": 16}, cluster=fast_and_slow(2))
 
-    assert sharded([6, 6, 2, 2], "zone").site.kind_micro_batches.tolist() == [6, 2]
+    assert sharded([6, 6, 2, 2], "zone").site.class_micro_batches.tolist() == [6, 2]
     for counts, within, least, most in (([6, 6, 2, 2], "all", 2, 6), ([5, 6, 3, 2], "zone", 5, 6)):
         with pytest.raises(IllegalError) as refused:
             sharded(counts, within)
@@ -207,9 +207,9 @@ def test_replicas_that_share_states_need_equally_many_micro_batches():
 def test_a_step_of_many_lengths_is_as_long_as_all_of_them():
     """[R2] gpipe on 1000 stages: 400 micro-batches can be simulated, and 600, but not both."""
     long = Strategy(pp=1000, dp=2, schedule="gpipe")
-    assert too_long(long.replace(replica_micro_batches=(400, 400)), 800) is None
-    assert too_long(long.replace(replica_micro_batches=(600, 600)), 1200) is None
-    notice = too_long(long.replace(replica_micro_batches=(401, 600)), 1001)
+    assert check_step_length(long.replace(replica_micro_batches=(400, 400)), 800) is None
+    assert check_step_length(long.replace(replica_micro_batches=(600, 600)), 1200) is None
+    notice = check_step_length(long.replace(replica_micro_batches=(401, 600)), 1001)
     assert notice is not None
     assert notice.value == 1_001_000 > MAX_OPERATIONS
 

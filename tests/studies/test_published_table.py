@@ -19,7 +19,7 @@ from crosszone.calibrate.published import NEEDED, STORED, PublishedResult, read_
 from crosszone.cli import run as _run
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.text import LANGUAGES, label
 
 ROW = "streaming-diloco-0030,,10B,DiLoCo,bandwidth needed for 80% compute utilisation,7.5,Gbit/s,"
@@ -36,7 +36,7 @@ def test_the_two_site_run_is_the_published_one():
     found = build_scenario(_read_data()["two_sites"], 2, 800.0)
     assert [sum(n.count * n.gpus for n in zone.nodes) for zone in found.cluster.zones] == [1536, 1536]
     assert found.strategy.ranks == 3072 and found.strategy.shard_within == "zone"
-    placed = predictor(found)
+    placed = build_predictor(found)
     assert len(placed.site.ring) == 2 and build_prediction(placed).memory_gib.fits
 
 
@@ -51,7 +51,7 @@ def test_the_rate_that_a_target_needs_reaches_it_and_is_no_less_than_its_bytes_a
     """[A23] A site sends 2 bytes of every parameter once; more than 4 % of a step and the last backward pass it cannot take."""
     found, told = predict_two_sites(), _read_data()["two_sites"]
     assert found.target_pct == 96 and found.least_gbps is not None
-    there = predictor(build_scenario(told, 2, found.least_gbps))
+    there = build_predictor(build_scenario(told, 2, found.least_gbps))
     assert found.one_site_step_s / there.step_time.expected == pytest.approx(0.96, rel=1e-3)
     gigabits = 16 * parameters(there.case.model).total / 1e9
     last_backward = found.one_site_step_s / there.row_micro_batches

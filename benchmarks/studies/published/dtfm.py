@@ -33,9 +33,9 @@ from crosszone.inputs.model import Model
 from crosszone.inputs.placement import Block, Placement
 from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.parts import part
+from crosszone.predict.parts import cached_part
+from crosszone.predict.placed_strategy import EXPECTED, Crossings, PlacedStrategy
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.site import EXPECTED, Crossings, Site
 
 Row = Mapping[str, str]
 Gpu = tuple[str, int, int]  # Zone, node group in it, and number in the group
@@ -88,10 +88,10 @@ class Fleet:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankOrder(Site):
+class RankOrder(PlacedStrategy):
     """A site whose replicas reduce gradients in rings in rank order: NCCL knows no distance between instances. [A25]"""
 
-    @part
+    @cached_part
     def ring(self) -> tuple[int, ...]:
         """Zones that the ring of a stage goes through, in turn: of the stage whose ring is the slowest."""
         if not self.replica_zones:
@@ -99,7 +99,7 @@ class RankOrder(Site):
         rings = (tuple(int(z) for z in stage) for stage in self.zone[self.dp_zones > 1][:, :, 0, 0])
         return min(rings, key=lambda ring: float(self.crossings.ring_link(ring, 1).bytes_per_s[EXPECTED]))
 
-    @part
+    @cached_part
     def zone_ranks(self) -> int:
         """Rings that run at the same time, each over instances of its own."""
         return int((self.dp_zones > 1).sum()) * self.strategy.tp

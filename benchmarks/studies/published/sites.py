@@ -12,7 +12,7 @@ import yaml
 
 from crosszone.calibrate.published import PublishedResult, TwoSites
 from crosszone.inputs.scenario import Scenario
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 
 FAMILY = "headline"
 Crossing = Literal["dp", "pp"]
@@ -100,7 +100,7 @@ def build_scenario(setup: Mapping[str, Any], sites: int, gbps: float | None, cro
 
 
 def _predict_step_s(setup: Mapping[str, Any], sites: int, gbps: float | None, crossing: Crossing = "dp") -> float:
-    return predictor(build_scenario(setup, sites, gbps, crossing)).step_time.expected
+    return build_predictor(build_scenario(setup, sites, gbps, crossing)).step_time.expected
 
 
 def _find_least_gbps(setup: Mapping[str, Any], longest_s: float) -> float | None:

@@ -1,6 +1,6 @@
 """Bill: what a plan costs, line by line: GPU-hours by zone, what leaves each zone, energy; and what more money buys.
 
-bill(predictor(scenario)).usd_per_million_tokens
+bill(build_predictor(scenario)).usd_per_million_tokens
 trades(scenario, plan(scenario, front=True).front)[0]      # + $300 a day buys 9 %
 """
 
@@ -16,22 +16,22 @@ from crosszone.inputs.links import Origin
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.plan import NoticeDict, Point, apply_plan
-from crosszone.predict.breakdown import bottleneck_of, breakdown_of
-from crosszone.predict.predict import predictor
+from crosszone.predict.breakdown import build_breakdown, find_bottleneck
+from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Run, Triple
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.run import (
     GB,
     HOUR_S,
-    grams_per_kwh,
+    get_grams_per_kwh,
+    get_usd_per_gb,
+    get_usd_per_gpu_hour,
     group_kilowatt,
-    run_of,
-    unpriced,
-    usd_per_gb,
-    usd_per_gpu_hour,
-    used_groups,
+    list_unpriced_egress,
+    predict_run,
+    select_used_groups,
 )
-from crosszone.predict.traffic import Egress, traffic_of
+from crosszone.predict.traffic import Egress, build_traffic
 
 PriceOrigin = Literal["typed", "catalogue", "unknown"]
 
@@ -166,15 +166,15 @@ def bill(p: Predictor, *, language: str = "en") -> Bill:
 
     A step takes step / goodput hours of every GPU in use; what leaves zones is paid by the byte.
     """
-    breakdown = breakdown_of(p)
-    busy = bottleneck_of(breakdown)[1]["compute"]
-    _, egress = traffic_of(p, breakdown)
-    run = run_of(p.site, p.framework.name, p.step_time, busy, egress)
+    breakdown = build_breakdown(p)
+    busy = find_bottleneck(breakdown)[1]["compute"]
+    _, egress = build_traffic(p, breakdown)
+    run = predict_run(p.site, p.framework.name, p.step_time, busy, egress)
     steps, step_hours = run.steps, p.step_time.expected / run.goodput.share / HOUR_S
     hours = None if run.days is None else run.days.expected * 24.0
     gpus = _list_gpu_lines(p, step_hours, hours)
     lines = _list_egress_lines(p, egress, steps)
-    unknown = unpriced(p.site, egress)
+    unknown = list_unpriced_egress(p.site, egress)
     out = None if unknown else sum(line.usd_per_step or 0.0 for line in lines)
     step_usd = None if run.usd_per_hour is None else run.usd_per_hour * step_hours
     total_usd = None if step_usd is None else step_usd + (out or 0.0)
@@ -203,8 +203,8 @@ def bill(p: Predictor, *, language: str = "en") -> Bill:
 def _list_gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tuple[GpuLine, ...]:
     lines = []
     places = [at for zone in p.site.cluster.zones for at in range(len(zone.nodes))]
-    for place, (zone, group, count) in zip(p.site.groups_in_use, used_groups(p.site), strict=True):
-        price = usd_per_gpu_hour(group)
+    for place, (zone, group, count) in zip(p.site.groups_in_use, select_used_groups(p.site), strict=True):
+        price = get_usd_per_gpu_hour(group)
         typed = group.usd_per_gpu_hour is not None
         per_hour = None if price is None else count * price
         lines.append(
@@ -228,7 +228,7 @@ def _list_gpu_lines(p: Predictor, step_hours: float, hours: float | None) -> tup
 def _list_egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple[EgressLine, ...]:
     names, lines = [zone.name for zone in p.site.cluster.zones], []
     for (a, b), size in sorted(egress.items()):
-        price = usd_per_gb(p.site, a, b)
+        price = get_usd_per_gb(p.site, a, b)
         origins = p.site.links[min(a, b), max(a, b)].origins
         per_step = None if price is None else size / GB * price
         lines.append(
@@ -247,9 +247,9 @@ def _list_egress_lines(p: Predictor, egress: Egress, steps: int | None) -> tuple
 def _list_energy_lines(p: Predictor, busy: float, step_hours: float, hours: float | None) -> tuple[EnergyLine, ...]:
     powers: dict[str, list[float | None]] = defaultdict(list)
     grams: dict[str, float | None] = {}
-    for zone, group, count in used_groups(p.site):
+    for zone, group, count in select_used_groups(p.site):
         powers[zone.name].append(group_kilowatt(zone, group, count, busy))
-        grams[zone.name] = grams_per_kwh(zone)
+        grams[zone.name] = get_grams_per_kwh(zone)
     lines = []
     for name, parts in powers.items():
         priced = [part for part in parts if part is not None]
@@ -289,7 +289,7 @@ def trades(scenario: Scenario, front: Sequence[Point], *, language: str = "en") 
 
     $ a day: those of 24 hours of the run, failures and checkpoints counted [E1].
     """
-    trades_made, bills = [], [bill(predictor(apply_plan(scenario, point))) for point in front]
+    trades_made, bills = [], [bill(build_predictor(apply_plan(scenario, point))) for point in front]
     for (faster, dear), (slower, cheap) in pairwise(zip(front, bills, strict=True)):
         if dear.usd_per_hour is None or cheap.usd_per_hour is None:
             continue

@@ -1,7 +1,7 @@
 """Communication report: where the bytes of a step go, what they cost, and what that makes of the job.
 
-report = communication_report(predictor(load_scenario("examples/three-cities.yaml")))
-report.boundness, report.links[0].bytes_per_step
+    report = communication_report(build_predictor(load_scenario("examples/three-cities.yaml")))
+    report.boundness, report.links[0].bytes_per_step
 
 Groups that cross zones: which of them use which link.
 
@@ -26,11 +26,11 @@ from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.inputs.value import Value
 from crosszone.predict.breakdown import COMPUTE
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.placed_strategy import BETWEEN_ZONES, FAST, HOST, NETWORK, PlacedStrategy
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Bottleneck, Prediction, Traffic
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK, Site
-from crosszone.predict.traffic import tier_of
+from crosszone.predict.traffic import get_tier
 
 Axis = Literal["pp", "dp"]
 
@@ -48,7 +48,7 @@ class CrossingGroups(Value):
     """Ranks of each."""
 
 
-def crossing_groups(site: Site) -> tuple[CrossingGroups, ...]:
+def crossing_groups(site: PlacedStrategy) -> tuple[CrossingGroups, ...]:
     """Groups of every axis over every link between zones; tensor, context and expert groups never cross. [A8]"""
     s = site.strategy
     names = [zone.name for zone in site.cluster.zones]
@@ -129,7 +129,7 @@ def _estimate_in_one_zone(p: Predictor) -> float | None:
     if strategy.shard_within == "zone":
         strategy = strategy.replace(shard_within="all", communication=_flatten_hierarchy(strategy.communication))
     case = replace(p.case, cluster=cluster, strategy=strategy, placement=placement)
-    alike = replace(p, site=Site(case=case, placement=placement, links={}))
+    alike = replace(p, site=PlacedStrategy(case=case, placement=placement, links={}))
     return p.case.job.tokens_per_step / float(alike.step_s[1])
 
 
@@ -162,7 +162,7 @@ def _estimate_alone(p: Predictor, group: NodeGroup) -> float | None:
         strategy=Strategy(micro_batch=s.micro_batch, dp=1, recompute=s.recompute),
     )
     try:
-        alone = predictor(scenario, profiles=p.profiles)
+        alone = build_predictor(scenario, profiles=p.profiles)
     except InputError:
         return None
     return alone.case.job.tokens_per_step / float(alone.step_s[1])
@@ -319,7 +319,7 @@ def _build_line(row: Traffic, worked: str, share: float) -> TrafficLine:
     return TrafficLine(
         kind=row.kind,
         link=row.link,
-        tier=tier_of(row.link),
+        tier=get_tier(row.link),
         bytes_per_step=row.bytes_per_step,
         messages=row.messages,
         busy_s=row.busy_s,

@@ -24,10 +24,10 @@ from crosszone.inputs.value import Value, nearest
 from crosszone.plan.plan import NoticeDict, Plan, Point, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
-from crosszone.predict.batch import stage_counts
-from crosszone.predict.predict import predictor
+from crosszone.predict.batch import count_stage_layers
+from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Goodput
-from crosszone.predict.run import DAY_S, GB, HOUR_S, goodput_share, power_entries, used_groups
+from crosszone.predict.run import DAY_S, GB, HOUR_S, compute_goodput_share, read_power_entries, select_used_groups
 
 YEAR_S = 365.25 * DAY_S
 AROUND = (0.25, 0.5, 1 / 1.2, 1.0, 1.2, 2.0, 4.0)  # Intervals that are looked at, over the best one
@@ -224,7 +224,7 @@ def _list_intervals(good: Goodput) -> Iterator[Interval]:
         restart = good.lost_per_failure_s - good.interval_s / 2.0
         yield Interval(
             interval_s=interval,
-            share=goodput_share(good.checkpoint_s, interval, good.mtbf_hours * HOUR_S, restart),
+            share=compute_goodput_share(good.checkpoint_s, interval, good.mtbf_hours * HOUR_S, restart),
         )
 
 
@@ -338,8 +338,8 @@ def fetch_times(
     A zone needs the states of the stages it holds, by their layers. All transfers start together and share links and
     uplinks [T12]; enough connections to fill the links.
     """
-    site = predictor(apply_plan(surviving, destination), profiles=profiles).site
-    layers = np.asarray(stage_counts(site.case), dtype=float).reshape(-1)
+    site = build_predictor(apply_plan(surviving, destination), profiles=profiles).site
+    layers = np.asarray(count_stage_layers(site.case), dtype=float).reshape(-1)
     zones_of_ranks = site.zone[:, :, 0, 0]
     needs = {
         int(z): checkpoint_bytes * layers[(zones_of_ranks == z).any(axis=1)].sum() / layers.sum()
@@ -355,8 +355,8 @@ def fetch_times(
 
 def _list_assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Profiles) -> Iterator[Assumption]:
     """Failure rates of the GPU kinds in use, and the other figures of [E1]."""
-    site = predictor(apply_plan(scenario, best), profiles=profiles).site
-    for gpu in dict.fromkeys(group.gpu for _, group, _ in used_groups(site)):
+    site = build_predictor(apply_plan(scenario, best), profiles=profiles).site
+    for gpu in dict.fromkeys(group.gpu for _, group, _ in select_used_groups(site)):
         failure_rate = catalogue().failure_rate(gpu)
         yield Assumption(
             name=f"failures_per_1000_gpu_days {gpu.name}",
@@ -365,7 +365,7 @@ def _list_assumptions(scenario: Scenario, best: Plan, rate: float, profiles: Pro
             source=failure_rate.source,
         )
     for name in ("checkpoint_gb_per_s_per_node", "restart_s"):
-        entry = power_entries()[name]
+        entry = read_power_entries()[name]
         yield Assumption(name=name, value=float(entry["value"]), origin=entry["origin"], source=entry["source"])
     yield Assumption(name="zone_failures_per_year", value=rate, origin="given", source="option")
 

@@ -30,9 +30,9 @@ from crosszone.plan.comparison import estimate_win_probability
 from crosszone.plan.plan import NoticeDict, Plan, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.run import usd_per_gpu_hour
+from crosszone.predict.run import get_usd_per_gpu_hour
 
 Verdict = Literal["saves", "cheaper", "buys", "faster", "nothing", "worse", "refused"]
 ORDER: tuple[Verdict, ...] = get_args(Verdict)
@@ -196,8 +196,8 @@ def _plan_best(scenario: Scenario, *, profiles: Profiles, **how: Any) -> _Planne
 
 def worth_of(scenario: Scenario, best: Plan, profiles: Profiles | None = None) -> Worth:
     """Speed and price of a plan on its cluster, idle GPUs paid for. [A16]"""
-    cost, got = bill(predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
-    prices = [(usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.groups()]
+    cost, got = bill(build_predictor(apply_plan(scenario, best), profiles=profiles)), best.prediction
+    prices = [(get_usd_per_gpu_hour(group), group.total_gpus) for _, group in scenario.cluster.groups()]
     egress = cost.usd_egress_known_per_step * cost.steps_per_hour
     paid = None
     if all(price is not None for price, _ in prices):

@@ -20,11 +20,11 @@ from crosszone.inputs.value import Value
 from crosszone.plan.plan import NoticeDict, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.placed_strategy import BETWEEN_ZONES
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.site import BETWEEN_ZONES
-from crosszone.predict.traffic import tier_of
+from crosszone.predict.traffic import get_tier
 from crosszone.text import DEFAULT_LANGUAGE
 
 BUDGET_S = 5.0  # Seconds that the search for the best plan of one family may take
@@ -108,7 +108,7 @@ def hidden(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]
 def thrift(option: RadarOption, _: Sequence[RadarOption]) -> tuple[float, float]:
     """W / (W + bytes between zones a step), W a copy of the model in 16 bit. [Y4]"""
     rows = option.prediction.communication
-    sent = sum(row.bytes_per_step for row in rows if tier_of(row.link) == BETWEEN_ZONES)
+    sent = sum(row.bytes_per_step for row in rows if get_tier(row.link) == BETWEEN_ZONES)
     copy = 2.0 * parameters(option.p.case.model).total
     return copy / (copy + sent), sent
 
@@ -183,7 +183,7 @@ def _plan_degrees(scenario: Scenario, degrees: dict[str, int], **watched: Any) -
 
 
 def _build_option(scenario: Scenario) -> RadarOption:
-    placed = predictor(scenario)
+    placed = build_predictor(scenario)
     return RadarOption(placed, build_prediction(placed))
 
 

@@ -1,7 +1,7 @@
 """Rating: step, tokens/s and days at p50 and p95, what makes them uncertain, and what limits each link.
 
-answer = rating(predictor(scenario))
-answer.step_s.p95, answer.largest, answer.links[0].limited_by
+    answer = rating(build_predictor(scenario))
+    answer.step_s.p95, answer.largest, answer.links[0].limited_by
 
 Link use: how many connections a plan opens over each link between zones, what they carry, and what limits them.
 """
@@ -28,12 +28,12 @@ from crosszone.inputs.value import Value
 from crosszone.plan.comparison import SIGMAS_TO_P90
 from crosszone.plan.plan import NoticeDict
 from crosszone.predict.batch import group_columns
-from crosszone.predict.breakdown import breakdown_of
+from crosszone.predict.breakdown import build_breakdown
+from crosszone.predict.placed_strategy import BANDS, PlacedStrategy
 from crosszone.predict.prediction import Kind, Traffic
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.run import DAY_S, goodput_of
-from crosszone.predict.site import BANDS, Site
-from crosszone.predict.traffic import Egress, traffic_of
+from crosszone.predict.run import DAY_S, predict_goodput
+from crosszone.predict.traffic import Egress, build_traffic
 
 ROUNDING = 1e-9
 Limit = Literal["flow", "link", "uplink", "nic"]
@@ -81,7 +81,9 @@ def link_uses(p: Predictor, rows: Iterable[Traffic]) -> Iterator[LinkUse]:
         yield _build_use(p.site, link, places[link], tuple(dict.fromkeys(used)), pipeline=pipeline)
 
 
-def _build_use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool) -> LinkUse:
+def _build_use(
+    site: PlacedStrategy, link: str, place: tuple[int, int], kinds: tuple[Kind, ...], *, pipeline: bool
+) -> LinkUse:
     (a, b), how, limits = place, site.transport, site.crossings.paths.limits
     path = site.links[min(a, b), max(a, b)]
     ranks = _count_boundary_ranks(site, a, b) if pipeline else site.ring_ranks
@@ -122,7 +124,7 @@ def _build_use(site: Site, link: str, place: tuple[int, int], kinds: tuple[Kind,
     )
 
 
-def _count_boundary_ranks(site: Site, a: int, b: int) -> int:
+def _count_boundary_ranks(site: PlacedStrategy, a: int, b: int) -> int:
     """Ranks whose activations or gradients cross between two zones, as the predictor shares the link."""
     zones_of_ranks = site.zone[:, :, 0, 0]
     after = np.roll(zones_of_ranks, -1, axis=0)
@@ -207,8 +209,8 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
 
     `doubts`: what is not taken as known. The draws are seeded, and the same with and without each doubt.
     """
-    breakdown = breakdown_of(p)
-    rows, egress = traffic_of(p, breakdown)
+    breakdown = build_breakdown(p)
+    rows, egress = build_traffic(p, breakdown)
     draws = _Draws(p, egress)
     drawn = frozenset(doubts) & draws.present
     steps, expected = draws.step_s(drawn), float(p.step_s[1])
@@ -227,7 +229,7 @@ def rating(p: Predictor, *, doubts: Collection[Doubt] = DOUBTS, language: str = 
     causes.sort(key=lambda cause: -cause.widens_s)
     job, days = p.case.job, None
     if job.steps is not None:
-        scale = job.steps / DAY_S / goodput_of(p.site, p.framework.name).share
+        scale = job.steps / DAY_S / predict_goodput(p.site, p.framework.name).share
         days = _build_quantiles(draws.step_s(drawn & {"profile", "rtt"}) * scale)
     largest = causes[0].doubt if causes[0].widens_s > 0 else None
     tokens = float(job.tokens_per_step)

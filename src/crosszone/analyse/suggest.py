@@ -19,7 +19,7 @@ from crosszone.inputs.value import Value
 from crosszone.plan.planner import plan
 from crosszone.plan.search import Progress
 from crosszone.predict.breakdown import COMPUTE
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.text import render_sentence
@@ -128,7 +128,7 @@ def suggestions(
     language: str = "en",
 ) -> Suggestions:
     """Every switch turned to every value worth trying, and what each gains; `plans`: other plans too (seconds). [A6]"""
-    now = base or predictor(scenario)
+    now = base or build_predictor(scenario)
     before = build_prediction(now, language)
     ranked: list[Suggestion] = []
     refused: list[NotApplicable] = []

@@ -1,7 +1,8 @@
 """Sweep: a scenario planned anew (or predicted) at every value of one field, or of two.
 
-found = sweep(scenario, read_axis("cluster.links[*].gbps=1:100:log20"), read_axis("cluster.links[*].rtt_ms=5:80:20"))
-found.cell(0, 3).choice, found.cell(0, 3).step_time_s.expected, found.flips
+    rates, trips = read_axis("cluster.links[*].gbps=1:100:log20"), read_axis("cluster.links[*].rtt_ms=5:80:20")
+    found = sweep(scenario, rates, trips)
+    found.cell(0, 3).choice, found.cell(0, 3).step_time_s.expected, found.flips
 
 Flips: where what crosses zones changes: lines between the cells of two axes, places on one axis.
 """

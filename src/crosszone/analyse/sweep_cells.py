@@ -1,8 +1,8 @@
 """Axis: a field of a scenario with the values a sweep gives it.
 
-read_axis("cluster.links[*].gbps=1:100:log20")     # 20 values from 1 to 100, each the same factor above the last
-read_axis("cluster.links[0].rtt_ms=5:80:16")       # 16 values from 5 to 80, equally far apart (also lin16)
-read_axis("job.global_batch=512,1024,2048")        # these
+    read_axis("cluster.links[*].gbps=1:100:log20")     # 20 values from 1 to 100, each the same factor above the last
+    read_axis("cluster.links[0].rtt_ms=5:80:16")       # 16 values from 5 to 80, equally far apart (also lin16)
+    read_axis("job.global_batch=512,1024,2048")        # these
 
 Cell: one place of a sweep: what is best there, and what it takes.
 
@@ -41,7 +41,7 @@ from crosszone.plan.plan import Objective
 from crosszone.plan.planner import build_problem, iterate_local_update_plans, search_plans
 from crosszone.plan.problem import PlanCache, Problem
 from crosszone.plan.search import CancelledError, Progress
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Triple
 from crosszone.predict.predictor import Predictor
 from crosszone.text import label
@@ -355,7 +355,7 @@ def better_of(outcomes: Mapping[str, CellOutcome], margin: float) -> Side:
 
 def _predict_cell(scenario: Scenario) -> Mapping[str, CellOutcome]:
     """The scenario's own strategy."""
-    placed = predictor(scenario)
+    placed = build_predictor(scenario)
     return {_select_side(placed): outcome_of(placed, placed.step_time.expected)}
 
 

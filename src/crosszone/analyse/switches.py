@@ -24,9 +24,9 @@ from crosszone.inputs.document import scalar
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Name, Value, parse
-from crosszone.predict.batch import bucket_bytes
+from crosszone.predict.batch import get_bucket_bytes
+from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.site import Site
 from crosszone.text import load_texts, render_sentence
 
 LEAST_MB = 1.0
@@ -48,7 +48,7 @@ def best_bucket_mb(base: Predictor) -> float:
     gradient_mb = float(np.max(params_per_rank.total)) * float(np.max(base.batch.work.gradient_bytes)) / 1e6
     low, high = LEAST_MB, max(gradient_mb, 2 * LEAST_MB)
     if base.framework.bucket_buffer:  # larger ones take memory of their own
-        usual = bucket_bytes(base.case, base.framework.name) / 1e6
+        usual = get_bucket_bytes(base.case, base.framework.name) / 1e6
         high = min(high, max(usual, usual + SPARE * base.memory().margin * GIB / 1e6))
     for _ in range(2):
         sizes = np.geomspace(low, high, PLACES)
@@ -61,7 +61,9 @@ def with_bucket(base: Predictor, bucket_mb: float) -> Predictor:
     """The same strategy in the same place with another bucket."""
     talk = base.strategy.communication.replace(bucket_mb=bucket_mb)
     case = replace(base.case, strategy=base.strategy.replace(communication=talk))
-    site = Site(case=case, placement=base.site.placement, links=base.site.links, shared_crossings=base.site.crossings)
+    site = PlacedStrategy(
+        case=case, placement=base.site.placement, links=base.site.links, shared_crossings=base.site.crossings
+    )
     return replace(base, site=site)
 
 
@@ -244,7 +246,7 @@ def value_of(name: str, now: Predictor) -> Any:
         "overlap": c.overlap_gradients,
         "tensor_overlap": c.overlap_tensor,
         "primitive": "hierarchical" if c.reduce == "hierarchical" else "tree" if c.algorithm == "tree" else "ring",
-        "bucket": bucket_bytes(now.case, now.framework.name) / 1e6,
+        "bucket": get_bucket_bytes(now.case, now.framework.name) / 1e6,
         "overlap_coefficient": c.overlap,
         "sharding": s.shard_within,
         "local_steps": local.steps if local else 0,
@@ -271,7 +273,7 @@ class _Parameters(dict[str, Any]):
         zones = max(1, len(site.replica_zones))
         threads, sockets = connections(s.communication.flows)
         gradient_bytes = state_bytes(now.case.job, framework=now.framework.name).gradients
-        size = bucket_bytes(now.case, now.framework.name)
+        size = get_bucket_bytes(now.case, now.framework.name)
         replicas = s.dp or 1
         in_node = site.shard_ranks if s.shard_within == "node" else 1
         parameters_by_name: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """What-if: fields changed or switches turned -> the whole new prediction, and the difference by part.
 
-answer = what_if(scenario, {"cluster.links[*].gbps": 40})
-answer.gain, answer.difference.parts[0]
+    answer = what_if(scenario, {"cluster.links[*].gbps": 40})
+    answer.gain, answer.difference.parts[0]
 
 Availability: which values of which switches a scenario could take, and why not the others.
 """
@@ -29,7 +29,7 @@ from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
 from crosszone.plan.comparison import Difference, compare_predictions
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 
@@ -88,7 +88,7 @@ def what_if(
     The framework is that of the scenario as it is, unless it is changed too; `base` and `before` may be given where
     they are known. An `InputError` says what cannot be.
     """
-    now = base or predictor(scenario)
+    now = base or build_predictor(scenario)
     fields = turned_changes(scenario, changes or {}, turn, now)
     after = changed_predictor(scenario, fields, now)
     first = before or build_prediction(now, language)
@@ -130,7 +130,7 @@ def turned_changes(
 
 def changed_predictor(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Predictor:
     """The scenario with fields changed, on the framework it has now unless that is changed."""
-    return predictor(changed_scenario(scenario, changes, now), profiles=now.profiles)
+    return build_predictor(changed_scenario(scenario, changes, now), profiles=now.profiles)
 
 
 def changed_scenario(scenario: Scenario, changes: Mapping[str, Any], now: Predictor) -> Scenario:

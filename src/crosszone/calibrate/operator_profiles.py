@@ -1,13 +1,13 @@
 """Operator profiles made from samples: every operator fitted, and what the cost formulas take from it.
 
-profile = fit_operator_profile(read_samples([Path("samples.csv")]))
-profile.summary(); format_profile(profile); build_own_profile(profile, "my-gpu")
+    profile = fit_operator_profile(read_samples([Path("samples.csv")]))
+    profile.summary(); format_profile(profile); build_own_profile(profile, "my-gpu")
 
 Coefficients of the cost formulas, each with its error, and what a software stack adds to its operators:
 
-finder = find_coefficients(read, gpu)
-finder.values["matmul"].value, finder.values["flash"].error
-find_stack_coefficients(finder)["eager"]["elementwise"].value
+    finder = find_coefficients(read, gpu)
+    finder.values["matmul"].value, finder.values["flash"].error
+    find_stack_coefficients(finder)["eager"]["elementwise"].value
 
 The formulas are those of `cost/layer.py`, not the forms of single operators: there the backward pass of a matmul is
 twice the forward one, so all three matmuls of a layer are fitted together. An error is the standard error of the

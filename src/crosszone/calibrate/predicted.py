@@ -18,7 +18,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.inputs.frameworks import frameworks
 from crosszone.inputs.gpu import Gpu
 from crosszone.predict.batch import join_batches
-from crosszone.predict.predict import measured_predictor
+from crosszone.predict.predict import build_measured_predictor
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.step import step_s
 
@@ -53,7 +53,7 @@ def predict_runs_s(runs: Sequence[Run], profiles: Profiles) -> Vector:
 
 def build_run_predictor(run: Run, profiles: Profiles) -> Predictor:
     """The predictor of a run's case."""
-    return measured_predictor(run.id, run.case, frameworks()[run.framework], profiles)
+    return build_measured_predictor(run.id, run.case, frameworks()[run.framework], profiles)
 
 
 def get_gpu(run: Run) -> Gpu:

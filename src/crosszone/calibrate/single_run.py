@@ -51,9 +51,9 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.batch import cell, row_of
-from crosszone.predict.parts import kept
-from crosszone.predict.predict import predictor
+from crosszone.predict.batch import get_cell, select_row
+from crosszone.predict.parts import select_parts
+from crosszone.predict.predict import build_predictor
 from crosszone.predict.predictor import OF_LINKS, OF_STEP, Predictor
 
 BEST_PLANS = 3  # Plans whose order is to be settled
@@ -224,7 +224,7 @@ def calibrate_single_run(
     """Calibrate from the log of a run of this scenario; an `InputError` where it cannot be that run's."""
     profile_name = name_from(path.stem) if name is None else name
     check_name(profile_name)
-    case = predictor(scenario, profiles=profiles)
+    case = build_predictor(scenario, profiles=profiles)
     job = case.case.job
     context = LogContext(
         file=str(path), gpus=case.strategy.ranks, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step
@@ -300,7 +300,7 @@ def scale_coefficients(case: Predictor, factors: Mapping[str, float]) -> Predict
     """The same case with some coefficients times a factor."""
     changed: dict[str, Any] = {field: getattr(case.coefficients, field) * factor for field, factor in factors.items()}
     scaled = replace(case)
-    scaled.parts.update(kept(case.parts, without=PARTS_OF_COEFFICIENTS))
+    scaled.parts.update(select_parts(case.parts, without=PARTS_OF_COEFFICIENTS))
     scaled.parts["coefficients"] = replace(case.coefficients, **changed)
     return scaled
 
@@ -317,10 +317,10 @@ def predict_observed_s(case: Predictor, parts: Mapping[str, float] | list[str]) 
     if "forward_backward" in parts:
         observed_s["forward_backward"] = reduced_s
     if "optimizer" in parts:
-        last = int(np.argmax(row_of(times.update + times.gather, row)))
-        observed_s["optimizer"] = cell(times.update, row, last) + cell(times.gather, row, last)
+        last = int(np.argmax(select_row(times.update + times.gather, row)))
+        observed_s["optimizer"] = get_cell(times.update, row, last) + get_cell(times.gather, row, last)
     if "forward" in parts and case.strategy.pp == 1 and case.strategy.zero != 3:
-        forward = case.row_micro_batches * sum(cell(values, row, 0) for values in times.cost.forward.values())
+        forward = case.row_micro_batches * sum(get_cell(values, row, 0) for values in times.cost.forward.values())
         observed_s["forward"] = forward
         if "backward" in parts:
             observed_s["backward"] = reduced_s - forward
@@ -406,7 +406,7 @@ def _predict_alternatives(
         if progress:
             progress("variations", done, len(changes))
         try:
-            other = predictor(
+            other = build_predictor(
                 scenario.replace(strategy=case.strategy.replace(**change), placement=None), profiles=case.profiles
             )
             fits = other.memory().fits

@@ -1,7 +1,7 @@
 """Stability: how steady the iterations of a run are, and which of them is the best.
 
-measure_stability({1: 3.4, 2: 3.1, 3: 3.3}).mean_to_min_pct     # 5.4
-resolve_iteration("best", {1: 3.4, 2: 3.1, 3: 3.3})                # 2
+    measure_stability({1: 3.4, 2: 3.1, 3: 3.3}).mean_to_min_pct     # 5.4
+    resolve_iteration("best", {1: 3.4, 2: 3.1, 3: 3.3})                # 2
 
 The table of iteration stability: how steady the iterations of each job are, from a CSV of their times.
 

@@ -1,22 +1,22 @@
 """Files that a user gives: read in chunks, checked, and their wrong rows reported.
 
-for chunk in iterate_chunks(file, "rank0.json.gz"): ...     # expanded; what grows without end is refused
+    for chunk in iterate_chunks(file, "rank0.json.gz"): ...     # expanded; what grows without end is refused
 
 Text: an empty file, a binary one and one in another encoding are refused by name.
 
-check_head(data[:65536], "train.log")     # what was read already
-check_text(Path("samples.csv"))           # the whole file; `FileError` names the line that is no UTF-8
+    check_head(data[:65536], "train.log")     # what was read already
+    check_text(Path("samples.csv"))           # the whole file; `FileError` names the line that is no UTF-8
 
 Words of which some are allowed: another one is refused, with what may have been meant only where that is near.
 
-raise build_choice_error("--format", "kinto", ("auto", "kineto"))      # Did you mean kineto?
-raise build_choice_error("--format", "xyz", ("auto", "kineto"))        # Choose one of them.
+    raise build_choice_error("--format", "kinto", ("auto", "kineto"))      # Did you mean kineto?
+    raise build_choice_error("--format", "xyz", ("auto", "kineto"))        # Choose one of them.
 
 Wrong rows of a table: what is wrong with many rows in the same way is said once, with how many there are.
 
-row_notices = RowNotices(limit=10)
-row_notices.add(notice)                    # for every wrong row
-row_notices.build_notices()                # the first row of each mistake, and how many more rows have it
+    row_notices = RowNotices(limit=10)
+    row_notices.add(notice)                    # for every wrong row
+    row_notices.build_notices()                # the first row of each mistake, and how many more rows have it
 """
 
 from __future__ import annotations

@@ -110,9 +110,9 @@ def trace(
 
 def _build_predictor(scenario: str) -> Predictor:
     from crosszone.inputs.scenario import read_scenario
-    from crosszone.predict.answer import predictor_of
+    from crosszone.predict.answer import build_predictor_from
 
-    return predictor_of(read_scenario(scenario))
+    return build_predictor_from(read_scenario(scenario))
 
 
 def _compare_with_prediction(

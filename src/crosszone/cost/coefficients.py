@@ -5,7 +5,7 @@ wins. Each field is a number or an array, as in `columns`.
 
 Files of coefficients: what `profiles/common.yaml`, `gpus.yaml` and `stacks.yaml` hold, checked field by field.
 
-shipped("gpus")["a100"]["coefficients"]["matmul"]["value"]
+    shipped("gpus")["a100"]["coefficients"]["matmul"]["value"]
 
 Bands: how far a measured step or memory may lie from the predicted one (`profiles/bands.yaml`).
 """

@@ -153,13 +153,13 @@ class Layer:
     backward: Pass
     recompute: Numbers
     """Kernels of the forward pass that run once more."""
-    repeated: dict[str, Numbers]
+    recompute_comm_s: dict[str, Numbers]
     """Exchanges of the forward pass that are done once more (tp, ep, cp)."""
 
     @property
-    def again(self) -> Numbers:
+    def recompute_s(self) -> Numbers:
         """All that recomputation adds to the backward pass."""
-        return self.recompute + sum(self.repeated.values())
+        return self.recompute + sum(self.recompute_comm_s.values())
 
     @property
     def forward_s(self) -> Numbers:
@@ -169,7 +169,7 @@ class Layer:
     @property
     def backward_s(self) -> Numbers:
         """The backward pass with its recomputation."""
-        return self.backward.total + self.again
+        return self.backward.total + self.recompute_s
 
     @property
     def weight_s(self) -> Numbers:
@@ -511,9 +511,9 @@ class LayerCost:
         core = np.where(self.stack.unfused > 0, forward.attention, 0.0)
         part = core + k.selective_share * forward.matmul + (k.selective_share > 0) * forward.elementwise
         recompute = named(f"{kind}.recompute", np.where(full, kernels_s, 0.0) + np.where(selective, part, 0.0))
-        repeated = {name: np.where(full, getattr(forward, name), 0.0) for name in ("tp", "ep", "cp")}
+        recompute_comm_s = {name: np.where(full, getattr(forward, name), 0.0) for name in ("tp", "ep", "cp")}
         if np.any(as_array(self.stack.partitioned) > 0):
-            repeated["tp"] = repeated["tp"] + np.where(full, self.saved_gather.seconds, 0.0)
+            recompute_comm_s["tp"] = recompute_comm_s["tp"] + np.where(full, self.saved_gather.seconds, 0.0)
         backward = Pass(
             matmul=named(f"{kind}.backward.matmul", 2.0 * forward.matmul),
             attention=named(f"{kind}.backward.attention", parts.attention_back),
@@ -524,15 +524,15 @@ class LayerCost:
             cp=named(f"{kind}.backward.cp", cp_back),
             host=0.0,
         )
-        again = recompute + sum(repeated.values())
-        kernels_back = named(f"{kind}.backward.kernels", backward.gpu + again)
+        recompute_s = recompute + sum(recompute_comm_s.values())
+        kernels_back = named(f"{kind}.backward.kernels", backward.gpu + recompute_s)
         host_back = self._estimate_host_s(kernels_back, (k.host_backward + full) * launch)
         host = self._estimate_host_s(named(f"{kind}.forward.kernels", forward.gpu), launch)
         return Layer(
             forward=replace(forward, host=named(f"{kind}.forward.host", host)),
             backward=replace(backward, host=named(f"{kind}.backward.host", host_back)),
             recompute=recompute,
-            repeated=repeated,
+            recompute_comm_s=recompute_comm_s,
         )
 
     def _estimate_host_s(self, gpu_s: Numbers, launch_s: Numbers) -> Numbers:

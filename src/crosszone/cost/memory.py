@@ -127,9 +127,9 @@ def layer_memory(
     scores = np.where(as_array(stack.unfused) > 0, SCORE_BYTES * tokens * w.seq * m.heads / w.tp, 0.0)
     copies = np.where(as_array(m.matrices) > 2, k.gated_copies, k.plain_copies)
     dense = block + w.dtype_bytes * tokens * copies * m.ffn / w.tp
-    sparse = block + _estimate_experts(m, w, k, tokens, copies)
+    moe = block + _estimate_experts(m, w, k, tokens, copies)
     entry = w.dtype_bytes * tokens * m.hidden * undivided(w)
-    return _estimate_layer("dense", dense, scores, entry, w, k), _estimate_layer("moe", sparse, scores, entry, w, k)
+    return _estimate_layer("dense", dense, scores, entry, w, k), _estimate_layer("moe", moe, scores, entry, w, k)
 
 
 def _estimate_layer(

@@ -293,7 +293,7 @@ def _exchange_between_zones(
     members = ring_members(w, group, links, sharded)
     copies = np.where(members > zones, np.maximum(group.experts * zones, zones), zones)
     is_sharded_by_zone = sharded & (w.shard_ranks * w.cp >= group.shared)
-    passes, again = (
+    reduce_passes, gather_passes = (
         np.where(is_sharded_by_zone & ~all_reduced, 1.0, 2.0) * crosses,
         1.0 * (crosses & is_sharded_by_zone),
     )
@@ -309,8 +309,10 @@ def _exchange_between_zones(
         trips = GlooBuckets(size_bytes=size, bytes_per_s=share, used=as_array(links.gloo) > 0)
     parts = (total, members), (experts, copies)
     calls: dict[str, Any] = {"buckets": most_buckets, "gloo": trips}
-    reduced = zone_ring_pass(parts, w.grad_comm_bytes, ring, passes=passes, rounds=w.rounds, name="reduce", **calls)
-    gathered = zone_ring_pass(parts, w.param_comm_bytes, ring, passes=again, name="gather", **calls)
+    reduced = zone_ring_pass(
+        parts, w.grad_comm_bytes, ring, passes=reduce_passes, rounds=w.rounds, name="reduce", **calls
+    )
+    gathered = zone_ring_pass(parts, w.param_comm_bytes, ring, passes=gather_passes, name="gather", **calls)
     return {
         "wan_reduce": reduced.seconds,
         "wan_gather": gathered.seconds,

@@ -37,12 +37,12 @@ def stage_layers(
     moe_layers: Numbers,
     repeats: Numbers = 1.0,
     folded: Numbers = 0.0,
-    sparse: Numbers | None = None,
+    moe_counts: Numbers | None = None,
 ) -> StageLayers:
     """Dense and MoE layers of stages that hold `counts` layers each, in model order; 0 layers: no such stage. [R4]
 
     A stage that stands for `repeats` equal ones has their mean. In a folded pipeline the first stage holds the head.
-    `sparse`: MoE layers of each stage, where the layers of a stage do not follow each other.
+    `moe_counts`: MoE layers of each stage, where the layers of a stage do not follow each other.
     """
     counts = np.asfortranarray(counts, dtype=float)  # stage after stage in memory: rows of strategies are the long axis
     rows = counts * repeats
@@ -51,11 +51,11 @@ def stage_layers(
     moe: Numbers = 0.0
     if np.any(as_array(moe_layers) > 0):
 
-        def sparse_below(layer: Numbers) -> Numbers:
+        def count_moe_below(layer: Numbers) -> Numbers:
             after = np.maximum(0.0, layer - first_dense)
             return np.where(as_array(moe_layers) > 0, np.floor(after / moe_every), 0.0)
 
-        moe = (sparse_below(ends) - sparse_below(ends - rows)) / repeats if sparse is None else sparse
+        moe = (count_moe_below(ends) - count_moe_below(ends - rows)) / repeats if moe_counts is None else moe_counts
     present = counts > 0
     total = ends[..., -1:]
     first = (present & (ends - rows == 0)).astype(float)
@@ -117,7 +117,7 @@ class StageCost:
         parts = self._sum_parts("backward")
         parts["recompute"] = self._sum_layers(*(layer.recompute for layer in self.cost.whole))
         for part in ("tp", "ep", "cp"):
-            parts[part] = parts[part] + self._sum_layers(*(layer.repeated[part] for layer in self.cost.whole))
+            parts[part] = parts[part] + self._sum_layers(*(layer.recompute_comm_s[part] for layer in self.cost.whole))
         parts["embedding"] = self.stages.first * 2.0 * self.cost.embedding_s
         parts["head"] = self.stages.last * self._head_back
         parts["tp"] = parts["tp"] + self.stages.last * self.cost.tp_exposed_s

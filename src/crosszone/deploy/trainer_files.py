@@ -15,7 +15,7 @@ from typing import Any
 from crosszone.deploy.frameworks import get_wire_compression, load_framework
 from crosszone.deploy.launch import Launch
 from crosszone.inputs.python_source import parsed
-from crosszone.predict.batch import chunk_layers
+from crosszone.predict.batch import list_virtual_stage_layers
 
 # The program of each framework; Megatron-LM has one of its own.
 ENTRY_FILES = {
@@ -138,7 +138,7 @@ def _build_strategy(launch: Launch) -> dict[str, Any]:
         ),
         "interleave": s.interleave,
         "schedule": s.pipeline_schedule,
-        "chunk_layers": chunk_layers(p.case),
+        "chunk_layers": list_virtual_stage_layers(p.case),
         "zero": s.zero if s.zero is not None else p.framework.default_zero,
         "shard_within": s.shard_within,
         "shard_ranks": p.site.shard_ranks,

@@ -1,7 +1,7 @@
 """Environment: a machine (or a slice of a cluster) that can train: where it is, what it has, and how it is reached.
 
-Environment(name="pytorch-dev-env", zone="beijing-a", gpu="a100-80gb-sxm", gpus=2, cpus=16, memory_gb=128)
-selection([first, second]).gpus
+    Environment(name="pytorch-dev-env", zone="beijing-a", gpu="a100-80gb-sxm", gpus=2, cpus=16, memory_gb=128)
+    selection([first, second]).gpus
 
 Measured link: what was found between two environments, and when.
 """

@@ -43,17 +43,17 @@ def forward_flops_per_token(model: Model, seq_len: int, *, count_masked: bool = 
     A causal token sees half of the sequence on average; `count_masked` counts the masked half too, as
     most published figures do.
     """
-    moe, sparse = model.moe, model.moe_layers
+    moe, moe_layers = model.moe, model.moe_layers
     matrices = 3 if model.gated else 2
     expert = 2 * matrices * model.hidden * moe.ffn_hidden if moe else 0
     shared = 2 * matrices * model.hidden * moe.shared_ffn_hidden * moe.shared_experts if moe else 0
     return ForwardFlops(
         attention_projections=2.0 * model.layers * _projection_weights(model),
         attention_core=_attention_core(model, seq_len, count_masked),
-        mlp=2.0 * matrices * model.hidden * model.ffn_hidden * (model.layers - sparse),
-        router=2.0 * model.hidden * moe.experts * sparse if moe else 0.0,
-        routed_experts=1.0 * expert * moe.top_k * sparse if moe else 0.0,
-        shared_experts=1.0 * shared * sparse if moe else 0.0,
+        mlp=2.0 * matrices * model.hidden * model.ffn_hidden * (model.layers - moe_layers),
+        router=2.0 * model.hidden * moe.experts * moe_layers if moe else 0.0,
+        routed_experts=1.0 * expert * moe.top_k * moe_layers if moe else 0.0,
+        shared_experts=1.0 * shared * moe_layers if moe else 0.0,
         head=2.0 * model.embedding_rows * model.embedding_width + _head_projection(model),
     )
 

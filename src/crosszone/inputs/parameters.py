@@ -49,7 +49,7 @@ def parameters(model: Model) -> Parameters:
     rows, width = model.vocab, model.embedding_width
     tables = 1 if model.tied_embeddings else 2
     projected = width != model.hidden
-    moe, sparse = model.moe, model.moe_layers
+    moe, moe_layers = model.moe, model.moe_layers
     expert = mlp_parameters(model, moe.ffn_hidden) if moe else 0
     return Parameters(
         token_embedding=rows * width,
@@ -58,15 +58,15 @@ def parameters(model: Model) -> Parameters:
         token_type_embedding=model.token_types * model.hidden,
         embedding_projection=2 * width * model.hidden if projected else 0,
         attention=model.layers * attention_parameters(model),
-        mlp=(model.layers - sparse) * mlp_parameters(model, model.ffn_hidden),
-        router=sparse * router_parameters(model),
-        routed_experts=sparse * moe.experts * expert if moe else 0,
-        shared_experts=sparse * shared_expert_parameters(model),
+        mlp=(model.layers - moe_layers) * mlp_parameters(model, model.ffn_hidden),
+        router=moe_layers * router_parameters(model),
+        routed_experts=moe_layers * moe.experts * expert if moe else 0,
+        shared_experts=moe_layers * shared_expert_parameters(model),
         norms=model.layers * layer_norm_parameters(model) + _outer_norms(model),
         pooler=(model.hidden + 1) * model.hidden if model.pooler else 0,
         mlm_head=_mlm_head(model),
         head=(0 if model.tied_embeddings else rows * width) + (rows if "head" in model.bias else 0),
-        inactive_experts=sparse * (moe.experts - moe.top_k) * expert if moe else 0,
+        inactive_experts=moe_layers * (moe.experts - moe.top_k) * expert if moe else 0,
     )
 
 

@@ -55,15 +55,15 @@ from crosszone.plan.search_nodes import (
 )
 from crosszone.predict.batch import (
     Batch,
-    buckets,
+    build_job_columns,
+    compute_bucket_bytes,
     count_grad_comm_bytes,
     group_columns,
-    job_columns,
-    layer_counts,
+    split_layers,
     stack_columns,
 )
-from crosszone.predict.parts import kept, part
-from crosszone.predict.step import least_step_s, passes_s, simulated_step, step_s
+from crosszone.predict.parts import cached_part, select_parts
+from crosszone.predict.step import bound_step_s, passes_s, simulate_step, step_s
 from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, choose_group_size
 
 Ints = npt.NDArray[np.int64]
@@ -139,7 +139,7 @@ class StrategyColumns:
         other = copy(self)
         other.settings, other.layout_table = settings, layout_table
         other.padded_stages = replace_links(self.padded_stages, self._runs_by_width, layout_table)
-        other.parts = kept(self.parts, without=("by_layout",))
+        other.parts = select_parts(self.parts, without=("by_layout",))
         return other
 
     def share_tables(self, other: StrategyColumns) -> None:
@@ -161,12 +161,12 @@ class StrategyColumns:
         """Small-memory rows of each group; where hosts' memory is known, also such that offload nothing to it."""
         return SMALL_MEMORY_ROWS * (1 + any(np.isfinite(host) for _, host in self.settings.memory_bytes))
 
-    @part
+    @cached_part
     def micro_batch_sizes(self) -> Ints:
         """Sizes of a micro-batch, ascending."""
         return np.unique(self.search_nodes.micro_batch)
 
-    @part
+    @cached_part
     def option_groups(self) -> list[OptionGroupIndex]:
         """Of each set of traits: rows after all real options that are as fast as any option of their group can be.
 
@@ -187,7 +187,7 @@ class StrategyColumns:
             start += len(first)
         return groups
 
-    @part
+    @cached_part
     def by_layout(self) -> dict[str, Floats]:
         """Columns that follow from the layout."""
         table, settings = self.layout_table, self.settings
@@ -197,7 +197,7 @@ class StrategyColumns:
         columns["ring_rate"], columns["ring_latency"], columns["flat_rate"] = table.ring.T
         bucket_mb = settings.pinned.communication.bucket_mb
         grad_bytes = state_bytes(settings.job, framework=settings.framework.name).gradients
-        bucket_bytes = buckets(
+        bucket_bytes = compute_bucket_bytes(
             settings.model, bucket_mb, settings.framework.name, grad_bytes, columns["tp"], columns["dp"]
         )
         columns["bucket_bytes"] = np.broadcast_to(bucket_bytes, columns["tp"].shape).astype(float)
@@ -206,7 +206,7 @@ class StrategyColumns:
             columns["bucket_bytes"] = np.where(table.replicas_cross, wan_bucket_bytes, columns["bucket_bytes"])
         return columns
 
-    @part
+    @cached_part
     def by_option(self) -> dict[str, Floats]:
         """Columns that follow from the option, all traits after one another."""
         states = state_bytes(self.settings.job, framework=self.settings.framework.name)
@@ -258,7 +258,7 @@ class StrategyColumns:
         columns["layer"] = (columns["sequence_parallel"] * 3 + columns["recompute"]) * 2 + columns["overlap_tensor"]
         return columns
 
-    @part
+    @cached_part
     def option_memory_class(self) -> Ints:
         """Number of the combination that memory can tell apart, of each option and each row after them."""
         classes = np.zeros(len(self.by_option["zero"]), dtype=np.int64)
@@ -275,7 +275,7 @@ class StrategyColumns:
             grad_bytes,
         )
 
-    @part
+    @cached_part
     def by_schedule(self) -> dict[str, Floats]:
         """Columns that follow from the schedule and its virtual stages."""
         schedules = self.schedules
@@ -290,7 +290,7 @@ class StrategyColumns:
             ),
         }
 
-    @part
+    @cached_part
     def _vocabulary(self) -> tuple[ModelColumns, dict[str, Floats]]:
         """The model's columns, and those that depend on tp (padding of the vocabulary) by tp."""
         multiple = self.settings.framework.vocab_multiple
@@ -308,14 +308,14 @@ class StrategyColumns:
         plain, table = self._vocabulary
         return replace(plain, **{n: values[tp.astype(int)] for n, values in table.items()}) if table else plain
 
-    @part
+    @cached_part
     def stack(self) -> StackColumns:
         """The software stack's switches."""
         s = self.settings
         settings = s.profiles.select(s.groups[0].gpu, s.stack).settings
         return stack_columns(settings, s.profiles.release_age(s.stack, s.release))
 
-    @part
+    @cached_part
     def gpu_columns(self) -> tuple[GpuColumns, Coefficients]:
         """Columns and coefficients of every kind of layer: numbers where all kinds have the same."""
         precision, groups = compute_precision(self.settings.job), self.settings.groups
@@ -327,7 +327,7 @@ class StrategyColumns:
         k = _gather_columns([self.settings.coefficients[group] for group, _ in groups_and_nodes], place)
         return gpu, k
 
-    @part
+    @cached_part
     def layer_costs(self) -> LayerCost:
         """Cost of a layer for every kind of layer, micro-batch size and way to run it."""
         sizes = self.micro_batch_sizes
@@ -356,7 +356,7 @@ class StrategyColumns:
     def _fill_work(self, **columns: Any) -> WorkColumns:
         """Columns of work; what is not known yet has a value that layers do not read."""
         settings = self.settings
-        common = job_columns(settings.model, settings.job, settings.framework.name, settings.pinned.communication)
+        common = build_job_columns(settings.model, settings.job, settings.framework.name, settings.pinned.communication)
         common["expert_tp"] = settings.pinned.expert_tp or np.where(columns["ep"] > 1, 1.0, columns["tp"])
         unused = {f.name: 0.0 for f in fields(WorkColumns) if f.name not in columns and f.name not in common}
         return WorkColumns(**(unused | common | columns))
@@ -656,7 +656,7 @@ class BoundTable(StrategyColumns):
             stack=self.stack,
             links=self._build_links(nodes, option, stage_table.column, self.by_layout["fast"][nodes.layout][:, None]),
             counts=stage_table.column("counts"),
-            sparse=stage_table.column("moe_counts"),
+            moe_counts=stage_table.column("moe_counts"),
             repeats=stage_table.column("repeats"),
             measured=self.settings.profiles.links,
         )
@@ -668,7 +668,7 @@ class BoundTable(StrategyColumns):
 
     def bound_per_stage_s(self, nodes: SearchNodes, option: Ints) -> Floats:
         """A closer bound of each candidate's step, stage by stage; for few candidates."""
-        return self._recall_nodes("tight", nodes, option, lambda: self._bound_by_schedule(nodes, option, least_step_s))
+        return self._recall_nodes("tight", nodes, option, lambda: self._bound_by_schedule(nodes, option, bound_step_s))
 
     def bound_simulated_s(self, nodes: SearchNodes, option: Ints) -> Floats:
         """Each candidate's step simulated, links inside a zone as for its slowest replica, or better."""
@@ -713,16 +713,16 @@ class BoundTable(StrategyColumns):
             stack=self.stack,
             links=self._build_links(nodes, option, expand_runs, fast_XS),
             counts=counts_XS,
-            sparse=expand_runs("moe_counts"),
+            moe_counts=expand_runs("moe_counts"),
             measured=self.settings.profiles.links,
         )
         pinned_layers = self.settings.pinned.layers_per_stage
-        chunk_layers = pinned_layers or layer_counts(self.settings.model.layers, stages * schedule.virtual_stages)
+        chunk_layers = pinned_layers or split_layers(self.settings.model.layers, stages * schedule.virtual_stages)
         strategy = Strategy(pp=stages, interleave=schedule.virtual_stages, schedule=schedule.name)
         return step_s(batch, counts_XS if schedule.virtual_stages == 1 else chunk_layers, strategy, k)
 
     def _is_one_ring(self, layout: Ints, option: Ints) -> npt.NDArray[np.bool_]:
-        """Replicas of all zones are one flat ring, as `Site.ring_ranks` sees it."""
+        """Replicas of all zones are one flat ring, as `PlacedStrategy.ring_ranks` sees it."""
         shards = self.count_shards(layout, option)
         sharded_in_part = (self.by_option["zero"][option] > 0) & (shards > 1) & (shards < self.by_layout["dp"][layout])
         return np.asarray((self.by_option["flat"][option] > 0) & ~sharded_in_part)
@@ -758,4 +758,4 @@ class BoundTable(StrategyColumns):
 
 
 def _simulate_s(*arguments: Any) -> Floats:
-    return simulated_step(*arguments).total_s
+    return simulate_step(*arguments).total_s

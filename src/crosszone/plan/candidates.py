@@ -27,25 +27,25 @@ from crosszone.plan.layout_table import LayoutTable, ScheduleChoice
 from crosszone.plan.layouts import Crossing, ParallelLayout
 from crosszone.plan.plan import Objective
 from crosszone.plan.problem import Problem, compute_rank_bucket_mb
-from crosszone.predict.batch import chunk_layers
-from crosszone.predict.breakdown import bottleneck_of, breakdown_of
+from crosszone.predict.batch import list_virtual_stage_layers
+from crosszone.predict.breakdown import build_breakdown, find_bottleneck
+from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.run import HOUR_S, power_figures, run_of, usd_egress
-from crosszone.predict.site import Site
-from crosszone.predict.step import simulated_step
-from crosszone.predict.traffic import traffic_of
+from crosszone.predict.run import HOUR_S, predict_run, read_power_figures, sum_usd_egress
+from crosszone.predict.step import simulate_step
+from crosszone.predict.traffic import build_traffic
 
 MAX_ROWS = 512  # Rows that are simulated together: more do not fit in the processor's cache
 
 
-def simulate_over_links(predictor: Predictor, sites: Sequence[Site]) -> npt.NDArray[np.float64]:
-    """Expected step of a strategy over the links of each site, which differ in nothing else (`Site.on`).
+def simulate_over_links(predictor: Predictor, sites: Sequence[PlacedStrategy]) -> npt.NDArray[np.float64]:
+    """Expected step of a strategy over the links of each site, which differ in nothing else.
 
     The same numbers as those of a predictor for each site; without bands and periodic averaging.
     """
     assert predictor.site.bands == 1
     assert predictor.strategy.local_update is None
-    rows = len(predictor.site.kinds[0])
+    rows = len(predictor.site.replica_classes[0])
     sites_at_once = max(1, MAX_ROWS // rows)
     step_s = []
     for start in range(0, len(sites), sites_at_once):
@@ -57,10 +57,10 @@ def simulate_over_links(predictor: Predictor, sites: Sequence[Site]) -> npt.NDAr
             gpu=_repeat_rows(batch.gpu, rows, count),
             links=_join_rows([site.link_columns() for site in some_sites], rows),
             counts=np.tile(batch.counts, (count, 1)),
-            sparse=None if batch.sparse is None else np.tile(batch.sparse, (count, 1)),
+            moe_counts=None if batch.moe_counts is None else np.tile(batch.moe_counts, (count, 1)),
         )
         coefficients = _repeat_rows(predictor.coefficients, rows, count)
-        step = simulated_step(joined_batch, chunk_layers(predictor.case), predictor.strategy, coefficients)
+        step = simulate_step(joined_batch, list_virtual_stage_layers(predictor.case), predictor.strategy, coefficients)
         step_s.append(step.total_s.reshape(count, rows).max(axis=1))
     return np.concatenate(step_s)
 
@@ -183,8 +183,8 @@ class Candidate:
         crossings, links = problem.wan_links.crossings, problem.scenario.links
         known_predictor: Predictor | None = problem.shared.get_placed((banded, self._key))
         if known_predictor is not None:
-            return known_predictor.on(
-                problem.scenario.name, known_predictor.site.on(problem.cluster, links, crossings), notices
+            return known_predictor.with_links(
+                problem.scenario.name, known_predictor.site.with_links(problem.cluster, links, crossings), notices
             )
         case = Case(
             model=problem.model,
@@ -193,7 +193,9 @@ class Candidate:
             strategy=self.strategy,
             placement=self.placement,
         ).on(settings.framework)
-        site = Site(case=case, placement=self.placement, links=links, banded=banded, shared_crossings=crossings)
+        site = PlacedStrategy(
+            case=case, placement=self.placement, links=links, banded=banded, shared_crossings=crossings
+        )
         predictor = Predictor(
             name=problem.scenario.name,
             site=site,
@@ -218,7 +220,9 @@ class Candidate:
         )
         if link_number not in steps_by_links:
             site = self.predictor.site
-            sites = [site.on(other.cluster, other.links, other.crossings) for other in shared.announced.values()]
+            sites = [
+                site.with_links(other.cluster, other.links, other.crossings) for other in shared.announced.values()
+            ]
             steps_by_links = dict(
                 zip(shared.announced, simulate_over_links(self.predictor, sites).tolist(), strict=True)
             )
@@ -258,7 +262,7 @@ class Candidate:
         """Step of a replica of each chain, the others left out."""
         site, total = self.predictor.site, self.predictor.step.total_s
         ends = np.cumsum(self.layout.stage_map.shares)
-        chain = np.searchsorted(ends, site.kinds[0], side="right")
+        chain = np.searchsorted(ends, site.replica_classes[0], side="right")
         return tuple(float(total[chain == number].max()) for number in range(len(ends)))
 
     def with_shares(self, counts: tuple[int, ...]) -> Candidate:
@@ -308,7 +312,7 @@ def _get_usd_per_hour(group: NodeGroup, _: Zone | None = None) -> float | None:
 
 def _compute_idle_kw(group: NodeGroup, zone: Zone) -> float:
     """Power of an idle GPU with its share of host and site."""
-    figures = power_figures()
+    figures = read_power_figures()
     return (group.gpu.tdp_w or 0.0) * (figures["idle_share"] + figures["host_share"]) * (zone.pue or 1.0) / 1000.0
 
 
@@ -325,12 +329,14 @@ def compute_objective(candidate: Candidate, objective: Objective) -> float:
 
 def compute_step_cost(predictor: Predictor) -> tuple[float | None, float | None]:
     """$ and kWh of one step: GPUs, with what failures and checkpoints add, and what leaves the zones. [E2]"""
-    breakdown = breakdown_of(predictor)
-    _, shares = bottleneck_of(breakdown)
-    _, egress = traffic_of(predictor, breakdown)
-    run = run_of(predictor.site, predictor.framework.name, predictor.step_time, shares["compute"], egress)
+    breakdown = build_breakdown(predictor)
+    _, shares = find_bottleneck(breakdown)
+    _, egress = build_traffic(predictor, breakdown)
+    run = predict_run(predictor.site, predictor.framework.name, predictor.step_time, shares["compute"], egress)
     hours = predictor.step_time.expected / run.goodput.share / HOUR_S
     usd = (
-        None if run.usd_per_hour is None else run.usd_per_hour * hours + (usd_egress(predictor.site, egress, 1) or 0.0)
+        None
+        if run.usd_per_hour is None
+        else run.usd_per_hour * hours + (sum_usd_egress(predictor.site, egress, 1) or 0.0)
     )
     return usd, None if run.kw is None else run.kw * hours

@@ -12,7 +12,7 @@ from statistics import NormalDist
 from crosszone.cost.coefficients import pair_spread
 from crosszone.inputs.value import Value
 from crosszone.predict.prediction import Prediction, Triple
-from crosszone.predict.traffic import tier_of
+from crosszone.predict.traffic import get_tier
 
 # Standard deviations from the middle of a band to its end, which one run in ten lies beyond: 1.2816.
 SIGMAS_TO_P90 = NormalDist().inv_cdf(0.9)
@@ -123,5 +123,5 @@ def sum_link_bytes(prediction: Prediction) -> dict[str, float]:
     """Bytes of one step over all links of a kind."""
     bytes_by_kind: dict[str, float] = defaultdict(float)
     for row in prediction.communication:
-        bytes_by_kind[tier_of(row.link)] += row.bytes_per_step
+        bytes_by_kind[get_tier(row.link)] += row.bytes_per_step
     return dict(bytes_by_kind)

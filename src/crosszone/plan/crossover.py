@@ -14,7 +14,7 @@ from crosszone.inputs.cluster import Cluster, Link, Zone
 from crosszone.inputs.links import ZoneLink, zone_links
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.value import Value
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 
 MIN_FACTOR, MAX_FACTOR = 1e-3, 1e3  # Factors on the rates between which a crossover is looked for
 SAMPLES = 13  # Factors that are tried first, two a decade, so that more than one crossover is seen
@@ -54,7 +54,9 @@ def find_crossover(scenario: Scenario, first: Scenario, second: Scenario) -> Cro
     def find_faster(exponent: float) -> int:
         """1 where `first` is faster at 10^exponent times the rates, -1 where `second` is, 0 where they are equal."""
         cluster = scale_zone_links(scenario.cluster, 10.0**exponent, links)
-        first_s, theirs = (predictor(plan.replace(cluster=cluster)).step_time.expected for plan in (first, second))
+        first_s, theirs = (
+            build_predictor(plan.replace(cluster=cluster)).step_time.expected for plan in (first, second)
+        )
         return 0 if abs(first_s - theirs) <= EQUAL_SHARE * theirs else 1 if first_s < theirs else -1
 
     exponents = np.linspace(math.log10(MIN_FACTOR), math.log10(MAX_FACTOR), SAMPLES)

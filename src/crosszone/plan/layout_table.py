@@ -35,9 +35,9 @@ from crosszone.inputs.flops import forward_flops_per_token
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.plan.layouts import REPLICAS_NEAR, ParallelLayout, estimate_chain_times
-from crosszone.predict.batch import layer_counts, sparse_layers
-from crosszone.predict.parts import kept, part
-from crosszone.predict.site import Crossings
+from crosszone.predict.batch import count_moe_layers, split_layers
+from crosszone.predict.parts import cached_part, select_parts
+from crosszone.predict.placed_strategy import Crossings
 from crosszone.schedule.orders import V_SHAPED, list_stages_in_order
 
 Ints = npt.NDArray[np.int64]
@@ -92,10 +92,10 @@ def count_stage_layers(
     virtual_stages = len(layers_per_chunk) // stages if layers_per_chunk else schedule.virtual_stages
     if schedule == ANY_V_SHAPED and not layers_per_chunk and model.layers % (2 * stages) == 0:
         name, virtual_stages = "zbv", 2  # every V-shaped schedule places virtual stages as this one does
-    chunk_layers = layers_per_chunk or tuple(layer_counts(model.layers, stages * virtual_stages))
+    chunk_layers = layers_per_chunk or tuple(split_layers(model.layers, stages * virtual_stages))
     stage_of_chunk = list_stages_in_order(name, stages, virtual_stages)
     counts = np.bincount(stage_of_chunk, weights=chunk_layers, minlength=stages)
-    moe_counts = np.bincount(stage_of_chunk, weights=sparse_layers(model, chunk_layers), minlength=stages)
+    moe_counts = np.bincount(stage_of_chunk, weights=count_moe_layers(model, chunk_layers), minlength=stages)
     return tuple(counts.astype(int).tolist()), tuple(moe_counts.astype(int).tolist())
 
 
@@ -511,14 +511,14 @@ class LayoutTable:
     def _set_links(self, wan_links: WanLinks) -> None:
         """Use these links between the zones; everything computed from links is dropped together."""
         self._ways, self._boundaries, self._links = wan_links, {}, {}
-        self.parts = kept(self.parts, without=("ring",))
+        self.parts = select_parts(self.parts, without=("ring",))
 
     @property
     def gloo(self) -> bool:
         """Ranks talk over Gloo."""
         return self._ways.transport.library == "gloo"
 
-    @part
+    @cached_part
     def ring(self) -> Floats:
         """Rate and latency of the ring of zones, and the rate of a flat ring: [L, 3]."""
         ring_L3 = np.tile([np.inf, 0.0, np.inf], (len(self.layouts), 1))
@@ -546,7 +546,7 @@ class LayoutTable:
         pieces = np.split(layouts[order], first[1:]) if len(layouts) else []
         return list(zip(patterns.tolist(), pieces, strict=True))
 
-    @part
+    @cached_part
     def cells(self) -> Ints:
         """Cells (tp x cp GPUs) in use of each node group: [L, G]."""
         cells_LG = np.zeros((len(self.layouts), len(self.groups)), dtype=np.int64)
@@ -554,7 +554,7 @@ class LayoutTable:
             cells_LG[members] = self.list_replicas(members) @ self.patterns[number].count_stages_in(len(self.groups))
         return cells_LG
 
-    @part
+    @cached_part
     def nodes_used(self) -> Ints:
         """Nodes in use."""
         node_gpus_G = np.array([group.gpus for group in self.groups])
@@ -563,7 +563,7 @@ class LayoutTable:
         per_node_LG = np.where(self.tp[:, None] <= node_gpus_G, whole_groups_LG, node_gpus_G)
         return np.asarray((-(-self.cells * self.ranks_per_cell[:, None] // np.maximum(per_node_LG, 1))).sum(axis=1))
 
-    @part
+    @cached_part
     def node_shards(self) -> Ints:
         """Replicas of a stage that lie in every node, where that is the same for all nodes; else 0."""
         node_gpus_G = np.array([group.gpus for group in self.groups])
@@ -584,7 +584,7 @@ class LayoutTable:
                 count[layout] = 0
         return count
 
-    @part
+    @cached_part
     def memory_class(self) -> Ints:
         """Number of what memory depends on: layouts of one number need the same for equal options."""
         numbers: dict[object, int] = {}
@@ -597,7 +597,7 @@ class LayoutTable:
         keys = np.stack([*columns, self.zone_shards, self.node_shards, uneven_layout], axis=1)
         return np.unique(keys, axis=0, return_inverse=True)[1].ravel()
 
-    @part
+    @cached_part
     def fast(self) -> Floats:
         """2 where a boundary between stages may lie inside a fast-link domain, else 0."""
         domain = np.array([group.local_gpus for group in self.groups])

@@ -2,7 +2,7 @@
 
 `ParallelLayout` is degrees, a `StageMap` and a rank order, before options are chosen:
 
-layout = ParallelLayout(tp=8, cp=1, ep=1, stage_map=StageMap((Chain(4, ((0, 2), (1, 2))),)), order=REPLICAS_NEAR)
+    layout = ParallelLayout(tp=8, cp=1, ep=1, stage_map=StageMap((Chain(4, ((0, 2), (1, 2))),)), order=REPLICAS_NEAR)
 
 A stage map is a set of chains. A chain is a number of replicas whose stages lie in the same node groups. One chain in
 one group crosses nothing; several chains in several zones put data parallelism across them; a chain through several

@@ -1,7 +1,7 @@
 """Planner: a scenario in, ranked plans out.
 
-answer = crosszone.plan(crosszone.load_scenario("examples/three-cities.yaml"))
-answer.plans[0].strategy, answer.plans[0].prediction.step_time_s.expected
+    answer = crosszone.plan(crosszone.load_scenario("examples/three-cities.yaml"))
+    answer.plans[0].strategy, answer.plans[0].prediction.step_time_s.expected
 
 `refine_candidate`: small changes to a good plan that the search leaves out: layers moved, stages and zones shifted,
 micro-batches shared out otherwise. Each change is simulated; the best one is kept as long as there is one.
@@ -52,7 +52,7 @@ from crosszone.plan.plan import OBJECTIVES, Comparison, IdleGpus, Objective, Pla
 from crosszone.plan.problem import PlanCache, Problem
 from crosszone.plan.reasons import explain_no_plan, explain_plan, list_hints, list_idle_gpus, list_rejected
 from crosszone.plan.search import PlanSearch, Progress
-from crosszone.predict.batch import chunk_layers
+from crosszone.predict.batch import list_virtual_stage_layers
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 from crosszone.text import DEFAULT_LANGUAGE
@@ -121,7 +121,7 @@ def _iterate_layer_moves(candidate: Candidate) -> Iterator[Candidate]:
         or candidate.problem.is_pinned("layers_per_stage")
     ):
         return
-    counts = chunk_layers(candidate.predictor.case)
+    counts = list_virtual_stage_layers(candidate.predictor.case)
     times = candidate.predictor.step.times
     work = (times.forward + times.backward).max(axis=0)
     slowest = int(np.argmax(work))

@@ -53,10 +53,10 @@ from crosszone.plan.layouts import (
     iterate_layouts,
     list_zone_orders,
 )
-from crosszone.predict.batch import buckets
-from crosszone.predict.memory import host_gib
-from crosszone.predict.parts import part
-from crosszone.predict.site import transport_of
+from crosszone.predict.batch import compute_bucket_bytes
+from crosszone.predict.memory import get_host_gib
+from crosszone.predict.parts import cached_part
+from crosszone.predict.placed_strategy import select_transport
 
 RANKS_PER_LINE = 8  # Ranks that fill a line together: those of a node
 MAX_FLOWS = 64  # NCCL allows 64 sockets a connection (NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD)
@@ -72,7 +72,7 @@ def choose_flows(
     """
     if "flows" in communication.model_fields_set or not links:
         return communication
-    one_flow = transport_of(communication.replace(flows=1), cluster)
+    one_flow = select_transport(communication.replace(flows=1), cluster)
     if one_flow.library == "gloo":  # has one connection between two ranks
         return communication
     paths = zone_paths(cluster, one_flow, links)
@@ -154,7 +154,7 @@ class Problem:
     parts: dict[str, Any] = field(init=False, default_factory=dict, repr=False, compare=False)
     """What has been computed of it so far, by name; a changed copy begins anew."""
 
-    @part
+    @cached_part
     def shared(self) -> ProblemCache:
         """The cache of problems with these zones, this model, job and pinned strategy, whatever their links."""
         return self.cache.find_problem_cache(self.model, self.job, self.cluster.zones, self.pinned, self.profiles)
@@ -180,17 +180,17 @@ class Problem:
         """Where it is trained."""
         return self.scenario.cluster
 
-    @part
+    @cached_part
     def groups(self) -> tuple[NodeGroup, ...]:
         """Node groups of all zones."""
         return tuple(group for _, group in self.cluster.groups())
 
-    @part
+    @cached_part
     def zone_graph(self) -> ZoneGraph:
         """What zone orders are chosen by."""
         return build_zone_graph(self.cluster, self.scenario.links, compute_precision(self.job))
 
-    @part
+    @cached_part
     def zone_orders(self) -> list[ZoneOrder]:
         """Zone orders of the node groups; with local SGD, only whole replicas in several zones."""
         orders = list_zone_orders(self.zone_graph)
@@ -199,24 +199,24 @@ class Problem:
         zone_of = self.zone_graph.zone_of
         return [r for r in orders if all(len(path) == 1 for path in r) and len({zone_of[p[0]] for p in r}) > 1]
 
-    @part
+    @cached_part
     def communication(self) -> Communication:
         """How ranks talk, what is not given filled in for the links between the zones."""
         return choose_flows(self.pinned.communication, self.cluster, self.scenario.links)
 
-    @part
+    @cached_part
     def wan_links(self) -> WanLinks:
         """Links between the zones."""
-        transport = transport_of(self.communication, self.cluster)
+        transport = select_transport(self.communication, self.cluster)
         return WanLinks(cluster=self.cluster, links=self.scenario.links, transport=transport)
 
-    @part
+    @cached_part
     def frameworks(self) -> list[Framework]:
         """Frameworks that can do what is pinned, in the job's precision."""
         refused = {notice.params["framework"] for notice in self.refused}
         return [framework for framework in self._requested_frameworks if framework.title not in refused]
 
-    @part
+    @cached_part
     def refused(self) -> list[Notice]:
         """What each of the other frameworks cannot do."""
         case = self.build_case(self.pinned if self.pinned.dp else self.pinned.replace(dp=1))
@@ -255,7 +255,7 @@ class Problem:
             self._layout_tables[key] = self.shared[cache_key] = table
         return self._layout_tables[key]
 
-    @part
+    @cached_part
     def _layout_tables(self) -> dict[tuple[DegreeChoices, Breadth], LayoutTable]:
         return {}
 
@@ -282,7 +282,7 @@ class Problem:
         is_fixed = self.pinned.local_update is not None or self.is_pinned("dp")
         return self._speeds if is_able and not is_fixed and min(self._speeds) > 0 else None
 
-    @part
+    @cached_part
     def _speeds(self) -> list[float]:
         """Peak of one GPU of each node group, scaled to the speed that a trial measured."""
         precision = compute_precision(self.job)
@@ -300,7 +300,10 @@ class Problem:
 def _pins_all_fields(problem: Problem, notice: Notice) -> bool:
     """Whether all fields that a framework's need is about are pinned."""
     reason = str(notice.params.get("reason", ""))
-    fields = [notice.field.removeprefix("strategy."), *(part.split("=")[0] for part in reason.split(" and "))]
+    fields = [
+        notice.field.removeprefix("strategy."),
+        *(cached_part.split("=")[0] for cached_part in reason.split(" and ")),
+    ]
     return all(name.split(".")[0] in problem.pinned.pinned for name in fields)
 
 
@@ -332,7 +335,7 @@ class SearchSettings:
     @cached_property
     def memory_bytes(self) -> list[tuple[float, float]]:
         """What a GPU of each node group has for the expected peak, on itself and in its node."""
-        return [(self.memory_share * group.gpu.memory_gib * GIB, host_gib(group) * GIB) for group in self.groups]
+        return [(self.memory_share * group.gpu.memory_gib * GIB, get_host_gib(group) * GIB) for group in self.groups]
 
     @cached_property
     def coefficients(self) -> list[Coefficients]:
@@ -367,5 +370,5 @@ def compute_rank_bucket_mb(settings: SearchSettings, tp: Numbers, pp: Numbers, d
     """MB of gradients of one rank that go together between zones: at least what the framework takes anyway. [W6]"""
     assert settings.wan_bucket_mb is not None
     grad_bytes = state_bytes(settings.job, framework=settings.framework.name).gradients
-    usual_mb = buckets(settings.model, None, settings.framework.name, grad_bytes, tp, dp) / MB
+    usual_mb = compute_bucket_bytes(settings.model, None, settings.framework.name, grad_bytes, tp, dp) / MB
     return np.maximum(usual_mb, np.ceil(settings.wan_bucket_mb / (np.asarray(tp) * pp)))

@@ -37,7 +37,7 @@ from crosszone.plan.layouts import EVERYTHING, USUAL, Breadth, DegreeChoices
 from crosszone.plan.options import LayoutTraits, OptionTable, check_policies, list_options
 from crosszone.plan.problem import Problem, SearchSettings, choose_wan_bucket_mb
 from crosszone.plan.search_nodes import NodeBlock
-from crosszone.predict.parts import kept, part
+from crosszone.predict.parts import cached_part, select_parts
 from crosszone.schedule.orders import V_SHAPED
 
 Ints = npt.NDArray[np.int64]
@@ -80,13 +80,13 @@ class SearchSpace:
         """The same space with other links between the zones."""
         other = copy(self)
         other.problem = problem
-        other.parts = kept(self.parts, without=("layout_table",))
+        other.parts = select_parts(self.parts, without=("layout_table",))
         bucket = choose_wan_bucket_mb(problem, self.framework)
         if bucket != self.settings.wan_bucket_mb:
             other.parts["settings"] = replace(self.settings, wan_bucket_mb=bucket)
         return other
 
-    @part
+    @cached_part
     def settings(self) -> SearchSettings:
         """What all strategies have in common."""
         problem, framework = self.problem, self.framework
@@ -104,12 +104,12 @@ class SearchSpace:
             safe=self.safe,
         )
 
-    @part
+    @cached_part
     def layout_table(self) -> LayoutTable:
         """The layouts, and what does not depend on options."""
         return self.problem.build_layout_table(self.degrees, self.breadth)
 
-    @part
+    @cached_part
     def _option_tables(self) -> tuple[list[OptionTable], Ints]:
         """Options of each set of traits, and the number of each layout's set."""
         table = self.layout_table
@@ -136,7 +136,7 @@ class SearchSpace:
         ]
         return tables, table_of_layout.ravel()
 
-    @part
+    @cached_part
     def _option_counts(self) -> Ints:
         """Number of options of each layout, [L]."""
         tables, traits = self._option_tables
@@ -146,7 +146,7 @@ class SearchSpace:
         """Number of strategies, of all layouts."""
         return self._count
 
-    @part
+    @cached_part
     def _count(self) -> int:
         everything = np.arange(len(self.layout_table.layouts))
         return int(sum(self._option_counts[block.layout].sum() for block in self._build_blocks(everything)))
@@ -279,7 +279,7 @@ class SearchSpace:
             return [getattr(self.problem.pinned, degree)]
         return range(1, largest + 1)
 
-    @part
+    @cached_part
     def degrees(self) -> DegreeChoices:
         """Values of every degree that rules, the framework and policies allow."""
         problem, model = self.problem, self.problem.model
@@ -302,7 +302,7 @@ class SearchSpace:
             dp=(problem.pinned.dp,) if problem.pinned.dp else tuple(replicas),
         )
 
-    @part
+    @cached_part
     def _micro_batches(self) -> list[int]:
         batch = self.problem.job.global_batch
         if self.problem.is_pinned("micro_batch"):

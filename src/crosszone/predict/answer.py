@@ -8,7 +8,7 @@ from typing import NamedTuple
 from crosszone.errors import InputError, Level
 from crosszone.inputs.scenario import Loaded, scenario_notices
 from crosszone.inputs.summary import chosen_dp, few_alike
-from crosszone.predict.predict import build_prediction, predictor
+from crosszone.predict.predict import build_prediction, build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.text import DEFAULT_LANGUAGE
@@ -31,7 +31,7 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predic
     An assumed bandwidth changes the numbers as much as a typed one, so what `scenario check` says is said here too.
     """
     scenario, document = loaded.scenario, loaded.document
-    computed = computed or predictor_of(loaded)
+    computed = computed or build_predictor_from(loaded)
     notices = [*chosen_dp(scenario, computed.strategy), *computed.notices, *loaded.notices, *scenario_notices(scenario)]
     complete = replace(computed, notices=tuple(few_alike(list(map(document.placed, notices)))))
     prediction = build_prediction(complete, language)
@@ -39,9 +39,9 @@ def answer(loaded: Loaded, language: str = DEFAULT_LANGUAGE, *, computed: Predic
     return PredictionAnswer(complete, prediction.model_copy(update={"warnings": tuple(worst_first)}))
 
 
-def predictor_of(loaded: Loaded) -> Predictor:
+def build_predictor_from(loaded: Loaded) -> Predictor:
     """Everything that can be computed of a scenario that was read from a file; errors have their lines."""
     try:
-        return predictor(loaded.scenario)
+        return build_predictor(loaded.scenario)
     except InputError as error:
         raise type(error)(*map(loaded.document.placed, error.notices)) from None

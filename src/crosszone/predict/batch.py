@@ -59,7 +59,7 @@ class Batch:
     links: LinkColumns
     counts: Numbers
     """Layers of each stage."""
-    sparse: Numbers | None = None
+    moe_counts: Numbers | None = None
     """Of these, those with experts; None: as the layers of the stages follow each other."""
     repeats: Numbers = 1.0
     """Equal stages in a row that each of them stands for."""
@@ -67,20 +67,20 @@ class Batch:
     """Links inside zones as they were timed; None: those of the catalogue."""
 
 
-def layer_counts(layers: int, chunks: int) -> list[int]:
+def split_layers(layers: int, chunks: int) -> list[int]:
     """Layers dealt out evenly; those left over go to the stages after the first, which holds the embedding. [R3]"""
     base, extra = divmod(layers, chunks)
     first = 1 if extra < chunks - 1 else 0
     return [base + (first <= chunk < first + extra) for chunk in range(chunks)]
 
 
-def chunk_layers(case: Case) -> list[int]:
+def list_virtual_stage_layers(case: Case) -> list[int]:
     """Layers of each stage and chunk in pipeline order."""
     s = case.strategy
-    return list(s.layers_per_stage or layer_counts(case.model.layers, s.pp * s.interleave))
+    return list(s.layers_per_stage or split_layers(case.model.layers, s.pp * s.interleave))
 
 
-def sparse_layers(model: Model, counts: Sequence[int]) -> list[int]:
+def count_moe_layers(model: Model, counts: Sequence[int]) -> list[int]:
     """Layers with experts among consecutive parts of the model that hold so many layers each. [R4]"""
     if model.moe is None:
         return [0] * len(counts)
@@ -90,19 +90,19 @@ def sparse_layers(model: Model, counts: Sequence[int]) -> list[int]:
     return moe_layers
 
 
-def stage_counts(case: Case) -> list[float]:
+def count_stage_layers(case: Case) -> list[float]:
     """Layers of each stage, its chunks added up."""
-    return stage_sums(case.strategy, chunk_layers(case))
+    return sum_virtual_stages(case.strategy, list_virtual_stage_layers(case))
 
 
-def stage_sums(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
+def sum_virtual_stages(s: Strategy, of_chunks: Sequence[int]) -> list[float]:
     """A figure of each stage, that of its chunks, in pipeline order, added up."""
     held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave)
     sums: list[float] = np.bincount(held_by, weights=of_chunks, minlength=s.pp).tolist()
     return sums
 
 
-def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dict[str, Numbers]:
+def build_job_columns(model: Model, job: Job, framework: str, c: Communication) -> dict[str, Numbers]:
     """Columns of work that neither degrees nor placement change: the same for every strategy of a search."""
     states = state_bytes(job, framework=framework)
     path = PATH_BITS[compute_precision(job)]
@@ -114,7 +114,7 @@ def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dic
         "weight_bytes": states.weights,
         "gradient_bytes": states.gradients,
         "optimizer_bytes": states.master + states.moments,
-        "bucket_room": bucket_room(model, c.bucket_mb, framework, states.gradients),
+        "bucket_room": compute_bucket_excess_bytes(model, c.bucket_mb, framework, states.gradients),
         "tree": {"auto": 0.0, "ring": -1.0, "tree": 1.0}[c.algorithm],
         "rounds": ROUNDS.get(c.compression, 1.0),
         "dtype_bytes": dtype_bytes,
@@ -123,10 +123,10 @@ def job_columns(model: Model, job: Job, framework: str, c: Communication) -> dic
     }
 
 
-def work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int) -> WorkColumns:
+def build_work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int) -> WorkColumns:
     """Job and strategy of one placed case; `dp_stride` and `shard_ranks` follow from its placement."""
     s, job, c = case.strategy, case.job, case.strategy.communication
-    common = job_columns(case.model, job, framework, c)
+    common = build_job_columns(case.model, job, framework, c)
     return WorkColumns(
         **common,
         tp=s.tp,
@@ -147,7 +147,7 @@ def work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int
         overlap_tensor=float(c.overlap_tensor),
         overlap_gradients=float(c.overlap_gradients),
         overlap_parameters=float(c.overlap_parameters),
-        bucket_bytes=buckets(case.model, c.bucket_mb, framework, common["gradient_bytes"], s.tp, case.dp),
+        bucket_bytes=compute_bucket_bytes(case.model, c.bucket_mb, framework, common["gradient_bytes"], s.tp, case.dp),
         v_shaped=float(s.pipeline_schedule in V_SHAPED),
         extra_warmup=float(job.global_batch if s.pipeline_schedule == "gpipe" else s.extra_warmup),
         splits_weight_grad=float(s.pipeline_schedule in SPLITS_WEIGHT_GRAD),
@@ -155,14 +155,14 @@ def work_columns(case: Case, framework: str, *, dp_stride: int, shard_ranks: int
     )
 
 
-def bucket_bytes(case: Case, framework: str) -> float:
+def get_bucket_bytes(case: Case, framework: str) -> float:
     """Bytes of gradients that are reduced together: as asked for, else the framework's own; without one, a layer's."""
     s = case.strategy
     gradient_bytes = state_bytes(case.job, framework=framework).gradients
-    return float(buckets(case.model, s.communication.bucket_mb, framework, gradient_bytes, s.tp, case.dp))
+    return float(compute_bucket_bytes(case.model, s.communication.bucket_mb, framework, gradient_bytes, s.tp, case.dp))
 
 
-def buckets(
+def compute_bucket_bytes(
     model: Model, asked_mb: float | None, framework: str, gradient_bytes: float, tp: Numbers, dp: Numbers
 ) -> Numbers:
     """The same for arrays of degrees; `gradient_bytes`: of one gradient as it is kept."""
@@ -177,11 +177,11 @@ def buckets(
     return 1e6 * gradient_bytes * np.maximum(capabilities.bucket_parameters_m, least * dp)
 
 
-def bucket_room(model: Model, asked_mb: float | None, framework: str, gradient_bytes: float) -> float:
+def compute_bucket_excess_bytes(model: Model, asked_mb: float | None, framework: str, gradient_bytes: float) -> float:
     """Bytes by which a bucket that was asked for is larger than the framework's own, where it is memory of its own."""
     if asked_mb is None or not frameworks()[framework].bucket_buffer:
         return 0.0
-    return max(0.0, 1e6 * asked_mb - float(buckets(model, None, framework, gradient_bytes, 1, 1)))
+    return max(0.0, 1e6 * asked_mb - float(compute_bucket_bytes(model, None, framework, gradient_bytes, 1, 1)))
 
 
 def count_grad_comm_bytes(model: Model, c: Communication, kept_share: float) -> float:
@@ -258,35 +258,35 @@ def join_batches(batches: Sequence[Batch]) -> Batch:
     return Batch(
         **{name: join_columns(name) for name in ("model", "work", "gpu", "stack", "links")},
         counts=join([batch.counts for batch in batches], padding=0.0),
-        sparse=join([batch.sparse for batch in batches], padding=0.0),
+        moe_counts=join([batch.moe_counts for batch in batches], padding=0.0),
     )
 
 
-def scalar(value: Any) -> Any:
+def get_scalar(value: Any) -> Any:
     """A single entry as a plain number; recorded, as a recorded one."""
     return value if isinstance(value, Recorded) else float(value)
 
 
-def cell(values: Any, row: int, stage: Any) -> Any:
+def get_cell(values: Any, row: int, stage: Any) -> Any:
     """One entry; `stage` may be recorded (`place_of_largest`)."""
     if not np.ndim(values):
-        return scalar(values)
+        return get_scalar(values)
     if isinstance(stage, Recorded):
-        entries = row_of(values, row)
-        return pick(stage, list(entries)) if len(entries) > 1 else scalar(entries[0])
+        entries = select_row(values, row)
+        return pick(stage, list(entries)) if len(entries) > 1 else get_scalar(entries[0])
     rows, stages = values.shape
-    return scalar(values[row if rows > 1 else 0, stage if stages > 1 else 0])
+    return get_scalar(values[row if rows > 1 else 0, stage if stages > 1 else 0])
 
 
-def row_of(values: Any, row: int) -> Any:
+def select_row(values: Any, row: int) -> Any:
     """One row, as an array of stages."""
     array = np.atleast_2d(as_array(values))
     return array[row if len(array) > 1 else 0]
 
 
-def top(values: Any, row: int) -> Any:
+def find_largest(values: Any, row: int) -> Any:
     """The largest entry of one row."""
-    return scalar(np.max(row_of(values, row)))
+    return get_scalar(np.max(select_row(values, row)))
 
 
 def place_of_largest(values: Any) -> Any:

@@ -24,7 +24,7 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import compute_precision
 from crosszone.inputs.rules import Case
 from crosszone.predict.prediction import Memory
-from crosszone.predict.run import unpriced
+from crosszone.predict.run import list_unpriced_egress
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -40,7 +40,7 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
         notices.append(Notice(code="profile_derived", level="warning", params={"gpu": gpu, "family": family}))
     if not all(profile.stack_measured for profile in p.profile.values()):
         notices.append(Notice(code="stack_unmeasured", level="note", params={"stack": p.stack}))
-    notices += unsampled(p.case, p.gpu_kinds)
+    notices += list_unsampled_operators(p.case, p.gpu_kinds)
     notices += find_unmeasured(p)
     if not memory.fits:
         worst = memory.stages[memory.worst_stage]
@@ -68,7 +68,7 @@ def collect_notices(p: Predictor, memory: Memory, egress: dict[tuple[int, int], 
 
 def _list_unpriced(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Notice]:
     """Traffic between zones that the total leaves out for want of a price."""
-    unknown = unpriced(p.site, egress) if p.case.job.steps else []
+    unknown = list_unpriced_egress(p.site, egress) if p.case.job.steps else []
     if not unknown:
         return []
     return [Notice(code="egress_price_unknown", level="warning", field="cluster.links", params={"pairs": unknown})]
@@ -106,7 +106,7 @@ def find_unmeasured(p: Predictor) -> list[Notice]:
 PRODUCTS_IN = {"fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "nvfp4": "fp8", "fp32": "fp32"}
 
 
-def operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, dict[str, OperatorError]]:
+def list_operator_errors(case: Case, profiles: Mapping[Gpu, Profile]) -> dict[str, dict[str, OperatorError]]:
     """How far off this prediction's own formulas are on kernels timed alone: by GPU kind and family of operators.
 
     Only families that the case uses, with the coefficients that it is predicted with; kinds that were not sampled are
@@ -160,7 +160,7 @@ def _list_checked_operators(case: Case, settings: Mapping[str, Any]) -> Iterator
     yield "cross_entropy", SIXTEEN_BIT
 
 
-def unsampled(case: Case, gpus: Iterable[str]) -> list[Notice]:
+def list_unsampled_operators(case: Case, gpus: Iterable[str]) -> list[Notice]:
     """A note for each GPU kind of which sizes of this case's operators lie outside of what was sampled."""
     notices = []
     for gpu in gpus:

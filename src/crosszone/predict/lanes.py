@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crosszone.errors import InvalidError, Notice
-from crosszone.predict.site import EXPECTED
+from crosszone.predict.placed_strategy import EXPECTED
 from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD
 from crosszone.schedule.timeline import Timeline, build_timeline
 from crosszone.schedule.trace import MAX_SPANS, Lane
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
 
-def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline:
+def build_step_timeline(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline:
     """Lanes of stages, links, gradient exchange and updates; the last span ends with the step. [S10]"""
     step, s = p.step, p.strategy
     passes = 3 if s.pipeline_schedule in SPLITS_WEIGHT_GRAD else 2
@@ -29,7 +29,7 @@ def timeline_of_step(p: Predictor, language: str = DEFAULT_LANGUAGE) -> Timeline
         raise InvalidError(Notice(code="trace_too_long", value=spans, field="strategy", params=params))
     row = p.row
     t = step.times
-    at = p.site.zone[:, p.site.kinds[0][p.slowest], 0, 0]
+    at = p.site.zone[:, p.site.replica_classes[0][p.slowest], 0, 0]
     zones = tuple(p.site.cluster.zones[int(zone)].name for zone in at)
     names = tuple(label("lane_stage", language, stage=stage, zone=zone) for stage, zone in enumerate(zones))
     run = step.pipelines.alone(row)

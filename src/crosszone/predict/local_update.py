@@ -10,9 +10,9 @@ import numpy.typing as npt
 from crosszone.cost.collectives import CollectiveCost
 from crosszone.cost.record import named
 from crosszone.inputs.parameters import parameters
-from crosszone.predict.batch import scalar
+from crosszone.predict.batch import get_scalar
+from crosszone.predict.placed_strategy import BANDS, EXPECTED
 from crosszone.predict.prediction import Traffic
-from crosszone.predict.site import BANDS, EXPECTED
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -30,7 +30,7 @@ def exchange_fragment(p: Predictor) -> CollectiveCost | None:
     return p.site.zone_exchange(size)
 
 
-def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
+def predict_local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
     """Exposed seconds of periodic averaging, shared out over all steps: [low, expected, high]. [V5]
 
     Every H / F steps one of F fragments is exchanged; what is longer than `delay` steps of compute is waited for:
@@ -49,7 +49,7 @@ def local_update_s(p: Predictor) -> npt.NDArray[np.float64]:
     return exposed
 
 
-def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Traffic]:
+def build_local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> list[Traffic]:
     """Bytes and time of the averaging per step, over every edge of the ring of zones."""
     local = p.strategy.local_update
     cost = exchange_fragment(p) if local else None
@@ -57,7 +57,7 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
         return []
     names = [z.name for z in p.site.cluster.zones]
     ring = p.site.ring
-    fragment_bytes = named("zones.averaged_bytes", scalar(cost.bytes.zones))
+    fragment_bytes = named("zones.averaged_bytes", get_scalar(cost.bytes.zones))
     often = named("local_update.fragments", local.fragments) / named("local_update.steps", local.steps)
     rows = []
     for a, b in zip(ring, (*ring[1:], ring[0]), strict=True):
@@ -67,9 +67,9 @@ def local_update_traffic(p: Predictor, egress: dict[tuple[int, int], float]) -> 
                 kind="local update",
                 link=f"{names[a]} > {names[b]}",
                 bytes_per_step=fragment_bytes * often,
-                messages=scalar(cost.messages) * often,
-                busy_s=scalar(cost.seconds[EXPECTED]) * often,
-                exposed_s=scalar(p.local_update_s[EXPECTED]) / named("zones", len(ring)),
+                messages=get_scalar(cost.messages) * often,
+                busy_s=get_scalar(cost.seconds[EXPECTED]) * often,
+                exposed_s=get_scalar(p.local_update_s[EXPECTED]) / named("zones", len(ring)),
             )
         )
     return rows

@@ -14,7 +14,7 @@ from crosszone.cost.memory import StageBytes as Bytes
 from crosszone.cost.record import named, plain
 from crosszone.cost.stages import stage_layers
 from crosszone.inputs.cluster import NodeGroup
-from crosszone.predict.batch import scalar
+from crosszone.predict.batch import get_scalar
 from crosszone.predict.prediction import Memory, StageMemory, Triple, named_triple
 from crosszone.schedule.orders import count_in_flight
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
 
 
-def memory_of(p: Predictor) -> Memory:
+def predict_memory(p: Predictor) -> Memory:
     """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
     s, b, site = p.strategy, p.batch, p.site
-    stage_bytes, fullest = fullest_of(p)
+    stage_bytes, fullest = find_fullest(p)
     gpus = [group.gpu for group in site.groups]
-    group = site.group[:, site.kinds[0], 0, 0].T
+    group = site.group[:, site.replica_classes[0], 0, 0].T
 
     def pick_fullest(values: Any) -> Any:
         return np.broadcast_to(values, b.counts.shape)[fullest, np.arange(s.pp)]
@@ -42,17 +42,17 @@ def memory_of(p: Predictor) -> Memory:
     stages = []
     for stage, layers in enumerate(b.counts[0].tolist()):
         gpu = gpus[group[fullest[stage], stage]]
-        parts_of_stage = {part: scalar(values[stage]) for part, values in parts.items()}
+        parts_of_stage = {part: get_scalar(values[stage]) for part, values in parts.items()}
         stages.append(
             StageMemory(
                 stage=stage,
                 gpu=gpu.name,
                 layers=int(layers),
                 parts=parts_of_stage,
-                total=scalar(totals[stage]),
-                limit=scalar(limits[stage]),
-                host=scalar(host[stage]),
-                host_limit=_none_if_unlimited(host_gib(site.groups[group[fullest[stage], stage]])),
+                total=get_scalar(totals[stage]),
+                limit=get_scalar(limits[stage]),
+                host=get_scalar(host[stage]),
+                host_limit=_none_if_unlimited(get_host_gib(site.groups[group[fullest[stage], stage]])),
                 peak_at=MOMENTS[moment[stage]],
             )
         )
@@ -71,13 +71,13 @@ def memory_of(p: Predictor) -> Memory:
     )
 
 
-def fullest_of(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
+def find_fullest(p: Predictor) -> tuple[Bytes, npt.NDArray[np.intp]]:
     """Bytes of every row and stage, and of each stage the kind of replica whose GPU comes nearest to its limit."""
     b, site = p.batch, p.site
     kinds = (b.model.first_dense, b.model.moe_every, b.model.moe_layers)
-    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.sparse)
+    layers = stage_layers(b.counts, *kinds, b.repeats, b.work.v_shaped, b.moe_counts)
     stage_bytes = stage_memory(b.model, b.work, b.stack, layers, p.memory_coefficients, in_flight=_count_in_flight(p))
-    room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.kinds[0], 0, 0].T]
+    room = np.array([group.gpu.memory_gib for group in site.groups])[site.group[:, site.replica_classes[0], 0, 0].T]
     return stage_bytes, np.argmax(
         np.broadcast_to(plain(stage_bytes.total) / GIB, b.counts.shape)[: len(room)] - room, axis=0
     )
@@ -88,12 +88,12 @@ def _count_in_flight(p: Predictor) -> npt.NDArray[np.float64]:
     s = p.strategy
     in_flight_KS = [
         count_in_flight(s.pipeline_schedule, s.pp, m, s.interleave, s.extra_warmup) / s.interleave
-        for m in p.site.kind_micro_batches.tolist()
+        for m in p.site.class_micro_batches.tolist()
     ]
     return np.asarray(p.site.rows(np.array(in_flight_KS)))
 
 
-def host_gib(group: NodeGroup) -> float:
+def get_host_gib(group: NodeGroup) -> float:
     """Memory of a node for each of its GPUs, GiB; inf where it is not known."""
     return math.inf if group.memory_gib is None else group.memory_gib / group.gpus
 

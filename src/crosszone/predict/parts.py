@@ -3,10 +3,11 @@
 class Placed:
 parts: dict[str, Any]
 
-@part
+@cached_part
 def ring(self) -> tuple[int, ...]: ...
 
-replace(placed, links=links, parts=kept(placed.parts, without=("ring",)))    # all but what follows from links
+# all but what follows from links
+replace(placed, links=links, parts=select_parts(placed.parts, without=("ring",)))
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class HasParts(Protocol):
     parts: dict[str, Any]
 
 
-class part(Generic[T]):
+class cached_part(Generic[T]):
     """A property that is computed once and kept in `parts` under its name."""
 
     def __init__(self, build: Callable[[Any], T]) -> None:
@@ -50,6 +51,6 @@ class part(Generic[T]):
             raise
 
 
-def kept(parts: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:
+def select_parts(parts: Mapping[str, Any], *, without: Collection[str]) -> dict[str, Any]:
     """The parts that stay valid when what the others follow from is changed."""
     return {name: value for name, value in parts.items() if name not in without}

@@ -20,22 +20,22 @@ from crosszone.inputs.placement import Block, Placement, no_tp_room, packed
 from crosszone.inputs.rules import Case, require_legal
 from crosszone.inputs.scenario import Scenario
 from crosszone.inputs.strategy import Strategy
-from crosszone.predict.breakdown import bottleneck_of, breakdown_of
-from crosszone.predict.evidence import collect_notices, operator_errors
+from crosszone.predict.breakdown import build_breakdown, find_bottleneck
+from crosszone.predict.evidence import collect_notices, list_operator_errors
+from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.predict.prediction import Basis, Prediction, Record, Run, named_triple
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.run import run_of, tokens_per_step
-from crosszone.predict.site import Site
-from crosszone.predict.step import too_long
-from crosszone.predict.traffic import traffic_of
+from crosszone.predict.run import count_tokens_per_step, predict_run
+from crosszone.predict.step import check_step_length
+from crosszone.predict.traffic import build_traffic
 
 
 def predict(scenario: Scenario, *, language: str = "en", profiles: Profiles | None = None) -> Prediction:
     """The numbers for a scenario's strategy on its placement (a default one is made when none is given)."""
-    return build_prediction(predictor(scenario, profiles=profiles), language)
+    return build_prediction(build_predictor(scenario, profiles=profiles), language)
 
 
-def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predictor:
+def build_predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predictor:
     """Everything needed to predict a scenario; `IllegalError` when its strategy breaks a rule."""
     if scenario.strategy is None:
         raise InvalidError(Notice(code="strategy_missing", field="strategy"))
@@ -47,25 +47,27 @@ def predictor(scenario: Scenario, *, profiles: Profiles | None = None) -> Predic
         notices.append(Notice(code="framework_taken", level="note", field="job.framework", params=params))
     case = replace(case, strategy=strategy)
     placement, remarks = _place_ranks(case)
-    site = Site(case=case, placement=placement, links=scenario.links)
+    site = PlacedStrategy(case=case, placement=placement, links=scenario.links)
     site.check()
-    step_notice = too_long(strategy, case.job.global_batch)
+    step_notice = check_step_length(strategy, case.job.global_batch)
     if step_notice is not None:
         raise InvalidError(step_notice)
     return _build_predictor(scenario.name, site, framework, profiles, [*notices, *remarks])
 
 
-def measured_predictor(name: str, case: Case, framework: Framework, profiles: Profiles | None = None) -> Predictor:
+def build_measured_predictor(
+    name: str, case: Case, framework: Framework, profiles: Profiles | None = None
+) -> Predictor:
     """Everything needed to predict a run that took place: rules of legality are not asked, for it did run.
 
-    Its ranks fill the GPUs in order, as `predictor` places them; what is legal is predicted alike by both.
+    Its ranks fill the GPUs in order, as `build_predictor` places them; what is legal is predicted alike by both.
     """
     cluster, strategy = case.cluster, case.strategy
     if no_tp_room(cluster, strategy) is None:
         placement, _ = packed(cluster, strategy)
     else:  # tensor-parallel groups across the borders of nodes
         placement = Placement(blocks=(Block(zone=cluster.zones[0].name, group=0, first=0, count=strategy.ranks),))
-    site = Site(case=case, placement=placement, links={})
+    site = PlacedStrategy(case=case, placement=placement, links={})
     return _build_predictor(name, site, framework, profiles, ())
 
 
@@ -75,12 +77,12 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
     gpus = named("gpus", work.tp * work.pp * work.cp * work.dp)
     named("micro_batches", max(s.replica_micro_batches or (0,)) or work.global_batch / (work.micro_batch * work.dp))
     step_time = p.step_time
-    breakdown = breakdown_of(p)
-    bottleneck, shares = bottleneck_of(breakdown)
-    traffic, egress = traffic_of(p, breakdown)
+    breakdown = build_breakdown(p)
+    bottleneck, shares = find_bottleneck(breakdown)
+    traffic, egress = build_traffic(p, breakdown)
     memory = p.memory()
-    run = run_of(p.site, p.framework.name, step_time, shares["compute"], egress)
-    tokens = named_triple("tokens_per_s", step_time.over(tokens_per_step(p.case.job)))
+    run = predict_run(p.site, p.framework.name, step_time, shares["compute"], egress)
+    tokens = named_triple("tokens_per_s", step_time.over(count_tokens_per_step(p.case.job)))
     mfu, hfu = (step_time.over(flops / p.peak_flops) for flops in (p.model_flops, p.hardware_flops))
     notices = [*p.notices, *collect_notices(p, memory, egress)] if with_notices else []
     profile_of = {p.site.groups[g].gpu: profile for g, profile in p.profile.items()}
@@ -106,7 +108,7 @@ def build_prediction(p: Predictor, language: str = "en", *, with_notices: bool =
             stack=p.stack,
             gpu_profiles={gpu.name: profile.family for gpu, profile in profile_of.items()},
             own_profile=p.profiles.own,
-            operators=operator_errors(p.case, profile_of),
+            operators=list_operator_errors(p.case, profile_of),
             measured=all(profile.gpu_measured for profile in p.profile.values()),
             low=p.factors[0],
             high=p.factors[1],
@@ -141,7 +143,7 @@ def _place_ranks(case: Case) -> tuple[Placement, list[Notice]]:
 
 
 def _build_predictor(
-    name: str, site: Site, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
+    name: str, site: PlacedStrategy, framework: Framework, profiles: Profiles | None, notices: Iterable[Notice]
 ) -> Predictor:
     """The predictor of a placed strategy with the coefficients of its job's stack."""
     coefficients = profiles or Profiles.load()

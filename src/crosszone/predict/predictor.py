@@ -25,22 +25,22 @@ from crosszone.inputs.rules import Case
 from crosszone.inputs.strategy import Strategy
 from crosszone.predict.batch import (
     Batch,
-    chunk_layers,
-    scalar,
-    sparse_layers,
+    build_work_columns,
+    count_moe_layers,
+    count_stage_layers,
+    get_scalar,
+    list_virtual_stage_layers,
     stack_columns,
-    stage_counts,
-    stage_sums,
-    work_columns,
+    sum_virtual_stages,
 )
-from crosszone.predict.lanes import timeline_of_step
-from crosszone.predict.local_update import local_update_s
-from crosszone.predict.memory import memory_of
-from crosszone.predict.parts import kept, part
+from crosszone.predict.lanes import build_step_timeline
+from crosszone.predict.local_update import predict_local_update_s
+from crosszone.predict.memory import predict_memory
+from crosszone.predict.parts import cached_part, select_parts
+from crosszone.predict.placed_strategy import BANDS, PlacedStrategy
 from crosszone.predict.prediction import Figure, Memory, Triple, named_triple
-from crosszone.predict.run import tokens_per_step, used_groups
-from crosszone.predict.site import BANDS, Site
-from crosszone.predict.step import SimulatedStep, least_step_s, simulated_step
+from crosszone.predict.run import count_tokens_per_step, select_used_groups
+from crosszone.predict.step import SimulatedStep, bound_step_s, simulate_step
 from crosszone.schedule.timeline import Timeline
 
 # Parts of a predictor that follow from links between zones where stages or gradients cross them.
@@ -54,7 +54,7 @@ class Predictor:
     """One placed strategy and everything that is computed of it, each part once."""
 
     name: str
-    site: Site
+    site: PlacedStrategy
     framework: Framework
     profiles: Profiles
     stack: str
@@ -73,7 +73,7 @@ class Predictor:
         """The settled strategy."""
         return self.case.strategy
 
-    @part
+    @cached_part
     def profile(self) -> dict[int, Profile]:
         """Profile of each node group in use."""
         groups = {g: self.site.groups[g] for g in self.site.groups_in_use}
@@ -84,33 +84,37 @@ class Predictor:
         """GPU kinds in use, each once."""
         return list(dict.fromkeys(self.site.groups[g].gpu.name for g in self.profile))
 
-    def on(self, name: str, site: Site, notices: tuple[Notice, ...]) -> Predictor:
-        """The same strategy where only the links between the zones are others (`Site.on`)."""
+    def with_links(self, name: str, site: PlacedStrategy, notices: tuple[Notice, ...]) -> Predictor:
+        """The same strategy where only the links between the zones are others (`PlacedStrategy.with_links`)."""
         still = self.strategy.local_update is not None or not site.crosses  # no pass and no gradient crosses zones
         dropped = {*OF_LINKS, *(() if still else OF_STEP), *(("batch",) if site.crosses else ())}
         other = replace(self, name=name, site=site, notices=notices)
-        other.parts.update(kept(self.parts, without=dropped))
+        other.parts.update(select_parts(self.parts, without=dropped))
         if not still and "batch" in self.parts:
             other.parts["batch"] = replace(self.batch, links=site.link_columns())
         return other
 
-    @part
+    @cached_part
     def batch(self) -> Batch:
-        """Columns of every kind of replica (rows as in `Site.link_columns`)."""
+        """Columns of every class of replicas (rows as in `PlacedStrategy.link_columns`)."""
         s, case, site = self.strategy, self.case, self.site
         settings = next(iter(self.profile.values())).settings
-        rows = len(site.kinds[0]) * (site.bands + site.bare)
-        work = work_columns(case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=site.shard_ranks)
+        rows = len(site.replica_classes[0]) * (site.bands + site.has_without_wan)
+        work = build_work_columns(
+            case, self.framework.name, dp_stride=self.placement_stride, shard_ranks=site.shard_ranks
+        )
         if s.uneven:
-            work = replace(work, micro_batches=site.rows(site.kind_micro_batches[:, None]) * 1.0)
+            work = replace(work, micro_batches=site.rows(site.class_micro_batches[:, None]) * 1.0)
         return Batch(
             model=model_columns(case.model, vocab_multiple=self.framework.vocab_multiple, tp=s.tp),
             work=work,
             gpu=site.gpu_columns(),
             stack=stack_columns(settings, self.profiles.release_age(self.stack, self.release)),
             links=site.link_columns(),
-            counts=np.broadcast_to(stage_counts(case), (rows, s.pp)),
-            sparse=np.broadcast_to(stage_sums(s, sparse_layers(case.model, chunk_layers(case))), (rows, s.pp)),
+            counts=np.broadcast_to(count_stage_layers(case), (rows, s.pp)),
+            moe_counts=np.broadcast_to(
+                sum_virtual_stages(s, count_moe_layers(case.model, list_virtual_stage_layers(case))), (rows, s.pp)
+            ),
             measured=self.profiles.links,
         )
 
@@ -124,71 +128,73 @@ class Predictor:
             stride *= 1 if axis == "cp" else getattr(s, axis)
         return stride
 
-    @part
+    @cached_part
     def coefficients(self) -> Coefficients:
         """Of the GPUs of every row and stage."""
         kinds = {id(p.coefficients): p.coefficients for p in self.profile.values()}
         if len(kinds) == 1:
             (k,) = kinds.values()
             return k
-        group_KS = self.site.group[:, self.site.kinds[0], 0, 0].T
+        group_KS = self.site.group[:, self.site.replica_classes[0], 0, 0].T
         return taken({g: p.coefficients for g, p in self.profile.items()}, self.site.rows(group_KS))
 
-    @part
+    @cached_part
     def memory_coefficients(self) -> MemoryCoefficients:
         """Of the stack."""
         return memory_coefficients(self.stack)
 
-    @part
+    @cached_part
     def step(self) -> SimulatedStep:
         """The simulated step of every row of the batch."""
-        return simulated_step(self.batch, chunk_layers(self.case), self.strategy, self.coefficients)
+        return simulate_step(self.batch, list_virtual_stage_layers(self.case), self.strategy, self.coefficients)
 
     @property
     def least_s(self) -> float:
         """A bound of the step without periodic averaging: never above it, and close."""
-        return float(least_step_s(self.batch, chunk_layers(self.case), self.strategy, self.coefficients).max())
+        return float(
+            bound_step_s(self.batch, list_virtual_stage_layers(self.case), self.strategy, self.coefficients).max()
+        )
 
-    @part
+    @cached_part
     def inner_step_s(self) -> npt.NDArray[np.float64]:
         """Step without periodic averaging at low, expected and high RTT, the slowest replica's."""
-        kinds, bands = len(self.site.kinds[0]), self.site.bands
-        slowest_s = self.step.total_s[: bands * kinds].reshape(bands, kinds).max(axis=1)
+        classes, bands = len(self.site.replica_classes[0]), self.site.bands
+        slowest_s = self.step.total_s[: bands * classes].reshape(bands, classes).max(axis=1)
         return np.broadcast_to(slowest_s, (BANDS,)) if bands == 1 else slowest_s
 
-    @part
+    @cached_part
     def slowest(self) -> int:
-        """The kind of replica that ends last at the expected RTT."""
-        kinds = len(self.site.kinds[0])
-        first = self.site.expected * kinds
-        return int(np.argmax(self.step.total_s[first : first + kinds]))
+        """The class of replicas that ends last at the expected RTT."""
+        classes = len(self.site.replica_classes[0])
+        first = self.site.expected * classes
+        return int(np.argmax(self.step.total_s[first : first + classes]))
 
     @property
     def row(self) -> int:
         """The row of that replica at the expected RTT."""
-        return self.site.expected * len(self.site.kinds[0]) + self.slowest
+        return self.site.expected * len(self.site.replica_classes[0]) + self.slowest
 
     @property
     def row_micro_batches(self) -> int:
         """Micro-batches of that replica a step."""
-        return int(self.site.kind_micro_batches[self.slowest])
+        return int(self.site.class_micro_batches[self.slowest])
 
     @property
-    def bare_row(self) -> int | None:
+    def without_wan_row(self) -> int | None:
         """The same with perfect links between stages; None where no zone is crossed."""
-        return BANDS * len(self.site.kinds[0]) + self.slowest if self.site.bare else None
+        return BANDS * len(self.site.replica_classes[0]) + self.slowest if self.site.has_without_wan else None
 
-    @part
+    @cached_part
     def local_update_s(self) -> npt.NDArray[np.float64]:
         """Exposed time of periodic averaging across zones, a step: [low, expected, high]. [V5]"""
-        return local_update_s(self)
+        return predict_local_update_s(self)
 
-    @part
+    @cached_part
     def step_s(self) -> npt.NDArray[np.float64]:
         """Step time at low, expected and high RTT, the slowest replica's."""
         return self.inner_step_s + self.local_update_s
 
-    @part
+    @cached_part
     def factors(self) -> tuple[float, float]:
         """Low and high factor of the profile's own error; the widest of the profiles in use."""
         bands = [
@@ -200,10 +206,10 @@ class Predictor:
         low, high = min(low for low, _ in bands), max(high for _, high in bands)
         return named("basis.low", low), named("basis.high", high)
 
-    @part
+    @cached_part
     def step_time(self) -> Triple:
         """Step time with the profile's error and the links' band."""
-        low, expected, high = (scalar(x) for x in self.step_s)
+        low, expected, high = (get_scalar(x) for x in self.step_s)
         triple = Triple(
             low=min(low, expected) * self.factors[0], expected=expected, high=max(high, expected) * self.factors[1]
         )
@@ -211,43 +217,43 @@ class Predictor:
 
     def timeline(self, language: str = "en") -> Timeline:
         """One step of the slowest replica: stages, links between them, reductions, updates. [S10]"""
-        return timeline_of_step(self, language)
+        return build_step_timeline(self, language)
 
     def memory(self) -> Memory:
         """Peak memory of every stage, the fullest of its replicas' GPUs. [M1]"""
         return self._memory
 
-    @part
+    @cached_part
     def _memory(self) -> Memory:
-        return memory_of(self)
+        return predict_memory(self)
 
     @property
     def micro_batches(self) -> int:
         """Micro-batches of one replica a step, the most of any."""
         return self.strategy.micro_batches(self.case.job.global_batch)
 
-    @part
+    @cached_part
     def model_flops(self) -> Figure:
         """Model FLOPs of one step. [F1]"""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         parts = [named("flops_part", value, part=name) for name, value in forward.parts.items()]
-        flops: float = named("training_passes", TRAINING_PASSES) * sum(parts) * tokens_per_step(self.case.job)
+        flops: float = named("training_passes", TRAINING_PASSES) * sum(parts) * count_tokens_per_step(self.case.job)
         return named("model_flops", flops)  # type: ignore[no-any-return]
 
-    @part
+    @cached_part
     def hardware_flops(self) -> Figure:
         """FLOPs of one step with those that recomputation repeats. [V6]"""
         forward = forward_flops_per_token(self.case.model, self.case.job.seq_len)
         layers = forward.total - forward.head
         recomputed = {"none": 0.0, "selective": forward.attention_core, "full": layers}[self.strategy.recompute]
-        recompute_flops = named("flops_repeated", recomputed) * tokens_per_step(self.case.job)
+        recompute_flops = named("flops_repeated", recomputed) * count_tokens_per_step(self.case.job)
         return named("hardware_flops", self.model_flops + recompute_flops)  # type: ignore[no-any-return]
 
-    @part
+    @cached_part
     def peak_flops(self) -> Figure:
         """Dense peak of all GPUs in use, in the job's precision: what MFU and HFU are shares of. [V6]"""
         path, total = compute_precision(self.case.job), 0.0
-        for _, group, count in used_groups(self.site):
+        for _, group, count in select_used_groups(self.site):
             gpu = group.gpu
             peak = named("peak_of", gpu.peak(path) or 0.0, gpu=gpu.name, path=path)
             total = total + named("gpus_of", count, gpu=gpu.name) * peak * 1e12

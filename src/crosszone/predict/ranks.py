@@ -1,12 +1,12 @@
 """Ranks: every rank once: its place along each axis, its zone, node and GPU, the layers of its stage. [R1] [R3]
 
-found = ranks_of(predictor)
-found["columns"]["tp"][17], found["columns"]["zone"][17]      # columns: one value a rank
+    table = build_ranks(predictor)
+    table["columns"]["tp"][17], table["columns"]["zone"][17]      # columns: one value a rank
 
 Places: which stages and replicas each zone holds, and which zones hold each stage. [R1] [R3]
 
-found = places_of(predictor)
-found["zones"][0]["stages"], found["stages"][0]["zones"]      # ([0, 1], ["beijing-a"])
+    places = list_rank_places(predictor)
+    places["zones"][0]["stages"], places["stages"][0]["zones"]      # ([0, 1], ["beijing-a"])
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from crosszone.predict.batch import chunk_layers
+from crosszone.predict.batch import list_virtual_stage_layers
 from crosszone.predict.predictor import Predictor
 from crosszone.schedule.orders import list_stages_in_order
 from crosszone.text import DEFAULT_LANGUAGE
@@ -24,7 +24,7 @@ from crosszone.text import DEFAULT_LANGUAGE
 MOST_RANKS = 100_000  # Ranks told at once; of the others only the number
 
 
-def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOST_RANKS) -> dict[str, Any]:
+def build_ranks(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOST_RANKS) -> dict[str, Any]:
     """Ranks as columns; zones, node groups and stages by position; GPUs that no rank uses, with the reason."""
     s, site = p.strategy, p.site
     cluster, placement = site.cluster, site.placement
@@ -62,7 +62,7 @@ def ranks_of(p: Predictor, language: str = DEFAULT_LANGUAGE, *, limit: int = MOS
 
 def _list_stages(p: Predictor) -> list[dict[str, Any]]:
     """Layers of each stage, and which: a stage of several chunks holds several runs. [R3]"""
-    s, counts = p.strategy, chunk_layers(p.case)
+    s, counts = p.strategy, list_virtual_stage_layers(p.case)
     held_by = list_stages_in_order(s.pipeline_schedule, s.pp, s.interleave).tolist()
     runs = list(pairwise(accumulate(counts, initial=0)))
     return [
@@ -76,7 +76,7 @@ def _list_stages(p: Predictor) -> list[dict[str, Any]]:
     ]
 
 
-def places_of(p: Predictor) -> dict[str, Any]:
+def list_rank_places(p: Predictor) -> dict[str, Any]:
     """Zones and stages as a map labels them, without the ranks themselves."""
     s, site = p.strategy, p.site
     cluster, placement = site.cluster, site.placement
@@ -85,7 +85,7 @@ def places_of(p: Predictor) -> dict[str, Any]:
     names = [zone.name for zone in cluster.zones]
     return {
         "ranks": placement.ranks,
-        "layers": list(chunk_layers(p.case)),
+        "layers": list(list_virtual_stage_layers(p.case)),
         "zones": [
             {
                 "name": zone.name,

@@ -14,7 +14,8 @@ Recorded inputs: a prediction recorded from the numbers that a user types, every
 
 `record_prediction` begins at the columns of a batch, which is what an explanation wants. A workbook whose inputs can be
 changed has to begin earlier: one width sets several columns, one datasheet the columns of many stages. The functions
-that make columns (`model_columns`, `group_columns`, `Site.link_columns`) are the same; only what they read is recorded.
+that make columns (`model_columns`, `group_columns`, `PlacedStrategy.link_columns`) are the same; only what they read is
+recorded.
 The pipeline is worked through pass by pass where it is short enough; else its times go in as simulated.
 """
 
@@ -37,13 +38,19 @@ from crosszone.inputs.job import compute_precision, state_bytes
 from crosszone.inputs.links import ZoneLink
 from crosszone.inputs.model import Model
 from crosszone.inputs.region import routes
-from crosszone.predict.batch import buckets, chunk_layers, count_grad_comm_bytes, group_columns, work_columns
-from crosszone.predict.parts import kept
+from crosszone.predict.batch import (
+    build_work_columns,
+    compute_bucket_bytes,
+    count_grad_comm_bytes,
+    group_columns,
+    list_virtual_stage_layers,
+)
+from crosszone.predict.parts import select_parts
+from crosszone.predict.placed_strategy import EXPECTED, Crossings, PlacedStrategy
 from crosszone.predict.predict import build_prediction
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.site import EXPECTED, Crossings, Site
-from crosszone.predict.step import Pipelines, pipeline_columns, simulated_step, stage_times
+from crosszone.predict.step import Pipelines, build_pipeline_columns, build_stage_times, simulate_step
 from crosszone.schedule.orders import SPLITS_WEIGHT_GRAD, map_virtual_stages
 from crosszone.schedule.shape import DependencyGraph, build_dependency_graph
 from crosszone.schedule.step_times import simulate_step_times
@@ -77,7 +84,9 @@ def record_prediction(p: Predictor, *, all_branches: bool = False) -> RecordedPr
         }
         other.parts["batch"], other.parts["coefficients"] = batch, k
         other.parts["memory_coefficients"] = _leaves(tape, "km", p.memory_coefficients)
-        other.parts["step"] = simulated_step(batch, chunk_layers(p.case), p.strategy, k, replace(pipelines, **outcome))
+        other.parts["step"] = simulate_step(
+            batch, list_virtual_stage_layers(p.case), p.strategy, k, replace(pipelines, **outcome)
+        )
         return RecordedPrediction(tape=tape, predictor=other, prediction=build_prediction(other))
 
 
@@ -118,7 +127,7 @@ class RecordedScenario(RecordedPrediction):
     """Times that simulated rows rest on, recorded, and what they were."""
 
 
-class _Site(Site):
+class _Site(PlacedStrategy):
     """A site whose GPUs and links are recorded."""
 
     def gpu_columns(self) -> GpuColumns:
@@ -126,7 +135,7 @@ class _Site(Site):
         columns: dict[int, GpuColumns] = self.parts["recorded_gpus"]
         if len(columns) == 1:
             return next(iter(columns.values()))
-        return taken(columns, self.rows(self.group[:, self.kinds[0], 0, 0].T))
+        return taken(columns, self.rows(self.group[:, self.replica_classes[0], 0, 0].T))
 
 
 class _Predictor(Predictor):
@@ -243,7 +252,7 @@ class _Inputs:
             of_group[number] = distinct[key]
         if len(distinct) == 1:
             return next(iter(distinct.values()))
-        return taken(of_group, p.site.rows(p.site.group[:, p.site.kinds[0], 0, 0].T))
+        return taken(of_group, p.site.rows(p.site.group[:, p.site.replica_classes[0], 0, 0].T))
 
 
 def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
@@ -273,7 +282,7 @@ def record_scenario(p: Predictor, *, most_passes: int) -> RecordedScenario:
         other.parts["batch"], other.parts["coefficients"] = batch, k
         other.parts["memory_coefficients"] = _record_leaves(tape, "km", p.memory_coefficients)
         pipelines, passes, simulated, durations = _record_pipelines(p, batch, k, most_passes)
-        other.parts["step"] = simulated_step(batch, chunk_layers(p.case), p.strategy, k, pipelines)
+        other.parts["step"] = simulate_step(batch, list_virtual_stage_layers(p.case), p.strategy, k, pipelines)
         before = len(tape.decisions)
         other.step_time  # noqa: B018  which end of its range is lower is no figure of a workbook
         del tape.decisions[before:]
@@ -313,7 +322,7 @@ def _record_site(inputs: _Inputs) -> _Site:
             slowest = np.minimum(slowest, nic)
         crossings = _Crossings(plain_site.cluster, links, plain_site.transport, nic_bytes_per_s=slowest)
     site = _Site(case=case, placement=plain_site.placement, links=links or plain_site.links, shared_crossings=crossings)
-    site.parts.update(kept(plain_site.parts, without=("crossings",)))
+    site.parts.update(select_parts(plain_site.parts, without=("crossings",)))
     site.parts["recorded_gpus"] = columns
     site.parts["recorded_micro_batch"] = micro_batch
     return site
@@ -331,14 +340,14 @@ def _record_model_columns(site: _Site, p: Predictor) -> Any:
 def _record_work_columns(site: _Site, p: Predictor) -> Any:
     case, s = site.case, p.strategy
     plain_work = p.batch.work
-    work = work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=site.shard_ranks)
+    work = build_work_columns(p.case, p.framework.name, dp_stride=p.placement_stride, shard_ranks=site.shard_ranks)
     micro_batch, global_batch = site.parts["recorded_micro_batch"], case.job.global_batch
     count: Any = plain_work.micro_batches
     if s.pp == 1 and not s.uneven:
         count = np.maximum(1.0, global_batch / (micro_batch * work.dp))
     kept_bytes = state_bytes(p.case.job, framework=p.framework.name).gradients
     bucket_mb = s.communication.bucket_mb
-    bucket = buckets(case.model, bucket_mb, p.framework.name, kept_bytes, s.tp, s.dp or 1)
+    bucket = compute_bucket_bytes(case.model, bucket_mb, p.framework.name, kept_bytes, s.tp, s.dp or 1)
     return replace(
         work,
         seq=case.job.seq_len,
@@ -374,11 +383,11 @@ def _record_pipelines(
 ) -> tuple[Pipelines, dict[int, PassTimes], Any, Any]:
     """Ends of the pipelines of the rows that figures are taken of, recorded; of the other rows as simulated."""
     plainly, site, s = p.step.pipelines, p.site, p.strategy
-    kinds = len(site.kinds[0])
-    expected = [EXPECTED * kinds + kind if site.bands > 1 else kind for kind in range(kinds)]
-    recorded_rows = [*expected, *([] if p.bare_row is None else [p.bare_row])]
-    times = stage_times(batch, k)
-    size, columns = pipeline_columns(batch, times, chunk_layers(p.case), s, k)
+    classes = len(site.replica_classes[0])
+    expected = [EXPECTED * classes + number if site.bands > 1 else number for number in range(classes)]
+    recorded_rows = [*expected, *([] if p.without_wan_row is None else [p.without_wan_row])]
+    times = build_stage_times(batch, k)
+    size, columns = build_pipeline_columns(batch, times, list_virtual_stage_layers(p.case), s, k)
     spans: list[Any] = list(plainly.span_s)
     readies: list[Any] = list(plainly.ready_s)
     passes: dict[int, PassTimes] = {}

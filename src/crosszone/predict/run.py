@@ -16,8 +16,8 @@ from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.job import Job, state_bytes
 from crosszone.inputs.parameters import parameters
 from crosszone.inputs.shipped import read_shipped
+from crosszone.predict.placed_strategy import PlacedStrategy
 from crosszone.predict.prediction import Figure, Goodput, Run, Triple, named_triple
-from crosszone.predict.site import Site
 
 HOUR_S, DAY_S, GB = 3600.0, 86400.0, 1e9
 
@@ -25,23 +25,23 @@ Used = list[tuple[Zone, NodeGroup, int]]
 
 
 @cache
-def power_entries() -> dict[str, dict[str, Any]]:
+def read_power_entries() -> dict[str, dict[str, Any]]:
     """Figures of `cost/power.yaml` with origin and source, by name."""
     entries: dict[str, dict[str, Any]] = read_shipped("crosszone.cost", "power.yaml").value
     return entries
 
 
-def power_figures() -> dict[str, float]:
+def read_power_figures() -> dict[str, float]:
     """Figures of `cost/power.yaml` by name."""
-    return {name: named(f"power_{name}", float(entry["value"])) for name, entry in power_entries().items()}
+    return {name: named(f"power_{name}", float(entry["value"])) for name, entry in read_power_entries().items()}
 
 
-def run_of(
-    site: Site, framework: str, step_s: Triple, busy_share: Figure, egress: dict[tuple[int, int], Figure]
+def predict_run(
+    site: PlacedStrategy, framework: str, step_s: Triple, busy_share: Figure, egress: dict[tuple[int, int], Figure]
 ) -> Run:
     """Everything about the whole run; `egress` is bytes per step from zone to zone, `busy_share` time GPUs compute."""
-    job, good = site.case.job, goodput_of(site, framework)
-    used = used_groups(site)
+    job, good = site.case.job, predict_goodput(site, framework)
+    used = select_used_groups(site)
     price, kilowatt = (
         named("run.usd_per_hour", _sum_usd_per_hour(used)),
         named("run.kw", _sum_kilowatt(used, busy_share)),
@@ -63,7 +63,7 @@ def run_of(
     days = named_triple("run.days", step_s.times(steps / DAY_S / good.share))
     hours = days.times(24.0)
     gpus = sum(_count_gpus(*group) for group in used)
-    out = usd_egress(site, egress, steps)
+    out = sum_usd_egress(site, egress, steps)
     out = out if out is None else named("run.usd_egress", out)
     usd = (
         None
@@ -95,12 +95,12 @@ def _find_failure_rate(gpu: Gpu) -> float:
     return catalogue().failure_rate(gpu).failures_per_1000_gpu_days
 
 
-def goodput_of(site: Site, framework: str) -> Goodput:
+def predict_goodput(site: PlacedStrategy, framework: str) -> Goodput:
     """Share of time that makes progress: checkpoints cost time, a failure costs half an interval and a restart. [E1]
 
     Failures come at the GPUs' rates; the interval is Young's, sqrt(2 x checkpoint x mean time between failures).
     """
-    figures, used = power_figures(), used_groups(site)
+    figures, used = read_power_figures(), select_used_groups(site)
     per_day = sum(_count_gpus(*group) * _estimate_failures(group[1].gpu) / 1000.0 for group in used)
     mtbf = named("run.goodput.mtbf_hours", 24.0 / per_day if per_day > 0 else math.inf)
     states = state_bytes(site.case.job, framework=framework)
@@ -114,7 +114,7 @@ def goodput_of(site: Site, framework: str) -> Goodput:
     interval = named("run.goodput.interval_s", np.sqrt(2.0 * write * mtbf * HOUR_S))
     lost = named("run.goodput.lost_per_failure_s", interval / 2.0 + figures["restart_s"])
     return Goodput(
-        share=named("run.goodput.share", goodput_share(write, interval, mtbf * HOUR_S, figures["restart_s"])),
+        share=named("run.goodput.share", compute_goodput_share(write, interval, mtbf * HOUR_S, figures["restart_s"])),
         mtbf_hours=mtbf,
         checkpoint_gb=size,
         checkpoint_s=write,
@@ -123,7 +123,7 @@ def goodput_of(site: Site, framework: str) -> Goodput:
     )
 
 
-def goodput_share(checkpoint_s: Figure, interval_s: Figure, mtbf_s: Figure, restart_s: Figure) -> Figure:
+def compute_goodput_share(checkpoint_s: Figure, interval_s: Figure, mtbf_s: Figure, restart_s: Figure) -> Figure:
     """Share of time that makes progress with a checkpoint every so many seconds. [E1]"""
     return 1.0 / (1.0 + checkpoint_s / interval_s + (interval_s / 2.0 + restart_s) / mtbf_s)
 
@@ -144,17 +144,17 @@ def _count_steps(job: Job) -> Figure:
         tokens = named("job.tokens", job.tokens)
     else:
         tokens = named("job.corpus_tokens", job.corpus_tokens) * named("job.epochs", job.epochs or 1.0)
-    steps: float = np.ceil(tokens / tokens_per_step(job))
+    steps: float = np.ceil(tokens / count_tokens_per_step(job))
     return steps
 
 
-def tokens_per_step(job: Job) -> Figure:
+def count_tokens_per_step(job: Job) -> Figure:
     """Tokens of one optimizer step. [J1]"""
     tokens: float = named("work.seq", job.seq_len) * named("work.global_batch", job.global_batch)
     return tokens
 
 
-def used_groups(site: Site) -> Used:
+def select_used_groups(site: PlacedStrategy) -> Used:
     """Zone, node group and GPUs in use of each group."""
     counts = Counter(site.group.ravel().tolist())
     groups = list(site.cluster.groups())
@@ -165,14 +165,14 @@ def _sum_usd_per_hour(used: Used) -> float | None:
     """Price of all GPUs in use for an hour; None where one is not known. [E2]"""
     total = 0.0
     for zone, group, count in used:
-        price = named("price_of", usd_per_gpu_hour(group), gpu=group.gpu.name, zone=zone.name)
+        price = named("price_of", get_usd_per_gpu_hour(group), gpu=group.gpu.name, zone=zone.name)
         if price is None:
             return None
         total = total + _count_gpus(zone, group, count) * price
     return total
 
 
-def usd_per_gpu_hour(group: NodeGroup) -> float | None:
+def get_usd_per_gpu_hour(group: NodeGroup) -> float | None:
     """Price of one GPU of a group for an hour: its own, else the catalogue's; None: not known. [E2]"""
     return group.usd_per_gpu_hour if group.usd_per_gpu_hour is not None else group.gpu.usd_per_hour
 
@@ -187,7 +187,7 @@ def group_kilowatt(zone: Zone, group: NodeGroup, count: int, busy_share: Figure)
     """Power of so many GPUs of a group with their hosts and site; None where the board power is not known. [E3]"""
     if group.gpu.tdp_w is None:
         return None
-    f = power_figures()
+    f = read_power_figures()
     draw = f["idle_share"] + (f["busy_share"] - f["idle_share"]) * busy_share + f["host_share"]
     board = named("board_power", group.gpu.tdp_w, gpu=group.gpu.name)
     pue = named("pue", zone.pue or 1.0, zone=zone.name)
@@ -201,7 +201,7 @@ def _average_grams_per_kwh(used: Used, busy_share: float) -> float | None:
     """Carbon of a kWh over all zones in use, weighted by their power; None where one is not known."""
     grams = power = 0.0
     for zone, group, count in used:
-        zone_grams = named("grid_carbon", grams_per_kwh(zone), zone=zone.name)
+        zone_grams = named("grid_carbon", get_grams_per_kwh(zone), zone=zone.name)
         part = group_kilowatt(zone, group, count, busy_share)
         if zone_grams is None or part is None:
             return None
@@ -209,33 +209,33 @@ def _average_grams_per_kwh(used: Used, busy_share: float) -> float | None:
     return grams / power if power else None
 
 
-def grams_per_kwh(zone: Zone) -> float | None:
+def get_grams_per_kwh(zone: Zone) -> float | None:
     """Carbon of a kWh in a zone: its own, else its region's; None: not known. [E3]"""
     if zone.carbon_g_per_kwh is not None or zone.region is None:
         return zone.carbon_g_per_kwh
     return zone.region.carbon_g_per_kwh
 
 
-def usd_egress(site: Site, egress: dict[tuple[int, int], Figure], steps: Figure) -> Figure | None:
+def sum_usd_egress(site: PlacedStrategy, egress: dict[tuple[int, int], Figure], steps: Figure) -> Figure | None:
     """Price of what leaves the zones over the whole run; None where a price is not known. [E2]"""
-    if unpriced(site, egress):
+    if list_unpriced_egress(site, egress):
         return None
     names = [zone.name for zone in site.cluster.zones]
     total = 0.0
     for (a, b), size in egress.items():
         link = f"{names[a]} > {names[b]}"
         sent = named("egress_bytes", size, link=link)
-        total = total + sent * steps / GB * named("egress_price", usd_per_gb(site, a, b), link=link)
+        total = total + sent * steps / GB * named("egress_price", get_usd_per_gb(site, a, b), link=link)
     return total
 
 
-def unpriced(site: Site, egress: dict[tuple[int, int], float]) -> list[str]:
+def list_unpriced_egress(site: PlacedStrategy, egress: dict[tuple[int, int], float]) -> list[str]:
     """Pairs of zones with traffic whose price is not known, in the direction of the traffic."""
     names = [zone.name for zone in site.cluster.zones]
-    return [f"{names[a]} > {names[b]}" for a, b in egress if usd_per_gb(site, a, b) is None]
+    return [f"{names[a]} > {names[b]}" for a, b in egress if get_usd_per_gb(site, a, b) is None]
 
 
-def usd_per_gb(site: Site, a: int, b: int) -> float | None:
+def get_usd_per_gb(site: PlacedStrategy, a: int, b: int) -> float | None:
     """Price of a GB from one zone to another; None: not known. [E2]"""
     link = site.links[min(a, b), max(a, b)]
     return link.usd_per_gb if a < b else link.usd_per_gb_back

@@ -89,7 +89,7 @@ class StageTimes(Passes):
     update: Numbers
 
 
-def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, overlap: Numbers) -> Numbers:
+def compute_exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, overlap: Numbers) -> Numbers:
     """What communication adds to the compute it overlaps. [V1]
 
     Off: all of it. On: what is longer than the window, and a share (contention) of what hides; where a coefficient x is
@@ -100,12 +100,12 @@ def exposed_s(comm: Numbers, window: Numbers, on: Numbers, contention: Numbers, 
     return comm - saved * np.minimum(comm, window)
 
 
-def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Passes:
+def build_stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Passes:
     """Passes of every stage of every strategy, nothing exchanged; `layer`: its layers' costs, where they are known."""
     w, g, m = batch.work, batch.gpu, batch.model
     cost = layer or LayerCost(m, w, g, batch.stack, k, batch.measured)
     kinds = (m.first_dense, m.moe_every, m.moe_layers)
-    layers = stage_layers(batch.counts, *kinds, batch.repeats, w.v_shaped, batch.sparse)
+    layers = stage_layers(batch.counts, *kinds, batch.repeats, w.v_shaped, batch.moe_counts)
     per = StageCost(cost, layers)
     present = layers.layers > 0
     (send_bytes, send_back_bytes), (send, send_back), inside = _estimate_sends(batch, cost, k)
@@ -139,10 +139,10 @@ def stage_passes(batch: Batch, k: Coefficients, layer: LayerCost | None = None) 
     )
 
 
-def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> StageTimes:
+def build_stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> StageTimes:
     """Times of every stage of every strategy; `layer`: its layers' costs, where they are known already."""
     w, links = batch.work, batch.links
-    p = stage_passes(batch, k, layer)
+    p = build_stage_passes(batch, k, layer)
     cost, per, present = p.layer, p.cost, p.layers.layers > 0
     params_per_rank = stage_parameters(batch.model, w, p.layers)
     group = replicas(cost, links)
@@ -151,21 +151,24 @@ def stage_times(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -
     each_gather = alone & (as_array(w.zero) >= 3)
     met = (as_array(w.shard_ranks) > 1) | (as_array(w.dp) == 1)  # replicas that share nothing reduce once a step
     each_reduce = alone & (as_array(w.zero) >= 2) & met
-    gather = exposed_s(sent.gather, w.overlap_window * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap)
+    gather = compute_exposed_s(
+        sent.gather, w.overlap_window * per.forward_s, w.overlap_parameters, k.dp_contention, w.overlap
+    )
     once = np.where(each_reduce, sent.outer, sent.reduce + sent.outer)
-    again = sent.gather * each_gather + sent.reduce * each_reduce
-    room = np.maximum(
-        0.0, w.overlap_window * per.backward_s - again
-    )  # sharded gradients, and weights gathered again, go first
-    window = np.minimum(room, once * (1.0 - sent.last_bucket))
-    reduce = exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
+    shard_comm_s = sent.gather * each_gather + sent.reduce * each_reduce
+    # sharded gradients, and weights gathered a second time, go first
+    window_s = np.maximum(0.0, w.overlap_window * per.backward_s - shard_comm_s)
+    window = np.minimum(window_s, once * (1.0 - sent.last_bucket))
+    reduce = compute_exposed_s(once, window, w.overlap_gradients, k.dp_contention, w.overlap)
     forward, backward, gathers = p.forward, p.backward, 0.0
     if np.any(each_gather | each_reduce):  # sharded gradients, and perhaps weights, go with every micro-batch
-        exposed_gather_s = exposed_s(
+        exposed_gather_s = compute_exposed_s(
             sent.gather, per.forward_s * present, w.overlap_parameters, k.fsdp_contention, w.overlap
         )
         gather_each = exposed_gather_s * each_gather
-        reduce_each = exposed_s(again, per.backward_s * present, w.overlap_gradients, k.fsdp_contention, w.overlap)
+        reduce_each = compute_exposed_s(
+            shard_comm_s, per.backward_s * present, w.overlap_gradients, k.fsdp_contention, w.overlap
+        )
         gathers = (gather_each + reduce_each) * present
         forward, backward = forward + gather_each * present, backward + reduce_each * present
         gather = gather * ~each_gather
@@ -271,14 +274,14 @@ def tail_s(t: StageTimes, ready: Numbers) -> tuple[Numbers, Numbers]:
 
 def step_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
     """Seconds of the step of each strategy, by the quick bound of its pipeline: never above the simulated one. [V3]"""
-    t = stage_times(batch, k, layer)
+    t = build_stage_times(batch, k, layer)
     longest, ready_bound_s = pipeline_bounds_s(batch, t)
     return bounded_s(t, select_largest(longest), ready_bound_s)
 
 
 def passes_s(batch: Batch, k: Coefficients, layer: LayerCost | None = None) -> Numbers:
     """The same without anything that replicas exchange or update: never above `step_s`, whatever they do. [V3]"""
-    p = stage_passes(batch, k, layer)
+    p = build_stage_passes(batch, k, layer)
     longest, _ = pipeline_bounds_s(batch, p)
     fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (p.fixed, p.jitter))
     return (select_largest(longest) + fixed + jitter)[..., 0]
@@ -376,7 +379,7 @@ class SimulatedStep:
         return self.reduced_s + self.update_s + self.fixed_s + self.jitter_s
 
 
-def simulated_step(
+def simulate_step(
     batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients, pipelines: Pipelines | None = None
 ) -> SimulatedStep:
     """Simulate a batch of strategies that have schedule, stages and chunks in common with `strategy`.
@@ -384,7 +387,7 @@ def simulated_step(
     `chunks` are the layers of each stage and chunk in pipeline order: of all rows, or of each. `pipelines`: those that
     were simulated before.
     """
-    t = stage_times(batch, k)
+    t = build_stage_times(batch, k)
     pipelines = pipelines or _simulate(batch, t, chunks, strategy, k)
     reduced, updated = tail_s(t, pipelines.ready_s)
     fixed, jitter = (select_largest(np.atleast_1d(x)) for x in (t.fixed, t.jitter))
@@ -400,7 +403,7 @@ def simulated_step(
 
 
 def _simulate(batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Pipelines:
-    size, columns = pipeline_columns(batch, t, chunks, strategy, k)
+    size, columns = build_pipeline_columns(batch, t, chunks, strategy, k)
     counts = _count_micro_batches(batch, len(t.forward))
     span, ready = _simulate_rows(strategy.pipeline_schedule, size, columns, counts)
     return Pipelines(
@@ -417,13 +420,13 @@ def _count_micro_batches(batch: Batch, rows: int) -> Ints:
     return np.broadcast_to(np.ravel(batch.work.micro_batches), (rows,)).astype(np.int64)
 
 
-def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Floats:
-    """Least time of steps as in `simulated_step`, by the tight bound of their pipelines: close to it. [V3]"""
-    t = stage_times(batch, k)
+def bound_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficients) -> Floats:
+    """Least time of steps as in `simulate_step`, by the tight bound of their pipelines: close to it. [V3]"""
+    t = build_stage_times(batch, k)
     longest, ready_bound_s = pipeline_bounds_s(batch, t)
     span = select_largest(longest)
     if strategy.pp > 1:
-        size, columns = pipeline_columns(batch, t, chunks, strategy, k)
+        size, columns = build_pipeline_columns(batch, t, chunks, strategy, k)
         counts = _count_micro_batches(batch, len(t.forward))
         tight = bound_makespan_s(strategy.pipeline_schedule, micro_batches=counts, **size, **columns)
         span = np.maximum(span, tight[:, None])
@@ -431,7 +434,7 @@ def least_step_s(batch: Batch, chunks: Numbers, strategy: Strategy, k: Coefficie
     return bound_s
 
 
-def pipeline_columns(
+def build_pipeline_columns(
     batch: Batch, t: StageTimes, chunks: Numbers, strategy: Strategy, k: Coefficients
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Size of the pipeline, and its times as `simulate` takes them, one row a step."""
@@ -477,7 +480,7 @@ MAX_REMEMBERED = 16_384  # Simulated steps that are remembered
 _simulated: dict[tuple[Any, ...], tuple[float, Floats]] = {}
 
 
-def too_long(strategy: Strategy, global_batch: int) -> Notice | None:
+def check_step_length(strategy: Strategy, global_batch: int) -> Notice | None:
     """That a step is too long to simulate: it would take minutes and gigabytes."""
     chunks, micro_batches = strategy.pp * strategy.interleave, strategy.micro_batches(global_batch)
     simulated_at_most = ROUNDS_AT_MOST * strategy.pp if strategy.pipeline_schedule in REPEATING else micro_batches

@@ -12,11 +12,11 @@ import numpy as np
 from crosszone.cost.collectives import CollectiveCost, TierBytes
 from crosszone.cost.layer import CONTEXT_BACKWARD
 from crosszone.cost.record import is_recording, named, plain
-from crosszone.predict.batch import cell, row_of, scalar, top
-from crosszone.predict.breakdown import pace_setter
-from crosszone.predict.local_update import local_update_traffic
+from crosszone.predict.batch import find_largest, get_cell, get_scalar, select_row
+from crosszone.predict.breakdown import find_slowest_stage
+from crosszone.predict.local_update import build_local_update_traffic
+from crosszone.predict.placed_strategy import BETWEEN_ZONES, FAST, HOST, NETWORK
 from crosszone.predict.prediction import Kind, Traffic
-from crosszone.predict.site import BETWEEN_ZONES, FAST, HOST, NETWORK
 
 if TYPE_CHECKING:
     from crosszone.predict.predictor import Predictor
@@ -25,7 +25,7 @@ TIERS = (FAST, HOST, NETWORK)  # Kinds of links inside a zone, as in `TierBytes`
 Egress = dict[tuple[int, int], Any]  # Bytes a step from zone to zone, by their places in the cluster
 
 
-def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic, ...], Egress]:
+def build_traffic(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic, ...], Egress]:
     """Every kind of communication on every link, and bytes a step from zone to zone."""
     s = p.strategy
     rows: list[Traffic] = []
@@ -41,14 +41,14 @@ def traffic_of(p: Predictor, breakdown: dict[str, float]) -> tuple[tuple[Traffic
     if (s.dp or 1) * s.cp > 1 or s.ep > 1:  # experts may have copies among the tensor-parallel ranks
         rows += _count_replicas(p, breakdown, egress)
     if s.local_update:
-        rows += local_update_traffic(p, egress)
+        rows += build_local_update_traffic(p, egress)
     return tuple(_name_figures(at, row) for at, row in enumerate(rows)) if is_recording() else tuple(rows), dict(egress)
 
 
 FIELDS = ("bytes_per_step", "messages", "busy_s", "exposed_s")  # Figures of a row
 
 
-def tier_of(link: str) -> str:
+def get_tier(link: str) -> str:
     """The tier a link belongs to."""
     return link if link in (FAST, HOST, NETWORK) else BETWEEN_ZONES
 
@@ -61,7 +61,7 @@ def _name_figures(at: int, row: Traffic) -> Traffic:
 
 def _group_by_tier(p: Predictor, figures: TierBytes, stage: int) -> dict[str, Any]:
     """Figures of a stage by kind of link."""
-    return {link: cell(figure, p.row, stage) for link, figure in zip(TIERS, figures, strict=False)}
+    return {link: get_cell(figure, p.row, stage) for link, figure in zip(TIERS, figures, strict=False)}
 
 
 def _build_rows(
@@ -94,8 +94,8 @@ def _count_tensor(p: Predictor, exposed: float) -> list[Traffic]:
     """
     t, w, m = p.step.times, p.batch.work, p.batch.model
     count = named("calls_of_layer", (1 if p.case.model.parallel_residual else 2) * (1 + _recompute_factor(p)) + 2)
-    stage = pace_setter(p)
-    layers, first, last = (cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
+    stage = find_slowest_stage(p)
+    layers, first, last = (get_cell(x, p.row, stage) for x in (t.layers.layers, t.layers.first, t.layers.last))
     calls = named("micro_batches_of_replica", p.row_micro_batches) * (count * layers + first + last)
     all_calls = w.tp * w.cp * _count_micro_batches(p) * (m.layers * count + 2)
     return _build_ring_rows(p, "tensor", t.layer.tensor, stage, calls, all_calls, calls, exposed)
@@ -104,12 +104,12 @@ def _count_tensor(p: Predictor, exposed: float) -> list[Traffic]:
 def _count_context(p: Predictor, exposed: float) -> list[Traffic]:
     """Keys and values of every layer round the ring, their gradients back, and once more where recomputed. [X4]"""
     w, cost = p.batch.work, p.step.times.layer.context
-    stage = pace_setter(p)
+    stage = find_slowest_stage(p)
     passes = 1.0 + CONTEXT_BACKWARD + _recompute_factor(p)
-    layers = cell(p.step.times.layers.layers, p.row, stage)
+    layers = get_cell(p.step.times.layers.layers, p.row, stage)
     calls = passes * named("micro_batches_of_replica", p.row_micro_batches) * layers
     all_calls = passes * p.batch.model.layers * w.tp * w.cp * _count_micro_batches(p)
-    return _build_ring_rows(p, "context", cost, stage, calls, all_calls, calls * scalar(cost.messages), exposed)
+    return _build_ring_rows(p, "context", cost, stage, calls, all_calls, calls * get_scalar(cost.messages), exposed)
 
 
 def _build_ring_rows(
@@ -129,7 +129,7 @@ def _build_ring_rows(
         kind,
         {link: all_calls * size for link, size in sizes.items()},
         {link: calls * seconds for link, seconds in least_s.items()},
-        calls * cell(cost.seconds, p.row, stage),
+        calls * get_cell(cost.seconds, p.row, stage),
         messages,
         exposed_s,
     )
@@ -140,23 +140,24 @@ def _count_expert(p: Predictor, exposed: float) -> list[Traffic]:
     w, m, layer = p.batch.work, p.batch.model, p.step.times.layer
     if p.case.model.moe is None:
         return []
-    stage = pace_setter(p)
+    stage = find_slowest_stage(p)
     passes = 2.0 + _recompute_factor(p)
     times = passes * named("micro_batches_of_replica", p.row_micro_batches)
     every = passes * m.moe_layers * w.tp * w.cp * _count_micro_batches(p)
     cost, layers = layer.all_to_all, p.step.times.layers.moe
-    seconds = cell(cost.seconds, p.row, stage)
+    seconds = get_cell(cost.seconds, p.row, stage)
     return [
         Traffic(
             kind="expert",
             link=link,
-            bytes_per_step=every * cell(size, p.row, stage),
-            messages=times * scalar(cost.messages) * top(layers, p.row),
-            busy_s=times * top(layers * took, p.row),  # of the stage that sends longest: not all may have experts
-            exposed_s=exposed * cell(took, p.row, stage) / seconds,
+            bytes_per_step=every * get_cell(size, p.row, stage),
+            messages=times * get_scalar(cost.messages) * find_largest(layers, p.row),
+            busy_s=times
+            * find_largest(layers * took, p.row),  # of the stage that sends longest: not all may have experts
+            exposed_s=exposed * get_cell(took, p.row, stage) / seconds,
         )
         for link, size, took in zip(TIERS, cost.bytes, cost.least_s(layer.tier_rates), strict=False)
-        if cell(size, p.row, stage) > 0
+        if get_cell(size, p.row, stage) > 0
     ]
 
 
@@ -185,15 +186,15 @@ def _count_pipeline(p: Predictor, exposed: float, egress: Egress) -> list[Traffi
     for stage in range(s.pp if site.wraps else s.pp - 1):
         rounds = s.interleave - (stage == s.pp - 1)
         busiest: dict[str, tuple[Any, Any]] = {}
-        for kind, (replica, number) in enumerate(zip(*site.kinds, strict=True)):
-            m = int(site.kind_micro_batches[kind])
+        for kind, (replica, number) in enumerate(zip(*site.replica_classes, strict=True)):
+            m = int(site.class_micro_batches[kind])
             per_link: dict[str, tuple[Any, Any]] = {}
             row = p.row - p.slowest + kind
             some = rounds / s.interleave
             every = some * m * w.tp * w.cp * int(number)
-            sizes = every * cell(t.send_bytes, row, stage), every * cell(t.send_back_bytes, row, stage)
-            times = some * cell(t.send, row, stage), some * cell(t.send_back, row, stage)
-            late = rounds * cell(t.latency, row, stage)
+            sizes = every * get_cell(t.send_bytes, row, stage), every * get_cell(t.send_back_bytes, row, stage)
+            times = some * get_cell(t.send, row, stage), some * get_cell(t.send_back, row, stage)
+            late = rounds * get_cell(t.latency, row, stage)
             a, b = zones[stage][replica], zones[(stage + 1) % s.pp][replica]
             if a != b:
                 links = f"{names[a]} > {names[b]}", f"{names[b]} > {names[a]}"
@@ -243,23 +244,26 @@ def _count_replicas(p: Predictor, breakdown: dict[str, float], egress: Egress) -
             *((1.0, cost.bytes) for cost in sent.outer_reduced),
         ],
         messages=scattered,
-        wan_s=top(sent.wan_reduce, row),
-        wan_bytes=top(sent.zone_reduce_bytes, row),
+        wan_s=find_largest(sent.wan_reduce, row),
+        wan_bytes=find_largest(sent.zone_reduce_bytes, row),
         wan_messages=1 if several else scattered,
-        each_messages=top(sent.wan_reduce_messages, row),
+        each_messages=find_largest(sent.wan_reduce_messages, row),
     )
     gathered = 2 * gathers if zero >= 3 else 1
     weights = _Exchange(
         inside_s=gathered * _subtract_part(sent.gather, sent.wan_gather, row),
         inside=[(2.0 * mean if zero >= 3 else 1.0, cost.bytes) for cost in sent.gathered],
         messages=gathered,
-        wan_s=top(sent.wan_gather, row),
-        wan_bytes=top(sent.zone_gather_bytes, row),
+        wan_s=find_largest(sent.wan_gather, row),
+        wan_bytes=find_largest(sent.zone_gather_bytes, row),
         wan_messages=gathered,
-        each_messages=top(sent.wan_gather_messages, row),
+        each_messages=find_largest(sent.wan_gather_messages, row),
     )
     kinds: dict[Kind, _Exchange] = {"gradients": gradients, "weights": weights}
-    every = {"gradients": scattered * top(sent.reduce, row), "weights": gathered * top(sent.gather, row)}
+    every = {
+        "gradients": scattered * find_largest(sent.reduce, row),
+        "weights": gathered * find_largest(sent.gather, row),
+    }
     rows = []
     for kind, exchange in kinds.items():  # what goes with every micro-batch shares the time it is exposed for
         part = every[kind] / (sum(every.values()) or 1.0) if zero >= 3 else float(kind == "gradients")
@@ -296,9 +300,9 @@ class _Exchange:
         stages = w.tp * w.cp * w.dp
         sizes, least, rates = {}, {}, p.step.times.layer.tier_rates
         for at, link in enumerate(TIERS):
-            bytes_inside = sum(often * row_of(sent[at], p.row) for often, sent in self.inside)
-            sizes[link] = stages * scalar(bytes_inside.sum())
-            least[link] = top(bytes_inside / row_of(rates[at], p.row), 0) if sizes[link] > 0 else 0.0
+            bytes_inside = sum(often * select_row(sent[at], p.row) for often, sent in self.inside)
+            sizes[link] = stages * get_scalar(bytes_inside.sum())
+            least[link] = find_largest(bytes_inside / select_row(rates[at], p.row), 0) if sizes[link] > 0 else 0.0
         # where a flat ring takes all its time between zones, its links inside are busy for their bytes all the same
         busy = np.maximum(self.inside_s, max(least.values()))
         rows = _build_rows(kind, sizes, least, busy, self.messages, exposed * (1.0 - share))
@@ -332,7 +336,7 @@ def _list_edges(p: Predictor) -> list[tuple[int, int]]:
 
 def _subtract_part(values: Any, part: Any, row: int) -> Any:
     """The largest entry of a row without a part of it."""
-    return top(row_of(values, row) - row_of(part, row), 0)
+    return find_largest(select_row(values, row) - select_row(part, row), 0)
 
 
 def _count_micro_batches(p: Predictor) -> Any:

@@ -22,10 +22,10 @@ from crosszone.inputs.value import Value
 from crosszone.plan.crossover import scale_zone_links
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan, select_best
-from crosszone.predict.breakdown import breakdown_of
-from crosszone.predict.predict import predictor
+from crosszone.predict.breakdown import build_breakdown
+from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Prediction
-from crosszone.predict.run import power_figures
+from crosszone.predict.run import read_power_figures
 from crosszone.run.measurements import Level, PredictedPart
 from crosszone.run.work import PLAN, Work
 from crosszone.store.tasks import kept
@@ -108,7 +108,7 @@ def replan_of(
         return None
     restart = _restart_s(rows)
     cost = prediction.run.goodput.checkpoint_s if checkpoint_s is None else checkpoint_s
-    cost += power_figures()["restart_s"] if restart is None else restart
+    cost += read_power_figures()["restart_s"] if restart is None else restart
     length = _length(work)
     left = None if length is None else max(0, length - int(rows[-1]["step"]))
     same: dict[str, Any] = {"remaining_steps": left, "step_s": step_s, "cost_s": cost}
@@ -159,7 +159,9 @@ def _factor(text: str, covers: tuple[str, ...], times: float) -> float | None:
     links = zone_links(scenario.cluster)
 
     def seconds(factor: float) -> float:
-        parts = breakdown_of(predictor(scenario.replace(cluster=scale_zone_links(scenario.cluster, factor, links))))
+        parts = build_breakdown(
+            build_predictor(scenario.replace(cluster=scale_zone_links(scenario.cluster, factor, links)))
+        )
         return sum(parts[one] for one in covers)
 
     wanted = times * seconds(1.0)
@@ -185,7 +187,7 @@ def _planned(text: str, factor: float) -> tuple[Scenario, float, float, bool] | 
     try:
         found = plan(open_, top=1, local_updates=local, budget_s=PLAN_S)
         best = found.local_updates[0] if local and found.local_updates else select_best(found)
-        now = predictor(changed)
+        now = build_predictor(changed)
     except InputError:
         return None
     same = best.strategy == now.strategy and best.placement == now.site.placement

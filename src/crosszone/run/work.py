@@ -1,7 +1,7 @@
 """Work: what a task has decided to do: the scenario, its bundle and prediction, and which node runs where.
 
-work = work_of(asked, links, language)
-work.archive(), work.prediction["step_time_s"]["expected"], work.nodes[0].words
+    work = work_of(asked, links, language)
+    work.archive(), work.prediction["step_time_s"]["expected"], work.nodes[0].words
 
 Whole plan: the best plan in which every process of a scenario takes part.
 
@@ -29,7 +29,7 @@ from crosszone.inputs.value import Value, parse
 from crosszone.plan.plan import Plan, apply_plan
 from crosszone.plan.planner import plan
 from crosszone.predict.answer import answer as predicted
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from crosszone.run.request import Asked, launch_settings, node_names, started_by
 from crosszone.run.site import cluster_of
 from crosszone.run.trial import Trial
@@ -204,7 +204,7 @@ def led(plan: Scenario, zone: str) -> Scenario:
     blocks = sorted(placement.blocks, key=lambda one: (one.zone != zone, one.zone == zone and one.group > 0))
     other = plan.replace(placement=placement.replace(blocks=blocks))
     try:
-        predictor(other)
+        build_predictor(other)
     except IllegalError:
         return plan
     return other

@@ -21,7 +21,7 @@ from crosszone.cost.profile import Profiles
 from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.inputs.scenario import Loaded
 from crosszone.plan.search import CancelledError, Progress
-from crosszone.predict.answer import answer, predictor_of
+from crosszone.predict.answer import answer, build_predictor_from
 from crosszone.schedule.timeline import build_view
 from crosszone.store.table import MAX_DOCUMENT, MAX_NOTE
 from crosszone.web.answers import json_bytes
@@ -201,12 +201,12 @@ def _iterations(path: Path, loaded: Loaded, form: str, tell: Progress) -> Iterat
     from crosszone.calibrate.log_formats import KINETO, read_log
     from crosszone.calibrate.stability import measure_stability
     from crosszone.calibrate.training_log import LogContext
-    from crosszone.predict.answer import predictor_of
+    from crosszone.predict.answer import build_predictor_from
     from crosszone.web.calibrate_found import IterationsFound, StepColumns
 
     if form == KINETO:
         return None
-    case = predictor_of(loaded)
+    case = build_predictor_from(loaded)
     job, gpus = case.case.job, case.strategy.ranks
     context = LogContext(file=str(path), gpus=gpus, global_batch=job.global_batch, tokens_per_step=job.tokens_per_step)
     steps = read_log(path, context, form, progress=tell).steps
@@ -299,7 +299,7 @@ def run_job(
         timeline, _ = run.read_timelines().timeline(step.step)
         view = {**build_view(timeline), "micro_batch": None}
         if loaded is not None:
-            predictor = predictor_of(loaded)
+            predictor = build_predictor_from(loaded)
             ours = predictor.timeline(language)
             predicted, against = (
                 {**build_view(ours), "micro_batch": None},
@@ -382,7 +382,7 @@ def _read(
         from crosszone.calibrate.trace_files import collect_degrees, detect_format, read_run
 
         form = detect_format(path)
-        degrees = None if loaded is None else collect_degrees(predictor_of(loaded).strategy)
+        degrees = None if loaded is None else collect_degrees(build_predictor_from(loaded).strategy)
         name = source.name[:100]
         return form, read_run([path], form, name=name, iteration=iteration, degrees=degrees, progress=progress)
 

@@ -19,7 +19,7 @@ from crosszone.inputs.scenario import Loaded, read_scenario, upgraded
 from crosszone.inputs.strategy import Strategy
 from crosszone.inputs.summary import describe
 from crosszone.inputs.value import nearest
-from crosszone.predict.answer import PredictionAnswer, answer, predictor_of
+from crosszone.predict.answer import PredictionAnswer, answer, build_predictor_from
 from crosszone.predict.predictor import Predictor
 from crosszone.web.body import ChangeBody, ScenarioBody, StrategyOverride
 from crosszone.web.refusals import refuse
@@ -152,7 +152,7 @@ class RequestScenario:
         """Everything that can be computed of it."""
         if "predicted" in self._outcomes:
             return self.predicted.predictor
-        return self._remember("predictor", lambda: predictor_of(self.loaded))
+        return self._remember("predictor", lambda: build_predictor_from(self.loaded))
 
     @property
     def predicted(self) -> PredictionAnswer:

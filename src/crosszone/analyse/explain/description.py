@@ -18,10 +18,10 @@ from crosszone.inputs.cluster import NodeGroup, Zone
 from crosszone.inputs.gpu import Gpu
 from crosszone.inputs.shipped import read_shipped
 from crosszone.inputs.value import Value
-from crosszone.predict.breakdown import last_updated, pace_setter
+from crosszone.predict.breakdown import find_last_updated_stage, find_slowest_stage
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
-from crosszone.predict.run import power_entries
+from crosszone.predict.run import read_power_entries
 from crosszone.text import load_texts
 
 # Where a number comes from: typed, a datasheet, a coefficient, another figure, a rule over what was typed, ...
@@ -199,7 +199,7 @@ class Descriptions:
     @cached_property
     def pace(self) -> int:
         """The stage that sets the pace: looked at where a number holds for all stages."""
-        return int(pace_setter(self.p))
+        return int(find_slowest_stage(self.p))
 
     def place(self, cell: RecordedEntry) -> tuple[int, int]:
         """Row and stage that an entry belongs to; those looked at usually where it holds for all."""
@@ -224,7 +224,7 @@ class Descriptions:
         params: dict[str, object] = dict(about)
         params |= {name: LabelWords(rule.filled(key, about)) for name, key in rule.rule.params.items()}
         label = rule.filled(rule.rule.label, about)
-        if label == "pipeline_span" and cell.at[0] == self.p.bare_row:
+        if label == "pipeline_span" and cell.at[0] == self.p.without_wan_row:
             label = "pipeline_bare"
         if cell.node.name and cell.node.name.startswith("communication["):
             params |= self._describe_row(rule.groups[0])
@@ -247,7 +247,7 @@ class Descriptions:
             case "note_pace":
                 return LabelWords(key, {"stage": self.pace})
             case "note_last_stage":
-                return LabelWords(key, {"stage": last_updated(p)})
+                return LabelWords(key, {"stage": find_last_updated_stage(p)})
             case "note_moment":
                 return LabelWords(
                     key, {"moment": LabelWords(f"peak_{self.prediction.memory_gib.stages[stage].peak_at}")}
@@ -259,7 +259,7 @@ class Descriptions:
             case "note_links":
                 return (
                     LabelWords("note_simulated_links")
-                    if p.bare_row is not None
+                    if p.without_wan_row is not None
                     else LabelWords("note_pace", {"stage": stage})
                 )
             case "note_egress":
@@ -297,7 +297,7 @@ class Descriptions:
         return self.p.site.groups[self._group_number(row, stage)]
 
     def _group_number(self, row: int, stage: int) -> int:
-        kinds = self.p.site.kinds[0]
+        kinds = self.p.site.replica_classes[0]
         return int(self.p.site.group[stage, int(kinds[row % len(kinds)]), 0, 0])
 
     def source(self, cell: RecordedEntry) -> NumberSource:
@@ -329,7 +329,7 @@ class Descriptions:
         return NumberSource("profile", where, None if error is None else float(error))
 
     def _from_power(self, _: RecordedEntry, rule: Described, __: Mapping[str, str]) -> NumberSource:
-        entry = power_entries()[rule.groups[0]]
+        entry = read_power_entries()[rule.groups[0]]
         return NumberSource("profile", f"cost/power.yaml ({entry['origin']}: {entry['source']})")
 
     def _from_nic(self, cell: RecordedEntry, _: Described, __: Mapping[str, str]) -> NumberSource:

@@ -35,7 +35,7 @@ from crosszone.errors import InputError, InvalidError, Notice
 from crosszone.predict.prediction import Prediction, Triple
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import RecordedPrediction, record_prediction
-from crosszone.predict.traffic import FIELDS, tier_of
+from crosszone.predict.traffic import FIELDS, get_tier
 from crosszone.schedule.timeline import (
     IDLE,
     PHASES,
@@ -341,7 +341,7 @@ class _Opened:
         rows = [
             names[f"communication[{at}].{column}"]
             for at, row in enumerate(self.prediction.communication)
-            if {"kinds": row.kind, "tiers": tier_of(row.link), "links": row.link}[by] == name
+            if {"kinds": row.kind, "tiers": get_tier(row.link), "links": row.link}[by] == name
         ]
         if not rows:
             return None

@@ -20,7 +20,7 @@ from crosszone.errors import InputError
 from crosszone.inputs.document import parse_document
 from crosszone.inputs.scenario import Loaded, parse_scenario
 from crosszone.inputs.value import Value, parse
-from crosszone.predict.answer import predictor_of
+from crosszone.predict.answer import build_predictor_from
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.schedule.trace import Trace, read_trace
@@ -106,7 +106,7 @@ def _build_predictor(fields: Mapping[str, Any], loaded: Loaded | None) -> Predic
     try:
         if loaded is None and fields.get("scenario"):
             loaded = _load_result_scenario(fields["scenario"], fields.get("way"))
-        return None if loaded is None else predictor_of(loaded)
+        return None if loaded is None else build_predictor_from(loaded)
     except InputError:
         return None
 

@@ -1,7 +1,7 @@
 """Workbook: a scenario's prediction as a spreadsheet whose formulas are live: change an input, or a formula.
 
-data = build_workbook(read_scenario("examples/single-node.yaml"))
-Path("book.xlsx").write_bytes(data)
+    data = build_workbook(read_scenario("examples/single-node.yaml"))
+    Path("book.xlsx").write_bytes(data)
 
 No formula is written by hand: the prediction is computed once with numbers that remember their arithmetic
 (`predict/recorded.py`), and every named number becomes a cell (`formulas.py`). So the cells are the cost model,
@@ -42,10 +42,10 @@ from crosszone.cost.expression import RecordedEntry
 from crosszone.cost.memory import GIB
 from crosszone.cost.record import Recorded, plain
 from crosszone.inputs.scenario import Loaded, read_scenario
-from crosszone.predict.answer import predictor_of
-from crosszone.predict.batch import cell as read_cell
+from crosszone.predict.answer import build_predictor_from
+from crosszone.predict.batch import get_cell as read_cell
 from crosszone.predict.breakdown import ORDER as BREAKDOWN
-from crosszone.predict.memory import fullest_of
+from crosszone.predict.memory import find_fullest
 from crosszone.predict.predictor import Predictor
 from crosszone.predict.recorded import PassTimes, RecordedScenario, record_scenario
 from crosszone.predict.traffic import FIELDS
@@ -123,7 +123,7 @@ PIPELINE_COLUMN_WIDTH = 16
 
 def build_workbook(loaded: Loaded, language: str = DEFAULT_LANGUAGE) -> bytes:
     """The workbook of a scenario."""
-    return build_predictor_workbook(predictor_of(loaded), language)
+    return build_predictor_workbook(build_predictor_from(loaded), language)
 
 
 def build_predictor_workbook(p: Predictor, language: str = DEFAULT_LANGUAGE) -> bytes:
@@ -498,7 +498,7 @@ def iterate_checks(recorded: RecordedScenario) -> Iterator[tuple[str, list[tuple
     """
     p = recorded.predictor
     site = p.site
-    kinds, first = len(site.kinds[0]), p.row - p.slowest
+    kinds, first = len(site.replica_classes[0]), p.row - p.slowest
     totals = p.step.total_s[first : first + kinds]
     yield "check_replica", [_is_largest(totals, p.slowest)] if kinds > 1 else []
     yield "check_memory", _list_memory_conditions(recorded)
@@ -532,10 +532,11 @@ def _is_largest(values: Any, at: int) -> tuple[Any, bool]:
 def _list_memory_conditions(recorded: RecordedScenario) -> list[tuple[Any, bool]]:
     """The replicas and the stage that were fullest still are."""
     p, memory = recorded.predictor, recorded.prediction.memory_gib
-    stage_memory, fullest = fullest_of(p)
-    kinds = len(p.site.kinds[0])
+    stage_memory, fullest = find_fullest(p)
+    kinds = len(p.site.replica_classes[0])
     conditions = []
-    room = np.array([group.gpu.memory_gib for group in p.site.groups])[p.site.group[:, p.site.kinds[0], 0, 0].T]
+    group_KS = p.site.group[:, p.site.replica_classes[0], 0, 0].T
+    room = np.array([group.gpu.memory_gib for group in p.site.groups])[group_KS]
     if kinds > 1:
         totals = np.broadcast_to(stage_memory.total / GIB, p.batch.counts.shape)
         for stage in range(p.strategy.pp):

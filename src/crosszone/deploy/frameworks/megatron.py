@@ -28,7 +28,7 @@ from crosszone.errors import IllegalError, Notice
 from crosszone.inputs.job import state_bytes
 from crosszone.inputs.model import Model
 from crosszone.inputs.strategy import AXES, Strategy
-from crosszone.predict.batch import bucket_bytes
+from crosszone.predict.batch import get_bucket_bytes
 from crosszone.text import label
 
 # The flags, and those of the same kind of run shrunk to seconds (`--tiny`).
@@ -606,7 +606,7 @@ def _list_gradient_flags(launch: Launch) -> Iterator[Flag]:
         yield "--accumulate-allreduce-grads-in-fp32", True, "gradients_fp32", {}
     if s.communication.bucket_mb is not None:
         gradient_bytes = state_bytes(predictor.case.job, framework="megatron").gradients
-        size, mb = round(bucket_bytes(predictor.case, "megatron") / gradient_bytes), s.communication.bucket_mb
+        size, mb = round(get_bucket_bytes(predictor.case, "megatron") / gradient_bytes), s.communication.bucket_mb
         if get_zero_stage(launch) in FSDP_STRATEGIES:
             yield "--suggested-communication-unit-size", size, "bucket", {"mb": mb}
         else:

@@ -24,7 +24,7 @@ from crosszone.inputs.scenario import Loaded, Scenario
 from crosszone.inputs.strategy import Strategy
 from crosszone.plan.plan import apply_plan
 from crosszone.plan.planner import plan, select_best
-from crosszone.predict.answer import predictor_of
+from crosszone.predict.answer import build_predictor_from
 from crosszone.run.site import cluster_of
 
 # A million parameters: a step computes for some 10 ms, its gradients are 4 MB.
@@ -152,7 +152,7 @@ def _framework(planned: Loaded, wanted: str | None) -> tuple[str, bool, list[Not
     strategy = planned.scenario.strategy
     if strategy is None:
         return "ddp", False, []
-    found = predictor_of(planned)
+    found = build_predictor_from(planned)
     zone = found.site.zone
     pipelined = bool((zone != zone[:1]).any()) and strategy.local_update is None and wanted != "ddp"
     if wanted is not None:

@@ -11,7 +11,7 @@ from crosszone.analyse.compare import Compared, Row, compare
 from crosszone.analyse.explain import Explanation, Formula, explain, formulas
 from crosszone.analyse.outcome import outcome_of
 from crosszone.analyse.what_if import Available, WhatIf, available, changed_scenario, turned_changes, what_if
-from crosszone.predict.predict import predictor
+from crosszone.predict.predict import build_predictor
 from crosszone.predict.prediction import Prediction
 from crosszone.web.answers import Json, errors_documented
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, FieldPath, ScenarioBody, document_example
@@ -140,7 +140,7 @@ def read_switches(request_scenario: RequestScenario, options: WhatIfOptions) -> 
     if options.changes or options.switches:
         fields = turned_changes(scenario, options.changes, list(options.switches.items()), current)
         scenario = changed_scenario(scenario, fields, current)
-        current = predictor(scenario)
+        current = build_predictor(scenario)
     switches = available(scenario, current, written_strategy or {}, request_scenario.language)
     return _SWITCHES.dump_python(switches, mode="json")
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from crosszone.predict.ranks import MOST_RANKS, places_of, ranks_of
+from crosszone.predict.ranks import MOST_RANKS, build_ranks, list_rank_places
 from crosszone.web.answers import Json, NoticeBody, errors_documented
 from crosszone.web.body import SCENARIO_EXAMPLE, ApiRoute, ScenarioBody, document_example
 from crosszone.web.language import Language
@@ -119,9 +119,9 @@ def list_places(body: ScenarioBody, state: State, language: Language) -> Json:
 
 def list_rank_columns(request_scenario: RequestScenario) -> dict[str, Any]:
     """Every rank with its place."""
-    return ranks_of(request_scenario.predictor, request_scenario.language)
+    return build_ranks(request_scenario.predictor, request_scenario.language)
 
 
 def list_zone_places(request_scenario: RequestScenario) -> dict[str, Any]:
     """What each zone holds."""
-    return places_of(request_scenario.predictor)
+    return list_rank_places(request_scenario.predictor)

@@ -29,7 +29,7 @@ from crosszone.analyse.outcome import (
 from crosszone.calibrate.stability import resolve_iteration
 from crosszone.errors import InputError, InvalidError
 from crosszone.inputs.value import parse
-from crosszone.predict.answer import answer, predictor_of
+from crosszone.predict.answer import answer, build_predictor_from
 from crosszone.predict.prediction import Prediction
 from crosszone.predict.predictor import Predictor
 from crosszone.run.history import RUN
@@ -383,7 +383,7 @@ def _predict_timeline(state: AppState, result: Result, language: str) -> tuple[T
     if result.scenario is None:
         raise refuse(404, "result_no_timeline", field="id", value=result.name)
     try:
-        timeline = predictor_of(state.reader.read(read_saved_scenario(result))).timeline(language)
+        timeline = build_predictor_from(state.reader.read(read_saved_scenario(result))).timeline(language)
     except InputError:
         raise refuse(409, "saved_older", field="id", value=result.name) from None
     return timeline, {"step": None, "steps": None}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from crosszone.errors import Notice
-from crosszone.predict.answer import predictor_of
+from crosszone.predict.answer import build_predictor_from
 from crosszone.predict.predictor import Predictor
 from crosszone.schedule.measured import MeasuredTimelines, format_spans_csv, read_measured
 from crosszone.schedule.timeline import Timeline, build_micro_batch_view, build_view, compare_timelines
@@ -214,7 +214,7 @@ def draw_step(body: TimelineBody, state: State, language: Language) -> Json:
 )
 def write_trace(body: TraceBody, state: State, language: Language) -> Response:
     """Write the step as a file: for a trace viewer, as measured traces are kept, or as a table."""
-    predictor = predictor_of(state.reader.read(body))
+    predictor = build_predictor_from(state.reader.read(body))
     return _build_file(predictor, predictor.timeline(language), body.format)
 
 
@@ -236,7 +236,7 @@ def draw_measured_step(body: MeasuredBody, state: State, language: Language) -> 
     timeline, cut_notices = run.timeline(number)
     difference = None
     if body.has_scenario:
-        difference = compare_timelines(predictor_of(state.reader.read(body)).timeline(language), timeline)
+        difference = compare_timelines(build_predictor_from(state.reader.read(body)).timeline(language), timeline)
     about = _describe_run(run, number, [*cut_notices, *run.notices], language)
     return Json({**about, **_build_view(timeline, body.micro_batch, body.from_s), "difference": difference})
 

@@ -1,4 +1,4 @@
-"""Site: where the ranks of a strategy lie: node group and zone of every stage, what crosses zones, and their links.
+"""A placed strategy: node group and zone of every stage of every replica, what crosses zones, and their links.
 
 Crossings: what ranks get of the links between zones: a pipeline's boundary, and the ring of zones.
 """
@@ -37,14 +37,14 @@ from crosszone.inputs.placement import Placement
 from crosszone.inputs.rules import Case, uneven_shards
 from crosszone.inputs.strategy import Communication, Strategy
 from crosszone.predict.batch import group_columns
-from crosszone.predict.parts import kept, part
+from crosszone.predict.parts import cached_part, select_parts
 from crosszone.schedule.orders import V_SHAPED
 
 Floats = npt.NDArray[np.float64]
 Zones = tuple[int, ...]
 
 
-def transport_of(c: Communication, cluster: Cluster) -> WanTransport:
+def select_transport(c: Communication, cluster: Cluster) -> WanTransport:
     """How ranks with these options talk across zones: by NCCL, or by Gloo where CPUs compute.
 
     Gloo has one connection between two ranks, whatever the options for NCCL's say.
@@ -133,7 +133,7 @@ OF_LINKS = ("crossings", "ring")  # Parts that follow from the links between the
 
 
 @dataclass(frozen=True, kw_only=True)
-class Site:
+class PlacedStrategy:
     """A placed strategy. Arrays of ranks are [pp, dp, cp, tp]."""
 
     case: Case
@@ -146,10 +146,12 @@ class Site:
     parts: dict[str, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
     """What has been computed of it so far, by name; a changed copy begins anew."""
 
-    def on(self, cluster: Cluster, links: dict[tuple[int, int], ZoneLink], crossings: Crossings) -> Site:
+    def with_links(
+        self, cluster: Cluster, links: dict[tuple[int, int], ZoneLink], crossings: Crossings
+    ) -> PlacedStrategy:
         """The same placement with other links between the zones."""
         other = replace(self, case=replace(self.case, cluster=cluster), links=links, shared_crossings=crossings)
-        other.parts.update(kept(self.parts, without=OF_LINKS))
+        other.parts.update(select_parts(self.parts, without=OF_LINKS))
         return other
 
     @property
@@ -162,7 +164,7 @@ class Site:
         """The strategy, dp settled."""
         return self.case.strategy
 
-    @part
+    @cached_part
     def _located(self) -> dict[str, Ints]:
         s = self.strategy
         at, where = self.placement.coordinates(s), self.placement.located(self.cluster)
@@ -172,12 +174,12 @@ class Site:
         rank_at[flat] = np.arange(len(flat))
         return {key: values[rank_at].reshape(shape) for key, values in where.items()}
 
-    @part
+    @cached_part
     def groups(self) -> tuple[NodeGroup, ...]:
         """Node groups of all zones, in order."""
         return tuple(group for _, group in self.cluster.groups())
 
-    @part
+    @cached_part
     def groups_in_use(self) -> list[int]:
         """Numbers of the node groups that hold ranks."""
         numbers: list[int] = np.unique(self.group).tolist()
@@ -198,17 +200,17 @@ class Site:
         """Number of the node of each rank, over all node groups."""
         return np.asarray(self._located["group"] * 10_000_000 + self._located["node"])
 
-    @part
+    @cached_part
     def nodes(self) -> int:
         """Nodes in use."""
         return len(set(self.node.ravel().tolist()))
 
-    @part
+    @cached_part
     def domain(self) -> Ints:
         """Number of the domain of each rank: GPUs that reach each other without the network."""
         return self._number_domains([group.local_gpus for group in self.groups])
 
-    @part
+    @cached_part
     def _fast_domain(self) -> Ints:
         """Number of the fast-link domain of each rank; a GPU without one is its own."""
         return self._number_domains([group.domain for group in self.groups])
@@ -220,18 +222,18 @@ class Site:
         gpu = located["node"] * per_node[located["group"]] + located["gpu"]
         return np.asarray(located["group"] * 100_000_000 + gpu // np.array(sizes)[located["group"]])
 
-    @part
+    @cached_part
     def micro_batches(self) -> Ints:
         """Micro-batches of each replica in a step. [R2]"""
         s = self.strategy
         counts = s.replica_micro_batches or s.micro_batches(self.case.job.global_batch)
         return np.broadcast_to(np.asarray(counts, dtype=np.int64), (s.dp or 1,))
 
-    @part
-    def kinds(self) -> tuple[Ints, Ints]:
-        """One replica of each kind, and how many replicas each kind has.
+    @cached_part
+    def replica_classes(self) -> tuple[Ints, Ints]:
+        """One replica of each class, and how many replicas each class has.
 
-        Kinds differ in where their stages lie, or in their micro-batches.
+        Classes differ in where their stages lie, or in their micro-batches.
         """
         features = [self.group[:, :, 0, 0], self._fast]
         if self.strategy.uneven:
@@ -242,23 +244,23 @@ class Site:
         order = np.argsort(first)
         return first[order], counts[order]
 
-    @part
-    def kind_micro_batches(self) -> Ints:
-        """Micro-batches of a replica of each kind."""
-        return self.micro_batches[self.kinds[0]]
+    @cached_part
+    def class_micro_batches(self) -> Ints:
+        """Micro-batches of a replica of each class."""
+        return self.micro_batches[self.replica_classes[0]]
 
-    def rows(self, of_kinds: Any) -> Any:
-        """Figures [kinds, stages] as rows: once a band, and once more for perfect links where bands are crossed."""
-        return np.tile(of_kinds, (self.bands + self.bare, 1))
+    def rows(self, of_classes: Any) -> Any:
+        """Figures [classes, stages] as rows: once a band, and once more for perfect links where bands are crossed."""
+        return np.tile(of_classes, (self.bands + self.has_without_wan, 1))
 
-    @part
+    @cached_part
     def shard_ranks(self) -> int:
         """Replicas that share one set of states: all, or the fewest of a stage that lie in one zone or node. [M2]"""
         if self.strategy.shard_within == "all":
             return min(self.strategy.shard_ranks or self.case.dp, self.case.dp)
         return min(int(np.unique(stage, return_counts=True)[1].min()) for stage in self._shard_domains)
 
-    @part
+    @cached_part
     def _shard_domains(self) -> Ints:
         """[pp, dp] number of the zone or node inside which a replica's stage shares states with others."""
         if self.strategy.shard_within == "zone":
@@ -269,7 +271,7 @@ class Site:
             in_one_node, node[:, :, 0, 0], -1 - np.arange(node.shape[1])
         )  # torn over nodes: shares with none
 
-    @part
+    @cached_part
     def _fast(self) -> Ints:
         """[pp, dp] 1 where the boundary after a stage lies inside one domain; the last leads to the first."""
         return np.asarray((self.domain == np.roll(self.domain, -1, axis=0)).all(axis=(2, 3)).astype(np.int64))
@@ -290,29 +292,29 @@ class Site:
         """GPUs of each stage of each row; plain numbers where all are of one kind."""
         path = compute_precision(self.case.job)
         columns = {g: group_columns(self.groups[g], path, self.nodes) for g in self.groups_in_use}
-        group_KS = self.group[:, self.kinds[0], 0, 0].T
+        group_KS = self.group[:, self.replica_classes[0], 0, 0].T
         first = next(iter(columns.values()))
         if all(column == first for column in columns.values()):
             return first
         return taken(columns, self.rows(group_KS))
 
-    @part
+    @cached_part
     def transport(self) -> WanTransport:
         """How ranks talk across zones."""
-        return transport_of(self.strategy.communication, self.cluster)
+        return select_transport(self.strategy.communication, self.cluster)
 
-    @part
+    @cached_part
     def dp_zones(self) -> Ints:
         """Zones that the replicas of each stage lie in."""
         return np.array([len(np.unique(stage)) for stage in self.zone[:, :, 0, 0]])
 
-    @part
+    @cached_part
     def replica_zones(self) -> tuple[int, ...]:
         """Zones among which gradients cross, as places in the cluster; empty: none do."""
         crossing = self.zone[self.dp_zones > 1]
         return tuple(int(z) for z in np.unique(crossing)) if crossing.size else ()
 
-    @part
+    @cached_part
     def crossings(self) -> Crossings:
         """The links between the zones."""
         return self.shared_crossings or Crossings(self.cluster, self.links, self.transport)
@@ -350,18 +352,18 @@ class Site:
             if (teams != teams[:, :, :1]).any():
                 raise IllegalError(Notice(code="ep_across_zones", field="strategy.ep", value=s.ep))
 
-    @part
+    @cached_part
     def ring(self) -> tuple[int, ...]:
         """Order in which zones exchange gradients."""
         return self.crossings.ring(self.replica_zones, self.zone_ranks) if self.replica_zones else ()
 
-    @part
+    @cached_part
     def zone_ranks(self) -> int:
         """Ranks of the smallest of those zones that exchange gradients with other zones."""
         crossing = self.zone[self.dp_zones > 1]
         return int(min((crossing == z).sum() for z in self.replica_zones)) if self.replica_zones else 0
 
-    @part
+    @cached_part
     def ring_ranks(self) -> int:
         """Ranks of a zone that send to the next one: all that exchange shards; of a flat ring one of each group."""
         s = self.strategy
@@ -370,24 +372,24 @@ class Site:
             return int((self.dp_zones > 1).sum()) * s.tp
         return self.zone_ranks
 
-    @part
+    @cached_part
     def crosses(self) -> bool:
         """Some group lies in several zones."""
         return bool((self.zone != self.zone.flat[0]).any())
 
     @property
     def bands(self) -> int:
-        """Rows of each kind of replica: low, expected and high RTT where zones are crossed."""
+        """Rows of each class of replicas: low, expected and high RTT where zones are crossed."""
         return BANDS if self.crosses and self.banded else 1
 
     @property
-    def bare(self) -> bool:
+    def has_without_wan(self) -> bool:
         """There is one more row with perfect links between stages."""
         return self.bands > 1
 
     @property
     def expected(self) -> int:
-        """Place of the expected RTT among the rows of a kind."""
+        """Place of the expected RTT among the rows of a class."""
         return EXPECTED if self.bands > 1 else 0
 
     def zone_exchange(self, size_bytes: float) -> CollectiveCost:
@@ -395,17 +397,17 @@ class Site:
         return self.crossings.exchange(size_bytes, self.ring, self.zone_ranks)
 
     def link_columns(self) -> LinkColumns:
-        """Links of each kind of replica, one row a band (`bands`) and kind; where zones are crossed, once more with
+        """Links of each class of replicas, one row a band (`bands`) and class; where zones are crossed, once more with
         perfect links between stages.
         """
-        kinds = self.kinds[0]
-        fast = self._fast[:, kinds].T * 1.0
+        classes = self.replica_classes[0]
+        fast = self._fast[:, classes].T * 1.0
         if not self.crosses:
             return LinkColumns(boundary_fast=fast)
         s = self.strategy
-        shape = (BANDS, len(kinds), s.pp)
+        shape = (BANDS, len(classes), s.pp)
         rates, rates_back, latencies = [], [], []
-        for row, replica in enumerate(kinds):
+        for row, replica in enumerate(classes):
             zones = self.zone[:, replica, 0, 0].tolist()
             for stage in range(s.pp if self.wraps else s.pp - 1):
                 a, b = zones[stage], zones[(stage + 1) % s.pp]
@@ -418,10 +420,10 @@ class Site:
 
         def rows(values: Any) -> Floats:
             full = np.broadcast_to(values, shape)
-            return np.concatenate([full.reshape(-1, s.pp), full[EXPECTED]]) if self.bare else full[EXPECTED]
+            return np.concatenate([full.reshape(-1, s.pp), full[EXPECTED]]) if self.has_without_wan else full[EXPECTED]
 
-        perfect = np.zeros((len(kinds) * (self.bands + self.bare), 1))
-        perfect[self.bands * len(kinds) :] = 1.0
+        perfect = np.zeros((len(classes) * (self.bands + self.has_without_wan), 1))
+        perfect[self.bands * len(classes) :] = 1.0
         return LinkColumns(
             dp_zones=rows(self.dp_zones * 1.0),
             synchronous=0.0 if s.local_update else 1.0,
@@ -441,7 +443,7 @@ class Site:
         s = self.strategy
         return self.crossings.boundary(a, b, self._senders[min(a, b), max(a, b)] * s.tp * s.cp)
 
-    @part
+    @cached_part
     def _senders(self) -> Counter[tuple[int, int]]:
         """Boundaries between the stages of all replicas that lie between two zones, both ways together."""
         zones = self.zone[:, :, 0, 0]
