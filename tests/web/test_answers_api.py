@@ -103,7 +103,7 @@ def test_the_scenario_is_parsed_read_and_predicted_once_for_all_parts(ask, monke
 
     parsed = count_calls(monkeypatch, scenarios, "parse_document")
     read = count_calls(monkeypatch, scenarios, "read_scenario")
-    computed = count_calls(monkeypatch, scenarios, "predictor_of")
+    computed = count_calls(monkeypatch, scenarios, "build_predictor_from")
     predicted = count_calls(monkeypatch, scenarios, "answer")
     again = count_calls(monkeypatch, analysis, "predicted")
     body = {"text": dump_yaml(FIELDS), "options": {**OPTIONS, "compare": {"items": [{}, {"name": "own"}]}, "radar": {}}}
