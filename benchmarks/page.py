@@ -2,6 +2,7 @@
 
 First paint is that of a browser with an empty cache. A step of the slider is one stop of the rate of a link: timed
 inside the page from the move to the new step time (the shown plan, predicted anew) and to the end of the new search.
+What it asks the server for is counted by place, for one step by itself and for a slider that is dragged.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from results import write_section
 ROOT = Path(__file__).resolve().parents[1]
 CHROMIUM = "/usr/bin/chromium"
 LOADS, STEPS = 5, 20
+MOST_FILES, MOST_AT_A_TIME = 40, 2  # Goals: files of the first load, requests on their way
+PLACES = ("plan", "timeline", "communication", "deploy")
+WATCH_REQUESTS = (ROOT / "benchmarks" / "page_requests.js").read_text("utf-8")
 EXAMPLE = "three-cities"
 CASES = {"strategy given": False, "strategy free": True}
 FREE = """
@@ -58,6 +62,27 @@ STEP = """
   slider.value = String(number);
   slider.dispatchEvent(new Event("input", { bubbles: true }));
 })
+"""
+DRAG = """
+async (steps) => {
+  const slider = document.querySelector('[data-slider="gbps"]');
+  flights.length = 0;
+  for (let step = 0; step < steps; step += 1) {
+    slider.value = String(Number(slider.value) + 1);
+    slider.dispatchEvent(new Event("input", { bubbles: true }));
+    await new Promise((done) => setTimeout(done, 16));
+  }
+  return settledRequests();
+}
+"""
+LOADED = """
+() => {
+  const entries = [...performance.getEntriesByType("navigation"), ...performance.getEntriesByType("resource")];
+  const isScript = ({ name }) => new URL(name).pathname.endsWith(".js");
+  const files = entries.filter(({ name }) => !name.includes("/api/"));
+  const bytes = entries.reduce((sum, { transferSize }) => sum + transferSize, 0);
+  return [files.length, entries.filter(isScript).length, entries.length, bytes];
+}
 """
 PAINT = """
 () => Object.fromEntries(performance.getEntriesByType("paint").map(({ name, startTime }) => [name, startTime]))
@@ -118,6 +143,56 @@ def measure_slider(browser: Any, address: str, free: bool) -> tuple[list[float],
     return [answer_ms for answer_ms, _ in timings], [search_ms for _, search_ms in timings]
 
 
+def measure_first_load(browser: Any, address: str) -> tuple[int, int, int, int]:
+    """Files of the page, scripts among them, all requests, and bytes on the wire, until plans are shown."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+    page = context.new_page()
+    page.goto(address)
+    page.locator('[data-place="plan"]:not(.stale)[aria-busy="false"] [data-figure="step"] data').wait_for()
+    page.wait_for_load_state("networkidle")
+    files, scripts, requests, size = page.evaluate(LOADED)
+    context.close()
+    return files, scripts, requests, size
+
+
+def count_requests(browser: Any, address: str, place: str) -> tuple[list[str], int, int]:
+    """What one step of the slider asks for, and the most requests at a time: of one step, and of a drag."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en-US")
+    page = context.new_page()
+    page.goto(f"{address}/?example={EXAMPLE}&place={place}")
+    page.locator(".matrix button.cell").first.click()
+    page.wait_for_load_state("networkidle")
+    page.evaluate(WATCH_REQUESTS)
+    page.evaluate(DRAG, 1)  # the first move turns a text into fields
+    paths, at_a_time = page.evaluate(DRAG, 1)
+    _, dragged = page.evaluate(DRAG, STEPS)
+    context.close()
+    return paths, at_a_time, dragged
+
+
+def write_load_table(browser: Any, address: str) -> list[str]:
+    """The first load as it is served, and from the source files one by one."""
+    lines = ["| first load | files | scripts among them | all requests | KB on the wire |", "|---|---|---|---|---|"]
+    for name, query in (("as served", ""), ("from the source files, `?debug=1`", "/?debug=1")):
+        files, scripts, requests, size = measure_first_load(browser, address + query)
+        lines.append(f"| {name} | {files} | {scripts} | {requests} | {size / 1000:.0f} |")
+        if not query and files >= MOST_FILES:
+            raise SystemExit(f"the first load takes {files} files; {MOST_FILES} is the goal")
+    return lines
+
+
+def write_requests_table(browser: Any, address: str) -> list[str]:
+    """What a step of the slider asks for, by place."""
+    lines = ["| place | requests of one step | at a time | at a time, dragged | which |", "|---|---|---|---|---|"]
+    for place in PLACES:
+        paths, at_a_time, dragged = count_requests(browser, address, place)
+        which = ", ".join(f"`/{path}`" for path in paths)
+        lines.append(f"| {place} | {len(paths)} | {at_a_time} | {dragged} | {which} |")
+        if max(at_a_time, dragged) > MOST_AT_A_TIME:
+            raise SystemExit(f"{place}: {max(at_a_time, dragged)} requests at a time; {MOST_AT_A_TIME} is the goal")
+    return lines
+
+
 def main() -> None:
     """Measure all of it and put the table into RESULTS.md."""
     from playwright.sync_api import sync_playwright
@@ -133,6 +208,7 @@ def main() -> None:
             predicted, planned = measure_slider(browser, address, free)
             rows.append((f"slider to new step time, {name}", statistics.median(predicted), max(predicted)))
             rows.append((f"slider to new plans, {name}", statistics.median(planned), max(planned)))
+        tables = [write_load_table(browser, address), write_requests_table(browser, address)]
         browser.close()
     busy = " (above 1, other work slowed this down)" if load > 1 else ""
     head = (
@@ -141,7 +217,7 @@ def main() -> None:
     head += f"Load average at the start: {load:.1f}{busy}."
     lines = ["| what | median ms | longest ms |", "|---|---|---|"]
     lines += [f"| {what} | {median:.0f} | {longest:.0f} |" for what, median, longest in rows]
-    write_section("Page", head + "\n\n" + "\n".join(lines))
+    write_section("Page", "\n\n".join([head, *("\n".join(table) for table in (lines, *tables))]))
 
 
 if __name__ == "__main__":
