@@ -307,6 +307,7 @@ TAKING = {
     "timeline": {"micro_batch": 0}, "timeline/trace": {"format": "csv"}, "ranks": {}, "report": {"budget_s": 2.0}, "places": {},
     "scenarios/change": {"changes": {}}, "radar": {}, "explain": {"figure": "step_time_s"}, "results": {},
     "bundles/preview": {"budget_s": 2.0, "template": True},
+    "answers": {"parts": ["describe", "predict", "places", "timeline", "switches", "traffic"]},
 }  # fmt: skip
 
 
@@ -339,3 +340,4 @@ def test_extreme_scenarios_are_answered(extreme, client):
         if f"/api/v1/{route}" in known and route not in LONG.get(extreme, ()):
             answer = client.post(f"/api/v1/{route}", json={"text": text, **more})
             assert answer.status_code in (200, 201, 413, 422), (route, answer.text[:300])
+            assert '"code":"internal"' not in answer.text, (route, answer.text[:300])  # of a part alone

@@ -149,7 +149,6 @@ _STREAMED: dict[str, Any] = {
 @router.post(
     "/answers",
     response_model=AnswersDocument,
-    response_model_exclude_unset=True,
     responses={200: {"content": _STREAMED}, **errors_documented(400, 403, 409, 413, 415, 429)},
     openapi_extra=document_example({**SCENARIO_EXAMPLE, "parts": ["predict", "timeline"]}),
 )
