@@ -115,7 +115,7 @@ def main() -> None:
 
 
 def _make_writable(stream: TextIO | None) -> TextIO:
-    """The stream, made to show a question mark for what it cannot; one that was closed goes nowhere."""
+    """The stream with question marks for characters it lacks; a closed one is replaced by the null device."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")
     if isinstance(stream, io.TextIOWrapper):

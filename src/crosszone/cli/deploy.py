@@ -71,7 +71,7 @@ def deploy(
 
 
 def _print_bundle(bundle: Bundle, output: str | None) -> None:
-    """What was made and how to start it."""
+    """The commands of the first nodes, and where the files are."""
     from rich.markup import escape
 
     from crosszone.deploy.deploy import name_framework

@@ -129,7 +129,7 @@ Progress = Callable[[str, int, int], None]  # What is being done, how much of it
 
 @contextmanager
 def open_progress_bar() -> Iterator[Progress | None]:
-    """Something to tell progress to; None where nobody looks at a terminal."""
+    """A function that takes progress; None where standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -160,7 +160,7 @@ def open_progress_bar() -> Iterator[Progress | None]:
 
 
 def check_not_existing(path: Path, force: bool) -> None:
-    """Refuse a file that exists already, unless told to overwrite it; ask before long work."""
+    """Refuse a file that exists already, unless it may be overwritten; called before long work."""
     if path.exists() and not force:
         raise InvalidError(Notice(code="output_exists", value=str(path)))
 

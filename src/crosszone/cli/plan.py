@@ -134,7 +134,7 @@ def _check(objective: str, top: int, budget: float | None) -> None:
 
 
 def _read(file: str, pins: Sequence[str]) -> Loaded:
-    """The scenario with the pins in its strategy; what is wrong with a pin is told as of that pin."""
+    """The scenario with the pins in its strategy; an error in a pin names that pin."""
     from crosszone.inputs.document import read_document
     from crosszone.inputs.scenario import read_scenario, upgraded
     from crosszone.plan.planner import merge_pins

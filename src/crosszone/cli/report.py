@@ -59,7 +59,7 @@ def write_report(
 
 
 def _choose_form(form_option: str | None, output: str | None) -> Form:
-    """The form that was asked for, else that of the ending of the file to write."""
+    """The form of --format, else that of the output file's ending."""
     from crosszone.views.report import FORMS
 
     page = output is not None and Path(output).suffix.lower() in (".html", ".htm")

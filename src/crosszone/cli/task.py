@@ -398,7 +398,7 @@ def _read_request_file(argument: str | None, option: str | None) -> tuple[Any, d
 
 
 def _put_field(fields: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Put a value at a path; what is no mapping on the way is left to the check of the whole."""
+    """Put a value at a path; parents that are no mappings are replaced, for the request is checked afterwards."""
     *parents, last = path
     for key in parents:
         inner = fields.get(key)

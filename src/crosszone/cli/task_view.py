@@ -225,7 +225,7 @@ def list_drift_messages(twin: Twin) -> list[str]:
 
 
 def read_comparison(service: Service, id: str) -> Twin | None:
-    """The run beside its prediction, in words; None: there is nothing yet, or a machine does not answer."""
+    """The run compared with its prediction; None: nothing was measured yet, or a machine does not answer."""
     from crosszone.run.monitor import worded
 
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from crosszone.predict.prediction import Memory, Prediction, Run, Triple
     from crosszone.predict.predictor import Predictor
 
-SMALL = 0.001  # Share of a step below which a part is not told by name
+SMALL = 0.001  # Share of a step below which a part has no row of its own
 IDLE = {"cp": 1, "ep": 1, "interleave": 1, "zero": 0, "recompute": "none"}  # Degrees that do nothing
 DEGREES = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "interleave", "zero", "recompute")
 

@@ -69,7 +69,7 @@ def build_plan_sections(answer: Plans, text: AnswerText, width: int | None, *, f
 
 
 def build_comparison_section(comparison: Comparison, best: Plan, other: Plan, text: AnswerText) -> Section:
-    """What the step of another plan spends and saves beside the best one's, part by part."""
+    """What the step of another plan spends and saves against the best one, part by part."""
     blocks: list[Block] = [_build_waterfall(best, other, comparison, text)]
     facts = tuple(_list_other_differences(comparison, text))
     blocks += [Facts(facts=facts)] if facts else []
@@ -80,7 +80,7 @@ def build_comparison_section(comparison: Comparison, best: Plan, other: Plan, te
 
 
 def build_crossover_section(flip: Crossover | None, text: AnswerText) -> Section:
-    """At which rates between zones local updates become the slower or the faster way."""
+    """At which rates between zones local updates become slower or faster than synchronous training."""
     if flip is None:
         return Section(title="", blocks=(Paragraph(text=text.label("crossover_missing")),))
     if flip.factor is None:
@@ -140,7 +140,7 @@ def _describe_crossing(plan: Plan, text: AnswerText) -> str:
 
 def _list_options(strategy: Strategy) -> Iterator[str]:
     """What else is not as it would be by itself, by its key in a file."""
-    # 1F1B is what a pipeline does unless told otherwise
+    # 1F1B is the default schedule of a pipeline
     for key, field in type(strategy).model_fields.items():
         value = getattr(strategy, key)
         if key in SPLIT or value in (None, field.default) or (key, value) == ("schedule", "1f1b"):

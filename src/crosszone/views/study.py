@@ -1,4 +1,4 @@
-"""Study: everything a report tells of a scenario, computed once and in the functions every other surface calls."""
+"""Study: everything that a report says of a scenario, computed once by the functions that every surface calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from crosszone.text import DEFAULT_LANGUAGE
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """A scenario done one way, what was found out about that way, and the ways beside it."""
+    """A scenario with one strategy, what is known of it, and the plans that it competes with."""
 
     scenario: Scenario
     """With framework, strategy and placement filled in where they were left open."""
@@ -42,7 +42,7 @@ class Study:
     reasons: tuple[NoticeDict, ...]
     """Why it is so fast, or not faster."""
     chosen: bool
-    """The way was chosen by the search, not given."""
+    """The strategy was chosen by the search, not given."""
     free: Plans | None
     """Plans with strategy and placement left open; None: none fits."""
     refused: tuple[NoticeDict, ...]
@@ -73,10 +73,8 @@ def build_study(
         planned = loaded._replace(scenario=apply_plan(scenario, select_best(free)))
         prediction_answer = predicted_answer(planned, language)
     else:
-        planned, prediction_answer = (
-            loaded,
-            predicted_answer(loaded, language),
-        )  # first: it tells what is wrong with the file
+        # before the search, for it says what is wrong with the file
+        planned, prediction_answer = loaded, predicted_answer(loaded, language)
         try:
             # what could be had instead, which the report puts beside the given strategy
             free = plan(scenario.replace(strategy=None, placement=None), language=language, **options)
@@ -99,7 +97,7 @@ CHOSEN = ("reason_framework", "reason_layers", "reason_shares")  # Reasons that 
 
 
 def _list_reasons(prediction_answer: PredictionAnswer, free: Plans | None, language: str) -> tuple[NoticeDict, ...]:
-    """Those of the plan it is, else of what can be said of any way, and how far it is behind the best plan."""
+    """The reasons of that plan where the search has it, else what holds for any strategy and how far it is behind."""
     predicted = _PredictedPlan(prediction_answer.predictor)
     for ranked in (*free.plans, *free.local_updates) if free is not None else ():
         identity = (ranked.framework, ranked.strategy, ranked.placement)
@@ -116,7 +114,7 @@ def _list_reasons(prediction_answer: PredictionAnswer, free: Plans | None, langu
 
 @dataclass(frozen=True)
 class _PredictedPlan:
-    """A predicted way as the reasons look at it."""
+    """A predicted strategy with the fields of a plan that reasons are made from."""
 
     predictor: Predictor
 
