@@ -18,9 +18,7 @@ from crosszone.cli.output import (
 from crosszone.errors import InvalidError, Notice
 
 if TYPE_CHECKING:
-    from crosszone.analyse.answer import Analysis, Part
-    from crosszone.predict.prediction import Prediction
-    from crosszone.views.document import Section
+    from crosszone.analyse.answer import Part
 
 PARTS_HELP = "traffic, suggestions, bill, rating, front, drill, marginal"
 
@@ -66,7 +64,13 @@ def analyse(
     if as_json:
         print_json(analysis.to_asked())
         return
-    print_sections(_list_sections(prediction_answer.prediction, analysis, formulas))
+
+    from crosszone.views.analysis import build_analysis_sections
+
+    width = open_console().width
+    print_sections(
+        build_analysis_sections(prediction_answer.prediction, analysis, get_text(), width, formulas=formulas)
+    )
 
 
 def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
@@ -79,31 +83,3 @@ def _choose_parts(part: list[str] | None, everything: bool) -> tuple[Part, ...]:
             params = {"allowed": list(PARTS), "nearest": nearest(name, PARTS)}
             raise InvalidError(Notice(code="not_one_of", field="--part", value=name, params=params))
     return PARTS if everything else tuple(name for name in PARTS if name in part) if part else QUICK
-
-
-def _list_sections(prediction: Prediction, analysis: Analysis, formulas: bool) -> list[Section]:
-    from crosszone.views import economy
-    from crosszone.views.communication import build_suggestion_sections, list_communication_blocks
-    from crosszone.views.document import Section
-    from crosszone.views.prediction import build_head_section, list_answer_facts
-
-    text = get_text()
-    sections = [build_head_section(prediction, text, list_answer_facts(prediction, text)[:3])]
-    if analysis.traffic is not None:
-        blocks = list_communication_blocks(analysis.traffic, text, formulas=formulas)
-        sections.append(Section(title="", blocks=blocks))
-    if analysis.suggestions is not None:
-        sections += build_suggestion_sections(analysis.suggestions, text, open_console().width)
-    sections += [economy.build_bill_section(analysis.bill, text)] if analysis.bill is not None else []
-    sections += [economy.build_rating_section(analysis.rating, text)] if analysis.rating is not None else []
-    sections += [economy.build_front_section(analysis.front, text)] if analysis.front is not None else []
-    sections += [economy.build_drill_section(analysis.drill, text)] if analysis.drill is not None else []
-    sections += [economy.build_marginal_section(analysis.marginal, text)] if analysis.marginal is not None else []
-    # the bill repeats what the prediction warns of; a sentence is shown once
-    shown_messages = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
-    warnings = [
-        notice
-        for notice in prediction.warnings
-        if notice["level"] != "note" and notice["message"] not in shown_messages
-    ]
-    return [*sections, Section(title="", blocks=(text.list_remarks(warnings),))]

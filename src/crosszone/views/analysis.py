@@ -1,4 +1,4 @@
-"""What a run costs as sections: its bill, money against speed, how sure it is, failures, and what more buys."""
+"""An analysis as sections: communication, suggestions, the bill, how sure it is, money against speed, failures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,44 @@ from typing import TYPE_CHECKING
 
 from crosszone.text.figures import format_amount, format_digits, format_percent, format_signed
 from crosszone.views.answer_text import AnswerText
+from crosszone.views.communication import build_suggestion_sections, list_communication_blocks
 from crosszone.views.document import Block, Columns, Fact, Facts, Remark, Remarks, Section
+from crosszone.views.prediction import build_head_section, list_answer_facts
 
 if TYPE_CHECKING:
+    from crosszone.analyse.answer import Analysis
     from crosszone.analyse.bill import Bill, Trade
     from crosszone.analyse.drill import Drill
     from crosszone.analyse.marginal import Marginal
     from crosszone.analyse.rating import Rating
+    from crosszone.predict.prediction import Prediction
+
+HEAD_FACTS = 3  # Step, speed and memory; the rest of the answer is what `predict` is for
+
+
+def build_analysis_sections(
+    prediction: Prediction, analysis: Analysis, text: AnswerText, width: int | None, *, formulas: bool = False
+) -> list[Section]:
+    """The parts that were asked for; `formulas` adds the arithmetic of every row of communication."""
+    sections = [build_head_section(prediction, text, list_answer_facts(prediction, text)[:HEAD_FACTS])]
+    if analysis.traffic is not None:
+        blocks = list_communication_blocks(analysis.traffic, text, formulas=formulas)
+        sections.append(Section(title="", blocks=blocks))
+    if analysis.suggestions is not None:
+        sections += build_suggestion_sections(analysis.suggestions, text, width)
+    sections += [build_bill_section(analysis.bill, text)] if analysis.bill is not None else []
+    sections += [build_rating_section(analysis.rating, text)] if analysis.rating is not None else []
+    sections += [build_front_section(analysis.front, text)] if analysis.front is not None else []
+    sections += [build_drill_section(analysis.drill, text)] if analysis.drill is not None else []
+    sections += [build_marginal_section(analysis.marginal, text)] if analysis.marginal is not None else []
+    # the bill repeats what the prediction warns of; a sentence is shown once
+    shown_messages = {notice["message"] for notice in analysis.bill.warnings} if analysis.bill is not None else set()
+    warnings = [
+        notice
+        for notice in prediction.warnings
+        if notice["level"] != "note" and notice["message"] not in shown_messages
+    ]
+    return [*sections, Section(title="", blocks=(text.list_remarks(warnings),))]
 
 
 def build_bill_section(bill: Bill, text: AnswerText) -> Section:
