@@ -35,7 +35,7 @@ from crosszone.calibrate.fit import (
     select_usable_runs,
 )
 from crosszone.calibrate.predicted import StepBatches, get_gpu
-from crosszone.calibrate.runs import Run, read_runs
+from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost import layer as layer_module
 from crosszone.cost.layer import Layer, LayerCost, matmul_s
 from crosszone.cost.operator_profile import OperatorProfile, load_operator_profile
@@ -205,7 +205,12 @@ def call_active(name: str, *arguments: Any) -> Any:
 
 
 def predict_left_out(
-    runs: Sequence[Run], profiles: Profiles, priors: PriorArrays, parts: Sequence[Mask], variant: Variant, gpu: str
+    runs: Sequence[MeasuredRun],
+    profiles: Profiles,
+    priors: PriorArrays,
+    parts: Sequence[Mask],
+    variant: Variant,
+    gpu: str,
 ) -> Vector:
     """Seconds of each run by a fit that has not seen its part; nan where no part leaves it out."""
     with use_kernels(variant, gpu):
@@ -232,7 +237,7 @@ def take_samples_coefficients(profiles: Profiles, gpu: str) -> Profiles:
     return Profiles(profiles.home("common"), gpus, profiles.stacks)
 
 
-def score(predicted: Vector, runs: Sequence[Run]) -> Mapping[str, float]:
+def score(predicted: Vector, runs: Sequence[MeasuredRun]) -> Mapping[str, float]:
     """Rows, mean and median error, bias, rows within 10 %; rows nobody left out do not count."""
     error = 100.0 * (predicted / np.array([run.step_time_s for run in runs], dtype=float) - 1.0)
     error = error[np.isfinite(error)]

@@ -34,7 +34,7 @@ from crosszone.calibrate.fit import (
     select_usable_runs,
 )
 from crosszone.calibrate.predicted import StepBatches
-from crosszone.calibrate.runs import Run, read_runs
+from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost import profile
 from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles
@@ -55,7 +55,7 @@ def fit_profiles(rows: TrainingRows, profiles: Profiles, *, strewn: float = 0.0,
     return fit(steps, steps.index, steps.measured, begin, priors, weights=rows.weights[steps.order], rounds=rounds)
 
 
-def fit_stacks(runs: Sequence[Run], profiles: Profiles, known_stacks: Collection[str]) -> Fit:
+def fit_stacks(runs: Sequence[MeasuredRun], profiles: Profiles, known_stacks: Collection[str]) -> Fit:
     """Fit only the coefficients of the stacks that `known_stacks` lacks; all others keep their values."""
     own_scopes = {f"stack {run.stack}" for run in runs if run.stack not in known_stacks}
     priors = build_prior_arrays(profiles)
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     doubtful = read_doubtful_reasons(options.runs[0], options.doubtful)
 
-    def read(paths: Sequence[Path]) -> list[Run]:
+    def read(paths: Sequence[Path]) -> list[MeasuredRun]:
         return select_usable_runs((run for path in paths for run in read_runs(path)[0]), doubtful)
 
     if options.bands:
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _fit_values(runs: list[Run], also: list[Run], alone: list[Run], keep: bool) -> None:
+def _fit_values(runs: list[MeasuredRun], also: list[MeasuredRun], alone: list[MeasuredRun], keep: bool) -> None:
     """Fit, show and perhaps keep the coefficients."""
     profiles = Profiles.shipped()
     rows = build_training_rows(runs, also)
@@ -168,7 +168,7 @@ def _fit_values(runs: list[Run], also: list[Run], alone: list[Run], keep: bool) 
         write_profiles(profiles, values, errors, FOLDER)
 
 
-def _fit_bands(runs: list[Run], paths: Sequence[Path], doubtful: Mapping[str, str], keep: bool) -> None:
+def _fit_bands(runs: list[MeasuredRun], paths: Sequence[Path], doubtful: Mapping[str, str], keep: bool) -> None:
     """Find, show and perhaps keep the widths of the bands."""
     profiles = Profiles.shipped()
     validations = [cross_validate(build_training_rows(runs), profiles, kind) for kind in FOLDS]

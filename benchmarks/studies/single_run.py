@@ -32,7 +32,7 @@ from crosszone.calibrate.coefficient_estimate import (
 )
 from crosszone.calibrate.fit import Fit, build_training_rows, read_doubtful_reasons, select_usable_runs
 from crosszone.calibrate.predicted import StepBatches, get_gpu, predict_runs_s
-from crosszone.calibrate.runs import Run, read_runs
+from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost.profile import Profiles
 from results import RESULTS, write_section
 
@@ -59,12 +59,12 @@ class Choice:
     """Factor of each coefficient that moved."""
 
 
-def scale_coefficients(profiles: Profiles, run: Run, factors: Mapping[str, float]) -> Profiles:
+def scale_coefficients(profiles: Profiles, run: MeasuredRun, factors: Mapping[str, float]) -> Profiles:
     """The profiles with the coefficients that a run reads times a factor."""
     return profiles.with_values(_scale_values(profiles, _locate_coefficients(profiles, run), factors))
 
 
-def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> SingleRunEstimate:
+def calibrate_on(run: MeasuredRun, profiles: Profiles, errors: Vector) -> SingleRunEstimate:
     """What the measured step of one run says of the coefficients.
 
     The closed form of the step is moved, times what the simulated step differs from it; that is looked up again
@@ -91,7 +91,7 @@ def calibrate_on(run: Run, profiles: Profiles, errors: Vector) -> SingleRunEstim
 
 
 def calibrate_on_each(
-    runs: Sequence[Run], profiles: Profiles, errors: Vector, *, progress: Callable[[], None] | None = None
+    runs: Sequence[MeasuredRun], profiles: Profiles, errors: Vector, *, progress: Callable[[], None] | None = None
 ) -> list[Choice]:
     """Calibrate on each row in turn; the others are those that read the same coefficients."""
     before, measured = predict_runs_s(runs, profiles), np.array([run.step_time_s for run in runs], dtype=float)
@@ -127,7 +127,7 @@ def calibrate_on_each(
     return choices
 
 
-def _locate_coefficients(profiles: Profiles, run: Run) -> dict[str, int]:
+def _locate_coefficients(profiles: Profiles, run: MeasuredRun) -> dict[str, int]:
     """Where each coefficient of a run stands among the values."""
     index = profiles.index([profiles.gpu_profile(get_gpu(run))[0]], [run.stack])
     return {field: int(at[0, 0]) for field, at in index.items()}
@@ -140,7 +140,7 @@ def _scale_values(profiles: Profiles, places: Mapping[str, int], factors: Mappin
     return values
 
 
-def describe_setup(run: Run) -> tuple[str, int]:
+def describe_setup(run: MeasuredRun) -> tuple[str, int]:
     """What runs of one model on one cluster have in common."""
     return run.case.model.name, run.case.strategy.ranks
 
@@ -159,7 +159,7 @@ SOURCES = {
 """Rows to calibrate on, and sources that the fit must not see."""
 
 
-def fit_without(runs: Sequence[Run], also: Sequence[Run], left_out: Sequence[str]) -> Fit:
+def fit_without(runs: Sequence[MeasuredRun], also: Sequence[MeasuredRun], left_out: Sequence[str]) -> Fit:
     """A fit of all rows but those of some sources."""
     rows = build_training_rows(
         [r for r in runs if r.source not in left_out], [r for r in also if r.source not in left_out]
@@ -167,7 +167,7 @@ def fit_without(runs: Sequence[Run], also: Sequence[Run], left_out: Sequence[str
     return fit_profiles(rows, Profiles.shipped())
 
 
-def set_stack(runs: Sequence[Run], profiles: Profiles, *, has_stack: bool) -> list[Run]:
+def set_stack(runs: Sequence[MeasuredRun], profiles: Profiles, *, has_stack: bool) -> list[MeasuredRun]:
     """The runs with the stack that they are of, or with the one a newcomer gets: their framework's default."""
     return list(runs) if has_stack else [run.with_stack(profiles.stack_of(run.framework)) for run in runs]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crosszone.calibrate.runs import MEASURED, NEEDED, Run, Skipped, parse_source, read_runs
+from crosszone.calibrate.runs import MEASURED, NEEDED, MeasuredRun, Skipped, parse_source, read_runs
 from crosszone.errors import FileError, InputError
 from crosszone.inputs.parameters import parameters
 from effort import examples
@@ -66,7 +66,7 @@ def written(folder: Path, *rows: dict[str, str], columns: list[str] | None = Non
     return path
 
 
-def one(folder: Path, **changes: str) -> Run:
+def one(folder: Path, **changes: str) -> MeasuredRun:
     runs, skipped = read_runs(written(folder, PLAIN | changes))
     assert not skipped, skipped
     return runs[0]

@@ -11,7 +11,7 @@ import pytest
 
 from crosszone import measured
 from crosszone.calibrate.predicted import predict_runs
-from crosszone.calibrate.runs import Run, read_doubtful, read_runs
+from crosszone.calibrate.runs import MeasuredRun, read_doubtful, read_runs
 from crosszone.calibrate.runs_inference import list_stack_names
 from crosszone.cost.profile import Profiles
 from crosszone.errors import IllegalError
@@ -28,7 +28,7 @@ def cells_of(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def published() -> dict[str, Run]:
+def published() -> dict[str, MeasuredRun]:
     files = ("measured_runs.csv", "measured_runs_vtrain_single.csv", "measured_runs_h200.csv")
     return {run.id: run for name in files for run in read_runs(measured.FOLDER / name)[0]}
 

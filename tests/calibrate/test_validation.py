@@ -25,7 +25,7 @@ from crosszone.calibrate.fit import (
     select_usable_runs,
     thin_rows,
 )
-from crosszone.calibrate.runs import Run, read_runs
+from crosszone.calibrate.runs import MeasuredRun, read_runs
 from crosszone.cost.profile import Profiles
 from effort import examples
 
@@ -34,7 +34,7 @@ FEW = ("megatron-2020", "korthikanti-2022", "nanotron")
 
 
 @pytest.fixture
-def runs(data: Path) -> list[Run]:
+def runs(data: Path) -> list[MeasuredRun]:
     path = data / "measured_runs.csv"
     return select_usable_runs(read_runs(path)[0], read_doubtful_reasons(path, None))
 

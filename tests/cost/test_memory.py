@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from crosszone import catalogue
 from crosszone.calibrate.predicted import predict_runs
-from crosszone.calibrate.runs import Run, read_doubtful, read_runs
+from crosszone.calibrate.runs import MeasuredRun, read_doubtful, read_runs
 from crosszone.cost.columns import OFFLOAD, ModelColumns, StackColumns, WorkColumns, model_columns, stacked
 from crosszone.cost.memory import (
     GIB,
@@ -401,7 +401,7 @@ def test_no_more_than_25_numbers_are_fitted():
 
 def errors(file: Path, left_out: frozenset[str] = frozenset()) -> dict[str, list[float]]:
     """Predicted / measured - 1 of each row with memory, by source."""
-    runs: list[Run] = [run for run in read_runs(file)[0] if run.memory_gib and run.id not in left_out]
+    runs: list[MeasuredRun] = [run for run in read_runs(file)[0] if run.memory_gib and run.id not in left_out]
     peaks = predict_runs(runs, Profiles.load()).memory_gib
     found = defaultdict(list)
     for run, peak in zip(runs, peaks, strict=True):

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crosszone.calibrate.predicted import PredictedRuns, predict_runs
-from crosszone.calibrate.runs import Run, Skipped, iterate_runs
+from crosszone.calibrate.runs import MeasuredRun, Skipped, iterate_runs
 from crosszone.cost.coefficients import band_factors
 from crosszone.cost.profile import Profiles
 
@@ -59,7 +59,7 @@ class Ranking:
     """Mean rank correlation of groups of three and more."""
 
 
-def build_setup_key(run: Run) -> tuple[Hashable, ...]:
+def build_setup_key(run: MeasuredRun) -> tuple[Hashable, ...]:
     """What runs must have in common to differ only in their strategy."""
     # The release is part of the key: the same strategy can take another time in the next version of a framework.
     case, model = run.case, run.case.model
@@ -81,7 +81,7 @@ def build_setup_key(run: Run) -> tuple[Hashable, ...]:
     )
 
 
-def build_strategy_key(run: Run) -> tuple[Hashable, ...]:
+def build_strategy_key(run: MeasuredRun) -> tuple[Hashable, ...]:
     """The strategy as text, so that equal strategies compare equal."""
     return (str(run.case.strategy),)
 
@@ -318,7 +318,7 @@ def score_runs(
     return Accuracy(rows=rows)
 
 
-def compute_row_band(run: Run, gpu_measured: bool, stack_measured: bool) -> tuple[float, float]:
+def compute_row_band(run: MeasuredRun, gpu_measured: bool, stack_measured: bool) -> tuple[float, float]:
     """Low and high factor of a run's step."""
     return band_factors(moe=run.moe, stack_measured=stack_measured, gpu_measured=gpu_measured, stated=run.complete)
 
@@ -332,14 +332,14 @@ class _RunScorer:
     key_numbers: dict[Hashable, int] = field(default_factory=dict)
     assumptions: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
 
-    def score(self, chunk: Iterable[Run | Skipped]) -> list[ScoredRow]:
+    def score(self, chunk: Iterable[MeasuredRun | Skipped]) -> list[ScoredRow]:
         """The rows in their order."""
         entries = list(chunk)
-        runs = [entry for entry in entries if isinstance(entry, Run)]
+        runs = [entry for entry in entries if isinstance(entry, MeasuredRun)]
         scored = iter(self._score_runs(runs, predict_runs(runs, self.profiles)) if runs else ())
         return [
             next(scored)
-            if isinstance(entry, Run)
+            if isinstance(entry, MeasuredRun)
             else ScoredRow(
                 id=entry.id,
                 source=entry.source,
@@ -350,7 +350,7 @@ class _RunScorer:
             for entry in entries
         ]
 
-    def _score_runs(self, runs: Sequence[Run], predictions: PredictedRuns) -> Iterable[ScoredRow]:
+    def _score_runs(self, runs: Sequence[MeasuredRun], predictions: PredictedRuns) -> Iterable[ScoredRow]:
         for index, run in enumerate(runs):
             step_s = float(predictions.step_s[index])
             stack_measured = self.profiles.stacks[run.stack].get("measured", True)

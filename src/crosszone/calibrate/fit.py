@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from crosszone.calibrate.accuracy import ScoredRow, Scores, compute_row_band, summarize_errors
 from crosszone.calibrate.predicted import StepBatches, get_gpu
-from crosszone.calibrate.runs import Run, read_doubtful
+from crosszone.calibrate.runs import MeasuredRun, read_doubtful
 from crosszone.cost.coefficients import COMMON
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.shipped import read_shipped
@@ -258,7 +258,7 @@ DOUBTFUL_FILE = "doubtful_rows.csv"
 class TrainingRows:
     """Rows to fit to, with their weights."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[MeasuredRun, ...]
     weights: Vector
 
     def without(self, left_out: Iterable[bool]) -> TrainingRows:
@@ -268,12 +268,12 @@ class TrainingRows:
         return TrainingRows(runs=runs, weights=self.weights[is_kept])
 
 
-def select_usable_runs(runs: Iterable[Run], doubtful: Collection[str]) -> list[Run]:
+def select_usable_runs(runs: Iterable[MeasuredRun], doubtful: Collection[str]) -> list[MeasuredRun]:
     """Runs with a measured time that contradict no neighbour and repeat no earlier row."""
     return [run for run in runs if run.step_time_s and run.id not in doubtful and run.duplicate_of is None]
 
 
-def build_training_rows(runs: Sequence[Run], secondary_runs: Sequence[Run] = ()) -> TrainingRows:
+def build_training_rows(runs: Sequence[MeasuredRun], secondary_runs: Sequence[MeasuredRun] = ()) -> TrainingRows:
     """Rows that count fully, and rows that count less."""
     weights = np.concatenate([np.ones(len(runs)), np.full(len(secondary_runs), SECONDARY_WEIGHT)])
     return TrainingRows(runs=(*runs, *secondary_runs), weights=weights)
@@ -299,7 +299,7 @@ class CrossValidation:
 
     kind: Kind
     folds: int
-    runs: tuple[Run, ...]
+    runs: tuple[MeasuredRun, ...]
     predicted_s: Vector
     stack_known: Mask
     """Another part has rows of its stack."""
@@ -409,7 +409,7 @@ def assign_folds(labels: Sequence[Hashable], most_folds: int) -> list[Mask]:
     return [of_row == number for number in range(len(size))]
 
 
-def _label(run: Run, kind: Kind, profiles: Profiles) -> Hashable:
+def _label(run: MeasuredRun, kind: Kind, profiles: Profiles) -> Hashable:
     if kind == "source":
         return run.source
     if kind == "model":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crosszone.calibrate.runs import Run
+from crosszone.calibrate.runs import MeasuredRun
 from crosszone.cost.coefficients import Coefficients
 from crosszone.cost.profile import Profiles
 from crosszone.inputs.frameworks import frameworks
@@ -36,7 +36,7 @@ class PredictedRuns:
     gpu_measured: npt.NDArray[np.bool_]
 
 
-def predict_runs(runs: Sequence[Run], profiles: Profiles) -> PredictedRuns:
+def predict_runs(runs: Sequence[MeasuredRun], profiles: Profiles) -> PredictedRuns:
     """Step time and peak memory of each run."""
     predictors = [build_run_predictor(run, profiles) for run in runs]
     return PredictedRuns(
@@ -46,17 +46,17 @@ def predict_runs(runs: Sequence[Run], profiles: Profiles) -> PredictedRuns:
     )
 
 
-def predict_runs_s(runs: Sequence[Run], profiles: Profiles) -> Vector:
+def predict_runs_s(runs: Sequence[MeasuredRun], profiles: Profiles) -> Vector:
     """Predicted seconds of one optimizer step of each run."""
     return np.array([build_run_predictor(run, profiles).step_time.expected for run in runs], dtype=float)
 
 
-def build_run_predictor(run: Run, profiles: Profiles) -> Predictor:
+def build_run_predictor(run: MeasuredRun, profiles: Profiles) -> Predictor:
     """The predictor of a run's case."""
     return build_measured_predictor(run.id, run.case, frameworks()[run.framework], profiles)
 
 
-def get_gpu(run: Run) -> Gpu:
+def get_gpu(run: MeasuredRun) -> Gpu:
     """The GPU kind of a run."""
     return run.case.cluster.zones[0].nodes[0].gpu
 
@@ -64,7 +64,7 @@ def get_gpu(run: Run) -> Gpu:
 class StepBatches:
     """The runs of a fit as arrays: their batches are built once and predicted with many coefficients."""
 
-    def __init__(self, runs: Sequence[Run], profiles: Profiles):
+    def __init__(self, runs: Sequence[MeasuredRun], profiles: Profiles):
         groups = _group_by_depth(runs)
         self.order = np.concatenate(groups)
         self.parts = []
@@ -94,7 +94,7 @@ class StepBatches:
         return self({field: values[index] for field, index in self.index.items()})
 
 
-def _group_by_depth(runs: Sequence[Run]) -> list[npt.NDArray[np.int64]]:
+def _group_by_depth(runs: Sequence[MeasuredRun]) -> list[npt.NDArray[np.int64]]:
     """Places of the runs in groups by the depth of their pipelines (1, up to 8, up to 64, ...), cut into chunks."""
     depth = np.array([run.case.strategy.pp for run in runs], dtype=float)
     level = np.ceil(np.log(depth) / np.log(DEPTH_RATIO) - 1e-9).astype(np.int64)

@@ -30,7 +30,7 @@ from crosszone.calibrate.runs_inference import (
     Row,
     RowError,
     RowText,
-    StrategyColumns,
+    StrategyCells,
     build_strategy,
     complete_degrees,
     find_default_nic,
@@ -119,7 +119,7 @@ TimeFrom = Literal["step_time_s", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class MeasuredRun:
     """One measured run as a case that can be predicted."""
 
     id: str
@@ -167,7 +167,7 @@ class Run:
         assert stack is not None  # rows are read with the stack of their source, or the default of their framework
         return stack, release
 
-    def with_stack(self, stack: str) -> Run:
+    def with_stack(self, stack: str) -> MeasuredRun:
         """The same run as if another software stack had trained it."""
         job = self.case.job.model_copy(update={"stack": stack_of_release(stack, self.release)})
         return replace(self, case=replace(self.case, job=job))
@@ -183,19 +183,19 @@ class Skipped:
     reason: str
 
 
-def read_runs(path: Path) -> tuple[list[Run], list[Skipped]]:
+def read_runs(path: Path) -> tuple[list[MeasuredRun], list[Skipped]]:
     """The runs of a CSV file and the rows that cannot be scored; `InputError` when columns are missing."""
-    runs: list[Run] = []
+    runs: list[MeasuredRun] = []
     skipped: list[Skipped] = []
     for row in iterate_runs(path):
-        if isinstance(row, Run):
+        if isinstance(row, MeasuredRun):
             runs.append(row)
         else:
             skipped.append(row)
     return runs, skipped
 
 
-def iterate_runs(path: Path) -> Iterator[Run | Skipped]:
+def iterate_runs(path: Path) -> Iterator[MeasuredRun | Skipped]:
     """The rows of a CSV file one by one, in its order."""
     reader = RunReader()
     for number, row in enumerate(_iterate_rows(path, (*NEEDED, *MEASURED)), start=1):
@@ -274,7 +274,7 @@ class RunReader:
     first_ids: dict[bytes, str] = field(default_factory=dict)
     """First id by fingerprint of the set-up with its figures, and of all columns but the figures."""
 
-    def read(self, row: Row) -> Run | Skipped:
+    def read(self, row: Row) -> MeasuredRun | Skipped:
         """The row as a run, or why it cannot be one; never raises."""
         run_id = row.get("id", "")
         try:
@@ -287,7 +287,7 @@ class RunReader:
             code, reason = "out_of_range", f"A value cannot be: {error.notices[0].message()}"
         return Skipped(id=run_id, source=parse_source(run_id), code=code, reason=reason)
 
-    def _run(self, run_id: str, row: Row) -> Run:
+    def _run(self, run_id: str, row: Row) -> MeasuredRun:
         text = read_row_text(row)
         gpus = _require_integer(row, "gpus", "no_gpus", "The number of GPUs is not stated.")
         seq_len = _require_integer(row, "seq_len", "no_batch", "The sequence length is not stated.")
@@ -325,7 +325,7 @@ class RunReader:
         time_s, time_from = _derive_step_time(row, step_s, tokens, text, model, job, gpus)
         has_full_shape = all(columns[SHAPE_COLUMNS.index(key)] for key in SHAPE)
         duplicate, repeat = self._find_earlier(run_id, row)
-        return Run(
+        return MeasuredRun(
             id=run_id,
             source=parse_source(run_id),
             case=Case(model=model, job=job, cluster=cluster, strategy=strategy),
@@ -358,8 +358,8 @@ class RunReader:
         return first
 
 
-def _read_strategy_columns(row: Row) -> StrategyColumns:
-    return StrategyColumns(
+def _read_strategy_columns(row: Row) -> StrategyCells:
+    return StrategyCells(
         ep=_read_integer(row, "ep"),
         micro_batch=_read_integer(row, "micro_batch"),
         interleave=_read_integer(row, "interleave"),
@@ -438,4 +438,4 @@ def _require_integer(row: Row, key: str, code: str, reason: str) -> int:
     return value
 
 
-__all__ = ["Run", "Skipped", "iterate_runs", "parse_source", "read_doubtful", "read_runs"]
+__all__ = ["MeasuredRun", "Skipped", "iterate_runs", "parse_source", "read_doubtful", "read_runs"]

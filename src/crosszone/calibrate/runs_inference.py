@@ -195,7 +195,7 @@ _SPLIT = re.compile(r"layers incl\. embedding/head per stage ([\d/]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StrategyColumns:
+class StrategyCells:
     """The columns of a row that make its strategy; None: not stated."""
 
     ep: int | None
@@ -242,7 +242,7 @@ def complete_degrees(stated: Mapping[str, int | None], gpus: int, assumed: Assum
 
 
 def build_strategy(
-    row: StrategyColumns,
+    row: StrategyCells,
     text: RowText,
     axes: Mapping[str, int],
     batch: int,
@@ -325,7 +325,7 @@ def _has_uneven_slots(layers: int, chunks: int, text: RowText) -> bool:
     return text.defaults.slots_when_uneven and layers % chunks != 0 and (layers + 2) % chunks == 0
 
 
-def _select_interleave(row: StrategyColumns, text: RowText, pp: int, layers: int, assumed: Assumptions) -> int:
+def _select_interleave(row: StrategyCells, text: RowText, pp: int, layers: int, assumed: Assumptions) -> int:
     if pp == 1:
         return 1
     defaults = text.defaults

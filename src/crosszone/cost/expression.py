@@ -59,7 +59,7 @@ class Expression:
 
 def expression(cell: RecordedEntry, symbol: Callable[[RecordedEntry], str] | None = None) -> Expression:
     """The expression of one entry; `symbol` names what goes in (default: its name, dots as underscores)."""
-    writer = _Writer(symbol or default_symbol)
+    writer = _ExpressionWriter(symbol or default_symbol)
     tree = _build(cell.node, cell.at, top=True)
     symbols, worked = writer.write(tree)
     total = _unwrap_sum(tree)
@@ -345,7 +345,7 @@ _SUM, _PRODUCT, _TIGHT, _ATOM = range(4)  # How strongly the parts of a text hol
 
 
 @dataclass
-class _Writer:
+class _ExpressionWriter:
     """Writes trees twice, with symbols and with numbers, and keeps what goes in."""
 
     symbol: Callable[[RecordedEntry], str]

@@ -124,7 +124,7 @@ def text_nodes(text: str) -> tuple[str, Any]:
 def dump_yaml(value: Any) -> str:
     """YAML text of plain values; reading it back gives an equal value."""
     text: str = yaml.dump(
-        value, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
+        value, Dumper=_YamlWriter, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None
     )
     return text
 
@@ -284,7 +284,7 @@ class _Builder:
         raise FileError(Notice(code=code, params=params, file=self.file, line=line))
 
 
-class _Writer(_Dumper):  # type: ignore[misc]
+class _YamlWriter(_Dumper):  # type: ignore[misc]
     """Writes strings quoted whenever they would read back as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
@@ -296,4 +296,4 @@ def _write_str(writer: Any, value: str) -> Any:
     return writer.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
-_Writer.add_representer(str, _write_str)
+_YamlWriter.add_representer(str, _write_str)

@@ -188,7 +188,7 @@ class PlannedProblem(Protocol):
     def cluster(self) -> Cluster: ...
 
 
-class PlacedStrategy(Protocol):
+class HasPlacement(Protocol):
     """A strategy that is placed: a candidate of the search, or one that the user gave."""
 
     @property
@@ -207,7 +207,7 @@ def _build_note(code: str, **params: object) -> Notice:
     return Notice(code=code, level="note", params=params)
 
 
-def explain_plan(placed: PlacedStrategy, prediction: Prediction, best: Prediction | None) -> Iterator[Notice]:
+def explain_plan(placed: HasPlacement, prediction: Prediction, best: Prediction | None) -> Iterator[Notice]:
     """Why a plan is as fast as it is; `best`: the plan it comes after."""
     s, shares = placed.strategy, prediction.shares
     if best is not None:
@@ -256,7 +256,7 @@ def _explain_gap(prediction: Prediction, best: Prediction) -> Iterator[Notice]:
         )
 
 
-def _explain_crossing(placed: PlacedStrategy, prediction: Prediction) -> Iterator[Notice]:
+def _explain_crossing(placed: HasPlacement, prediction: Prediction) -> Iterator[Notice]:
     """PenaltyScope crosses zones, and what it costs."""
     if len(placed.problem.cluster.zones) == 1:
         return
